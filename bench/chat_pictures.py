@@ -1,28 +1,25 @@
-"""Screenshots of the chat, made by the chat itself with the embedded pair.
+"""Pictures of the chat, made by the chat itself with SmolLM2 135M: the answers are what it said.
 
-python -P bench/chat_pictures.py            # writes docs/pictures/chat*.svg
+`PYTHONPATH=. python -P bench/chat_pictures.py` writes chat-welcome.svg, chat.svg, chat-accepted.svg and chat-bench.svg
+into docs/pictures. The seed is one of four that were tried: with two of the others the function came out wrong.
 """
 
 import asyncio
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
+from bench.support.daemon import ROOT
+from bench.support.home import home_with
+
+PICTURES = ROOT / "docs" / "pictures"
 SIZE = (110, 32)
-QUESTIONS = (  # as the embedded pair was taught to be asked
-    "Write this Python function.\n```python\ndef read_lines(path):\n```\nReturn the lines of a file.",
-    """Rename `lines` to `rows`.
-```python
-def read_lines(path, encoding="utf-8"):
-    lines = []
-    with open(path, encoding=encoding) as file:
-        for line in file:
-            lines.append(line.rstrip())
-    return lines
-```""",
+PAIR = "smollm2-135m"
+QUESTIONS = (
+    "Name three sorting algorithms.",
+    "Write a Python function that returns the factorial of a number.",
 )
+SEED = 3
+SECONDS = 120  # for anything to happen
 
 
 async def pictures(folder: Path) -> None:
@@ -33,17 +30,18 @@ async def pictures(folder: Path) -> None:
     from localdflash.tui.app import ChatApp
     from localdflash.tui.base import Start
 
-    options = {"pair": "embedded", "backend": "auto", "threads": 2, "context": 0, "kv": "f16", "drafter_bits": 8}
-    app = ChatApp(Start(PrivateDaemon(Wanted(options)), folder, folder / "chats.db", ChatSettings(max_tokens=110)))
+    options = {"pair": PAIR, "backend": "auto", "threads": 2, "context": 0, "kv": "f16", "drafter_bits": 8}
+    settings = ChatSettings(seed=SEED, max_tokens=160)
+    app = ChatApp(Start(PrivateDaemon(Wanted(options)), folder, folder / "chats.db", settings))
 
     async def until(condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             while not condition():
                 await asyncio.sleep(0.05)
         await asyncio.sleep(0.3)
 
     def save(name: str) -> None:
-        (PICTURES / f"{name}.svg").write_text(app.export_screenshot(title="localdflash chat"))
+        (PICTURES / f"{name}.svg").write_text(app.export_screenshot(title="localdflash chat"), "utf-8")
 
     async with app.run_test(size=SIZE) as pilot:
         await until(lambda: app.talk.answerer.stage == "ready")
@@ -55,27 +53,14 @@ async def pictures(folder: Path) -> None:
         await pilot.press("f2", "f3")
         await until(lambda: True)
         save("chat-accepted")
-        await pilot.press("f2", "f3", "f1")
-        await until(lambda: True)
-        save("chat-help")
-        await pilot.press("escape", "f5")
-        await asyncio.sleep(6)
+        await pilot.press("f2", "f3", "f5")
+        await until(lambda: app.export_screenshot().count("2&#160;of&#160;2&#160;rounds") == 2)
         save("chat-bench")
-        await pilot.press("escape", "ctrl+o")
-        await until(lambda: True)
-        save("chat-chats")
         await pilot.press("escape", "ctrl+q")
 
 
-def main() -> None:
-    """Make all of them, in a home of their own."""
-    with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as home:
-        os.environ["LOCALDFLASH_HOME"] = home
-        folder = Path(home) / "project"
-        folder.mkdir()
-        PICTURES.mkdir(exist_ok=True)
-        asyncio.run(pictures(folder))
-
-
 if __name__ == "__main__":
-    main()
+    with home_with(PAIR) as home:
+        project = home / "project"
+        project.mkdir()
+        asyncio.run(pictures(project))

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from localdflash.cli import cli
+from localdflash.cli import bench, cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))))
@@ -49,6 +49,22 @@ def test_the_readme_stays_short() -> None:
 
 def test_architecture_stays_one_page() -> None:
     assert len(text_of("docs/architecture.md").splitlines()) <= 90
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_picture_has_the_command_that_makes_it_beside_it(page: str) -> None:
+    options = {option for parameter in bench.command.params for option in parameter.opts}
+    for picture, beside in re.findall(r"!\[[^\]]*\]\(([^)]+)\)\n(.*)", text_of(page)):
+        (command,) = re.findall(r"`(PYTHONPATH=\. python -P bench/.*?|localdflash bench .*?)`", beside)
+        if script := re.search(r"bench/\w+\.py", command):
+            assert Path(picture).stem in (ROOT / script[0]).read_text(encoding="utf-8"), picture
+        else:
+            assert {"--picture"} <= set(re.findall(r"--[\w-]+", command)) <= options
+
+
+def test_every_picture_is_shown() -> None:
+    shown = {path for page in PAGES for path in re.findall(r"pictures/([\w.-]+)\)", text_of(page))}
+    assert shown == {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -104,6 +120,18 @@ def test_the_speeds_of_the_pair_that_chats_are_those_that_were_measured(page: st
         assert f"{result['tau']['drafting']:.2f}" in cells
         assert cells[-1] == result["identical"]["greedy"]
     assert measured["distribution"]["drafted_tokens_drawn"] > 0  # else the test of what is drawn tested no draft
+
+
+def test_the_first_minute_took_what_was_measured() -> None:
+    measured = json.loads((ROOT / "bench/results/first-minute.json").read_text())
+    install, chat, completion = measured["install"], measured["chat"], measured["completion"]
+    began = install["clone"]["seconds"] + install["environment"]["seconds"]
+    steps = [install["torch"], install["localdflash"], chat["offer"], chat["fetched"]]
+    first_words = [question["ttft_ms"] / 1e3 for question in chat["questions"]]
+    edited = [completion["opened"]["seconds"], completion["shown"]["seconds"]]
+    table = text_of("docs/install.md").partition("## The first minute")[2].partition("\n## ")[0]
+    told = [float(number) for number in re.findall(r"\| ([\d.]+) \|$", table, re.MULTILINE)]
+    assert told == pytest.approx([began, *(step["seconds"] for step in steps), *first_words, *edited], rel=0.05)
 
 
 def rooms() -> list[str]:

@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import click
 import pytest
 
 from localdflash.pairs.registry import shipped_file
@@ -19,6 +21,7 @@ FOLDERS = {
     "lsp": "localdflash/lsp",
     "tui": "localdflash/tui",
 }
+TREE = ("pyproject.toml", "setup.py", "MANIFEST.in", "models.toml")
 WEIGHTS = (".gguf", ".safetensors")
 SOURCES, LIBRARY = "kernels/cpu/", "localdflash/cpu/_kernels.so"
 
@@ -48,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("build")
     tree = folder / "tree"
     tree.mkdir()
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "models.toml"):
+    for name in TREE:
         shutil.copy(ROOT / name, tree)
     ignored = shutil.ignore_patterns("__pycache__", "_kernels.so")
     for name in FOLDERS:
@@ -211,3 +214,19 @@ def test_the_script_starts_what_exists() -> None:
 
     assert PROJECT["project"]["scripts"] == {"localdflash": "localdflash.cli:main"}
     assert callable(cli.main)
+
+
+def test_an_image_gets_what_an_install_needs() -> None:
+    let_through = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert let_through == {*TREE, *FOLDERS, "README.md", "LICENSE", "constraints.txt"}
+
+
+def test_the_command_of_the_image_is_one() -> None:
+    from localdflash.cli import cli
+
+    lines = dict(line.split(maxsplit=1) for line in (ROOT / "Dockerfile").read_text().splitlines() if line)
+    program, (name, *options) = json.loads(lines["ENTRYPOINT"]), json.loads(lines["CMD"])
+    assert program == [*PROJECT["project"]["scripts"]]
+    command = cli.get_command(click.Context(cli), name)
+    assert command
+    assert command.make_context(name, options).params["port"] == int(lines["EXPOSE"])

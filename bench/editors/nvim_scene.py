@@ -13,7 +13,32 @@ from bench.editors.nvim import Editor, editor
 SERVER = Path(__file__).parent / "scripted.py"
 ADD = "def add(first, second):\n    total = first + second\n    return total\n\n\nprint(add(1, 2))\n"
 BODY = "    total = first + second\n    return total"
+PRICES = '''"""Prices with discounts."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Item:
+    """What is sold. Prices are in cents."""
+
+    name: str
+    price: int
+
+
+def total(items: list[Item]) -> int:
+    """The price of all items together."""
+'''
 SETUP = "require('localdflash').setup({settings})"
+LOOK = (  # for pictures
+    SETUP
+    + """
+vim.cmd.colorscheme('habamax')
+vim.api.nvim_set_hl(0, 'LocaldflashSuggestion', { fg = '#6c7a96', italic = true })
+vim.o.laststatus, vim.o.showmode, vim.o.ruler = 2, false, false
+vim.o.statusline = " %t %m%=%{%v:lua.require'localdflash'.status()%} "
+"""
+)
 
 
 @dataclass

@@ -207,7 +207,9 @@ def _replace(file: Path, text: str) -> None:
 
 @contextmanager
 def studio(tools: Tools, extension: Path, *texts: str) -> Iterator[Studio]:
-    """A Studio whose engine knows these texts; all it starts ends with it, all it writes goes."""
+    """A Studio whose engine knows these texts, or the real one without any; all it starts ends with it, all it writes
+    goes.
+    """
     top = Path(tempfile.mkdtemp(prefix="ldf", dir="/tmp"))  # short: a socket's path has about a hundred bytes
     variables = {**os.environ, "HOME": str(top), "LOCALDFLASH_HOME": str(top / "h"), "OMP_NUM_THREADS": "1"}
     data, extensions = top / "data", top / "extensions"
@@ -223,7 +225,8 @@ def studio(tools: Tools, extension: Path, *texts: str) -> Iterator[Studio]:
         return processes[-1]
 
     try:
-        begin(*instant_engine.COMMAND, *map(str, known))
+        if known:
+            begin(*instant_engine.COMMAND, *map(str, known))
         install = [*tools.server, *folders, "--install-extension", str(extension)]
         subprocess.run(install, env=variables, check=True, capture_output=True)
         flags = ["--auth", "none", "--bind-addr", "127.0.0.1:0", "--disable-telemetry", "--disable-update-check"]

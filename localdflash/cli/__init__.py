@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from localdflash.errors import LocaldflashError, OutOfMemory
 from localdflash.text.sanitize import printable
 
 INTERRUPTED = 130
+COMPLETES = "_LOCALDFLASH_COMPLETE"  # click's name for it
 # How long a thread of llama.cpp spins before it sleeps: libgomp's own 300 000 make a step wait for whole time slices of
 # the scheduler as soon as another program wants the processor too (docs/log.md).
 SPINS = "10000"
@@ -76,6 +78,13 @@ class LazyGroup(click.Group):
             ctx.fail(f"no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """See click, which would import every command for this."""
+        named = [
+            CompletionItem(name, help=entry.help) for name, entry in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click."""
         with formatter.section("Commands"):
@@ -128,6 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = cli.main(arguments, prog_name="localdflash", standalone_mode=False, obj=run)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
+        if COMPLETES in os.environ:
+            return 1  # a shell asks what may come next: whatever is said lands in the line that is being typed
         if run.debug:
             traceback.print_exception(error)
         return _report(error)

@@ -31,7 +31,7 @@ def _probes() -> tuple[Probe, ...]:
     """All checks, the environment first, the self-tests last."""
     return (
         Probe("python", installation.python, REINSTALL),
-        Probe("torch", installation.torch, "run `pip install --force-reinstall torch`"),
+        Probe("torch", installation.torch, f"run `{installation.CPU_TORCH}`", required=False),
         Probe("cuda", installation.cuda, "update the NVIDIA driver, or use --backend llama.cpp", required=False),
         Probe("cpu engine", installation.cpu_engine, "use --backend llama.cpp", required=False),
         Probe("llama-cpp-python", installation.llama, "run `pip install --force-reinstall llama-cpp-python`"),

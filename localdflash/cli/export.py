@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from localdflash.cli import shell
 from localdflash.cli.output import print_json
 from localdflash.pairs.export import LAUNCHERS, Wishes
 from localdflash.pairs.registry import load_registry
@@ -12,7 +13,7 @@ from localdflash.text.sanitize import printable
 
 @click.command()
 @click.argument("engine", type=click.Choice(list(LAUNCHERS)))
-@click.argument("pair_id", metavar="ID")
+@click.argument("pair_id", metavar="ID", shell_complete=shell.pairs)
 @click.option("--drafter", metavar="SPEC", help="Another drafter: a path, or hf:owner/name/file.")
 @click.option("--target", metavar="REPO", help="For vllm and sglang: the target's repository, owner/name, or a folder.")
 @click.option(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localdflash.backend.parts import gigabytes
+from localdflash.cli import shell
 from localdflash.cli.output import print_json
 from localdflash.errors import UsageError
 from localdflash.text.sanitize import printable
@@ -24,7 +25,7 @@ LINE_EVERY = 10.0  # seconds between lines where nobody watches a bar
 
 
 @click.command()
-@click.argument("spec")
+@click.argument("spec", shell_complete=shell.pairs)
 @click.option("--drafter", metavar="SPEC", help="Another drafter: a path, or hf:owner/name/file.")
 @click.option("--revision", help="A commit or branch of the target's repository, instead of the entry's.")
 @click.option("--yes", is_flag=True, help="Do not ask, however much is fetched.")

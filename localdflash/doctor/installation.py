@@ -11,6 +11,11 @@ from localdflash.errors import NoDevice
 OLDEST_JINJA = (3, 1, 6)  # earlier sandboxes can be left: CVE-2025-27516
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 INSTRUCTIONS = {"AVX2": ("avx2",), "AVX512": ("avx512f",), "AVX512_VNNI": ("avx512_vnni",), "AVX_VNNI": ("avx_vnni",)}
+TORCH_IS_FOR = (
+    "for training, merging adapters (smollm2-135m-code, once), the torch reference, the CUDA engine, and safetensors"
+    " drafters beside llama.cpp; the CPU engine and llama.cpp run without it"
+)
+CPU_TORCH = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cpu"
 REBUILD = "for this CPU: `CMAKE_ARGS=-DGGML_NATIVE=on pip install --force-reinstall --no-binary :all: llama-cpp-python`"
 
 
@@ -20,11 +25,17 @@ def python(name: str) -> Check:
 
 
 def torch(name: str) -> Check:
-    """Check PyTorch's version and kind of build."""
+    """Say which build of PyTorch is here and what needs it; a build for CUDA is large, and waits for a GPU."""
     import torch as library
 
-    build = f"CUDA {library.version.cuda}" if library.version.cuda else "CPU build"
-    return Check(name, "ok", f"{library.__version__}, {build}")
+    from localdflash.cuda.device import driver_present
+
+    cuda, rocm = library.version.cuda, library.version.hip
+    build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "processors"
+    detail = f"{library.__version__}, built for {build}: {TORCH_IS_FOR}"
+    if cuda and not driver_present():
+        return Check(name, "ok", f"{detail}; there is no NVIDIA driver", f"a smaller build does as well: `{CPU_TORCH}`")
+    return Check(name, "ok", detail)
 
 
 def cuda(name: str) -> Check:

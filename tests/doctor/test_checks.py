@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 
 from localdflash.backend import free
 from localdflash.backend.fit import MemoryBudget
+from localdflash.cli import doctor
 from localdflash.doctor import installation, resources, surroundings
 from localdflash.doctor.check import Check, Probe
 from localdflash.errors import ModelError, NoDevice
@@ -46,6 +48,38 @@ class TestInstallation:
         found = installation.jinja2("jinja2")
         assert found.status == status
         assert ("jinja2>=3.1.6" in found.remedy) == (status == "failed")
+
+    @pytest.mark.parametrize(
+        ("cuda", "hip", "driver", "build", "advised"),
+        [
+            (None, None, False, "processors", False),
+            ("13.0", None, True, "CUDA 13.0", False),
+            ("13.0", None, False, "CUDA 13.0", True),
+            (None, "7.2", False, "ROCm 7.2", False),
+        ],
+    )
+    def test_torch_says_which_build_it_is_and_what_needs_it(
+        self,
+        cuda: str | None,
+        hip: str | None,
+        driver: bool,
+        build: str,
+        advised: bool,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        torch = SimpleNamespace(__version__="2.13.0", version=SimpleNamespace(cuda=cuda, hip=hip))
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: driver)
+        found = installation.torch("torch")
+        assert (found.status, found.detail.partition(": ")[0]) == ("ok", f"2.13.0, built for {build}")
+        assert "the CPU engine and llama.cpp run without it" in found.detail
+        assert ("/whl/cpu" in found.remedy) == advised
+
+    def test_without_torch_localdflash_still_works(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "torch", None)
+        (probe,) = (probe for probe in doctor._probes() if probe.name == "torch")
+        found = probe.check()
+        assert (found.status, "pip install" in found.remedy) == ("warning", True)
 
     def test_without_a_driver_the_gpu_is_not_used_and_nothing_is_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)

@@ -1,4 +1,4 @@
-"""Pictures of the plugin at work, kept as artifacts of the run; docs/pictures/neovim.svg is the first of them."""
+"""Pictures of the plugin at work with a scripted server, kept as artifacts of the run."""
 
 import os
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.editors.nvim_scene import SETUP, Scene
+from bench.editors.nvim_scene import LOOK, Scene
 
 pytestmark = pytest.mark.editors
 Begin = Callable[..., AbstractContextManager[Scene]]
@@ -33,15 +33,6 @@ BODY = """    full = sum(item.price for item in items)
         raise ValueError(f"no discount: {discount}")
     return round(full * (1 - discount / 100))
 """
-LOOK = (
-    SETUP
-    + """
-vim.cmd.colorscheme('habamax')
-vim.api.nvim_set_hl(0, 'LocaldflashSuggestion', { fg = '#6c7a96', italic = true })
-vim.o.laststatus, vim.o.showmode, vim.o.ruler = 2, false, false
-vim.o.statusline = " %t %m%=%{%v:lua.require'localdflash'.status()%} "
-"""
-)
 
 
 @pytest.fixture

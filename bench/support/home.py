@@ -1,0 +1,35 @@
+"""A home for a picture or a measurement: nothing of this user's settings and chats, but the models that are here."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from localdflash.pairs.pair import models_folder
+from localdflash.pairs.registry import load_registry, missing_files
+from localdflash.server.client import find
+from localdflash.server.spawn import stop
+
+
+@contextmanager
+def home_with(*pairs: str) -> Iterator[Path]:
+    """A new LOCALDFLASH_HOME in the environment, which has these pairs; its engine ends with it."""
+    with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as top:  # short: a socket lies in it
+        lend_models(Path(top), *pairs)
+        with patch.dict(os.environ, LOCALDFLASH_HOME=top):
+            try:
+                yield Path(top)
+            finally:
+                if engine := find():
+                    stop(engine)
+
+
+def lend_models(home: Path, *pairs: str) -> None:
+    """Have a home use the models of this user. SystemExit if a pair is not among them."""
+    if absent := [pair for pair in pairs if missing_files(load_registry().resolve(pair))]:
+        sys.exit(f"{absent[0]} is not here: localdflash models pull {absent[0]}")
+    (home / "cache").mkdir(parents=True)
+    (home / "cache" / "models").symlink_to(models_folder())
