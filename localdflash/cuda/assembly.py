@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from localdflash.backend.options import Compiling
 from localdflash.backend.parts import gigabytes
 from localdflash.cuda import gguf_shapes
 from localdflash.cuda.checkpoint import CheckpointSource
-from localdflash.cuda.device import features
+from localdflash.cuda.device import features, on
 from localdflash.cuda.memory import (
     LONGEST,
     RESERVE,
@@ -120,7 +119,7 @@ def load_pair(
     if settings.native_fp4 and device.type == "cuda" and not features(device).native_fp4:
         raise UsageError("--native-fp4 needs a Blackwell RTX GPU (compute capability 12): leave it out")
     check_type(KV_TYPES[settings.kv], device)
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+    with on(device):
         return _load_pair(target, drafter, device, settings, ops, progress, compiling)
 
 

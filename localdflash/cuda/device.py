@@ -11,6 +11,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -97,6 +98,13 @@ def find_gpus(name: str = "auto") -> Sequence[gpus.Gpu]:
 def find_device(name: str = "auto") -> "torch.device":
     """The first of `find_gpus`."""
     return find_gpus(name)[0].device
+
+
+def on(device: "torch.device") -> AbstractContextManager[object]:
+    """Makes a GPU the thread's own, which Triton, streams and graphs take; a processor needs nothing."""
+    import torch
+
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def means_gpu(name: str) -> bool:

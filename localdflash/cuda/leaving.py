@@ -8,10 +8,12 @@ so that waiting for the whole device does not take long either.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
+
+from localdflash.cuda.device import on
 
 STAGE = 16 << 20  # bytes of pinned memory, which all of it passes through
 
@@ -107,13 +109,10 @@ class Outbox:
 
     def _move(self, leaving: Leaving) -> None:
         try:
-            with ExitStack() as own:
-                on_device = self._device.type == "cuda"
-                if on_device:
-                    own.enter_context(torch.cuda.device(self._device))
-                    own.enter_context(torch.cuda.stream(torch.cuda.Stream()))
+            on_gpu = self._device.type == "cuda"
+            with on(self._device), torch.cuda.stream(torch.cuda.Stream()) if on_gpu else nullcontext():
                 if self._stage is None:
-                    self._stage = torch.empty(STAGE, dtype=torch.uint8, pin_memory=on_device)
+                    self._stage = torch.empty(STAGE, dtype=torch.uint8, pin_memory=on_gpu)
                 leaving.move(self._stage)
         except BaseException as error:  # of another thread: whoever waits must hear of it
             leaving.end(error)

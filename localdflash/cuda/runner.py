@@ -8,7 +8,7 @@ for that step alone. A CUDA error that sticks to the process becomes `DeviceFail
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from localdflash.backend.options import Compiling
 from localdflash.cuda.compiling import compile_all
+from localdflash.cuda.device import on
 from localdflash.cuda.leaving import Leaving, Outbox
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.stepper import Stepper, Way
@@ -50,7 +51,7 @@ class Runner:
         """Compile every kernel that these ways may launch, at any length, and capture every sequence."""
         if not self._graphed:
             return
-        with self._on_device():
+        with self._on_gpu():
             compile_all(self.launches(ways), compiling)
             for key, sequence in self._sequences(ways):
                 self._graphs[key] = self._capture(sequence)
@@ -75,7 +76,7 @@ class Runner:
     def step(self, way: Way, greedy: bool, length: int) -> Arrival:
         """Start a step at a context of at most `length` tokens."""
         self.make_room(length + ROWS)
-        with self._on_device():
+        with self._on_gpu():
             self._run(*self._stepping(way, greedy, chunks(length, self._slots)))
             if not self._graphed:
                 return Arrival(None)
@@ -101,7 +102,7 @@ class Runner:
     def extend(self, length: int) -> None:
         """Compute the 16 tokens after a context of `length`."""
         self.make_room(length + ROWS)
-        with self._on_device():
+        with self._on_gpu():
             self._run(*self._extending(chunks(length, self._slots)))
 
     def _extending(self, splits: int) -> tuple[Key, Callable[[], None]]:
@@ -110,7 +111,7 @@ class Runner:
     def catch_up(self, length: int) -> None:
         """Give the drafter 16 more tokens of a context of `length`."""
         self.make_room(length + ROWS)
-        with self._on_device():
+        with self._on_gpu():
             self._run(*self._catching_up())
 
     def _catching_up(self) -> tuple[Key, Callable[[], None]]:
@@ -136,9 +137,8 @@ class Runner:
                 torch.cuda.synchronize(self.stepper.device)
 
     @contextmanager
-    def _on_device(self) -> Iterator[None]:
-        """Triton, streams and graphs take the GPU that is the thread's."""
-        with device_errors(), torch.cuda.device(self.stepper.device) if self._graphed else nullcontext():
+    def _on_gpu(self) -> Iterator[None]:
+        with device_errors(), on(self.stepper.device):
             yield
 
     def close(self) -> None:

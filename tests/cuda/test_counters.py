@@ -1,5 +1,7 @@
 """A step whose predecessor lost a ticket, or was aborted, is as right as any other: kernels in the interpreter."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -42,10 +44,10 @@ def answer(pair: CudaPair, poison: int, params: SamplingParams) -> tuple[list[in
     with pytest.MonkeyPatch.context() as patch:
         run = pair.runner._run
 
-        def poisoned(*arguments: object) -> None:
+        def poisoned(*arguments: Any) -> None:
             for each in counters(pair)[:-1]:
                 each.fill_(poison)
-            run(*arguments)  # type: ignore[arg-type]
+            run(*arguments)
 
         counters(pair)[-1].fill_(poison)  # whole requests see what a penalty had left
         patch.setattr(pair.runner, "_run", poisoned)

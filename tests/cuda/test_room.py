@@ -150,7 +150,7 @@ class Straight:
 
     trained, drafters = 8192, ("none",)
 
-    def parts(self, context: int, _drafter: str) -> Parts:
+    def parts(self, context: int, drafter: str) -> Parts:
         return {SCRATCH: context}
 
 
