@@ -78,6 +78,8 @@ def tiny_world(
 ) -> Iterator[World]:
     """Two tiny pairs with small limits. `launch`: how what is asserted of a step's start comes to happen there."""
     target, drafter = write_target(folder / "target.gguf", SHAPE), write_drafter(folder, SHAPE)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the tensors are small
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("localdflash.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
         patch.setattr("localdflash.cuda.runner.CHUNK", CHUNK)
@@ -89,6 +91,7 @@ def tiny_world(
         for pair in both:
             _watch(pair, patch, launch or (lambda work: work()))
         yield World(both[0], both[1], load_decoder(target))
+    torch.set_num_threads(threads)
 
 
 def _watch(pair: CudaPair, patch: pytest.MonkeyPatch, launch: Callable[[Callable[[], object]], object]) -> None:

@@ -40,15 +40,12 @@ def accept_and_forget(draft: Tensor, choice: Tensor, tokens: Tensor, state: Tens
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the tensors are small
     ops = GPU.ops(replace(REFERENCES, accept=accept_and_forget))
     with tiny_world(tmp_path_factory.mktemp("tiny"), ops, GPU.launch) as world:
         for pair in (world.pair, world.other):
             GPU.own(pair.stepper)
             pair.stepper.device = CUDA
         yield world
-    torch.set_num_threads(threads)
 
 
 class LateLeaving(Leaving):
