@@ -1,8 +1,9 @@
 """Everything that `make gpu-test` and a loaded pair launch, compiled with every supported Triton for every chip.
 
 `python -P bench/gpu/dry_run.py [--triton 3.7.1]... [--chip 86]...` (`make gpu-dry-run`) prints a line for each
-pair of the two, and the cases that do not compile; exit code 1 if there are such. Warnings are errors and no variable
-helps, as on a GPU. Tritons are fetched into .venv/tritons by pip, once.
+pair of the two, and the cases that do not compile or fit; exit code 1 if there are such. Spilled registers only
+cost time, and are told. Warnings are errors and no variable helps, as on a GPU. Tritons are fetched into .venv/tritons
+by pip, once.
 """
 
 import argparse
@@ -50,14 +51,26 @@ def compiled(module: str, triton: Path, chip: int) -> Facts:
 def faults(cases: Facts, pairs: Facts, chip: int) -> list[str]:
     """A line for each case that does not compile, and each kernel that does not fit."""
     lines = [f"{name}: {facts}" for name, facts in cases.items() if isinstance(facts, str)]
-    launched = [(name, kernel) for name, facts in cases.items() if not isinstance(facts, str) for kernel in facts]
-    launched += [(f"a {name} pair", kernel) for name, facts in pairs.items() for kernel in facts["kernels"]]
-    for name, kernel in launched:
-        if kernel["shared"] > SHARED[chip]:
-            lines.append(f"{name}: {kernel['kernel']} wants {kernel['shared']} bytes of shared memory")
-        if kernel["spills"]:
-            lines.append(f"{name}: {kernel['kernel']} spills registers {kernel['spills']} times")
-    return lines
+    return lines + [
+        f"{name}: {kernel['kernel']} wants {kernel['shared']} bytes of shared memory"
+        for name, kernel in launched(cases, pairs)
+        if kernel["shared"] > SHARED[chip]
+    ]
+
+
+def spills(cases: Facts, pairs: Facts) -> list[str]:
+    """A line for each kernel that has too few registers."""
+    return [
+        f"{name}: {kernel['kernel']} spills registers {kernel['spills']} times"
+        for name, kernel in launched(cases, pairs)
+        if kernel["spills"]
+    ]
+
+
+def launched(cases: Facts, pairs: Facts) -> list[tuple[str, Facts]]:
+    """Every kernel that was compiled, after the name of what launches it."""
+    found = [(name, kernel) for name, facts in cases.items() if not isinstance(facts, str) for kernel in facts]
+    return found + [(f"a {name} pair", kernel) for name, facts in pairs.items() for kernel in facts["kernels"]]
 
 
 def main() -> int:
@@ -73,14 +86,10 @@ def main() -> int:
             began = time.monotonic()
             cases, pairs = compiled("gpu_cases", folder, chip), compiled("whole_pair", folder, chip)
             found = faults(cases, pairs, chip)
-            count = sum(len(facts["kernels"]) for facts in pairs.values())
-            seconds = time.monotonic() - began
-            print(
-                f"triton {version}, sm_{chip}: {len(cases)} cases, {count} kernels of pairs, {seconds:.0f} s",
-                flush=True,
-            )
-            print(*(f"  {line}" for line in found), sep="\n", end="\n" if found else "", flush=True)
             failed = failed or bool(found)
+            counts = f"{len(cases)} cases, {len(launched({}, pairs))} kernels of pairs"
+            lines = [f"triton {version}, sm_{chip}: {counts}, {time.monotonic() - began:.0f} s"]
+            print(*lines, *(f"  {line}" for line in found + spills(cases, pairs)), sep="\n", flush=True)
     return int(failed)
 
 

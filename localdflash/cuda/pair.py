@@ -138,8 +138,8 @@ class CudaPair:
         """Put a request's sampling parameters on the device; a request without a seed gets one of its own."""
         if sampler.reads_logits:
             raise UsageError(
-                "grammars and log probabilities need the target's logits, which the CUDA engine keeps on the GPU:"
-                " leave them out, or use --backend llama.cpp"
+                "grammars, log probabilities, logit_bias and the penalties of presence and frequency need the target's"
+                " logits, which the CUDA engine keeps on the GPU: leave them out, or use --backend llama.cpp"
             )
         p, self._sampler = sampler.params, sampler
         self._greedy = p.temperature == 0.0 and not sampler.window

@@ -20,7 +20,7 @@ BARE = {  # each without its user's configuration, with a prompt that is known
 }
 FIRST = {  # what a configuration usually does, and the echo that Terminal turns off
     "bash": "PS1='>> '; stty echo",
-    "zsh": "PROMPT='>> '; autoload -Uz compinit && compinit -u -d /dev/null",
+    "zsh": "PROMPT='>> '; autoload -Uz compinit && compinit -u -D",
     "fish": "function fish_prompt; echo -n '>> '; end",
 }
 

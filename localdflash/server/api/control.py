@@ -90,7 +90,7 @@ async def props(http: HttpRequest) -> Response:
     return json_response(
         {
             "default_generation_settings": {"n_ctx": loaded.context, "params": {}},
-            "total_slots": 1,
+            "total_slots": sum(worker.loaded is not None for worker in state.engines.workers),
             "model_alias": loaded.files.id,
             "model_path": loaded.files.target.name,
             "chat_template": loaded.tokenizer.chat_template() or "",

@@ -46,7 +46,7 @@ OPTIONS = [
         "--with-nogui",
     ),
 ]
-SECONDS = 900  # for one emulated machine, or one step of compiling
+SECONDS = 1800  # for one emulated machine, or one step of compiling
 
 
 # By file: what is replaced, and by what. Bochs takes the bytes of all tiles for unsigned, and has no XFD, without which
