@@ -80,6 +80,11 @@ class CudaPair:
         return self.ids[: self._computed]
 
     @property
+    def _caches(self) -> list[Cache]:
+        block = self.stepper.block
+        return [self.stepper.cache, *([block.cache] if block else [])]
+
+    @property
     def room(self) -> int:
         """See `Pair`."""
         return self.stepper.context - len(self.ids)
@@ -111,7 +116,7 @@ class CudaPair:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        self.runner.catch_up()
+        self.runner.catch_up(self._computed)
         self._seen = min(self._seen + ROWS, self._computed)
 
     def step(self, sampler: Sampler, limit: int) -> Step:
@@ -215,47 +220,47 @@ class CudaPair:
 
     def close(self) -> None:
         """Let go of all device memory; nothing may be asked of the pair afterwards."""
-        self.runner.synchronize()
+        self.runner.close()
         self._flying.clear()
         del self.runner, self.stepper
 
     def save(self) -> SavedSequence:
-        """See `Pair`."""
+        """See `Pair`. The sequence leaves the device while other steps run."""
         self._set_back(self._computed)
         while self.stepper.block and self._seen < self._computed:
             self._catch_up()
-        drafter = (_bytes(self.stepper.block.cache, self._seen),) if self.stepper.block else ()
-        return SavedSequence(tuple(self.cached), _bytes(self.stepper.cache, self._computed), drafter)
+        leaving = self.runner.put_aside([list(_layers(cache)) for cache in self._caches], self._computed)
+        target, *drafters = leaving.saved
+        return SavedSequence(tuple(self.cached), target, tuple(drafters), arrived=leaving.arrived)
 
     def load(self, state: SavedSequence) -> None:
         """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""
         self.forget()
         length = len(state.ids)
+        with device_errors():
+            state.arrived()
+        self.runner.make_room(length)
         self.stepper.tokens[:length] = torch.tensor(state.ids, dtype=torch.int32)
-        _fill(self.stepper.cache, state.target, length)
+        for cache, saved in zip(self._caches, (state.target, *state.drafters), strict=True):
+            _fill(cache, saved, length)
         if self.stepper.block:
-            _fill(self.stepper.block.cache, state.drafters[0], length)
             self._seen = length
         self.ids = list(state.ids)
         self._set_back(length)
 
 
-def _parts(cache: Cache, length: int) -> Iterator[Tensor]:
-    """The first `length` slots of every layer of every tensor; contiguous, so that nothing is copied on the device."""
+def _layers(cache: Cache) -> Iterator[Tensor]:
+    """Every layer of every tensor of a cache, each [slots, ...] and contiguous: nothing is copied on the device."""
     for tensor in (cache.k, cache.v, cache.k_scale, cache.v_scale):
         if tensor is not None:
-            yield from (layer[:length] for layer in tensor)
+            yield from tensor
 
 
-def _bytes(cache: Cache, length: int) -> bytes:
-    return b"".join(part.view(torch.uint8).cpu().numpy().tobytes() for part in _parts(cache, length))
-
-
-def _fill(cache: Cache, saved: bytes, length: int) -> None:
-    """The inverse of `_bytes`."""
+def _fill(cache: Cache, saved: bytes | bytearray, length: int) -> None:
+    """The first `length` slots of a cache, as `Leaving` saved them."""
     if not length:
         return
-    flat, offset = torch.frombuffer(bytearray(saved), dtype=torch.uint8), 0
-    for part in _parts(cache, length):
+    flat, offset = torch.frombuffer(saved if isinstance(saved, bytearray) else bytearray(saved), dtype=torch.uint8), 0
+    for part in (layer[:length] for layer in _layers(cache)):
         part.copy_(flat[offset : offset + part.nbytes].view(part.dtype).view(part.shape))
         offset += part.nbytes

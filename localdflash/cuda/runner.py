@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from localdflash.backend.options import Compiling
 from localdflash.cuda.compiling import compile_all
 from localdflash.cuda.device import on
+from localdflash.cuda.leaving import Leaving, Outbox
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.stepper import Stepper, Way
 from localdflash.errors import DeviceFailed
@@ -42,6 +44,8 @@ class Runner:
         self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._graphed else None
         self._records = torch.zeros_like(stepper.records, device="cpu", pin_memory=self._graphed)
+        self._outbox = Outbox(stepper.device)
+        self._leaving: Leaving | None = None
 
     def prepare(self, ways: Sequence[Way], compiling: Compiling | None = None) -> None:
         """Compile every kernel that these ways may launch, at any length, and capture every sequence."""
@@ -71,6 +75,7 @@ class Runner:
 
     def step(self, way: Way, greedy: bool, length: int) -> Arrival:
         """Start a step at a context of at most `length` tokens."""
+        self.make_room(length + ROWS)
         with self._on_gpu():
             self._run(*self._stepping(way, greedy, chunks(length, self._slots)))
             if not self._graphed:
@@ -96,19 +101,34 @@ class Runner:
 
     def extend(self, length: int) -> None:
         """Compute the 16 tokens after a context of `length`."""
+        self.make_room(length + ROWS)
         with self._on_gpu():
             self._run(*self._extending(chunks(length, self._slots)))
 
     def _extending(self, splits: int) -> tuple[Key, Callable[[], None]]:
         return ("extend", splits), lambda: self.stepper.extend(splits)
 
-    def catch_up(self) -> None:
-        """Give the drafter 16 more tokens."""
+    def catch_up(self, length: int) -> None:
+        """Give the drafter 16 more tokens of a context of `length`."""
+        self.make_room(length + ROWS)
         with self._on_gpu():
             self._run(*self._catching_up())
 
     def _catching_up(self) -> tuple[Key, Callable[[], None]]:
         return ("catch up", 0), self.stepper.catch_up
+
+    def put_aside(self, groups: Sequence[Sequence[Tensor]], slots: int) -> Leaving:
+        """Let the first `slots` rows of each group's tensors leave the device, while it goes on with something else."""
+        self.synchronize()
+        self.make_room(len(self.stepper.tokens))
+        self._leaving = self._outbox.send(groups, slots)
+        return self._leaving
+
+    def make_room(self, slots: int) -> None:
+        """Wait until nothing that is leaving the device is in the first `slots` slots of the caches."""
+        if self._leaving:
+            with device_errors():
+                self._leaving.wait_for(slots)
 
     def synchronize(self) -> None:
         """Wait for everything that was started."""
@@ -120,6 +140,11 @@ class Runner:
     def _on_gpu(self) -> Iterator[None]:
         with device_errors(), on(self.stepper.device):
             yield
+
+    def close(self) -> None:
+        """Wait until the device is at rest, and nothing is leaving it any more."""
+        self.synchronize()
+        self._outbox.close()
 
     def _run(self, key: Key, sequence: Callable[[], None]) -> None:
         if not self._graphed:

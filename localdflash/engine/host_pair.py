@@ -302,9 +302,9 @@ class HostPair:
         """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""
         self._open.clear()
         try:
-            self.target.load(state.target, len(state.ids))
+            self.target.load(bytes(state.target), len(state.ids))
             for drafter, saved in zip(self.drafters, state.drafters, strict=True):
-                drafter.load(saved, state.ids)
+                drafter.load(bytes(saved), state.ids)
         except BaseException:
             self.forget()
             raise

@@ -6,7 +6,7 @@ the prompt's last token, so the first answer token comes out of an ordinary step
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -47,14 +47,19 @@ class Step:
     verify_ms: float
 
 
+def at_once() -> None:
+    """What is there need not be waited for."""
+
+
 @dataclass(frozen=True, slots=True)
 class SavedSequence:
     """A saved sequence: ids without the anchor, and each part's cache. Only the pair that made it can read it."""
 
     ids: tuple[int, ...]
-    target: bytes
-    drafters: tuple[bytes, ...]
+    target: bytes | bytearray
+    drafters: tuple[bytes | bytearray, ...]
     whole: bool = False  # whether one can go on from its end alone, as with recurrent layers
+    arrived: Callable[[], None] = field(default=at_once, compare=False)  # waits until the caches' bytes are all there
 
     def shared(self, ids: Sequence[int]) -> int:
         """How many of these ids it has, in a state that one can go on from."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from localdflash.engine.pair import SavedSequence
+from localdflash.engine.pair import SavedSequence, at_once
 
 WHOLE = "whole"
 
@@ -75,7 +75,7 @@ class DiskCache:
         for other in [path for path, known in self._known.items() if state.contains(known.ids)]:
             del self._known[other]
             _remove(other)
-        self._known[path] = replace(state, target=b"", drafters=())
+        self._known[path] = replace(state, target=b"", drafters=(), arrived=at_once)
         self._make_room()
 
     def _make_room(self) -> None:
@@ -95,6 +95,7 @@ class DiskCache:
 
 
 def _packed(state: SavedSequence) -> bytes:
+    state.arrived()
     parts: dict[str, NDArray[Any]] = {"ids": np.array(state.ids, np.int32)}
     parts["target"] = np.frombuffer(state.target, np.uint8)
     parts |= {f"drafter.{i}": np.frombuffer(part, np.uint8) for i, part in enumerate(state.drafters)}

@@ -115,6 +115,25 @@ def test_two_runs_are_equal(pair: CudaPair, prompts: list[list[int]], length: in
     assert run(pair, prompts[0], length) == run(pair, prompts[0], length)
 
 
+def test_what_is_put_aside_while_another_prompt_runs_comes_back(
+    pair: CudaPair, prompts: list[list[int]], length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit, though its slots are written over from the first one on."""
+    monkeypatch.setattr("localdflash.cuda.leaving.STAGE", 1 << 18)  # a few slots a block
+    ids = prompts[0]
+    text = run(pair, ids, length)
+    pair.rollback(len(ids))
+    still = pair.save()
+    still.arrived()
+    moving = pair.save()
+    run(pair, prompts[1], length)
+    moving.arrived()
+    assert (moving.ids, moving.target, moving.drafters) == (still.ids, still.target, still.drafters)
+    pair.load(moving)
+    again = generate(pair, Request(ids, length, SamplingParams()))
+    assert [token for step in again for token in step.tokens] == text
+
+
 def test_integer_keys_and_values(device: torch.device, prompts: list[list[int]], length: int) -> None:
     pair = load(EMBEDDED, device, kv="int8" if device.type == "cuda" else "f16")
     for ids in prompts[::5]:

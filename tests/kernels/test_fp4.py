@@ -1,7 +1,8 @@
 """FP4 products against float64 from the definition of the formats.
 
 The interpreter reads e4m3 scales as e8m0. The NVFP4 kernel is therefore compared with what those bytes mean as e8m0:
-that checks every address, not the scales' meaning. Their meaning is checked in the conversion and in the reference.
+that checks every address, not the scales' meaning. Their meaning is checked in the conversion, in the reference, and
+where the kernel runs as it is compiled (test_races).
 """
 
 import dataclasses
@@ -21,6 +22,7 @@ from localdflash.kernels.fp4 import (
     quantize_rows_fp4,
     quantize_rows_fp4_reference,
 )
+from localdflash.kernels.launch import ASM
 from localdflash.kernels.planes import E2M1, Planes, pack_fields, pack_halves
 from localdflash.kernels.split_k import SplitWorkspace
 
@@ -61,13 +63,13 @@ def meant(scales: Tensor) -> Tensor:
 
 
 def read(scales: Tensor) -> Tensor:
-    """What the interpreter takes them for."""
-    return torch.exp2(scales.view(torch.uint8).double() - 127)
+    """What the kernel takes them for."""
+    return meant(scales) if ASM else torch.exp2(scales.view(torch.uint8).double() - 127)
 
 
 def bounded(scales: Tensor) -> Tensor:
     """Scales that stay in range when the interpreter reads them as e8m0."""
-    return torch.randint(120, 126, scales.shape, dtype=torch.uint8).view(scales.dtype)
+    return scales if ASM else torch.randint(120, 126, scales.shape, dtype=torch.uint8).view(scales.dtype)
 
 
 def quantized(a: Tensor, matrix: Fp4Matrix) -> Fp4Rows:
