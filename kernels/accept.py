@@ -10,7 +10,6 @@ count, then the `count` committed ids, then -1. A row that decides and has no ch
 sets STATUS, and while STATUS is set nothing is committed; the host clears it.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -88,6 +87,6 @@ def accept_reference(draft: Tensor, choice: Tensor, tokens: Tensor, state: Tenso
 
     line = record[step % len(record)]
     header = [step, live - 1, drafted_by, max(count - 1, 0), status, count]
-    line[:HEADER] = torch.tensor(header, dtype=torch.int32)
+    line[:HEADER] = record.new_tensor(header)
     line[HEADER:] = -1
     line[HEADER : HEADER + count] = committed

@@ -19,6 +19,14 @@ class ModelError(LocaldflashError):
     exit_code = 3
 
 
+class ModelNotLoaded(ModelError):
+    """A request names a model that is not loaded now, or is no longer (exit code 3)."""
+
+
+class ModelBusy(LocaldflashError):
+    """A model cannot be loaded without taking one away that is answering somebody else (exit code 1)."""
+
+
 class OutOfMemory(LocaldflashError):
     """What was asked for does not fit into memory (exit code 4)."""
 

@@ -122,7 +122,11 @@ class SuggestionServer(LanguageServer):
         """Read the workspace of a client that has finished starting."""
         if self._context:
             loop = asyncio.get_running_loop()
-            self._context.start(lambda: loop.call_soon_threadsafe(self._look_again))
+
+            def look_again() -> None:
+                loop.call_soon_threadsafe(self._look_again)
+
+            self._context.start(look_again)
         if isinstance(self._engine, NamedEngine):
             self._spawn(self._learn_model())  # finds out what the server can do, before the first key
 

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import os
 import queue
-import signal
 import socket
 import sys
 import threading
@@ -27,7 +26,8 @@ from pygls.lsp.server import LanguageServer
 from localdflash.errors import LocaldflashError
 from localdflash.lsp.framing import HttpRequest, Reader
 from localdflash.lsp.rpc import RpcProtocol
-from localdflash.server.sockets import peer_uid
+from localdflash.system import process, unix_socket
+from localdflash.system.descriptor import set_blocking
 
 CHUNK = 65_536  # bytes
 LARGEST_BACKLOG = 64_000_000  # bytes that a client has not read yet
@@ -133,8 +133,7 @@ async def _until_signal(serve: Callable[[], Awaitable[int]]) -> int:
         signals.append(number)
         serving.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal, number)
+    process.on_ending(loop, on_signal)
     try:
         return await serving
     except asyncio.CancelledError:
@@ -166,7 +165,7 @@ async def _accept(create: Create, listener: socket.socket) -> int:
     tasks: set[asyncio.Task[None]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if listener.family == socket.AF_UNIX and peer_uid(writer.get_extra_info("socket")) != os.getuid():
+        if unix_socket.is_of_somebody_else(writer.get_extra_info("socket")):
             writer.close()
             return
         task = asyncio.create_task(_serve_stream(create(), reader, writer))
@@ -233,7 +232,7 @@ def _own_stdio() -> tuple[int, int]:
         os.dup2(nothing, 1)
     os.close(nothing)
     for descriptor in (source, sink):
-        os.set_blocking(descriptor, True)
+        set_blocking(descriptor, True)
     return source, sink
 
 

@@ -32,6 +32,7 @@ from localdflash.chat.mentions import spelled
 from localdflash.chat.settings import SETTINGS
 from localdflash.chat.store import ChatStore
 from localdflash.errors import LocaldflashError
+from localdflash.system.process import LEAVING
 from localdflash.text.sanitize import printable
 from localdflash.tui import state
 from localdflash.tui.actions.chats import ChatActions
@@ -126,6 +127,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, SpeedActions, ModelActions, 
         self._early: list[events.Key | events.Paste] | None = []  # typed before the prompt is there to take it
         self._interrupted = -math.inf  # time.monotonic()
         self.talk.answerer.on_stage = lambda _: self.refresh_status()
+        self.talk.answerer.when_busy = self.ask_when_busy
 
     def get_driver_class(self) -> type[Driver]:
         """Return our own driver on a terminal."""
@@ -168,7 +170,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, SpeedActions, ModelActions, 
         """Show the screen first, then start in the background what takes time."""
         self.prompt.focus()
         if not self.is_headless:
-            for number in (signal.SIGTERM, signal.SIGHUP):
+            for number in LEAVING:
                 signal.signal(number, partial(self._told_to_leave, asyncio.get_running_loop()))
         self.set_interval(REFRESH, self._look)
         self.arrivals += 1  # until `_begin` has opened what is to be gone on with

@@ -83,6 +83,7 @@ class Base(App[int]):
         self.queued: list[tuple[str, Sequence[Attachment]]] = []
         self.complaints: list[str] = []  # since the last answer began
         self.arrivals = 0  # chats that are on their way to the screen
+        self.ends_with_esc: asyncio.Task[Any] | None = None  # what is waited for besides an answer
 
     def say(self, line: str) -> None:
         """Show a line of the program's own under the chat."""
@@ -136,6 +137,19 @@ class Base(App[int]):
         found = action(argument) if command.argument else action()
         if asyncio.iscoroutine(found):
             self.run_worker(found)
+
+    async def until_esc(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of some work; None if the user ended it."""
+        task = self.ends_with_esc = asyncio.create_task(work)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if (own := asyncio.current_task()) and own.cancelling():
+                task.cancel()
+                raise
+            return None
+        finally:
+            self.ends_with_esc = None
 
     async def asked(self, dialog: ModalScreen[T | None]) -> T | None:
         """The result of a dialog, or None if it was closed."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from localdflash.system.process import apart
 from localdflash.text.sanitize import sanitize
 
 TERMINAL_LIMIT = 74_000  # bytes: beyond 100 KB in base64 many terminals drop it without a word
@@ -82,7 +83,7 @@ async def _took(command: tuple[str, ...], data: bytes) -> bool:
     nowhere = asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
+            *command, stdin=asyncio.subprocess.PIPE, stdout=nowhere, stderr=nowhere, **apart()
         )
     except OSError:
         return False

@@ -15,6 +15,7 @@ from textual.app import App
 from textual.constants import ESCAPE_DELAY
 from textual.drivers.linux_driver import LinuxDriver
 
+from localdflash.system import descriptor
 from localdflash.tui.pasted_input import PasteParser
 
 _READ = 1 << 16  # bytes at a time
@@ -27,8 +28,8 @@ class Exit(Event):
     def __init__(self) -> None:
         super().__init__()
         self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
+        descriptor.set_blocking(self._reader, False)
+        descriptor.set_blocking(self._writer, False)
 
     def fileno(self) -> int:
         """A descriptor that is readable while the event is set."""

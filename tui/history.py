@@ -14,6 +14,7 @@ from pathlib import Path
 
 from localdflash.errors import LocaldflashError
 from localdflash.files.paths import create_private, data_folder
+from localdflash.system import descriptor
 from localdflash.text.sanitize import sanitize
 
 MOST = 500
@@ -111,11 +112,11 @@ class History:
 
 
 def _append(path: Path, text: str) -> None:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | descriptor.PLAIN, 0o600)
     with open(handle, "r+b") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(0, "not a plain file")
-        os.fchmod(handle, 0o600)
+        descriptor.set_mode(handle, 0o600)
         ended = file.tell() == 0
         end = file.seek(0, os.SEEK_END)
         if end:

@@ -28,6 +28,7 @@ SEPARATOR = " · "
 NEARLY_FULL = 0.9
 _PULSE = "▁▃▅▇▅▃"
 _TICK = 0.25  # seconds between two pictures of the pulse
+_COUNTED = ("loading", "waiting")  # stages whose seconds are shown
 _LEAST_MODEL = 4  # cells: a name cut to fewer says nothing
 
 
@@ -35,9 +36,8 @@ _LEAST_MODEL = 4  # cells: a name cut to fewer says nothing
 class Status:
     """What is known. None means unknown, and so does a `context` of 0.
 
-    stage: "", starting, loading, ready or gone, as the engine names it. rate: tokens a second, of the last moments or,
-    with `average`, of the whole answer. accepted: share of the drafted tokens. drafter: whether a model drafts,
-    besides copies from the text.
+    stage: as the engine names it, see `Answerer`. rate: tokens a second, of the last moments or, with `average`, of the
+    whole answer. accepted: share of the drafted tokens. drafter: whether a model drafts, besides copies from the text.
     """
 
     model: str = ""
@@ -89,6 +89,8 @@ def _stage(stage: str, waited: float) -> str:
             return "starting the engine…"
         case "loading":
             return "loading the model…" + (f" {waited:.0f} s" if waited >= 1 else "")
+        case "waiting":
+            return "waiting for another chat…" + (f" {waited:.0f} s" if waited >= 1 else "")
         case "gone":
             return "the engine is gone"
         case _:
@@ -237,12 +239,12 @@ class StatusBar(Widget):
 
     @property
     def _works(self) -> bool:
-        return self.status.busy or self.status.stage.startswith(("starting", "loading"))
+        return self.status.busy or self.status.stage.startswith(("starting", *_COUNTED))
 
     def _run_or_rest(self) -> None:
         if self._timer is None:
             return
-        if self.status.stage.startswith("loading") or (self._works and self._moves):
+        if self.status.stage.startswith(_COUNTED) or (self._works and self._moves):
             self._timer.resume()
         else:
             self._timer.pause()

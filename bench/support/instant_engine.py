@@ -10,14 +10,16 @@ import argparse
 import asyncio
 import json
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from localdflash.files import paths
-from localdflash.server.sockets import prepare_folder
+from localdflash.server.sockets import local, prepare_folder
 
+Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
 COMMAND = (sys.executable, "-P", __file__)
 KNOWN = 200  # characters on either side of the cursor by which a place is known
 PAIR: dict[str, Any] = {"pair": "oracle", "roles": ["chat", "completion"], "options": {}}
@@ -111,11 +113,17 @@ class Oracle:
 
     async def serve(self) -> None:
         """Answer until cancelled."""
-        path = paths.engine_socket()
-        prepare_folder(path)
-        path.unlink(missing_ok=True)
-        async with await asyncio.start_unix_server(self.connected, path, limit=1 << 26) as server:
+        async with serving(self.connected, paths.engine_socket()) as server:
             await server.serve_forever()
+
+
+@asynccontextmanager
+async def serving(connected: Connected, path: Path) -> AsyncIterator[asyncio.Server]:
+    """A server where an engine would listen, by whichever transport that has; it asks for no key."""
+    prepare_folder(path)
+    with local(path) as own:
+        async with await asyncio.start_server(connected, sock=own.listener, limit=1 << 26) as server:
+            yield server
 
 
 def respond(writer: asyncio.StreamWriter, value: Any, status: int = 200) -> None:

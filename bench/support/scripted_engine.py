@@ -18,10 +18,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from bench.support.instant_engine import chunk, respond
+from bench.support.instant_engine import chunk, respond, serving
 from bench.support.scripted_answers import Answer, error, timings, tokens, usage
 from localdflash.files import paths
-from localdflash.server.sockets import prepare_folder
 from localdflash.server.spawn import own_version
 
 COMMAND = (sys.executable, "-P", __file__)
@@ -195,14 +194,11 @@ class ScriptedEngine:
 
     async def serve(self, started: Callable[[asyncio.AbstractEventLoop, asyncio.Event], None] | None = None) -> None:
         """Answer until cancelled, or until the event is set that `started` is given."""
-        path, stop = paths.engine_socket(), asyncio.Event()
-        prepare_folder(path)
-        path.unlink(missing_ok=True)
-        server = await asyncio.start_unix_server(self.connected, path, limit=1 << 26)
-        if started:
-            started(asyncio.get_running_loop(), stop)
-        await stop.wait()
-        server.close()
+        stop = asyncio.Event()
+        async with serving(self.connected, paths.engine_socket()):
+            if started:
+                started(asyncio.get_running_loop(), stop)
+            await stop.wait()
 
 
 def _prompt(body: Json) -> str:

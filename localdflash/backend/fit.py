@@ -15,6 +15,7 @@ AS_IT_IS = "as it is"
 STEP = 256  # tokens: llama.cpp's and the CUDA engine's contexts grow in such steps
 LEAST = 512  # tokens: a shorter context than this is chosen for no one
 FAR = 4  # times the free memory
+ROOMY = 8192  # tokens of context for which another pair leaves that nobody uses
 COMFORTABLE = 4096  # tokens for which a drafter shrinks or goes where none were asked for
 
 # Bits per weight of whole files by llama.cpp's quantizer, as its authors publish them for 8B models.
@@ -112,10 +113,11 @@ def largest_context(sizes: Sizes, drafter: str, budget: MemoryBudget, most: int)
     return fits * STEP
 
 
-def fit(sizes: Sizes, budget: MemoryBudget, wanted: int) -> Fit:
+def fit(sizes: Sizes, budget: MemoryBudget, wanted: int, *, roomy: bool = False) -> Fit:
     """The pair to load: with the context wanted, or, if that is 0, the largest up to the trained one.
 
-    OutOfMemory says what is needed, what is free and what would fit.
+    OutOfMemory says what is needed, what is free and what would fit; if it is to be `roomy`, also where the drafter
+    would not be as asked for, or the context shorter than `ROOMY`.
     """
     most = wanted or sizes.trained
     enough = wanted or min(most, COMFORTABLE)
@@ -127,9 +129,11 @@ def fit(sizes: Sizes, budget: MemoryBudget, wanted: int) -> Fit:
     else:
         if wanted or largest < min(most, LEAST):
             raise OutOfMemory(_refusal(sizes, budget, drafter, most, largest))
+    if roomy and (drafter != sizes.drafters[0] or largest < min(most, ROOMY)):
+        raise OutOfMemory(_refusal(sizes, budget, drafter, min(most, ROOMY), largest))
     if not wanted and budget.spare and largest > COMFORTABLE:
-        roomy = replace(budget, margin=budget.margin + budget.spare)
-        largest = max(largest_context(sizes, drafter, roomy, largest), COMFORTABLE)
+        spared = replace(budget, margin=budget.margin + budget.spare)
+        largest = max(largest_context(sizes, drafter, spared, largest), COMFORTABLE)
     chosen = Fit(drafter, largest, sizes.parts(largest, drafter))
     return replace(chosen, notice=_notice(sizes, budget, chosen, most))
 

@@ -42,6 +42,8 @@ CALLS = {  # system calls that fail, with their numbers by machine
     **{"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466)},
 }
 
+assert sys.platform != "win32", "there is nothing here to shut a program off with"
+LINUX = sys.platform == "linux"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -82,7 +84,7 @@ def _cut_off() -> str:
 
 def _lock_files() -> str:
     """Allow, by Landlock, reading Python itself and the current folder, and nothing else."""
-    if sys.platform != "linux" or _libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0):
+    if not LINUX or _libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0):
         return "none"
     version = _libc.syscall(CREATE_RULESET, None, 0, ABI)
     if version < 1:
@@ -106,7 +108,7 @@ def _allow_reading(rules: int, folder: str) -> None:
 def _filter() -> str:
     """Install a filter of system calls; those that are shut off fail with EPERM."""
     known = MACHINES.get(platform.machine())
-    if sys.platform != "linux" or known is None or ctypes.sizeof(ctypes.c_void_p) != 8:
+    if not LINUX or known is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return "limits"
     column, machine = known
     load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06  # instructions of BPF

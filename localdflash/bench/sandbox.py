@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from localdflash.errors import LocaldflashError
+from localdflash.system.process import apart, kill_with_children
 
 SECONDS = 5  # of wall-clock time, and of processor time
 MEMORY = 1 << 30  # bytes of address space
@@ -56,7 +56,7 @@ def run(program: str, seconds: float = SECONDS, memory: int = MEMORY) -> Verdict
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            **apart(),
         )
         try:
             told, in_time = _talk(process, secret + b"\n" + program.encode("utf-8", "surrogatepass"), seconds)
@@ -94,8 +94,7 @@ def _talk(process: "subprocess.Popen[bytes]", program: bytes, seconds: float) ->
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
     """Kill the process and all others in its group."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    kill_with_children(process.pid)
     process.wait()
     for stream in (process.stdin, process.stdout):
         if stream and not stream.closed:

@@ -5,7 +5,6 @@ The CUDA engine steps in different ways over the same memory, which could not ho
 """
 
 import math
-import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.loading.load import LoadedPair
 from localdflash.machine import hardware
+from localdflash.system.limits import peak_memory
 
 
 class BenchWays(Protocol):
@@ -97,7 +97,7 @@ class HostWays:
         return {
             "device": hardware.device(),
             "bandwidth_gb_s": round(hardware.bandwidth(), 1),
-            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            "peak_memory_mb": peak_memory() >> 20,
         }
 
 

@@ -1,12 +1,14 @@
 """The engine as a chat asks it, on the event loop, which nothing here blocks.
 
-The engine is found or started when it is first needed. If it goes away in the middle of an answer, it is started again
-and asked again with the same seed, and the text goes on where it stopped. Failures are raised as our errors.
+The engine is found or started when it is first needed. From then on the chat talks to one pair, and names it with every
+question: what another chat has loaded meanwhile never answers it. If the engine goes away in the middle of an answer,
+it is started again and asked again with the same seed, and the text goes on where it stopped. Failures are raised as
+our errors.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,8 @@ from localdflash.chat.replay import Replay
 from localdflash.chat.request import openai_fields, own_fields, spoken, template_fields
 from localdflash.chat.settings import ChatSettings
 from localdflash.chat.sources import NamedServer, ServerSource, in_thread
-from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, ModelError
+from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, ModelBusy, ModelError, ModelNotLoaded
+from localdflash.server.wanted import Others
 
 if TYPE_CHECKING:  # what they import takes long; `_open` does it beside the event loop
     from localdflash.chat.reading import Chunk, Reading
@@ -66,9 +69,12 @@ class About:
 
 
 class Answerer:
-    """`stage` is "" before the first use, then "starting", "loading", "ready" or "gone"; `on_stage` gets each change.
+    """`stage` is "" before the first use, then "starting", "loading", "waiting" (for another chat), "ready" or "gone";
+    `on_stage` gets each change.
 
     What takes long while loading may follow it, as in "loading: compiling 3 of 37". `say` gets lines for the user.
+    `when_busy` is asked what becomes of another chat's answer by a pair that would have to go for this chat's, which it
+    is given with the error; if it raises that, nothing is loaded.
     """
 
     def __init__(self, source: ServerSource, say: Callable[[str], None]) -> None:
@@ -76,6 +82,7 @@ class Answerer:
         self.stage = ""
         self.on_stage: Callable[[str], None] = lambda _: None
         self.ours = not isinstance(source, NamedServer)  # whether it knows more than OpenAI's interface
+        self.when_busy: Callable[[str, ModelBusy], Awaitable[Others]] = self._wait_for_others
         self._is_local = self.ours
         self._source, self._say = source, say
         self._address: Address | None = None
@@ -106,15 +113,17 @@ class Answerer:
             self._opening = None
 
     async def _look(self) -> About:
-        """Ask what is loaded."""
+        """Ask what is loaded of this chat."""
         if isinstance(self._source, NamedServer):
             return await self._look_at_another(self._source)
-        while "context" not in (told := await self._get("/ps?role=chat")):
+        while "context" not in (told := _of_pair(await self._get("/ps?role=chat"), self._source.pair)):
             if "pair" not in told:
                 raise EngineGone("the chat's model was unloaded: ask again")
             self._enter(f"loading: {told['doing']}" if told.get("doing") else "loading")
             await asyncio.sleep(LOOK)
-        return _about(told)
+        about = _about(told)
+        self._source.loaded(about.pair)
+        return about
 
     async def _look_at_another(self, source: NamedServer) -> About:
         try:
@@ -122,12 +131,12 @@ class Answerer:
         except (EngineGone, DeviceFailed):
             raise
         except LocaldflashError:  # not every server has the list
-            if not source.model:
+            if not source.pair:
                 raise
-            return About(source.model)
+            return About(source.pair)
         models = models if isinstance(models, list) else []
         known = {str(one["id"]): one for one in models if isinstance(one, dict) and one.get("id")}
-        name = source.model or next(iter(known), "default")
+        name = source.pair or next(iter(known), "default")
         model = known.get(name, {})
         self.ours = model.get("owned_by") == "localdflash"
         if not self.ours:
@@ -180,8 +189,8 @@ class Answerer:
                 if not reading:
                     settings = settings.resolved(about.sampling, about.context) if self.ours else settings
                     reading = _reading(settings, asked)
-                    body = self._body(about, messages, settings, system, goes_on)
-                async with aclosing(self._chunks(body)) as chunks:
+                    body = self._body(messages, settings, system, goes_on)
+                async with aclosing(self._chunks({**body, "model": about.pair})) as chunks:
                     async for chunk in chunks:
                         if not (told := reading.take(chunk)):
                             continue
@@ -189,34 +198,32 @@ class Answerer:
                             yield one
                 for one in _events(*replay.finish()):
                     yield one
-                yield await self._done(reading)
+                yield Done(reading.finish(ours=self.ours), reading.numbers(ours=self.ours))
                 return
+            except ModelNotLoaded:
+                if not self._is_local or restarts == RESTARTS:
+                    raise
+                await self._load_again()
             except (EngineGone, DeviceFailed) as error:
                 self._lose()
-                if self._source.restarts and restarts < RESTARTS:
-                    replay.begin_again()
-                    if reading:
-                        reading.begin_again()
-                    continue
-                if not (reading and replay.text):
-                    raise
-                yield Done("gone", reading.numbers(ours=self.ours), error)
-                return
+                if not self._source.restarts or restarts == RESTARTS:
+                    if not (reading and replay.text):
+                        raise
+                    yield Done("gone", reading.numbers(ours=self.ours), error)
+                    return
+            replay.begin_again()
+            if reading:
+                reading.begin_again()
 
     def _body(
         self,
-        about: About,
         messages: Sequence[Message],
         settings: ChatSettings,
         system: str,
         goes_on: bool,
     ) -> dict[str, object]:
-        body: dict[str, object] = {"messages": spoken(messages, system, ours=self.ours)}
-        if isinstance(self._source, NamedServer):
-            body["model"] = about.pair
-        if self.ours:
-            return body | own_fields(settings, goes_on=goes_on)
-        return body | openai_fields(settings)
+        asked: dict[str, object] = {"messages": spoken(messages, system, ours=self.ours)}
+        return asked | (own_fields(settings, goes_on=goes_on) if self.ours else openai_fields(settings))
 
     async def _chunks(self, body: Mapping[str, object]) -> "AsyncGenerator[Chunk, None]":
         """The events of one request; EngineGone if they break off."""
@@ -234,22 +241,15 @@ class Answerer:
         if not whole:
             raise EngineGone("the engine went away in the middle of an answer")
 
-    async def _done(self, reading: "Reading") -> Done:
-        """The end of an answer; another chat may have had another pair loaded meanwhile."""
-        if self.about and self._is_local and reading.model not in ("", self.about.pair):
-            with suppress(LocaldflashError):
-                told = await self._get("/ps?role=chat")
-                self.about = _about(told) if "context" in told else self.about
-        return Done(reading.finish(ours=self.ours), reading.numbers(ours=self.ours))
-
     async def read_ahead(self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "") -> None:
         """Have the engine on this machine, if it is there, read what may become a prompt: the answer begins sooner.
 
         Cancelling this stops it. What goes wrong is left to whoever asks for the answer.
         """
-        if not self._is_local or not self._address:
+        if not self._is_local or not self._address or not self.about:
             return
-        body = {"messages": spoken(messages, system), **template_fields(settings), "max_tokens": 0}
+        about = {"model": self.about.pair, "max_tokens": 0}
+        body = {"messages": spoken(messages, system), **template_fields(settings), **about}
         with suppress(LocaldflashError):
             await self._post("/v1/chat/completions", body)
 
@@ -258,28 +258,43 @@ class Answerer:
         about = await self.ready()
         if not self.ours:
             return None
-        body = {"messages": spoken(messages, system), "count": True, **template_fields(settings)}
-        if isinstance(self._source, NamedServer):
-            body["model"] = about.pair
+        body = {"model": about.pair, "messages": spoken(messages, system), "count": True, **template_fields(settings)}
         told = (await self._again_if_gone("/apply-template", body)).get("tokens")
         if not isinstance(told, int):
             raise LocaldflashError("the engine does not tell how many tokens a prompt has: is it of this version?")
         return told
 
     async def load(self, pair: str) -> About:
-        """Have another pair loaded, after the requests that are there. If that fails the old one stays."""
-        about = await self.ready()
+        """Have another pair loaded for this chat. If that fails the old one stays. Cancelling this ends the waiting."""
+        await self.ready()
         if isinstance(self._source, NamedServer):
             return await self._name(self._source, pair)
         self._enter("loading")
+        body = {"pair": pair, "role": "chat"}
         try:
-            about = _about(await self._again_if_gone("/load", {"pair": pair, "role": "chat"}))
+            try:
+                told = await self._again_if_gone("/load", {**body, "others": "refuse"})
+            except ModelBusy as busy:
+                self._enter("waiting")
+                others = await self.when_busy(pair, busy)
+                self._enter("waiting" if others == "wait" else "loading")
+                told = await self._again_if_gone("/load", {**body, "others": others})
         finally:
             if self._address:
                 self._enter("ready")
-        self._source.loaded(pair)
-        self.about = about
+        self.about = about = _about(told)
+        self._source.loaded(about.pair)
         return about
+
+    async def _load_again(self) -> None:
+        """Have this chat's pair loaded again, which went for another one."""
+        pair = self._source.pair
+        await self.load(pair)
+        self._say(f"{pair} had made room for another model: it is loaded again")
+
+    async def _wait_for_others(self, pair: str, busy: ModelBusy) -> Others:
+        self._say(f"{busy}: {pair} is loaded when it is done ...")
+        return "wait"
 
     async def _name(self, source: NamedServer, model: str) -> About:
         """Choose another model of another server."""
@@ -321,6 +336,16 @@ class Answerer:
             yield connection
         finally:
             self._idle.append(connection)  # closed by itself, unless its last answer was read to the end
+
+
+def _of_pair(told: Mapping[str, Any], pair: str) -> Mapping[str, Any]:
+    """What /ps says of a pair; of the one that chats have for ""."""
+    if not pair:
+        return told
+    try:
+        return next((one for one in told["pairs"] if pair in (one["pair"], one["options"]["pair"])), {})
+    except (KeyError, TypeError):
+        raise LocaldflashError("the engine tells nothing sensible of itself: is it of this version?") from None
 
 
 def _import_client(*_: object) -> None:

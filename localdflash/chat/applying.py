@@ -22,10 +22,11 @@ from localdflash.chat.confined import Folder, FoundFile, checked, read_at
 from localdflash.chat.proposals import Proposal
 from localdflash.errors import LocaldflashError, UsageError
 from localdflash.files.paths import create_private
+from localdflash.system.descriptor import NEW, set_mode
+from localdflash.system.open_folder import OpenFolder
 from localdflash.workspace.files import clean
 
 KEPT = 50  # sets in the journal
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SETTLED = 60.0  # seconds after which nobody is still at work on a set
 _MEANWHILE = "was changed meanwhile: look at the diff again"
 
@@ -209,11 +210,11 @@ def _write(
             if found and not found.mode & 0o222:
                 raise UsageError("is read-only")
             if after is None:
-                os.unlink(last, dir_fd=here)
+                here.remove(last)
             else:
                 _put(here, last, after, found, temporary, found.mode if found else mode)
             with suppress(OSError):  # it is done; only a power cut now could lose it
-                os.fsync(here)
+                here.sync()
     except (OSError, UsageError) as error:
         for folder in reversed(created or []):
             _remove_empty(target, folder)
@@ -222,27 +223,27 @@ def _write(
         raise
 
 
-def _put(here: int, last: str, data: bytes, found: FoundFile | None, temporary: str, mode: int | None) -> None:
+def _put(here: OpenFolder, last: str, data: bytes, found: FoundFile | None, temporary: str, mode: int | None) -> None:
     """Write beside the file, then put it in its place in one step."""
     try:
-        descriptor = os.open(temporary, _NEW, 0o666 if mode is None else mode & 0o777, dir_fd=here)
+        descriptor = here.open(temporary, NEW, 0o666 if mode is None else mode & 0o777)
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             if mode is not None:
-                os.fchmod(descriptor, mode)
+                set_mode(descriptor, mode)
             os.fsync(descriptor)
         _place(here, last, found, temporary)
     finally:
         with suppress(OSError):
-            os.unlink(temporary, dir_fd=here)
+            here.remove(temporary)
 
 
-def _place(here: int, last: str, found: FoundFile | None, temporary: str) -> None:
+def _place(here: OpenFolder, last: str, found: FoundFile | None, temporary: str) -> None:
     """Check a last time, right before the step; a new file is linked, which fails if there is one."""
     if found is None:
         try:
-            os.link(temporary, last, src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)
+            here.link(temporary, last)
             return
         except FileExistsError:
             raise UsageError(_MEANWHILE) from None
@@ -252,13 +253,13 @@ def _place(here: int, last: str, found: FoundFile | None, temporary: str) -> Non
     now = read_at(here, last)
     if (now and now.identity) != (found and found.identity):
         raise UsageError(_MEANWHILE)
-    os.rename(temporary, last, src_dir_fd=here, dst_dir_fd=here)
+    here.replace(temporary, last)
 
 
 def _remove_empty(target: Folder, folder: str) -> None:
     with suppress(OSError, UsageError), target.reach(folder) as place:
         if place:
-            os.rmdir(place[1], dir_fd=place[0])
+            place[0].remove_folder(place[1])
 
 
 def _sweep(target: Folder, one: _Set) -> None:
@@ -266,7 +267,7 @@ def _sweep(target: Folder, one: _Set) -> None:
     for entry in one.files:
         with suppress(OSError, UsageError), target.reach(checked(entry.path)) as place:
             if place:
-                os.unlink(one.temporary, dir_fd=place[0])
+                place[0].remove(one.temporary)
 
 
 def _digest(data: bytes | None) -> str | None:
@@ -289,7 +290,7 @@ def _stored(folder: Path, root: str) -> list[_Set]:
 def _write_private(path: Path, data: bytes) -> None:
     temporary = path.with_suffix(".tmp")
     try:
-        with open(os.open(temporary, _NEW, 0o600), "wb") as file:
+        with open(os.open(temporary, NEW, 0o600), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -13,12 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from localdflash.errors import UsageError
+from localdflash.system.open_folder import OpenFolder
 from localdflash.text.sanitize import sanitize
 from localdflash.workspace.denied import is_secret
 
 LARGEST = 1_000_000  # bytes of a file, before and after
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _REPOSITORY = re.compile(r"\.(?:git|hg|svn|jj)|git~\d+", re.IGNORECASE)  # the last is what Windows calls the first
 
 
@@ -48,13 +47,13 @@ class Folder:
         return plain
 
     @contextmanager
-    def reach(self, name: str, created: list[str] | None = None) -> Iterator[tuple[int, str] | None]:
+    def reach(self, name: str, created: list[str] | None = None) -> Iterator[tuple[OpenFolder, str] | None]:
         """The open folder of a file, and the file's name in it; None if a folder on the way is missing.
 
         With `created`, missing folders are made, and their names added to it.
         """
         *folders, last = name.split("/")
-        here = os.open(self.path, _FOLDER)
+        here = OpenFolder(self.path)
         try:
             for depth, folder in enumerate(folders, 1):
                 if created is not None and _make(here, folder):
@@ -63,11 +62,11 @@ class Folder:
                 if deeper is None:
                     yield None
                     return
-                os.close(here)
+                here.close()
                 here = deeper
             yield here, last
         finally:
-            os.close(here)
+            here.close()
 
     def read(self, name: str) -> FoundFile | None:
         """A file that may be changed, or None; UsageError if it is not a plain, small file."""
@@ -102,17 +101,17 @@ def reading(name: str) -> Iterator[None]:
         raise UsageError(f"cannot be read: {error.strerror}") from error
 
 
-def read_at(folder: int, name: str) -> FoundFile | None:
+def read_at(folder: OpenFolder, name: str) -> FoundFile | None:
     """Like `Folder.read`, for a file in an open folder."""
     try:
-        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        about = folder.about(name)
     except FileNotFoundError:
         return None
     if stat.S_ISLNK(about.st_mode):
         raise UsageError("is a link")
     if not stat.S_ISREG(about.st_mode):
         raise UsageError("is not a plain file")
-    with open(os.open(name, _FILE, dir_fd=folder), "rb", buffering=0) as file:
+    with open(folder.open(name), "rb", buffering=0) as file:
         about = os.fstat(file.fileno())
         data = file.read(LARGEST + 1) if stat.S_ISREG(about.st_mode) else None
     if data is None:
@@ -122,21 +121,21 @@ def read_at(folder: int, name: str) -> FoundFile | None:
     return FoundFile(data, stat.S_IMODE(about.st_mode), (about.st_ino, about.st_size, about.st_mtime_ns))
 
 
-def _make(here: int, folder: str) -> bool:
+def _make(here: OpenFolder, folder: str) -> bool:
     try:
-        os.mkdir(folder, dir_fd=here)
+        here.make(folder)
     except FileExistsError:
         return False
     return True
 
 
-def _enter(here: int, folder: str) -> int | None:
+def _enter(here: OpenFolder, folder: str) -> OpenFolder | None:
     try:
-        return os.open(folder, _FOLDER, dir_fd=here)
+        return OpenFolder(folder, here)
     except FileNotFoundError:
         return None
     except OSError as error:
-        found = os.stat(folder, dir_fd=here, follow_symlinks=False).st_mode
+        found = here.about(folder).st_mode
         if stat.S_ISLNK(found):
             raise UsageError("is reached through a link") from error
         if not stat.S_ISDIR(found):

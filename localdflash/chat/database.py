@@ -17,6 +17,7 @@ from localdflash.chat import schema
 from localdflash.chat.presence import PATIENCE, Presence
 from localdflash.errors import LocaldflashError, StoreFailed, StoreLost
 from localdflash.files import paths
+from localdflash.system.owner import is_open_to_others
 
 INDEXES = ("texts", "titles")
 _BESIDE = ("-wal", "-shm")  # what SQLite keeps beside the file
@@ -179,7 +180,7 @@ def _connect_file(path: Path, check: bool) -> sqlite3.Connection:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):
             raise StoreFailed(f"{path}: not a file; move it away")
-        if about.st_mode & 0o077:
+        if is_open_to_others(about):
             path.chmod(0o600)
         left = log.exists() and log.stat().st_size > 0
     except OSError as error:

@@ -45,7 +45,8 @@ class InProcess:
             await asyncio.sleep(0)
         request = answer.request
         prompt = len(request.ids)
-        numbers = {"prompt_tokens": prompt, "cached_tokens": max(prompt - 1 - request.computed, 0)}
+        about = {"model": self._loaded.files.id, "prompt_tokens": prompt}
+        numbers = {**about, "cached_tokens": max(prompt - 1 - request.computed, 0)}
         yield Done(cast("Finish", answer.finish), numbers | request.stats.as_dict())
 
     async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:

@@ -1,37 +1,95 @@
-"""Which models there are and whether one fits here, asked of the command line in a process of its own.
+"""Which models there are, whether one fits here, and downloading one: by the command line, in a process of its own.
 
 So the chat imports neither torch nor llama.cpp, and what is slow or broken there does not stop it.
 """
 
 import asyncio
 import json
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from localdflash.backend.parts import gigabytes
 from localdflash.errors import LocaldflashError, ModelError
 
 LIST_SECONDS = 20.0
+ENDS = 5.0  # seconds that a download may take to end its own processes
 FIT_SECONDS = 45.0  # headers of files that are not here are read from the hub
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A pair. `memory`: roughly what it needs, "" if unknown; `runs`: whether a backend runs it today."""
+    """A pair. `memory`: roughly what it needs, `download`: what is to be fetched, both "" if unknown; `why_not`: why it
+    cannot run on this machine, "" if it can.
+    """
 
     id: str
     description: str
     memory: str
     here: bool
-    runs: bool
+    why_not: str = ""
+    download: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PullProgress:
+    """How far a download is: what is done, to which file, bytes so far and in all."""
+
+    doing: str
+    name: str
+    done: int
+    total: int
 
 
 async def rows() -> list[ModelRow]:
-    """All pairs of the registry and those that were downloaded; LocaldflashError if they cannot be listed."""
-    return [_row(pair) for pair in await _json(LIST_SECONDS, "models", "list", "--json")]
+    """All pairs of the registry and those that were downloaded, those that cannot run here last.
+
+    LocaldflashError if they cannot be listed.
+    """
+    found = [_row(pair) for pair in await _json(LIST_SECONDS, "models", "list", "--json")]
+    return sorted(found, key=lambda row: bool(row.why_not))
+
+
+async def described(spec: str) -> ModelRow:
+    """The model of a path or an hf: name, as its header tells; LocaldflashError if there is none."""
+    pair = await _json(FIT_SECONDS, "models", "show", "--json", "--", spec)
+    target = pair["target"]
+    size = gigabytes(pair["bytes_on_disk"]) if pair["bytes_on_disk"] else ""
+    facts = (
+        size and size + (" with its drafter" if pair["drafter"] else ""),
+        f"{pair['context']} tokens of context" if pair["context"] else "",
+        " ".join(filter(None, (pair["architecture"], target["quantization"]))),
+    )
+    return replace(_row(pair), description=", ".join(filter(None, facts)))
+
+
+async def pull(spec: str, show: Callable[[PullProgress], None]) -> str:
+    """Download what is missing of a pair, and return its id; `show` gets how far it is.
+
+    LocaldflashError says why not. Cancelling this ends the download: what came is kept, and the next one resumes.
+    """
+    process = await _begun("models", "pull", "--jsonl", "--", spec)
+    assert process.stdout
+    assert process.stderr
+    saying, pair = asyncio.create_task(process.stderr.read()), ""
+    try:
+        async for line in process.stdout:
+            told = json.loads(line)
+            if "total" in told:
+                show(PullProgress(told["doing"], told["name"], told["done"], told["total"]))
+            pair = told.get("pair", pair)
+        if await process.wait() or not pair:
+            raise _last_said(await saying, "localdflash models pull")
+        return pair
+    except ValueError:
+        raise LocaldflashError("`localdflash models pull` printed something that makes no sense") from None
+    finally:
+        await _end(process, gently=True)  # it ends pip, if that is what fetches
+        saying.cancel()
 
 
 async def fit(pair: str) -> list[str]:
@@ -41,7 +99,8 @@ async def fit(pair: str) -> list[str]:
 
 def _row(pair: Mapping[str, Any]) -> ModelRow:
     memory = f"{pair['memory_gb']:g} GB" if pair["memory_gb"] else ""
-    return ModelRow(pair["id"], pair["description"], memory, not pair["missing"], bool(pair["backends"]))
+    download = gigabytes(pair["to_fetch"]) if pair["to_fetch"] else ""
+    return ModelRow(pair["id"], pair["description"], memory, not pair["missing"], pair["why_not"], download)
 
 
 def _fit_lines(plan: Mapping[str, Any]) -> Iterator[str]:
@@ -60,11 +119,7 @@ def _fit_lines(plan: Mapping[str, Any]) -> Iterator[str]:
 
 async def _json(seconds: float, *arguments: str) -> Any:
     """A command's JSON output; the command is killed if it takes too long or nobody waits any more."""
-    from localdflash.server.spawn import PROGRAM
-
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-c", PROGRAM, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
-    )
+    process = await _begun(*arguments)
     command = f"localdflash {' '.join(arguments)}"
     try:
         printed, said = await asyncio.wait_for(process.communicate(), seconds)
@@ -75,11 +130,28 @@ async def _json(seconds: float, *arguments: str) -> Any:
     try:
         return json.loads(printed)
     except ValueError:
-        lines = said.decode(errors="replace").strip().splitlines() or [f"`{command}` printed nothing"]
-        raise ModelError(lines[-1].removeprefix("localdflash: ")) from None
+        raise _last_said(said, command) from None
 
 
-async def _end(process: Process) -> None:
+async def _begun(*arguments: str) -> Process:
+    from localdflash.server.spawn import PROGRAM
+
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-c", PROGRAM, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+    )
+
+
+def _last_said(said: bytes, command: str) -> ModelError:
+    lines = said.decode(errors="replace").strip().splitlines() or [f"`{command}` printed nothing"]
+    return ModelError(lines[-1].removeprefix("localdflash: "))
+
+
+async def _end(process: Process, *, gently: bool = False) -> None:
+    """End a process that still runs; `gently`: as Ctrl-C does, if that is soon enough."""
+    if process.returncode is None and gently and sys.platform != "win32":
+        process.send_signal(signal.SIGINT)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), ENDS)
     if process.returncode is None:
         process.kill()
         await process.wait()

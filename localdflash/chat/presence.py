@@ -1,11 +1,11 @@
 """Who has a file open: each process holds a lock on `<file>.lock` for as long, and no longer than it lives."""
 
-import fcntl
 import os
 import time
 from pathlib import Path
 
 from localdflash.errors import StoreFailed
+from localdflash.system import file_lock
 
 PATIENCE = 5.0  # seconds to wait for another process
 _PAUSE = 0.01
@@ -23,7 +23,7 @@ class Presence:
 
     def alone(self) -> bool:
         """Become the only one from here on; False, and still shared, if others are there."""
-        if self._taken(fcntl.LOCK_EX):
+        if self._taken(shared=False):
             return True
         self.share()
         return False
@@ -31,7 +31,7 @@ class Presence:
     def share(self) -> None:
         """Become one of many. StoreFailed if another process stays alone for long."""
         end = time.monotonic() + PATIENCE
-        while not self._taken(fcntl.LOCK_SH):
+        while not self._taken(shared=True):
             if time.monotonic() > end:
                 raise StoreFailed(f"{self._path}: another localdflash has kept your chats locked; try again")
             time.sleep(_PAUSE)
@@ -42,14 +42,11 @@ class Presence:
             os.close(self._file)
             self._file = -1
 
-    def _taken(self, kind: int) -> bool:
+    def _taken(self, *, shared: bool) -> bool:
         try:
-            fcntl.flock(self._file, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+            return file_lock.take(self._file, shared=shared)
         except OSError as error:
             raise self._failed(error) from error
-        return True
 
     def _failed(self, error: OSError) -> StoreFailed:
         return StoreFailed(f"{self._path}: cannot lock your chats: {error.strerror}")

@@ -4,15 +4,13 @@ It runs after the user has agreed, in the folder of the chat, without a terminal
 """
 
 import asyncio
-import os
 import re
-import signal
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from contextlib import suppress
 from pathlib import Path
 
 from localdflash.chat.messages import Attachment
 from localdflash.errors import UsageError
+from localdflash.system.process import apart, kill_with_children
 from localdflash.text.sanitize import sanitize
 
 LARGEST = 64 << 10  # bytes of output: a program that says more is ended
@@ -32,7 +30,7 @@ async def output_of(command: str, folder: Path) -> Attachment:
     """
     try:
         process = await asyncio.create_subprocess_shell(
-            command, cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True
+            command, cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, **apart()
         )
     except OSError as error:
         raise UsageError(f"{command}: cannot be run: {error.strerror}") from error
@@ -62,9 +60,5 @@ async def _read(process: Process, printed: bytearray) -> str:
 
 async def _end(process: Process) -> None:
     """End it and what it has begun."""
-    with suppress(ProcessLookupError):
-        if os.name == "posix":
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
+    kill_with_children(process.pid)
     await process.wait()

@@ -27,11 +27,15 @@ class ServerSource(Protocol):
 
     restarts: bool  # whether `open` may be tried again when the engine is gone
 
+    @property
+    def pair(self) -> str:
+        """The pair that this chat talks to, whatever others have loaded; "" for the one that chats have."""
+
     async def open(self, say: Say, look: Look) -> "Address":
         """Find or start the engine, and wait until its model is loaded. Cancelling this ends the waiting."""
 
     def loaded(self, pair: str) -> None:
-        """Note that another pair was loaded: from now on the engine is started with that one."""
+        """Note that this pair is loaded: it is the chat's from now on, and the engine is started with it."""
 
     async def close(self) -> None:
         """Stop using the engine."""
@@ -47,6 +51,11 @@ class SharedDaemon:
 
     def __init__(self, wanted: Wanted, *, watched: bool = True) -> None:
         self.wanted, self._watched = wanted, watched
+
+    @property
+    def pair(self) -> str:
+        """See `ServerSource`."""
+        return str(self.wanted.options["pair"]) if "pair" in self.wanted.given else ""
 
     async def open(self, say: Say, look: Look) -> "Address":
         """See `ServerSource`."""
@@ -79,6 +88,7 @@ class PrivateDaemon:
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
+        self.pair = ""
         self._child: subprocess.Popen[bytes] | None = None
 
     async def open(self, say: Say, look: Look) -> "Address":
@@ -97,7 +107,7 @@ class PrivateDaemon:
 
     def loaded(self, pair: str) -> None:
         """See `ServerSource`."""
-        self.wanted = _with_pair(self.wanted, pair)
+        self.pair, self.wanted = pair, _with_pair(self.wanted, pair)
 
     async def close(self) -> None:
         """See `ServerSource`."""
@@ -118,7 +128,7 @@ class NamedServer:
     restarts = False
 
     def __init__(self, url: str, key_file: Path | None = None, model: str = "") -> None:
-        self.url, self.key_file, self.model = url, key_file, model
+        self.url, self.key_file, self.pair = url, key_file, model
 
     async def open(self, say: Say, look: Look) -> "Address":
         """See `ServerSource`; whether the server exists shows at the first request."""
@@ -129,14 +139,14 @@ class NamedServer:
 
     def loaded(self, pair: str) -> None:
         """See `ServerSource`."""
-        self.model = pair
+        self.pair = pair
 
     async def close(self) -> None:
         """See `ServerSource`."""
 
 
 def _with_pair(wanted: Wanted, pair: str) -> Wanted:
-    return replace(wanted, options={**wanted.options, "pair": pair})
+    return replace(wanted, options={**wanted.options, "pair": pair}, given={*wanted.given, "pair"})
 
 
 class _GivenUp(Exception):

@@ -226,7 +226,7 @@ class Talk(Generic[A]):
             self._reading = asyncio.create_task(self._read(sent, growing, show, begun_anew, goes_on))
             await self._reading
         except asyncio.CancelledError:
-            growing.finish, growing.numbers = "cancelled", self.speed.numbers()
+            growing.finish, growing.numbers = "cancelled", self._numbers()
             task = asyncio.current_task()
             if task and task.cancelling():
                 raise
@@ -235,7 +235,7 @@ class Talk(Generic[A]):
                 if not goes_on:
                     del chat.messages[place]
                 raise
-            growing.finish, growing.numbers = "gone", self.speed.numbers()
+            growing.finish, growing.numbers = "gone", self._numbers()
             raise
         finally:
             self._reading = None
@@ -291,6 +291,11 @@ class Talk(Generic[A]):
                     await self.save(growing.chat)
                     saved = time.monotonic()
                     pause = max(SAVE_EVERY, SAVE_SHARE * (saved - began))
+
+    def _numbers(self) -> dict[str, Any]:
+        """What is known of an answer that did not come to its end."""
+        about = self.answerer.about
+        return {**({"model": about.pair} if about else {}), **self.speed.numbers()}
 
     # What is kept
 

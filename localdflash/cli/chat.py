@@ -87,7 +87,7 @@ def command(
         raise UsageError("--json and --jsonl: choose one")
     if prompt is None and not plain and _has_screen():
         from localdflash.cli.offer import with_offer
-        from localdflash.tui.early_keys import kept as early_keys_kept
+        from localdflash.system.early_keys import kept as early_keys_kept
 
         if "pair" not in given(ctx, options):
             options["pair"] = with_offer(options["pair"])

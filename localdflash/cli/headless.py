@@ -1,6 +1,5 @@
 """One answer for a script: the text on stdout, everything else on stderr."""
 
-import json
 import os
 import stat
 import sys
@@ -8,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from localdflash.chat.messages import Attachment, Message
-from localdflash.cli.output import print_json, say
+from localdflash.cli.output import print_json, print_json_line, say
 from localdflash.cli.talking import Show, Talking
 from localdflash.errors import UsageError
 from localdflash.text.sanitize import sanitize
 from localdflash.text.thoughts import split
+from localdflash.tui.captions import model_name
 
 Form = Literal["text", "json", "jsonl"]
 _COUNTED = ("tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot", "steps_by_drafter")
@@ -43,20 +43,22 @@ def answer_once(talking: Talking, prompt: str, form: Form, attachments: Sequence
     """Print an answer; return the exit code."""
     match form:
         case "text":
-            print_answer(lambda show, think: talking.ask(prompt, show, think, attachments))
+            answer = print_answer(lambda show, think: talking.ask(prompt, show, think, attachments))
+            if sys.stderr.isatty() and "model" in answer.numbers:
+                say(f"[{model_name(str(answer.numbers['model']))}]")
         case "json":
             answer = talking.ask(prompt, lambda _: None, attachments=attachments)
             thoughts, said, _ = split(answer.text)
             print_json({**({"thoughts": thoughts} if thoughts else {}), "answer": said, **_told(answer)})
         case "jsonl":
             answer = talking.ask(prompt, _line("text"), _line("thoughts"), attachments)
-            print(json.dumps(_told(answer)), flush=True)
+            print_json_line(_told(answer))
     return 130 if talking.interrupt.set else 0
 
 
 def _line(name: str) -> Show:
     """A function that prints text as a JSON line under this name."""
-    return lambda text: print(json.dumps({name: text}), flush=True)
+    return lambda text: print_json_line({name: text})
 
 
 def print_answer(ask: Callable[[Show, Show], Message]) -> Message:
@@ -97,7 +99,8 @@ def _printing() -> Show:
 
 
 def _told(answer: Message) -> dict[str, Any]:
-    return {"finish": answer.finish, **statistics(answer.numbers)}
+    model = {"model": answer.numbers["model"]} if "model" in answer.numbers else {}
+    return {"finish": answer.finish, **model, **statistics(answer.numbers)}
 
 
 def statistics(numbers: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,12 +15,17 @@ WIDTH = 30
 
 @contextmanager
 def opened(options: Options) -> Iterator[LoadedPair]:
-    """A loaded pair. Notices go to stderr, the bar only to a terminal."""
-    bar = _Bar() if sys.stderr.isatty() else None
-    with LoadedPair(replace(options, progress=bar, compiling=bar and bar.compiling)) as loaded:
+    """A loaded pair. Notices go to stderr."""
+    with LoadedPair(shown(options)) as loaded:
         if loaded.notice:
             print(loaded.notice, file=sys.stderr)
         yield loaded
+
+
+def shown(options: Options) -> Options:
+    """The same with a bar on stderr, if that is a terminal."""
+    bar = _Bar() if sys.stderr.isatty() else None
+    return replace(options, progress=bar, compiling=bar and bar.compiling)
 
 
 class _Bar:

@@ -1,7 +1,6 @@
 """`localdflash lsp`: run the language server that editors start, or connect to."""
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,9 +62,10 @@ def _tcp(port: int) -> "Iterator[socket.socket]":
 @contextmanager
 def _unix(path: Path) -> "Iterator[socket.socket]":
     """A listening socket, where there is none or a stale one; it is removed at the end."""
-    from localdflash.server.sockets import AlreadyRunning, lifetime, prepare_folder, unix_socket
+    from localdflash.server.sockets import AlreadyRunning, lifetime, listening_socket, prepare_folder
+    from localdflash.system import unix_socket
 
-    if sys.platform == "win32":
+    if not unix_socket.THERE:
         raise UsageError("--socket: Windows has no Unix sockets; --port serves as well")
     path = path.expanduser().absolute()
     if len(os.fsencode(path)) >= paths.SOCKET_LIMIT:
@@ -79,7 +79,7 @@ def _unix(path: Path) -> "Iterator[socket.socket]":
             f"--socket {path}: its folder must be one that only you can enter: chmod 700 it, or choose another one"
         ) from None
     try:
-        with lifetime(path), unix_socket(path) as listener:
+        with lifetime(path), listening_socket(path) as listener:
             yield listener
     except AlreadyRunning:
         raise UsageError(f"--socket {path}: another server has it: connect to it, or choose another path") from None

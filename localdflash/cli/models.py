@@ -108,7 +108,11 @@ def _basis(seen: "Iterable[Here]") -> Iterator[str]:
 
 
 def _document(pair: PairEntry) -> dict[str, Any]:
-    """An entry as JSON; `missing` says what to do for each file that is not here, sizes are bytes."""
+    """An entry as JSON; `missing` says what to do for each file that is not here, `why_not` why the pair cannot run on
+    this machine; sizes are bytes, `to_fetch` what a pull would fetch if that is known.
+    """
+    from localdflash.plan.here import why_not
+
     drafter = asdict(pair.drafter) | {"format": pair.drafter.format} if pair.drafter else None
     missing = [how_to_get(source) for source in missing_files(pair)]
     verified = {str(source.path): asdict(record) for source in pair.sources if (record := records.current(source.path))}
@@ -116,9 +120,18 @@ def _document(pair: PairEntry) -> dict[str, Any]:
         "drafter": drafter,
         "origin": str(pair.origin),
         "missing": missing,
+        "to_fetch": _to_fetch(pair),
+        "why_not": why_not(pair),
         "bytes_on_disk": _bytes_on_disk(pair),
         "verified": verified,
     }
+
+
+def _to_fetch(pair: PairEntry) -> int | None:
+    missing = (source.adapted.base if source.adapted else source for source in missing_files(pair))
+    wanted = [source for source in missing if not source.path.is_file()]
+    sizes = [source.package.size if source.package else source.size for source in wanted]
+    return None if None in sizes else sum(filter(None, sizes))
 
 
 def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:

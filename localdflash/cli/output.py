@@ -28,6 +28,11 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 
+def print_json_line(value: object) -> None:
+    """Print JSON on one line, ASCII, at once."""
+    print(json.dumps(value), flush=True)
+
+
 def say(line: str) -> None:
     """Print a line for the user on stderr."""
     print(printable(line), file=sys.stderr, flush=True)

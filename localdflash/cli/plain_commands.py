@@ -12,6 +12,7 @@ from localdflash.cli.headless import print_answer
 from localdflash.cli.output import say
 from localdflash.cli.talking import Show, Talking
 from localdflash.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
+from localdflash.tui.captions import model_name
 from localdflash.tui.clipboard import copy
 from localdflash.tui.commands import COMMANDS, Command
 
@@ -39,13 +40,16 @@ def exchange(ask: Callable[[Show, Show], Message]) -> bool:
 
 
 def _summary(answer: Message) -> str:
+    """Who has answered, and how fast."""
+    named = model_name(str(answer.numbers.get("model", "")))
+    who = f"{named}: " if named else ""
     match answer.numbers:
         case {"tokens": tokens, "tokens_per_second": speed, "tau": tau}:
-            return f"[{tokens} tokens, {speed:.0f} a second, {tau:.2f} per verify]"
+            return f"[{who}{tokens} tokens, {speed:.0f} a second, {tau:.2f} per verify]"
         case {"tokens": tokens, "tokens_per_second": speed}:  # another server says no more
-            return f"[{tokens} tokens, {speed:.0f} a second]"
+            return f"[{who}{tokens} tokens, {speed:.0f} a second]"
         case {"tokens": tokens}:
-            return f"[{tokens} tokens]"
+            return f"[{who}{tokens} tokens]"
     return "[stopped]"
 
 
@@ -94,11 +98,15 @@ class PlainCommands:
     def do_model(self, name: str = "") -> None:
         """List the models, or load one."""
         if name:
-            about = self._talking.load(name)
+            try:
+                about = self._talking.load(name)
+            except KeyboardInterrupt:
+                say(f"{name} is not loaded")
+                return
             say("; ".join(filter(None, (f"{about.pair} is loaded: {about.context} tokens of context", about.notice))))
             return
         for row in self._talking.wait(models.rows()):
-            marks = (row.memory, "" if row.here else "not here", "" if row.runs else "does not run here")
+            marks = (row.memory, "" if row.here else "not here", row.why_not and f"does not run here: {row.why_not}")
             used = " (this one)" if row.id == self._talking.pair else ""
             say(f"{row.id}{used}: {', '.join(filter(None, (row.description, *marks)))}")
         say("/model ID loads one")

@@ -38,10 +38,12 @@ def ps(as_json: bool) -> None:
 
 def _fields(pair: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "pair", str(pair["pair"])
-    yield "for", " and ".join(pair["roles"])
+    yield "for", " and ".join(pair["roles"]) or "chats that name it"
     for name in ("backend", "device", "context", "rows", "requests"):
         if pair.get(name, "") != "":
             yield name, str(pair[name])
+    if pair.get("gpu_check"):
+        yield "gpu check", pair["gpu_check"]
     if pair.get("drafters"):
         yield "drafts by", ", ".join(pair["drafters"])
     if pair.get("doing"):

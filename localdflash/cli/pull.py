@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import click
 
 from localdflash.backend.parts import gigabytes
 from localdflash.cli import shell
-from localdflash.cli.output import print_json
+from localdflash.cli.output import print_json, print_json_line
 from localdflash.errors import UsageError
 from localdflash.text.sanitize import printable
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MUCH = 50 * 10**9  # bytes that are not fetched without a question
 LINE_EVERY = 10.0  # seconds between lines where nobody watches a bar
+OBJECT_EVERY = 0.1  # seconds between lines for a program that shows a bar of its own
 
 
 @click.command()
@@ -30,7 +31,8 @@ LINE_EVERY = 10.0  # seconds between lines where nobody watches a bar
 @click.option("--revision", help="A commit or branch of the target's repository, instead of the entry's.")
 @click.option("--yes", is_flag=True, help="Do not ask, however much is fetched.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def pull(spec: str, drafter: str | None, revision: str | None, yes: bool, as_json: bool) -> None:
+@click.option("--jsonl", is_flag=True, help="Print how far it is as it goes, and the files at the end, JSON in lines.")
+def pull(spec: str, drafter: str | None, revision: str | None, yes: bool, as_json: bool, jsonl: bool) -> None:
     """Download the missing files of a pair: target, drafter, its configuration.
 
     SPEC is an id of `models list`, hf:owner/name:Q4_K_M, hf:owner/name/file.gguf, or a GGUF file here, to which its
@@ -44,10 +46,12 @@ def pull(spec: str, drafter: str | None, revision: str | None, yes: bool, as_jso
     pair = load_registry().resolve(spec, drafter, ask=True)
     if revision is not None:
         pair = _at_revision(pair, revision)
-    with shown() as report:
+    with nullcontext(JsonReport()) if jsonl else shown() as report:
         fetched = fetching.pull(pair, report, (lambda _: None) if yes else _ask)
-    if as_json:
-        files = [{"path": str(one.path), "fetched": one.fetched, **asdict(one.record)} for one in fetched]
+    files = [{"path": str(one.path), "fetched": one.fetched, **asdict(one.record)} for one in fetched]
+    if jsonl:
+        print_json_line({"pair": pair.id, "files": files})
+    elif as_json:
         print_json({"pair": pair.id, "files": files})
     else:
         _tell(pair, fetched)
@@ -124,6 +128,27 @@ class TerminalReport:
                 bar.total, bar.initial = total, done
                 bar.n = bar.last_print_n = done
             bar.update(done - bar.n)
+
+        return move
+
+
+class JsonReport:
+    """Reports with a line of JSON for each stretch of bytes, several times a second, and for each line of text."""
+
+    def say(self, line: str) -> None:
+        """See DownloadReport."""
+        print_json_line({"said": printable(line)})
+
+    def progress(self, doing: str, name: str) -> Callable[[int, int], None]:
+        """See DownloadReport."""
+        told = -OBJECT_EVERY
+
+        def move(done: int, total: int) -> None:
+            nonlocal told
+            now = time.monotonic()
+            if now - told >= OBJECT_EVERY or done == total:
+                told = now
+                print_json_line({"doing": doing, "name": printable(name), "done": done, "total": total})
 
         return move
 

@@ -57,15 +57,13 @@ def command(
 ) -> int:
     """Run the engine that editors and the other commands share, until Ctrl-C.
 
-    They find it on a Unix socket and start it if it is missing. Start it here to choose how it runs, or to listen on
-    TCP. Where one is running already, --port opens the port in that one, until Ctrl-C. With --pair one pair is for the
-    chat and, if it can fill in code, for completions; without, each has its own.
+    They find it on a Unix socket (on Windows, a port with a key) and start it if it is missing. Start it here to choose
+    how it runs, or to listen on TCP. Where one is running already, --port opens the port in that one, until Ctrl-C.
+    With --pair one pair is for the chat and, if it can fill in code, for completions; without, each has its own.
     """
     if stops:
         _stop()
         return 0
-    if sys.platform == "win32":
-        raise UsageError("serve needs Unix sockets, which Windows has not: other commands take --no-daemon")
     from localdflash.config import load_config
 
     config, joins = load_config(), port is not None and not private
@@ -162,7 +160,13 @@ def _join(tcp: "Tcp", wanted: Mapping[str, object]) -> None:
 def _running() -> LocaldflashError:
     """The error that a daemon is already running, and how to stop it."""
     from localdflash.server.client import find
+    from localdflash.server.sockets import is_listening, other
 
+    if is_listening(elsewhere := other(paths.engine_socket())):
+        return LocaldflashError(
+            f"an engine is running already, at {elsewhere}: stop it with `{paths.TRANSPORT_VARIABLE}="
+            f"{paths.transport_of(elsewhere)} localdflash serve --stop`, or unset {paths.TRANSPORT_VARIABLE}"
+        )
     if not (client := find()):
         return LocaldflashError("another engine is starting or stopping: try again")
     about = client.get("/ps")

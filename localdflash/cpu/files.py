@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from localdflash.cpu.image import mapped, read_header
+from localdflash.system.descriptor import write_at
+from localdflash.system.process import is_there
 
 SUFFIX = ".packed"
 SEAL = struct.Struct("<QQ32s")  # inode, nanoseconds of the last change, SHA-256
@@ -46,7 +48,7 @@ class Output:
         left = memoryview(data).cast("B")
         try:
             while left:
-                count = os.pwrite(self._descriptor, left, offset)
+                count = write_at(self._descriptor, left, offset)
                 left, offset = left[count:], offset + count
         except OSError as error:
             raise NotKept(error.strerror) from None
@@ -118,13 +120,7 @@ def _is_abandoned(path: Path) -> bool:
     number = path.suffix.removeprefix(".").partition("-")[0]
     if not number.isdecimal():
         return False
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return False
+    return not is_there(int(number))
 
 
 def remove(path: Path) -> None:

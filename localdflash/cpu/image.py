@@ -9,6 +9,7 @@ that were written (see files).
 import hashlib
 import mmap
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -121,8 +122,9 @@ def mapped(path: Path) -> mmap.mmap | None:
             buffer = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
         return None
-    with suppress(AttributeError, OSError):  # not Linux, or one without them
-        buffer.madvise(mmap.MADV_HUGEPAGE)
+    if sys.platform == "linux":
+        with suppress(OSError):  # one without them
+            buffer.madvise(mmap.MADV_HUGEPAGE)
     return buffer
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from localdflash.cpu.matrices import PackedMatrix
 from localdflash.errors import ModelError, NoDevice, OutOfMemory
+from localdflash.system.descriptor import in_memory
 
 MAX_ROWS = 64
 REINSTALL = "install a C++ compiler, then `pip install --force-reinstall --no-deps localdflash`"
@@ -276,8 +277,8 @@ class Library:
 
 def _loaded(path: Path) -> ctypes.CDLL:
     """The library; where that can be a copy in memory, which no change of the file reaches."""
-    with suppress(OSError, AttributeError):  # not Linux, or such memory may not be executed
-        copy = os.memfd_create("localdflash")  # stays open: the loader takes a second library of its name for the first
+    with suppress(OSError):  # not Linux, or such memory may not be executed
+        copy = in_memory("localdflash")  # stays open: the loader takes a second library of its name for the first
         os.write(copy, path.read_bytes())
         return ctypes.CDLL(f"/proc/self/fd/{copy}")
     return ctypes.CDLL(str(path))

@@ -1,6 +1,5 @@
 """Pack a model file into an image, some rows at a time, so that little memory is needed whatever the size."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from localdflash.cpu.matrices import PANEL, floats_of, pack_rows
 from localdflash.cpu.source import CheckedFile, Config, FileTensor
 from localdflash.errors import ModelError
 from localdflash.files.regular import open_model
+from localdflash.system.descriptor import read_at
 
 CHUNK_WEIGHTS = 1 << 19  # packed at a time, so that the intermediates stay in cache
 
@@ -108,7 +108,7 @@ def _blocks(descriptor: int, rows: _Rows) -> NDArray[np.uint8]:
 def _read(descriptor: int, offset: int, size: int) -> NDArray[np.uint8]:
     raw = bytearray()
     while len(raw) < size:
-        if not (more := os.pread(descriptor, size - len(raw), offset + len(raw))):
+        if not (more := read_at(descriptor, size - len(raw), offset + len(raw))):
             raise ModelError("the file became shorter")
         raw += more
     return np.frombuffer(raw, np.uint8)

@@ -28,7 +28,7 @@ from localdflash.cuda.memory import (
     tensor_bytes,
 )
 from localdflash.cuda.native_fp4 import NativeFp4
-from localdflash.cuda.ops import KERNELS, Ops
+from localdflash.cuda.ops import KERNELS, REFERENCES, Ops
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.room import budget_of, is_out_of_memory
 from localdflash.cuda.runner import Runner, chunks
@@ -135,11 +135,11 @@ def _load_pair(
     files = _read_target(target, device, progress)
     config = files.config
     file = _read_drafter(drafter, files, device, settings) if drafter else None
-    if ops is KERNELS:
+    if ops is not REFERENCES:
         check_heads(config, str(target))
         if file:
             check_heads(file.config.decoder, str(drafter))
-    exact = device.type == "cpu" and ops is not KERNELS
+    exact = device.type == "cpu" and ops is REFERENCES
     dtype = torch.float32 if exact else torch.float16
     kv = torch.float32 if exact else KV_TYPES[settings.kv]
     memory = predict_bytes(files.nbytes, config, file.config if file else None, file.nbytes if file else 0, kv)

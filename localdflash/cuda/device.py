@@ -11,7 +11,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -121,7 +121,8 @@ def means_gpu(name: str) -> bool:
 
 def missing_tools() -> str:
     """What Triton builds its launchers with and does not find, with a remedy; "" where nothing is missing."""
-    if sys.platform == "win32":  # triton-windows brings both
+    brings_both = sys.platform == "win32"  # triton-windows
+    if brings_both:
         return ""
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         return "there is no C compiler for Triton: install gcc, or name one in the environment variable CC"
@@ -130,11 +131,29 @@ def missing_tools() -> str:
     return ""
 
 
+def told(error: Exception) -> str:
+    """What broke, in one line."""
+    said = getattr(error, "error_message", "") or str(error)  # Triton's begins with the source
+    return f"{type(error).__name__}: {said.strip().partition(chr(10))[0]}"
+
+
+def driver_version() -> str:
+    """The NVIDIA driver's version, from its management library."""
+    import pynvml  # type: ignore[import-untyped]
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError as error:
+        return f"of unknown version ({error})"
+
+
 def give_back() -> None:
     """Give a GPU's memory that nothing holds any more to whoever wants it; torch would keep it."""
     if torch := sys.modules.get("torch"):
         gc.collect()
-        torch.cuda.empty_cache()
+        with suppress(Exception):  # after a failure the GPU, or torch itself, may be what is broken
+            torch.cuda.empty_cache()
 
 
 def gpu_budget(name: str = "auto") -> MemoryBudget:

@@ -96,16 +96,24 @@ def able(name: str) -> Sequence[Gpu]:
     raise NoDevice(f"{meant[0].name} has compute capability {has}: {wanted} is needed ({OLDEST_NAME} or newer)")
 
 
-def place(gpus: Sequence[Gpu], sizes: Sizes, wanted: int, measure: Callable[["torch.device"], MemoryBudget]) -> Place:
+def place(
+    gpus: Sequence[Gpu],
+    sizes: Sizes,
+    wanted: int,
+    measure: Callable[["torch.device"], MemoryBudget],
+    *,
+    roomy: bool = False,
+) -> Place:
     """The first GPU that holds the pair with the drafter asked for, else the first that holds it at all.
 
     A GPU is measured only if the ones before it have no room. OutOfMemory is that of the one with the most.
+    `roomy`: see `fit`.
     """
     others, full = list[Place](), list[tuple[int, OutOfMemory]]()
     for gpu in gpus:
         budget = measure(gpu.device)
         try:
-            found = Place(gpu, budget, fit(sizes, budget, wanted))
+            found = Place(gpu, budget, fit(sizes, budget, wanted, roomy=roomy))
         except OutOfMemory as error:
             full.append((budget.free, error))
             continue

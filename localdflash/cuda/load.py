@@ -20,6 +20,7 @@ from localdflash.cuda import device as devices
 from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.device import give_back
 from localdflash.cuda.gpus import Place, place
+from localdflash.cuda.ops import KERNELS, Ops
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.room import TRIES, budget_of, smaller, told
 from localdflash.cuda.runner import device_errors
@@ -31,12 +32,15 @@ from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.pair import LocalPair
 
 
-def load(files: LocalPair, options: Options) -> Running:
-    """The pair as `options` say. NoDevice says why there is no GPU; OutOfMemory, ModelError and UsageError."""
+def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
+    """The pair as `options` say, stepping with `ops`. NoDevice says why there is no GPU; OutOfMemory, ModelError and
+    UsageError.
+    """
     able = devices.find_gpus(options.device)
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
-    loaded = _load(files.target, drafter, sizes, place(able, sizes, options.context, budget_of), options)
+    found = place(able, sizes, options.context, budget_of, roomy=options.roomy)
+    loaded = _load(files.target, drafter, sizes, found, options, ops)
     pair, planned = loaded.pair, loaded.planned
     stepper, notices = pair.stepper, [loaded.notice]
     if stepper.block:
@@ -66,7 +70,7 @@ class _Loaded:
     notice: str
 
 
-def _load(target: Path, drafter: Path | None, sizes: CudaSizes, place: Place, options: Options) -> _Loaded:
+def _load(target: Path, drafter: Path | None, sizes: CudaSizes, place: Place, options: Options, ops: Ops) -> _Loaded:
     """The pair by the plan, or by a smaller one where the GPU was full; OutOfMemory if none is left."""
     device, planned, notice, said = place.gpu.device, place.planned, place.planned.notice, ""
     for tried in range(1, TRIES + 1):
@@ -74,11 +78,13 @@ def _load(target: Path, drafter: Path | None, sizes: CudaSizes, place: Place, op
         settings = CudaSettings(planned.context, options.kv, options.draft, bits, options.native_fp4)
         drafting = drafter if planned.drafter != NO_DRAFTER else None
         try:
-            pair = load_pair(target, drafting, device, settings, progress=options.progress, compiling=options.compiling)
+            pair = load_pair(target, drafting, device, settings, ops, options.progress, options.compiling)
             return _Loaded(pair, planned, notice)
         except OutOfMemory as error:
             said = str(error)
         give_back()  # nothing holds what the failure had taken any more
+        if options.roomy:
+            break
         planned = smaller(sizes, planned, options.context, budget_of(device), tried)
         notice = told(planned, place.planned, said)
     raise OutOfMemory(said)

@@ -144,8 +144,7 @@ class Stepper:
             self.ops.begin(self.tokens, self.state, self.draft, 0)
         if way in ("lookup", "block"):
             self._look_up(BEATS_DRAFTER if way == "block" else BEATS_NOTHING)
-        self.forward(splits)
-        self._choose(greedy)
+        self.verify(greedy, splits)
         self.ops.accept(self.draft, self.choice, self.tokens, self.state, self.records)
 
     def _look_up(self, min_match: int) -> None:
@@ -170,7 +169,9 @@ class Stepper:
         self.stack.embed(self.draft, self.target.embedding)
         self.stack.forward(start, self.masks, splits, self.block.ring if self.block else None)
 
-    def _choose(self, greedy: bool) -> None:
+    def verify(self, greedy: bool, splits: int) -> None:
+        """The target's token after each of the 16 rows of `draft`, in `choice`."""
+        self.forward(splits)
         b, start, sampling = self.stack.buffers, self.field(CONTEXT), self.sampling
         self.ops.head(
             b.hidden,

@@ -105,9 +105,10 @@ def here() -> Sequence[Chip]:
     """The GPUs of this machine, as far as its system tells, NVIDIA's first."""
     if sys.platform == "darwin":
         return [Chip("Apple", "Apple GPU")] if platform.machine() == "arm64" else []
-    nvidia = _nvidia()
-    others = [chip for chip in _pci() if not (nvidia and chip.vendor == "NVIDIA")]
-    return [*nvidia, *others]
+    else:  # noqa: RET505 - type checkers read one branch only
+        nvidia = _nvidia()
+        others = [chip for chip in _pci() if not (nvidia and chip.vendor == "NVIDIA")]
+        return [*nvidia, *others]
 
 
 def _pci() -> Sequence[Chip]:

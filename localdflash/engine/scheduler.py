@@ -81,6 +81,18 @@ class Scheduler:
         """The number of jobs in the queue."""
         return len(self._urgent) + len(self._patient)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a job runs or waits."""
+        with self._changed:
+            return bool(self._jobs())
+
+    @property
+    def answering(self) -> bool:
+        """Whether one of them is to write something: a prompt that is only read ahead is no answer."""
+        with self._changed:
+            return any(job.request.max_tokens for job in self._jobs())
+
     def submit(self, job: Job) -> None:
         """Queue a job; QueueFull if too many wait, EngineGone if the engine has stopped."""
         with self._changed:
@@ -103,6 +115,13 @@ class Scheduler:
             waited = self._withdraw(job)
         if waited:
             self._end(job, None)
+
+    def cancel_all(self) -> None:
+        """Stop every job that is there; others may come."""
+        with self._changed:
+            jobs = self._jobs()
+        for job in jobs:
+            self.cancel(job)
 
     def _withdraw(self, job: Job) -> bool:
         """Mark a job as cancelled and take it out of the queue; return whether it was in it."""

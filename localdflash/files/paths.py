@@ -12,8 +12,11 @@ from typing import Literal
 from platformdirs import PlatformDirs
 
 from localdflash.errors import LocaldflashError, UsageError
+from localdflash.system import owner
 
 HOME_VARIABLE = "LOCALDFLASH_HOME"
+TRANSPORT_VARIABLE = "LOCALDFLASH_TRANSPORT"
+SUFFIXES: dict[str, str] = {"unix": ".sock", "tcp": ".tcp"}  # of what stands for an engine, by its transport
 SOCKET_LIMIT = 104 if sys.platform == "darwin" else 108  # bytes of `sun_path`, the closing zero included
 
 
@@ -37,10 +40,31 @@ def runtime_folder() -> Path:
     return _folder("runtime")
 
 
+def transport() -> str:
+    """Return how an engine and its clients reach each other: "unix", or "tcp" where there are no Unix sockets.
+
+    UsageError if the environment asks for anything else, or for what this system has not.
+    """
+    given = os.environ.get(TRANSPORT_VARIABLE) or ("tcp" if sys.platform == "win32" else "unix")
+    if given not in SUFFIXES:
+        raise UsageError(f"{TRANSPORT_VARIABLE}={given!r}: choose unix or tcp")
+    if given == "unix" and sys.platform == "win32":
+        raise UsageError(f"{TRANSPORT_VARIABLE}=unix: Windows has no Unix sockets: unset it, or choose tcp")
+    return given
+
+
+def transport_of(path: Path) -> str:
+    """Return the transport of an engine that listens at this path."""
+    return "tcp" if path.suffix == SUFFIXES["tcp"] else "unix"
+
+
 def engine_socket() -> Path:
-    """Return the socket of the daemon; UsageError if its path is longer than the system allows."""
-    path = runtime_folder() / "engine.sock"
-    if (length := len(os.fsencode(path))) >= SOCKET_LIMIT:
+    """Return where the daemon listens: a Unix socket, or the file that holds its port and key.
+
+    UsageError if a socket's path is longer than the system allows.
+    """
+    path = runtime_folder() / f"engine{SUFFIXES[transport()]}"
+    if transport_of(path) == "unix" and (length := len(os.fsencode(path))) >= SOCKET_LIMIT:
         raise UsageError(
             f"{path}: {length} bytes, and a socket's path must be shorter than {SOCKET_LIMIT}: set {HOME_VARIABLE} to a"
             " shorter folder"
@@ -49,8 +73,8 @@ def engine_socket() -> Path:
 
 
 def private_socket() -> Path:
-    """Return the socket of an engine that serves this process alone."""
-    return engine_socket().with_name(f"{os.getpid()}.sock")  # no longer than the other one
+    """Return where an engine listens that serves this process alone."""
+    return (path := engine_socket()).with_name(f"{os.getpid()}{path.suffix}")  # no longer than the other one
 
 
 def key_file() -> Path:
@@ -77,9 +101,9 @@ def check_private(folder: Path) -> None:
         raise LocaldflashError(f"{folder}: cannot use: {error.strerror}; set {HOME_VARIABLE} to move it") from error
     if not stat.S_ISDIR(about.st_mode):
         raise LocaldflashError(f"{folder}: not a folder: remove it, or set {HOME_VARIABLE} to use another one")
-    if about.st_uid != os.getuid():
+    if not owner.is_ours(about):
         raise LocaldflashError(f"{folder}: belongs to someone else: set {HOME_VARIABLE} to use another one")
-    if about.st_mode & 0o077:
+    if owner.is_open_to_others(about):
         raise LocaldflashError(f"{folder}: open to other users: chmod 700 it")
 
 
@@ -112,9 +136,9 @@ def _folder(kind: Literal["config", "data", "cache", "runtime"]) -> Path:
 
 def _runtime(folders: PlatformDirs) -> Path:
     """The session's folder; without a session a folder at home, rather than one in a place that all users share."""
-    if sys.platform.startswith("linux") and not os.environ.get("XDG_RUNTIME_DIR"):
-        session = Path(f"/run/user/{os.getuid()}")
-        return session / "localdflash" if os.access(session, os.W_OK) else folders.user_cache_path / "runtime"
+    if sys.platform == "linux" and not os.environ.get("XDG_RUNTIME_DIR"):
+        session = owner.session_folder()
+        return Path(session, "localdflash") if session else folders.user_cache_path / "runtime"
     return folders.user_runtime_path
 
 

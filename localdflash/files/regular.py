@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from localdflash.errors import ModelError
+from localdflash.system.descriptor import READ
 
-# Not blocking on a FIFO, not taking a terminal; Windows has neither flag but needs O_BINARY.
-_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+_OPEN_FLAGS = READ & ~getattr(os, "O_NOFOLLOW", 0)
 
 
 @contextmanager

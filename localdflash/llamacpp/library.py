@@ -164,16 +164,15 @@ def release_pages(path: Path) -> None:
 
     Weights that were repacked at load have memory of their own, and their pages of the file would count twice.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    name = os.fsencode(os.path.realpath(path))
-    madvise = ctypes.CDLL(None).madvise
-    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for line in Path("/proc/self/maps").read_bytes().splitlines():
-        fields = line.split(None, 5)
-        if len(fields) == 6 and fields[1] == b"r--s" and fields[5] == name:  # shared and read-only: nothing is lost
-            begin, end = (int(address, 16) for address in fields[0].split(b"-"))
-            madvise(begin, end - begin, _MADV_DONTNEED)
+    if sys.platform == "linux":
+        name = os.fsencode(os.path.realpath(path))
+        madvise = ctypes.CDLL(None).madvise
+        madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        for line in Path("/proc/self/maps").read_bytes().splitlines():
+            fields = line.split(None, 5)
+            if len(fields) == 6 and fields[1] == b"r--s" and fields[5] == name:  # shared and read-only: nothing is lost
+                begin, end = (int(address, 16) for address in fields[0].split(b"-"))
+                madvise(begin, end - begin, _MADV_DONTNEED)
 
 
 def metadata(model: Any, key: str) -> str | None:

@@ -39,7 +39,7 @@ def plan(target: Path, drafter: Path | None, options: Options) -> Placed:
     device = chosen_gpu(options)
     try:
         if not device:
-            return _on_processor(target, drafter, options.context)
+            return _on_processor(target, drafter, options)
         with ExitStack() as stack:
             sizes = _Cached(target, drafter, stack)
             steps = ladder(target, device, options)
@@ -48,7 +48,7 @@ def plan(target: Path, drafter: Path | None, options: Options) -> Placed:
     except (OutOfMemory, ModelError) as error:
         if options.device != "auto" or not device:
             raise
-        on_processor = _on_processor(target, drafter, options.context)
+        on_processor = _on_processor(target, drafter, options)
         return replace(on_processor, notice=f"llama.cpp runs on the processor: {error}")
 
 
@@ -61,11 +61,12 @@ def chosen_gpu(options: Options) -> Device | None:
     return next(iter(devices()), None)
 
 
-def _on_processor(target: Path, drafter: Path | None, context: int) -> Placed:
+def _on_processor(target: Path, drafter: Path | None, options: Options) -> Placed:
     try:
         with LlamaCppSizes(target, drafter) as needed:
-            check_context(target, context, needed.trained)
-            return Placed(PROCESSOR, fit(needed, free.system_budget(), context))
+            check_context(target, options.context, needed.trained)
+            planned = fit(needed, free.system_budget(), options.context, roomy=options.roomy)
+            return Placed(PROCESSOR, planned)
     except ModelError:  # loading says it better, or llama.cpp does not report its sizes
         return Placed(PROCESSOR)
 

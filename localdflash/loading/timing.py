@@ -5,7 +5,6 @@ recall it. If the file is too large for two loads in a row, or the machine too b
 of choice.py decides instead.
 """
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -22,6 +21,7 @@ from localdflash.loading.choice import HOST_BACKENDS, NOT_TIMED, Case, HostBacke
 from localdflash.machine import measurements
 from localdflash.machine.cores import physical_cores
 from localdflash.pairs.pair import LocalPair
+from localdflash.system import processors
 
 WIDTHS = (1, 4, 8)  # rows of the forwards that are timed
 CONTEXT = 512  # tokens, at most, of the pairs that are timed
@@ -51,7 +51,7 @@ def choose(files: LocalPair, options: Options) -> HostChoice:
 
 def _busy() -> bool:
     """Whether more programs want to run than there are cores: a timing would then say nothing."""
-    return os.getloadavg()[0] > len(physical_cores())
+    return processors.load() > len(physical_cores())
 
 
 def ms_per_token(costs: Controller, drafters: Sequence[Drafter], widest: int) -> float:

@@ -6,6 +6,8 @@ from functools import cache
 from math import ceil
 from pathlib import Path
 
+from localdflash.system import processors
+
 TOPOLOGY = Path("/sys/devices/system/cpu")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
@@ -30,7 +32,7 @@ def clamp(threads: int) -> tuple[int, str]:
 
 def _on_linux() -> list[int]:
     """The lowest allowed processor of each core; all of them if Linux does not say which are siblings."""
-    allowed = os.sched_getaffinity(0)
+    allowed = processors.allowed()
     firsts = {min(_siblings(processor) & allowed | {processor}) for processor in allowed}
     return sorted(firsts)
 

@@ -15,7 +15,7 @@ from filelock import Timeout
 
 from localdflash.errors import LocaldflashError
 from localdflash.files.paths import create_private, runtime_folder
-from localdflash.files.process_lock import process_lock
+from localdflash.system.process_lock import process_lock
 
 UP, DOWN = ord("1"), ord("0")
 REMEMBERED = 86_400.0  # seconds

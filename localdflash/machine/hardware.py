@@ -1,6 +1,5 @@
 """What a result was measured on: processor, memory bandwidth, commit."""
 
-import os
 import platform
 import subprocess
 import time
@@ -9,6 +8,8 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+
+from localdflash.system import processors
 
 
 def bandwidth(threads: int = 0) -> float:
@@ -27,8 +28,7 @@ def bandwidth(threads: int = 0) -> float:
 
 def reading_threads() -> int:
     """How many threads `bandwidth` uses: all cores of this process; eight fill any desktop's memory channels."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(allowed, 8)
+    return min(len(processors.allowed()), 8)
 
 
 def device() -> str:

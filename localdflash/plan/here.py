@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from localdflash.backend.fit import QUANTIZATIONS
 from localdflash.backend.free import all_memory
 from localdflash.backend.names import Runner
+from localdflash.backend.parts import gigabytes
 from localdflash.cpu import library
 from localdflash.cuda import device
 from localdflash.cuda.device import gpu_budget
@@ -49,6 +50,17 @@ def here(pair: PairEntry) -> Here:
         return Here(backend, fits, untried, None, None)
     bandwidth = measurements.bandwidth(on_gpu=backend == "cuda")
     return Here(backend, fits, untried, speed.tokens_per_second(bandwidth.value, round(read)), bandwidth)
+
+
+def why_not(pair: PairEntry) -> str:
+    """Why a pair cannot run on this machine, in words; "" where it can."""
+    backend, room = _backend(pair)
+    if not pair.backends:
+        return "no backend runs it yet"
+    if backend is None:
+        return f"only {' and '.join(pair.backends)} can run it, which this machine has not"
+    needed = _needed(pair)
+    return f"needs {gigabytes(needed)}, this machine has {gigabytes(room)}" if needed > room else ""
 
 
 def _backend(pair: PairEntry) -> tuple[Runner | None, float]:

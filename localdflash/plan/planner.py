@@ -134,7 +134,7 @@ def _automatic(case: Asked) -> Plan:
     options, why = case.options, "no GPU was asked for"
     if options.gpu_layers < 0 and (options.device in ANY or means_gpu(options.device)):
         try:
-            return _on_cuda(case, "the GPU can run it")
+            return _on_cuda(case, "the GPU can run it, if it passes its check there")
         except (NoDevice, ModelError) as error:
             why = f"not CUDA: {error}"
     if options.device not in ("auto", "cpu"):

@@ -10,7 +10,10 @@ from localdflash.errors import UsageError
 
 @dataclass(frozen=True)
 class Address:
-    """A server at a Unix socket, or at a port, with TLS or without. `place` is its name in messages."""
+    """A server at a port, with TLS or without, or an engine by the path where it listens (see `sockets.located`).
+
+    `place` is its name in messages.
+    """
 
     socket: Path | None = None
     host: str = "localdflash"  # a Unix socket has none, but a request names one

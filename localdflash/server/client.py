@@ -13,7 +13,8 @@ from localdflash.files import paths
 from localdflash.server.address import Address
 from localdflash.server.exchange import CHUNK, CONNECT, DONE, Events, Exchange, broken
 from localdflash.server.refusals import Json, error_of, json_object
-from localdflash.server.sockets import is_listening
+from localdflash.server.sockets import is_listening, located
+from localdflash.system import unix_socket
 
 
 class Client:
@@ -36,14 +37,13 @@ class Client:
 
     def health(self) -> Json:
         """The answer of /health, whatever its status."""
-        http = Exchange(self.address, tolerant=True)
-        with self._asked(http, http.request("GET", "/health"), CONNECT) as pieces:
+        with self._asked("GET", "/health", timeout=CONNECT, tolerant=True) as pieces:
             return json_object(b"".join(pieces))
 
     def stream(self, target: str, body: Mapping[str, object]) -> Generator[Json, None, None]:
         """POST, and yield the events of the answer; EngineGone if it breaks off."""
-        http, events = Exchange(self.address), Events()
-        with self._asked(http, http.request("POST", target, body, streams=True)) as pieces:
+        events = Events()
+        with self._asked("POST", target, body, streams=True) as pieces:
             for piece in pieces:
                 for data in events.push(piece):
                     if data == DONE:
@@ -54,17 +54,29 @@ class Client:
         raise EngineGone(f"{self.address.place} went away in the middle of an answer")
 
     def _body(self, method: str, target: str, body: Mapping[str, object] | None = None) -> bytes:
-        http = Exchange(self.address)
-        with self._asked(http, http.request(method, target, body)) as pieces:
+        with self._asked(method, target, body) as pieces:
             return b"".join(pieces)
 
     @contextmanager
-    def _asked(self, http: Exchange, request: bytes, timeout: float | None = None) -> Iterator[Iterator[bytes]]:
-        """The pieces of an answer's body; `timeout`: the seconds that each may take."""
-        with broken(self.address.place), _connected(self.address) as connection:
-            connection.settimeout(timeout)
-            connection.sendall(request)
-            yield _pieces(connection, http)
+    def _asked(
+        self,
+        method: str,
+        target: str,
+        body: Mapping[str, object] | None = None,
+        *,
+        streams: bool = False,
+        tolerant: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[Iterator[bytes]]:
+        """The pieces of an answer's body; `timeout`: the seconds that each may take. The rest: see `Exchange`."""
+        with broken(self.address.place):
+            address = located(self.address)
+            http = Exchange(address, tolerant=tolerant)
+            request = http.request(method, target, body, streams=streams)
+            with _connected(address) as connection:
+                connection.settimeout(timeout)
+                connection.sendall(request)
+                yield _pieces(connection, http)
 
 
 def _pieces(connection: socket.socket, http: Exchange) -> Iterator[bytes]:
@@ -75,9 +87,7 @@ def _pieces(connection: socket.socket, http: Exchange) -> Iterator[bytes]:
 @contextmanager
 def _connected(address: Address) -> Iterator[socket.socket]:
     if address.socket:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(CONNECT)
-            connection.connect(str(address.socket))
+        with unix_socket.connected(address.socket, CONNECT) as connection:
             yield connection
         return
     with socket.create_connection((address.host, address.port), CONNECT) as connection:

@@ -5,7 +5,6 @@ takes a descriptor, and without one nobody is let in, the user's own editor incl
 """
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Collection
 from typing import Any
@@ -94,18 +93,6 @@ class Connection(H11Protocol):
 def waiting(connections: Collection[Any]) -> list[Connection]:
     """Those that wait, the one that has done so for longest first."""
     return sorted((one for one in connections if one.waiting_since), key=lambda one: one.waiting_since)
-
-
-def allow_descriptors() -> None:
-    """Let this process have as many descriptors as the system allows without being asked, up to `DESCRIPTORS`."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class OutOfDescriptors:

@@ -1,4 +1,4 @@
-"""The daemon: engines behind a Unix socket, and behind TCP where that was asked for, until something ends it.
+"""The daemon: engines for the programs of this user, and behind TCP if that was asked for, until something ends it.
 
 What ends it: a signal or /stop (running answers get `GRACE` seconds, a second signal none), idleness, no pair that can
 be loaded (its error is raised) or one that lost its device (DeviceFailed). Nothing that a user wrote is ever logged.
@@ -8,7 +8,6 @@ import asyncio
 import os
 import shlex
 import shutil
-import signal
 import socket
 import threading
 import time
@@ -24,13 +23,14 @@ from localdflash.errors import DeviceFailed, LocaldflashError
 from localdflash.files import paths
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
-from localdflash.server.connections import Connection, OutOfDescriptors, allow_descriptors, waiting
+from localdflash.server.connections import DESCRIPTORS, Connection, OutOfDescriptors, waiting
 from localdflash.server.engines import PURPOSE, Engines
 from localdflash.server.guard import Guard
-from localdflash.server.sockets import BACKLOG, lifetime, lock_of, peer_uid, prepare_folder, tcp_socket, unix_socket
+from localdflash.server.sockets import BACKLOG, Local, lifetime, local, lock_of, prepare_folder, tcp_socket
 from localdflash.server.tcp import Tcp
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker
+from localdflash.system import limits, process, unix_socket
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -62,29 +62,30 @@ class DaemonSettings:
     roles: Sequence[PairRole] = ROLES
     later: Mapping[PairRole, str] = field(default_factory=dict)
     all_at_once: bool = False
-    private: Path | None = None  # listen at this socket instead, for the parent process, and leave when that does
+    private: Path | None = None  # listen at this path instead, for the parent process, and leave when that does
 
 
 def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
     """Run the daemon until something ends it; AlreadyRunning if there is one. `say` gets lines for the user."""
     path = settings.private or paths.engine_socket()
     prepare_folder(path)
-    allow_descriptors()
+    limits.allow_descriptors(DESCRIPTORS)
     with ExitStack() as stack:
         if settings.log:
             _redirect_stderr(settings.log)
         if settings.private:
             stack.callback(lock_of(path).unlink, missing_ok=True)  # nobody comes to this path again
         stack.enter_context(lifetime(path))
-        listeners = [stack.enter_context(unix_socket(path))]
+        own = stack.enter_context(local(path))
+        listeners = [own.listener]
         if settings.tcp:
             listeners.append(stack.enter_context(tcp_socket(settings.tcp.host, settings.tcp.port)))
         daemon = Daemon(settings, say)
-        say(f"listening on {path}: curl --unix-socket {shlex.quote(str(path))} http://localhost/v1/models")
+        say(_how_to_try(path, own))
         if tcp := settings.tcp:
             say(tcp.told(_url(listeners[1])))
         try:
-            asyncio.run(daemon.run(path, listeners))
+            asyncio.run(daemon.run(path, own, listeners))
         finally:
             daemon.close()
 
@@ -134,19 +135,19 @@ class Daemon:
         self._servers: list[DaemonListener] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._path: Path | None = None
+        self._own: Local | None = None
         self._parent = os.getppid()
         self._error: BaseException | None = None
         self._load_error: BaseException | None = None
 
-    async def run(self, path: Path, listeners: Sequence[socket.socket]) -> None:
-        """Serve until `stop`; raise what ended the engine. The first listener is the Unix socket at `path`."""
-        self._path = path
+    async def run(self, path: Path, own: Local, listeners: Sequence[socket.socket]) -> None:
+        """Serve until `stop`; raise what ended the engine. The first listener is our own, found at `path`."""
+        self._path, self._own = path, own
         tcp = [self._settings.tcp] if self._settings.tcp else []
         self._servers = [DaemonListener(self._config(port)) for port in (None, *tcp)]
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(OutOfDescriptors(self._make_room, self._say))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._on_signal, number)
+        process.on_ending(loop, self._on_signal)
         self._engines.start()
         if self._settings.private:
             threading.Thread(target=self._leave_with_parent, args=[loop], daemon=True).start()
@@ -162,8 +163,8 @@ class Daemon:
 
     def stop(self) -> None:
         """Accept no more connections; leave when the running answers are done, after `GRACE` seconds in any case."""
-        if self._path:
-            self._path.unlink(missing_ok=True)  # whoever looks now starts another daemon, which waits for this one
+        if self._own:
+            self._own.withdraw()  # whoever looks now starts another daemon, which waits for this one
         for server in self._servers:
             server.should_exit = True
 
@@ -190,10 +191,10 @@ class Daemon:
             os._exit(self._error.exit_code if isinstance(self._error, LocaldflashError) else 0)
 
     def _config(self, tcp: Tcp | None) -> uvicorn.Config:
-        """How to serve a port, or without one the Unix socket."""
+        """How to serve a port for other programs, or without one what is our user's own."""
         return uvicorn.Config(
-            self._guarded(tcp) if tcp else self._activity,
-            http=Connection if tcp else PeerChecked,
+            self._guarded(tcp) if tcp else self._own_app(),
+            http=Connection if tcp else OwnConnection,
             backlog=BACKLOG,
             ws="none",
             lifespan="off",
@@ -208,6 +209,10 @@ class Daemon:
 
     def _guarded(self, tcp: Tcp) -> Guard:
         return Guard(self._activity, key=tcp.key, hosts=tcp.hosts)
+
+    def _own_app(self) -> "ASGIApp":
+        key = self._own.key if self._own else ""
+        return Guard(self._activity, key=key, own=True) if key else self._activity
 
     def _make_room(self) -> None:
         """Close the connections over TCP that only wait, which anybody may have opened; else all that do."""
@@ -235,6 +240,7 @@ class Daemon:
         while not self._error:
             await asyncio.sleep(TICK)
             self._error = self._dead()
+            await self._engines.free_unused()
             if 0 < self._settings.idle <= self._activity.idle or not self._is_reachable() or self._is_orphaned():
                 break
             if self._settings.log:
@@ -280,14 +286,14 @@ class Daemon:
         return self._load_error if self._load_error is before else None
 
 
-class PeerChecked(Connection):
-    """HTTP for processes of this user; any other connection is closed before a byte is read."""
+class OwnConnection(Connection):
+    """HTTP for processes of this user; on a Unix socket any other connection is closed before a byte is read."""
 
     most = 256
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
-        if peer_uid(transport.get_extra_info("socket")) != os.getuid():
+        if unix_socket.is_of_somebody_else(transport.get_extra_info("socket")):
             self.transport = transport
             transport.abort()
             return
@@ -301,6 +307,15 @@ class DaemonListener(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """See uvicorn: nothing is captured."""
         yield
+
+
+def _how_to_try(path: Path, own: Local) -> str:
+    """A line that says where the user's own programs reach the daemon, and a command that does."""
+    file = shlex.quote(str(path))
+    if not own.key:
+        return f"listening on {path}: curl --unix-socket {file} http://localhost/v1/models"
+    key = f'-H "Authorization: Bearer $(tail -n 1 {file})"'
+    return f"listening on {_url(own.listener)}, key in {path}: curl {key} {_url(own.listener)}/v1/models"
 
 
 def _url(listener: socket.socket) -> str:

@@ -1,25 +1,30 @@
 """The pairs that are loaded, by what they are for: one for the chat and one for completions, or one for both.
 
-Completions go before everything else. Where memory does not hold both, the chat's pair is unloaded; a request for it
-loads it again, if it fits by then. Nothing else ever answers for it. All of this belongs to one event loop.
+Other chats may have other pairs, which stay beside these as long as they are used and memory holds them; only requests
+that name them get them. Where memory is short a pair of the chats leaves, an idle one before one that answers, the
+larger one first; that of completions never does for a chat. Nothing else ever answers for a pair that left: a request
+for the chat's loads it again, if it fits by then. All of this belongs to one event loop.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from localdflash.backend.options import Options
 from localdflash.engine.scheduler import Totals
-from localdflash.errors import ModelError, OutOfMemory
+from localdflash.errors import EngineGone, ModelBusy, ModelError, OutOfMemory
 from localdflash.loading.filling import check_fills, fills
 from localdflash.loading.load import LoadedPair
-from localdflash.server.wanted import ROLES, PairRole
+from localdflash.server.wanted import ROLES, Others, PairRole
 from localdflash.server.worker import PairWorker
 
 PURPOSE: Mapping[PairRole, str] = {"chat": "the chat", "completion": "completions"}
 COMMANDS: Mapping[PairRole, str] = {"chat": "chat", "completion": "complete"}
+UNUSED = 600.0  # seconds without an answer after which a pair leaves that only requests which name it get
+T = TypeVar("T")
 
 
 class Engines:
@@ -33,13 +38,15 @@ class Engines:
     ) -> None:
         self._first = first  # which makes the others, too
         self._workers: dict[PairRole, PairWorker] = dict.fromkeys(roles, first)
+        self._beside: list[PairWorker] = []  # what other chats named, without a role
         self._later: dict[PairRole, Options] = dict(later or {})
         self._changing = asyncio.Lock()
+        self._awaited: PairWorker | None = None  # whose requests somebody waits for who holds that lock
 
     @property
     def workers(self) -> list[PairWorker]:
-        """All engines, that of the chat first."""
-        return list(dict.fromkeys(self._workers[role] for role in ROLES if role in self._workers))
+        """All engines, that of the chat first, those without a role last."""
+        return list(dict.fromkeys([*(self._workers[role] for role in ROLES if role in self._workers), *self._beside]))
 
     @property
     def main(self) -> PairRole:
@@ -67,23 +74,12 @@ class Engines:
         return self._workers.get(role)
 
     def roles(self, worker: PairWorker) -> list[PairRole]:
-        """What an engine is for."""
+        """What an engine is for, where a request does not name it."""
         return [role for role in ROLES if self._workers.get(role) is worker]
 
     def worker_of(self, loaded: LoadedPair) -> PairWorker | None:
         """The engine that runs a pair; None if it was unloaded meanwhile."""
         return next((worker for worker in self.workers if worker.loaded is loaded), None)
-
-    def named(self, name: str, role: PairRole) -> PairRole:
-        """The role whose pair has this name, which need not be loaded yet; `role` if none has."""
-        for one in sorted(ROLES, key=lambda one: one != role):
-            worker, options = self._workers.get(one), self._later.get(one)
-            names = {options.pair} if options and not worker else set()
-            if worker:
-                names = {worker.options.pair, *([worker.loaded.files.id] if worker.loaded else ())}
-            if name in names:
-                return one
-        return role
 
     def totals(self) -> Totals:
         """What all engines did since they started."""
@@ -105,19 +101,40 @@ class Engines:
         for worker in workers:
             worker.close()
 
-    async def ready(self, role: PairRole) -> LoadedPair:
-        """The pair of a role, after waiting for it or loading it; what keeps it from being loaded is raised."""
-        if not self._is_there(role):
+    async def ready(self, role: PairRole, name: str = "") -> LoadedPair:
+        """The pair that is called `name`, or else that of a role, after waiting for it or loading it.
+
+        What keeps it from being loaded is raised. For a chat no pair is taken away that is answering somebody else.
+        """
+        while True:
+            role = self._role_named(name, role)
+            if worker := self._worker_named(name, role):
+                try:
+                    return await worker.ready()
+                except EngineGone:
+                    if worker in self.workers:
+                        raise
+                    continue  # another one took its place
             async with self._changing:
                 if not self._is_there(role):
-                    await self._load((role,), self._options_later(role))
-        return await self._workers[role].ready()
+                    others: Others = "wait" if role == "completion" else "refuse"
+                    await self._load((role,), self._options_later(role), others)
 
-    async def load(self, role: PairRole | None, changes: Mapping[str, Any]) -> LoadedPair:
-        """Load a pair for a role, after the requests that it has; if that fails the old one stays.
+    async def runs(self, loaded: LoadedPair) -> PairWorker | None:
+        """The engine that runs a pair, once it is certain that it stays; None if it was unloaded."""
+        if worker := self.worker_of(loaded):
+            await worker.settled()
+        return self.worker_of(loaded)
+
+    async def load(self, role: PairRole | None, changes: Mapping[str, Any], others: Others = "wait") -> LoadedPair:
+        """Load a pair for a role; if that fails the old one stays.
 
         Without a role it is for all that it can do. `changes` are fields of `Options`, the others stay as they are.
+        `others`: what becomes of answers by a pair that has to go for it; ModelBusy if they are not to be touched.
+        Cancelling this changes nothing until the new pair begins to load, and then nothing either.
         """
+        if others == "refuse" and self._awaited:
+            raise ModelBusy(f"{self._awaited.called} is answering, and another chat waits for its place")
         async with self._changing:
             for worker in self.workers:
                 with suppress(Exception):
@@ -131,8 +148,30 @@ class Engines:
             roles: Sequence[PairRole] = (role,) if role else ROLES
             if not role and not await asyncio.to_thread(fills, options.pair):
                 roles = ("chat",)
-                await self._free("completion")
-            return await self._load(roles, options)
+                await self._free_role("completion")
+            return await self._load(roles, options, others)
+
+    async def free_unused(self) -> None:
+        """Free pairs without a role that nobody has used for a while."""
+        for worker in list(self._beside):
+            unused = not worker.busy and time.monotonic() - worker.used > UNUSED
+            if unused and not self._changing.locked():
+                async with self._changing:
+                    await self._drop(worker)
+
+    def _role_named(self, name: str, role: PairRole) -> PairRole:
+        """The role that is to have the pair of this name once it is asked for; `role` if none is, or for a chat.
+
+        A chat's question loads no pair for completions, which would go before it from then on.
+        """
+        later = [one for one in ROLES if role != "chat" and not self._is_there(one) and one in self._later]
+        return next((one for one in later if self._later[one].pair == name), role)
+
+    def _worker_named(self, name: str, role: PairRole) -> PairWorker | None:
+        """The engine whose pair has this name, that of the role before others; else that of the role."""
+        of_role = self._workers.get(role) if self._is_there(role) else None
+        candidates = [*([of_role] if of_role else []), *self.workers]
+        return next((worker for worker in candidates if name and name in _names(worker)), of_role)
 
     def _is_there(self, role: PairRole) -> bool:
         worker = self._workers.get(role)
@@ -143,51 +182,124 @@ class Engines:
             return options
         raise ModelError(f"no pair is loaded for {PURPOSE[role]}: load one with `localdflash {COMMANDS[role]}`")
 
-    async def _load(self, roles: Sequence[PairRole], options: Options) -> LoadedPair:
-        """Place a pair; where that of completions does not fit, the chat's is unloaded first."""
+    async def _load(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
+        """Load a pair for roles; if that fails they have what they had before."""
         if tuple(roles) == ("completion",):
             await asyncio.to_thread(check_fills, options.pair)
+        before = {role: worker.options for role, worker in self._workers.items()}
         try:
-            return await self._placed(roles, options)
-        except OutOfMemory as error:
-            chat, other = self._workers.get("chat"), self._workers.get("completion")
-            if tuple(roles) == ("completion",) and chat and chat is not other:
-                await self._free("chat")
-                return await self._placed(roles, options)
-            if tuple(roles) == ("chat",) and other and chat is not other:
-                beside = f"does not fit beside {other.options.pair}, the pair of completions"
-                raise OutOfMemory(f"{options.pair}, the pair of the chat, {beside}: {error}") from error
+            return await self._with_room(roles, options, others)
+        except Exception:
+            for role, old in before.items():
+                if role not in self._workers:
+                    with suppress(Exception):  # the next request for it tries again, and is told
+                        await self._placed((role,), old, "wait")
             raise
 
-    async def _placed(self, roles: Sequence[PairRole], options: Options) -> LoadedPair:
-        """Load a pair: shared with another role, in the place of what these roles have alone, or beside the others."""
-        before = dict(self._workers)
-        own = [worker for worker in self.workers if set(self.roles(worker)) <= set(roles)]
+    async def _with_room(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
+        """Place a pair; as long as it does not fit, or would be cramped, a pair of the chats leaves."""
+        while True:
+            leaving = self._in_the_way()
+            roomy = leaving is not None and not (leaving.busy and "completion" in roles)  # these wait for no chat
+            try:
+                return await self._placed(roles, replace(options, roomy=roomy), others)
+            except OutOfMemory as error:
+                if not (leaving := self._in_the_way()):
+                    raise self._explained(error, roles, options) from error
+            await self._emptied(leaving, others)
+            await _whole(self._drop(leaving))
+
+    def _in_the_way(self) -> PairWorker | None:
+        """The pair of the chats that is to leave first."""
+        kept = self._workers.get("completion")
+        chats = [worker for worker in self.workers if worker is not kept and worker.loaded]
+        return min(chats, key=lambda worker: (worker.busy, -worker.size), default=None)
+
+    def _explained(self, error: OutOfMemory, roles: Sequence[PairRole], options: Options) -> OutOfMemory:
+        kept = self._workers.get("completion")
+        if tuple(roles) != ("chat",) or not kept:
+            return error
+        beside = f"does not fit beside {kept.options.pair}, the pair of completions"
+        return OutOfMemory(f"{options.pair}, the pair of the chat, {beside}: {error}")
+
+    async def _placed(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
+        """Load a pair: shared with another role, in the place of what it replaces, or beside the others."""
         same = next((worker for worker in self.workers if worker.options == options and worker.error is None), None)
-        for worker in own:
-            if worker is not same and (same or worker is not own[0]):
-                await self._unload(worker)
-        worker = same or (own[0] if own else self._first.beside(options))
-        self._workers.update(dict.fromkeys(roles, worker))
+        replaced = [worker for worker in self._replaced(roles, options) if worker is not same]
         try:
-            if not same and own:
-                await worker.swap(options)
-            elif not same:
+            for worker in replaced:
+                await self._emptied(worker, others)
+        except BaseException:
+            for worker in replaced:
+                worker.stay()
+            raise
+        return await _whole(self._put(roles, same or self._first.beside(options), replaced))
+
+    def _replaced(self, roles: Sequence[PairRole], options: Options) -> list[PairWorker]:
+        """What goes for a pair: all that these roles alone have; a chat's only if it is the same pair, run otherwise,
+        or never came to be.
+        """
+        found = []
+        for worker in self.workers:
+            own = self.roles(worker)
+            if not set(own) <= set(roles):
+                continue
+            if worker.options.pair == options.pair or worker.error or (own and "completion" in roles):
+                found.append(worker)
+        return found
+
+    async def _put(self, roles: Sequence[PairRole], worker: PairWorker, replaced: Sequence[PairWorker]) -> LoadedPair:
+        """Give roles an engine, which is started unless it runs; what is replaced is freed before."""
+        for old in replaced:
+            await old.retire()
+        left = [one for one in self.workers if one not in replaced]
+        before, runs = {role: one for role, one in self._workers.items() if one in left}, worker in left
+        self._workers = before | dict.fromkeys(roles, worker)
+        self._beside = [one for one in left if not self.roles(one)]
+        try:
+            if not runs:
                 worker.start()
             return await worker.ready()
         except Exception:
-            self._workers = {role: one for role, one in before.items() if one in self.workers}
+            self._workers = before
+            self._beside = [one for one in left if not self.roles(one)]
             raise
 
-    async def _free(self, role: PairRole) -> None:
-        """Take a role's pair away, until somebody asks for it."""
-        worker = self._workers.pop(role, None)
-        if not worker:
-            return
-        self._later[role] = worker.options
-        if worker not in self._workers.values():
-            await worker.retire()
+    async def _emptied(self, worker: PairWorker, others: Others) -> None:
+        """Wait until a pair that has to go has no requests."""
+        if others == "refuse" and worker.answering:
+            raise ModelBusy(f"{worker.called} is answering in another chat")
+        self._awaited = worker
+        try:
+            await worker.emptied(end=others == "end")
+        finally:
+            self._awaited = None
 
-    async def _unload(self, worker: PairWorker) -> None:
+    async def _free_role(self, role: PairRole) -> None:
+        """Take a role's pair away, until somebody asks for it."""
+        if worker := self._workers.pop(role, None):
+            self._later[role] = worker.options
+            if worker not in self._workers.values():
+                await worker.retire()
+
+    async def _drop(self, worker: PairWorker) -> None:
+        """Free a pair; a role that had it gets it again when somebody asks for it."""
+        await worker.retire()
         for role in self.roles(worker):
-            await self._free(role)
+            self._later[role] = self._workers.pop(role).options
+        self._beside = [one for one in self._beside if one is not worker]
+
+
+def _names(worker: PairWorker) -> set[str]:
+    """What a request may call the pair of an engine, which need not be loaded yet."""
+    return {worker.options.pair, *([worker.loaded.files.id] if worker.loaded else ())}
+
+
+async def _whole(work: Coroutine[Any, Any, T]) -> T:
+    """The result of work that goes on to its end even if this is cancelled."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise

@@ -1,8 +1,9 @@
 """The checks before the app on TCP, which any process, and any page in a browser, may reach.
 
 In this order: the Host header names this machine (a page whose name was pointed at 127.0.0.1 has its own name there),
-no Origin (no page may ask, so no CORS either), the key. Loading, stopping and opening ports are for the Unix socket
-alone.
+no Origin (no page may ask, so no CORS either), the key. Loading, stopping and opening ports are for the user's own
+programs alone: on a Unix socket, which has no guard, or on a port whose key nobody else can read, where every path
+needs it.
 
 Any port will do in the Host header, and none: one that was forwarded (`ssh -L 9000:localhost:8080`) has another number
 where the client is, and no page can choose the name. What is refused ends the connection.
@@ -24,12 +25,15 @@ _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?")
 
 
 class Guard:
-    """ASGI middleware of a TCP listener. `hosts`: names that a request may call us by, IPv6 in brackets."""
+    """ASGI middleware of a TCP listener. `hosts`: names that a request may call us by, IPv6 in brackets.
 
-    def __init__(self, app: ASGIApp, *, key: str, hosts: Collection[str] = LOOPBACK) -> None:
+    `own`: the key is that of a port for the user's own programs.
+    """
+
+    def __init__(self, app: ASGIApp, *, key: str, hosts: Collection[str] = LOOPBACK, own: bool = False) -> None:
         if not key:
             raise ValueError("a guard without a key guards nothing")
-        self._app, self._key = app, key.encode()
+        self._app, self._key, self._own = app, key.encode(), own
         self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,7 +59,7 @@ class Guard:
         if any(name == b"origin" for name, _ in headers):
             return ApiError(403, "Origin: web pages may not use this server", code="origin_not_allowed")
         path = scope["path"]
-        if path in WITHOUT_KEY:
+        if path in WITHOUT_KEY and not self._own:
             return None
         if not any(self._is_key(key) for key in _keys(headers)):
             return ApiError(
@@ -64,7 +68,7 @@ class Guard:
                 code="invalid_api_key",
                 WWW_Authenticate="Bearer",
             )
-        if path in UNIX_ONLY:
+        if path in UNIX_ONLY and not self._own:
             return ApiError(403, f"{path} is served on the Unix socket only", code="unix_socket_only")
         return None
 

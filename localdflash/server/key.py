@@ -8,6 +8,7 @@ from pathlib import Path
 
 from localdflash.errors import LocaldflashError, UsageError
 from localdflash.files import paths
+from localdflash.system import owner
 
 LARGEST = 4096  # bytes
 
@@ -24,11 +25,11 @@ def read_key(path: Path) -> str:
     """The key in this file; UsageError if it is missing or empty, or others may read it."""
     try:
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            about = os.fstat(file.fileno())
             data = file.read(LARGEST)
     except OSError as error:
         raise UsageError(f"{path}: cannot read the key: {error.strerror}") from None
-    if mode & 0o077 or not stat.S_ISREG(mode):
+    if owner.is_open_to_others(about) or not stat.S_ISREG(about.st_mode):
         raise UsageError(f"{path}: others may read this key: remove it for a new one, or chmod 600 it")
     key = data.decode("ascii", "replace").strip()
     if not key or not key.isascii() or not key.isprintable():

@@ -1,23 +1,26 @@
-"""Where the daemon listens: a Unix socket for this user alone, and TCP if that was asked for.
+"""Where the daemon listens: at a path for this user alone, and on TCP if that was asked for.
 
-The folder of the Unix socket is 0700, the socket 0600, and every connection's peer must have this process's user id.
-`lifetime` is held by the only daemon; only its holder may bind the path, so what it finds there is stale.
+The name of the path tells what it is: with `.tcp` a file that holds a port and its key (see `port_file`), else a Unix
+socket. The folder is 0700, either of them 0600, and a Unix socket's peer must have this process's user id. `lifetime`
+is held by the only daemon; only its holder may listen at the path, so what it finds there is stale.
 """
 
 import errno
-import os
 import socket
-import struct
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import Timeout
 
 from localdflash.errors import LocaldflashError, UsageError
 from localdflash.files import paths
-from localdflash.files.process_lock import process_lock
+from localdflash.server import port_file
+from localdflash.server.address import Address
+from localdflash.system import unix_socket
+from localdflash.system.process_lock import process_lock
+from localdflash.system.tcp_socket import claim
 
 BACKLOG = 128
 PATIENCE = 15  # seconds that a daemon which was told to leave may take
@@ -27,16 +30,31 @@ class AlreadyRunning(LocaldflashError):
     """Another process is the daemon (exit code 1)."""
 
 
+@dataclass(frozen=True)
+class Local:
+    """A listening socket for the programs of this user. Requests need `key`, unless it is "" as for a Unix socket.
+
+    `withdraw` lets nobody find it any more; what is connected stays so.
+    """
+
+    listener: socket.socket
+    key: str
+    withdraw: Callable[[], None]
+
+
 @contextmanager
 def lifetime(path: Path) -> Iterator[None]:
-    """A context in which this process is the daemon of this socket path; AlreadyRunning if another process is.
+    """A context in which this process is the daemon of this path; AlreadyRunning if another process is, by whichever
+    transport.
 
     The kernel releases it when the process dies, whatever it forked. A holder that no longer listens is about to leave:
     it is waited for.
     """
     with ExitStack() as held:
         try:
-            held.enter_context(process_lock(lock_of(path), PATIENCE, lambda: is_listening(path)))
+            held.enter_context(
+                process_lock(lock_of(path), PATIENCE, lambda: is_listening(path) or is_listening(other(path)))
+            )
         except Timeout:
             raise AlreadyRunning(f"{path}: another daemon has it") from None
         yield
@@ -47,10 +65,28 @@ def lock_of(path: Path) -> Path:
     return path.with_suffix(".lock")
 
 
+def other(path: Path) -> Path:
+    """Where the daemon of this path would listen with the other transport."""
+    return path.with_suffix(paths.SUFFIXES["unix" if paths.transport_of(path) == "tcp" else "tcp"])
+
+
 def is_listening(path: Path) -> bool:
-    """Whether a process accepts connections at this Unix socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        return probe.connect_ex(str(path)) == 0
+    """Whether a process accepts connections at this path."""
+    if paths.transport_of(path) == "unix":
+        return unix_socket.is_listening(path)
+    try:
+        return port_file.read(path) is not None
+    except OSError:
+        return False
+
+
+def located(address: Address) -> Address:
+    """The address itself, or the port that the file at its path holds now, with the key. OSError if nobody listens."""
+    if not address.socket or paths.transport_of(address.socket) == "unix":
+        return address
+    if (port := port_file.read(address.socket)) is None:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    return replace(address, socket=None, host=port_file.LOOPBACK, port=port.number, key=port.key)
 
 
 def prepare_folder(path: Path) -> None:
@@ -60,17 +96,24 @@ def prepare_folder(path: Path) -> None:
 
 
 @contextmanager
-def unix_socket(path: Path) -> Iterator[socket.socket]:
-    """A listening socket at this path, removed afterwards. Only under `lifetime`: whatever is there is replaced."""
+def local(path: Path) -> Iterator[Local]:
+    """What listens at this path, gone afterwards. Only under `lifetime`: whatever is there is replaced."""
+    if paths.transport_of(path) == "tcp":
+        with port_file.listening(path) as (listener, port, file):
+            yield Local(listener, port.key, file.withdraw)
+    else:
+        with listening_socket(path) as listener:
+            yield Local(listener, "", lambda: path.unlink(missing_ok=True))
+
+
+@contextmanager
+def listening_socket(path: Path) -> Iterator[socket.socket]:
+    """A Unix socket listening at this path, gone afterwards. Only under `lifetime`: whatever is there is replaced."""
     path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)  # never open to others, not even before a chmod
     try:
-        listener.bind(str(path))
+        listener = unix_socket.bound(path)
     except OSError as error:
         raise LocaldflashError(f"{path}: cannot listen: {error.strerror}; set {paths.HOME_VARIABLE}") from None
-    finally:
-        os.umask(before)
     with listener:
         listener.listen(BACKLOG)
         try:
@@ -87,7 +130,7 @@ def tcp_socket(host: str, port: int) -> socket.socket:
         raise UsageError(f"--host {host}: no such address; 127.0.0.1 is this machine alone") from None
     listener = socket.socket(family, kind, protocol)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        claim(listener)
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:
@@ -96,13 +139,3 @@ def tcp_socket(host: str, port: int) -> socket.socket:
             raise UsageError(f"port {port} on {host} is in use: choose another one with --port") from None
         raise UsageError(f"cannot listen on {host} port {port}: {error.strerror}") from None
     return listener
-
-
-def peer_uid(connection: socket.socket) -> int:
-    """The user id of the process at the other end of a Unix socket."""
-    if sys.platform == "darwin":
-        local, peer_credentials = 0, 1  # SOL_LOCAL, LOCAL_PEERCRED; struct xucred begins with version and uid
-        (_, uid) = struct.unpack_from("=II", connection.getsockopt(local, peer_credentials, 76))
-        return int(uid)
-    _, uid, _ = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)

@@ -5,7 +5,6 @@ does not come up, the last line of its log is raised here with its exit code.
 """
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -17,12 +16,21 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.errors import (
+    DeviceFailed,
+    EngineGone,
+    LocaldflashError,
+    ModelBusy,
+    ModelError,
+    OutOfMemory,
+    UsageError,
+)
 from localdflash.files import paths
 from localdflash.machine import gpu_watch
 from localdflash.server.client import Client, find
 from localdflash.server.sockets import is_listening
 from localdflash.server.wanted import Wanted
+from localdflash.system import process
 
 Look = Callable[[str], None]  # gets "starting" or "loading", or "loading: compiling 3 of 37"
 PATIENCE = 0.5  # seconds before a line says that the engine is being started
@@ -58,22 +66,43 @@ def _load_what_is_given(client: Client, wanted: Wanted, waiting: "_Waiting") -> 
     """If the role has no pair yet, or not as the user wants it, have that loaded, after the requests that it has."""
     if not (wanted.given or wanted.role):
         return
-    about = client.get("/ps")
-    pairs = [one for one in about["pairs"] if wanted.role in one["roles"]] if wanted.role else [about]
-    if not pairs:
+    role = {"role": wanted.role} if wanted.role else {}
+    about = _wanted_of(client.get("/ps"), wanted)
+    if not about:
         given = {name: wanted.options[name] for name in wanted.given}
-        waiting.look(LOADING)
-        body = {**given, "pair": wanted.options["pair"], "role": wanted.role}
-        waiting.tell(client.post("/load", body).get("notice"))
+        _have_loaded(client, {**given, "pair": wanted.options["pair"], **role}, waiting)
         return
-    running = pairs[0]["options"]
+    running = about["options"]
     changes = {name: wanted.options[name] for name in wanted.given if running.get(name) != wanted.options[name]}
     if changes:
-        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in sorted(changes.items()))
-        waiting.say(f"The engine loads anew: {told} ...")
-        waiting.look(LOADING)
-        role = {"role": wanted.role} if wanted.role else {}
-        waiting.tell(client.post("/load", {"pair": running["pair"], **changes, **role}).get("notice"))
+        other = changes.get("pair")
+        told = [f"{name.replace('_', ' ')} {value}" for name, value in sorted(changes.items()) if name != "pair"]
+        waiting.say(": ".join([f"The engine loads {other or 'anew'}", *([", ".join(told)] if told else [])]) + " ...")
+        _have_loaded(client, {"pair": running["pair"], **changes, **role}, waiting)
+
+
+def _wanted_of(about: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+    """What /ps says of the pair that is wanted: that of the role, or one that a chat has beside it; or nothing."""
+    if not wanted.role:
+        return about
+    of_role = [one for one in about["pairs"] if wanted.role in one["roles"]]
+    beside = [one for one in about["pairs"] if not one["roles"]]
+    if "pair" in wanted.given and wanted.role == "chat":
+        name = wanted.options["pair"]
+        named = [one for one in (*of_role, *beside) if name in (one["pair"], one["options"]["pair"])]
+        of_role = named or of_role
+    return of_role[0] if of_role else {}
+
+
+def _have_loaded(client: Client, body: dict[str, Any], waiting: "_Waiting") -> None:
+    """Have a pair loaded; where another chat is being answered by one that has to go for it, wait and say so."""
+    waiting.look(LOADING)
+    try:
+        told = client.post("/load", {**body, "others": "wait" if body.get("role") == "completion" else "refuse"})
+    except ModelBusy as busy:
+        waiting.say(f"{busy}: {body['pair']} is loaded when it is done ...")
+        told = client.post("/load", {**body, "others": "wait"})
+    waiting.tell(told.get("notice"))
 
 
 def stop(client: Client) -> None:
@@ -172,8 +201,8 @@ def _spawn(wanted: Wanted, log: Path) -> "subprocess.Popen[bytes]":
 
 
 def apart() -> dict[str, Any]:
-    """Arguments of Popen for a process in a session and a folder of its own, which imports nothing from that folder."""
-    return {"cwd": "/", "env": os.environ | {"PYTHONSAFEPATH": "1"}, "start_new_session": True}
+    """Arguments of Popen for a process apart, in a folder of its own, which imports nothing from that folder."""
+    return {"cwd": "/", "env": os.environ | {"PYTHONSAFEPATH": "1"}, **process.apart()}
 
 
 def serve_command(wanted: Wanted) -> list[str]:
@@ -195,8 +224,8 @@ def _last_line(log: Path, began: int) -> str:
 
 def ended(code: int, said: str) -> LocaldflashError:
     """The error for an engine's process that ended with this exit code and these last words."""
-    if code < 0:
-        return LocaldflashError(f"the engine was ended by {signal.Signals(-code).name}: {said}")
+    if name := process.ending_signal(code):
+        return LocaldflashError(f"the engine was ended by {name}: {said}")
     return _ERRORS.get(code, LocaldflashError)(said)
 
 

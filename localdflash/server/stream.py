@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar
 from localdflash.server.address import Address
 from localdflash.server.exchange import BROKEN, CHUNK, CONNECT, DONE, Events, Exchange, broken
 from localdflash.server.refusals import json_object
+from localdflash.server.sockets import located
+from localdflash.system import unix_socket
 
 KEPT = 30.0  # seconds that an idle connection is used again; less than servers keep it
 LINGER = 0.2  # seconds that a server may take to end an answer after its last event
@@ -100,8 +102,9 @@ class Connection(Generic[Event]):
             with suppress(*BROKEN):
                 return await self._send(self._http, request(self._http))
         self.close()
-        self._reader, self._writer = await _open(self._address)
-        self._http = Exchange(self._address, tolerant=self._tolerant, stream=self._splitter.kind)
+        address = located(self._address)
+        self._reader, self._writer = await _open(address)
+        self._http = Exchange(address, tolerant=self._tolerant, stream=self._splitter.kind)
         return await self._send(self._http, request(self._http))
 
     async def _send(self, http: Exchange, request: bytes) -> tuple[Exchange, bytes]:
@@ -124,6 +127,6 @@ class Connection(Generic[Event]):
 
 async def _open(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if address.socket:
-        return await asyncio.open_unix_connection(address.socket)
+        return await unix_socket.opened(address.socket)
     async with asyncio.timeout(CONNECT):
         return await asyncio.open_connection(address.host, address.port, ssl=address.tls or None)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 PairRole = Literal["chat", "completion"]
+Others = Literal["wait", "refuse", "end"]  # what becomes of answers by a pair whose place another one needs
 ROLES: tuple[PairRole, ...] = ("chat", "completion")
 
 

@@ -1,7 +1,7 @@
 """The engine of the daemon: a loaded pair on a thread of its own, and answers as asynchronous streams.
 
-Everything but `stream` and `ready` may be called from any thread; those two belong to an event loop. A stream that is
-closed, or whose task is cancelled, stops its request within one step.
+What is `async` belongs to an event loop, all else may be called from any thread. A stream that is closed, or whose task
+is cancelled, stops its request within one step.
 """
 
 import asyncio
@@ -12,11 +12,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
 from localdflash.backend.options import Options
+from localdflash.backend.parts import PROGRAM, total
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
@@ -30,6 +31,7 @@ from localdflash.loading.load import LoadedPair
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, Spelling
 from localdflash.text.tokenizer import Tokenizer
 
+LOOK = 0.02  # seconds between two looks at whether requests are done
 SMALLEST_CACHE, LARGEST_CACHE = 256_000_000, 8_192_000_000  # bytes
 
 
@@ -43,7 +45,7 @@ class TextDelta:
 
 
 class PairWorker:
-    """Runs one pair at a time on its thread.
+    """Runs one pair on its thread, from `start` until it is retired or closed.
 
     `cache_bytes` is the budget of the prefix cache in memory (None: a share of what is free once the pair is loaded),
     `disk_bytes` of what it leaves to the next process, `queue` how many requests may wait. Engines that share `turns`
@@ -66,7 +68,11 @@ class PairWorker:
         self.doing = ""  # of a load: what takes long
         self._cache_bytes, self._disk_bytes, self._queue, self._observe = cache_bytes, disk_bytes, queue, observe
         self._turns = turns or Turns()
+        self.used = time.monotonic()  # when the last answer ended
+        self.taken = False  # whether its answers end for the sake of another pair
         self._loading: Future[LoadedPair] = Future()
+        self._gate: Future[None] = Future()  # done: requests may begin
+        self._gate.set_result(None)
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -75,11 +81,31 @@ class PairWorker:
         return type(self)(options, self._cache_bytes, self._queue, self._observe, self._disk_bytes, self._turns)
 
     @property
+    def called(self) -> str:
+        """What a line calls the pair: its id; of a path, or of a name on the hub, the file."""
+        return self.options.pair.rstrip("/").rpartition("/")[2]
+
+    @property
     def loaded(self) -> LoadedPair | None:
         """The pair, once it is loaded and until it is freed."""
         if not self._thread or not self._thread.is_alive():
             return None
         return self._loading.result() if self._loading.done() and not self._loading.exception() else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are requests."""
+        return self.scheduler is not None and self.scheduler.busy
+
+    @property
+    def answering(self) -> bool:
+        """Whether one of them is for an answer."""
+        return self.scheduler is not None and self.scheduler.answering
+
+    @property
+    def size(self) -> int:
+        """Bytes that the pair takes, on a GPU too, without the program; 0 where none is loaded."""
+        return total(self.loaded.memory() | {PROGRAM: 0}) if self.loaded else 0
 
     @property
     def error(self) -> BaseException | None:
@@ -136,29 +162,42 @@ class PairWorker:
 
     async def ready(self) -> LoadedPair:
         """The pair, after waiting for it; the error of a load that failed."""
+        await self.settled()
         return await asyncio.wrap_future(self._loading)
 
-    async def swap(self, options: Options) -> None:
-        """Load another pair, after the requests that are there; new ones wait. If that fails the old one is loaded."""
-        before = self.options
-        self._loading = _pending()
-        await asyncio.to_thread(self._stop, False)
-        self.scheduler = None  # it holds the old pair and its cache, whose memory the new pair needs
-        self.options = options
-        self._start_thread()
+    async def settled(self) -> None:
+        """Wait while it is decided whether the pair has to go."""
+        await asyncio.wrap_future(self._gate)
+
+    async def emptied(self, *, end: bool = False) -> None:
+        """Wait for the requests that are there, or end them; new ones wait for `stay` or `retire`.
+
+        If this is cancelled the pair stays.
+        """
+        self._gate, self.taken = _pending(), end
         try:
-            await self.ready()
-        except Exception:
-            self.options = before
-            self.start()
+            if end and self.scheduler:
+                self.scheduler.cancel_all()
+            while self.busy:
+                await asyncio.sleep(LOOK)
+        except BaseException:
+            self.stay()
             raise
+
+    def stay(self) -> None:
+        """Let new requests begin, as the pair does not have to go."""
+        self.taken = False
+        if not self._gate.done():
+            self._gate.set_result(None)
 
     async def retire(self) -> None:
         """Free the pair after the requests that are there; whoever comes later is told to ask again."""
         self._loading = _pending()
         self._loading.set_exception(EngineGone("this model was unloaded: ask again"))
         await asyncio.to_thread(self._stop, False)
-        self.scheduler = None
+        self.scheduler = None  # it holds the pair and its cache, whose memory another pair may need
+        if not self._gate.done():
+            self._gate.set_result(None)
 
     def cancel(self) -> None:
         """Cancel every request and take no more."""
@@ -192,9 +231,9 @@ class PairWorker:
 
         `seconds` bounds the time after the first step, 0 does not: the answer then ends with "length".
         """
-        loaded = await self.ready()
-        if not (scheduler := self.scheduler):
-            raise EngineGone("another model is being loaded: ask again")
+        loaded, scheduler = self.loaded, self.scheduler
+        if not (loaded and scheduler):
+            raise EngineGone("this model was unloaded: ask again")
         loop, deltas = asyncio.get_running_loop(), asyncio.Queue[TextDelta | BaseException | None]()
         text = AnswerText(spelling(loaded.tokenizer), request.ends, stops, ending)
         deadline = 0.0
@@ -228,6 +267,7 @@ class PairWorker:
             if delta:
                 raise delta
         finally:
+            self.used = time.monotonic()
             scheduler.cancel(job)
 
 
@@ -239,7 +279,7 @@ def _write_out(prefixes: PrefixCache, loaded: LoadedPair) -> None:
         print(f"localdflash: the prefix cache was not written: {told}", file=sys.stderr)  # noqa: T201
 
 
-def _pending() -> Future[LoadedPair]:
-    future: Future[LoadedPair] = Future()
+def _pending() -> "Future[Any]":
+    future: Future[Any] = Future()
     future.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it
     return future

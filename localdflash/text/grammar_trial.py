@@ -41,16 +41,15 @@ def _compile(grammar: str) -> str:
 
 
 def _limit_this_process() -> None:
-    if sys.platform == "win32":
-        return
-    import resource
+    if sys.platform != "win32":
+        import resource
 
-    for what, limit in (
-        (resource.RLIMIT_AS, MEMORY),
-        (resource.RLIMIT_CPU, SECONDS),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        resource.setrlimit(what, (limit, limit))
+        for what, limit in (
+            (resource.RLIMIT_AS, MEMORY),
+            (resource.RLIMIT_CPU, SECONDS),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            resource.setrlimit(what, (limit, limit))
 
 
 if __name__ == "__main__":

@@ -6,15 +6,14 @@ leads out of the root. FIFOs, sockets and devices are refused before a byte is r
 
 import os
 import stat
-from contextlib import suppress
+from contextlib import ExitStack
 from typing import NamedTuple
 
+from localdflash.system.open_folder import OpenFolder
 from localdflash.text.sanitize import sanitize
 
 LARGEST = 1_000_000  # bytes
 LONGEST_LINE = 5_000  # characters: what has longer ones was not written by hand
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Signature(NamedTuple):
@@ -51,24 +50,19 @@ def read_bytes(root: str, name: str) -> bytes | None:
     *folders, last = name.split("/")
     if not all(part not in {"", ".", ".."} for part in (*folders, last)):
         return None
-    opened: list[int] = []
     try:
-        opened.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        for folder in folders:
-            opened.append(os.open(folder, _FOLDER, dir_fd=opened[-1]))
-        opened.append(os.open(last, _FILE, dir_fd=opened[-1]))
-        found = os.fstat(opened[-1])
-        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
-            return None
-        with open(opened.pop(), "rb", buffering=0) as file:
+        with ExitStack() as opened:
+            here = opened.enter_context(OpenFolder(os.path.realpath(root)))
+            for folder in folders:
+                here = opened.enter_context(OpenFolder(folder, here))
+            file = opened.enter_context(open(here.open(last), "rb", buffering=0))
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
+                return None
             data = file.read(LARGEST + 1)
-        return data if data is not None and len(data) <= LARGEST else None
+            return data if data is not None and len(data) <= LARGEST else None
     except (OSError, ValueError):
         return None
-    finally:
-        for descriptor in opened:
-            with suppress(OSError):
-                os.close(descriptor)
 
 
 def is_minified(text: str) -> bool:

@@ -158,6 +158,7 @@ def _observer(listener: WatchListener) -> BaseObserver:
     else:  # noqa: RET505 - type checkers read one branch only
         from watchdog.observers import Observer
 
-        if issubclass(Observer, PollingObserver):
+        observer = Observer()
+        if isinstance(observer, PollingObserver):
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-        return Observer()
+        return observer

@@ -84,6 +84,22 @@ def test_what_was_given_up_is_said() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("free", "wanted", "fits"), [(2220, 0, True), (2219, 0, False), (1820, 4096, True), (1700, 4096, False)]
+)
+def test_a_roomy_pair_has_its_drafter_and_its_context_or_is_refused(free: int, wanted: int, fits: bool) -> None:
+    assert fit(Simple(), budget(free), wanted).context, "another one would do with less"
+    if fits:
+        assert fit(Simple(), budget(free), wanted, roomy=True).drafter == "8 bits"
+        return
+    with pytest.raises(OutOfMemory, match="of it as margin"):
+        fit(Simple(), budget(free), wanted, roomy=True)
+
+
+def test_more_context_than_is_roomy_is_not_insisted_on() -> None:
+    assert fit(Simple(trained=100_000), budget(2400), 0, roomy=True).context > 8192
+
+
 def test_a_context_that_was_asked_for_is_never_cut() -> None:
     with pytest.raises(OutOfMemory) as error:
         fit(Simple(), budget(1500), 8192)

@@ -26,15 +26,14 @@ class At:
     restarts = True
 
     def __init__(self, path: Path) -> None:
-        self.path, self.opened = path, 0
-        self.pairs: list[str] = []
+        self.path, self.opened, self.pair = path, 0, ""
 
     async def open(self, say: Callable[[str], None], look: Callable[[str], None]) -> Address:
         self.opened += 1
         return Address(self.path)
 
     def loaded(self, pair: str) -> None:
-        self.pairs.append(pair)
+        self.pair = pair
 
     async def close(self) -> None:
         pass
@@ -141,7 +140,12 @@ class Script:
         writer.close()
 
     def _told(self, target: str) -> Any:
-        return {"/ps?role=chat": self.about, "/v1/models": self.models, "/load": ABOUT | {"pair": "other"}}.get(target)
+        pairs = [{**self.about, "options": {"pair": self.about.get("pair")}}]
+        return {
+            "/ps?role=chat": {**self.about, "pairs": pairs},
+            "/v1/models": self.models,
+            "/load": ABOUT | {"pair": "other"},
+        }.get(target)
 
     async def _say(
         self, said: bytes | Sequence[bytes | asyncio.Event], reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -16,7 +16,6 @@ from localdflash.errors import (
     DeviceFailed,
     EngineGone,
     LocaldflashError,
-    ModelError,
     OutOfMemory,
     QueueFull,
     UsageError,
@@ -105,7 +104,7 @@ def test_what_draws_is_asked_with_a_seed(path: Path) -> None:
         assert asked["chat_template_kwargs"] == {"enable_thinking": False}
         assert greedy["chat_template_kwargs"] == {"enable_thinking": True}
         assert greedy["reasoning_format"] == "none"
-        of_every_request = {"messages", "temperature", "stream", "stream_options", "steps"}
+        of_every_request = {"model", "messages", "temperature", "stream", "stream_options", "steps"}
         of_ours = {"chat_template_kwargs", "reasoning_format", "max_tokens", "end_repeats"}
         assert {*greedy} == of_every_request | of_ours
 
@@ -204,16 +203,19 @@ def test_one_that_says_nothing_before_it_dies_is_an_error(path: Path) -> None:
     run(test())
 
 
-def test_an_engine_that_loads_other_models_is_looked_at_again(path: Path) -> None:
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("code", ["model_not_found", "model_not_loaded", "model_changed"])
+def test_a_model_that_is_no_longer_there_is_loaded_again(path: Path, code: str, begun: bool) -> None:
+    error = {"error": {"message": "it is not loaded", "code": code}}
+    refused = HEAD + text("a") + event(**error) + END if begun else plain(404, error)
+
     async def test() -> None:
-        said = HEAD + finish().replace(b"scripted", b"another!")
-        async with scripted(Script(answer("a"), said), path) as source, asking(source) as answerer:
-            before = await answerer.ready()
+        script = Script(answer("a"), refused, answer("ab"))
+        async with scripted(script, path) as source, asking(source) as answerer:
             await ask(answerer)
-            assert answerer.about is before
-            await ask(answerer)
-            assert answerer.about == before
-            assert answerer.about is not before
+            assert (await ask(answerer)).text == "ab"
+            assert script.others[-1] == ("/load", {"pair": "scripted", "role": "chat", "others": "refuse"})
+            assert [asked["model"] for asked in script.asked] == ["scripted", "scripted", "other"]
 
     run(test())
 
@@ -226,7 +228,6 @@ def test_an_engine_that_loads_other_models_is_looked_at_again(path: Path) -> Non
     [
         (400, "context_length_exceeded", ContextOverflow),
         (400, "invalid_value", UsageError),
-        (404, "model_not_found", ModelError),
         (503, "queue_full", QueueFull),
         (503, "out_of_memory", OutOfMemory),
         (500, "internal_error", LocaldflashError),

@@ -22,6 +22,7 @@ from tests.chat.asking import QUESTION, ask, asking
 from tests.support import daemons
 
 pytestmark = [
+    pytest.mark.transport,
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),
     pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),
 ]

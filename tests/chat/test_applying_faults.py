@@ -33,7 +33,7 @@ def _failing(code: int) -> Callable[..., NoReturn]:
     return fail
 
 
-@pytest.mark.parametrize("call", ["fsync", "rename", "fchmod", "open"])
+@pytest.mark.parametrize("call", ["fsync", "replace", "fchmod", "open"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT])
 def test_a_full_or_broken_disk(root: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
     journal = Journal(root)
@@ -121,7 +121,7 @@ def _swap(root: Path, name: str, outside: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["src/b.py", "a.txt", "src/new.py"])
-@pytest.mark.parametrize("call", ["fsync", "open", "rename", "link", "fchmod"])
+@pytest.mark.parametrize("call", ["fsync", "open", "replace", "link", "fchmod"])
 def test_a_link_that_appears_at_any_time_leads_nowhere(
     root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, name: str, call: str
 ) -> None:

@@ -4,16 +4,22 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from localdflash.backend.parts import gigabytes
 from localdflash.chat import models
 from localdflash.errors import LocaldflashError, ModelError
+from localdflash.pairs.pair import models_folder
 from localdflash.pairs.registry import load_registry
 from localdflash.server import spawn
+from localdflash.weights.gguf import read_header
+from tests.support.fake_hub import FakeHub, File, environment
 from tests.support.registry_entries import WAITING, register
 
 PLAN = {
@@ -38,10 +44,96 @@ def test_every_pair_of_the_registry_is_a_row(home: Path) -> None:
     rows = {row.id: row for row in asyncio.run(models.rows())}
     assert rows.keys() == load_registry().pairs.keys()
     assert rows["embedded"] == models.ModelRow(
-        "embedded", "Small Python code model that ships with the package", "1 GB", here=True, runs=True
+        "embedded", "Small Python code model that ships with the package", "1 GB", here=True
     )
     assert not rows["qwen3-4b"].here
-    assert not rows["waiting"].runs
+    assert rows["smollm2-135m"].download == "92.9 MB"
+    assert rows["waiting"].why_not == "no backend runs it yet"
+    reasons = [bool(row.why_not) for row in rows.values()]
+    assert reasons == sorted(reasons), "what cannot run here comes last"
+
+
+def test_what_the_header_of_a_file_tells(tiny_pair: Path) -> None:
+    path = str(tiny_pair / "target.gguf")
+    row = asyncio.run(models.described(path))
+    header = read_header(Path(path))
+    context = header.metadata[f"{header.architecture}.context_length"]
+    assert (row.id, row.here, row.why_not) == (path, True, "")
+    assert f"{context} tokens of context, {header.architecture} " in row.description
+    sizes = [file.stat().st_size for file in (tiny_pair / "target.gguf", tiny_pair / "drafter.gguf")]
+    assert row.description.startswith(f"{gigabytes(sum(sizes))} with its drafter, ")
+
+
+def test_no_such_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"none\.gguf: no such \.gguf file"):
+        asyncio.run(models.described(str(tmp_path / "none.gguf")))
+
+
+# Downloads
+
+NAME = "hf:o/t/target.gguf"
+
+
+@pytest.fixture
+def hub(tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with FakeHub() as running:
+        for name, value in environment(running, tmp_path).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        running.files["o/t/target.gguf"] = File((tiny_pair / "target.gguf").read_bytes())
+        yield running
+
+
+def test_a_name_on_the_hub_is_downloaded_and_told_of(hub: FakeHub) -> None:
+    told: list[models.PullProgress] = []
+    size = len(hub.files["o/t/target.gguf"].data)
+    assert asyncio.run(models.pull(NAME, told.append)) == NAME
+    assert (models_folder() / "o/t/target.gguf").stat().st_size == size
+    assert {(one.doing, one.name, one.total) for one in told} >= {("downloading", "o/t/target.gguf", size)}
+    assert [one.done for one in told if one.doing == "downloading"][-1] == size
+    hub.requests.clear()
+    assert asyncio.run(models.pull(NAME, told.append)) == NAME
+    assert hub.requests == [], "it is here"
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(LocaldflashError, match=r"^o/t/target\.gguf: cannot reach http://127\.0\.0\.1:9 \(.*\); check"):
+        asyncio.run(models.pull(NAME, lambda _: None))
+
+
+@pytest.mark.parametrize(("printed", "told"), [("print('no json')", "makes no sense"), ("", "printed nothing")])
+def test_a_download_that_makes_no_sense_is_one_line(monkeypatch: pytest.MonkeyPatch, printed: str, told: str) -> None:
+    instead(monkeypatch, printed)
+    with pytest.raises(LocaldflashError, match=told):
+        asyncio.run(models.pull(NAME, lambda _: None))
+
+
+def test_who_cancels_a_download_leaves_what_came(hub: FakeHub) -> None:
+    sent, going_on = threading.Event(), threading.Event()
+
+    def hold(count: int) -> None:
+        if count and None in hub.downloads("o/t/target.gguf"):  # of all of it, not of its head
+            sent.set()
+            going_on.wait(20)
+
+    hub.sent = hold
+
+    async def leave() -> None:
+        pulling = asyncio.create_task(models.pull(NAME, lambda _: None))
+        await asyncio.to_thread(sent.wait, 20)
+        pulling.cancel()
+        await asyncio.gather(pulling, return_exceptions=True)
+
+    try:
+        asyncio.run(leave())
+    finally:
+        going_on.set()
+    assert not (models_folder() / "o/t/target.gguf").exists()
+    pulls = [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
+    assert pulls == []
+    hub.sent = lambda _: None
+    assert asyncio.run(models.pull(NAME, lambda _: None)) == NAME
 
 
 def test_the_fit_of_a_pair_that_is_here() -> None:

@@ -63,7 +63,7 @@ def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
         await answerer.waits.wait()
         talk.stop()
         answer = await answering
-        assert (answer.text, answer.finish) == ("It ", "cancelled")
+        assert (answer.text, answer.finish, answer.numbers["model"]) == ("It ", "cancelled", "tiny")
         assert answerer.closed == 1
         assert not talk.answering
         assert talk.session is not None

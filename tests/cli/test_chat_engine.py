@@ -17,6 +17,7 @@ from localdflash.files import paths
 from localdflash.server import spawn
 from tests.support import daemons
 
+pytestmark = pytest.mark.transport
 SHARED = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
 SLOW_DAEMON = f"from localdflash.server import spawn; spawn.PROGRAM = {daemons.SLOW + daemons.PROGRAM!r};"
 QUESTION = ("-p", "Write a function that adds.", "--max-tokens", 40)
@@ -44,6 +45,7 @@ def test_the_engine_is_started_once_and_stays(short_home: Path, run: Callable[..
     told = [json.loads(run("chat", *QUESTION, "--threads", 1, "--json").out) for _ in range(2)]
     assert told[0]["answer"] == told[1]["answer"]
     assert told[0].keys() >= {"answer", "finish", "tokens", "steps", "tau", "accept_by_slot", "tokens_per_second"}
+    assert told[0]["model"] == "embedded"
     assert told[0]["steps"] + told[0]["accepted"] == told[0]["tokens"] <= 40
     assert len(daemons.daemons(short_home)) == 1
 

@@ -25,6 +25,7 @@ from localdflash.files import paths
 from localdflash.server.address import Address
 from localdflash.server.wanted import Wanted
 
+pytestmark = pytest.mark.transport
 SHARED = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
 
 

@@ -11,6 +11,8 @@ import pytest
 from tests.cli.conftest import CODE, FINISHES
 from tests.support import daemons
 
+pytestmark = pytest.mark.transport
+
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
 @pytest.mark.usefixtures("short_home")

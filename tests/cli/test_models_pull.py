@@ -76,6 +76,16 @@ def test_a_second_pull_asks_nobody(hub: FakeHub, run: Callable[..., Done]) -> No
     assert (again.code, again.out.count("already here, verified"), hub.requests) == (0, 3, [])
 
 
+def test_a_pull_that_a_program_follows(hub: FakeHub, run: Callable[..., Done]) -> None:
+    lines = [json.loads(line) for line in run("models", "pull", "mine", "--jsonl").out.splitlines()]
+    *steps, last = lines
+    assert last["pair"] == "mine"
+    assert len(last["files"]) == 3
+    fetched = [step for step in steps if step.get("doing") == "downloading"]
+    assert {step["name"] for step in fetched} == set(PULLED)
+    assert all(0 <= step["done"] <= step["total"] for step in fetched)
+
+
 def test_pull_as_json(hub: FakeHub, run: Callable[..., Done]) -> None:
     document = json.loads(run("models", "pull", "mine", "--json").out)
     assert document["pair"] == "mine"

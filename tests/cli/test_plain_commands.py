@@ -139,12 +139,12 @@ def test_copying(told: Told) -> None:
 
 def test_models(told: Told, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     async def rows() -> list[ModelRow]:
-        return [ModelRow("embedded", "Small", "1 GB", True, True), ModelRow("large", "Large", "9 GB", False, True)]
+        return [ModelRow("embedded", "Small", "1 GB", True), ModelRow("large", "Large", "9 GB", False, "too large")]
 
     monkeypatch.setattr(models, "rows", rows)
     text = told("/model", "/model large")
     assert "embedded" in text
-    assert "large: Large, 9 GB, not here" in text
+    assert "large: Large, 9 GB, not here, does not run here: too large" in text
     assert "is loaded:" in text
 
 

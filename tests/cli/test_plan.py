@@ -166,6 +166,7 @@ PAIR = {
     "backend": "llama.cpp",
     "context": 1024,
     "device": "CPU",
+    "gpu_check": "its check on this GPU failed (head: NaN)",
     "memory": {"target weights": 7_000_000, "program": 60_000_000},
     "predicted": {"target weights": 7_000_000, "drafter weights": 5_000_000},
     "since": 1_767_261_600.5,
@@ -187,8 +188,9 @@ def test_ps_prints_the_plan_beside_the_truth(run: Command, monkeypatch: pytest.M
     rows = {line[0]: [cell.strip() for cell in line[1:] if cell.strip()] for line in table}
     assert rows["target weights"] == ["7.0 MB", "7.0 MB"]
     assert (rows["drafter weights"], rows["program"]) == (["5.0 MB", "-"], ["-", "60.0 MB"])
-    assert "loaded    2026-01-01 " in done.out
-    assert "for       chat and completion" in done.out
+    assert "loaded     2026-01-01 " in done.out
+    assert "for        chat and completion" in done.out
+    assert "gpu check  its check on this GPU failed (head: NaN)" in done.out
     assert rows["total"] == ["12.0 MB", "67.0 MB"]
     assert json.loads(run("models", "ps", "--json").out) == STATE
     assert asked == ["/ps", "/ps"]

@@ -17,7 +17,7 @@ from localdflash.weights.low_rank import merge
 from tests.support import daemons
 from tests.support.smollm2 import FILE, needs_smollm2
 
-pytestmark = [pytest.mark.editors, pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)]
+pytestmark = [pytest.mark.transport, pytest.mark.editors, pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)]
 ADAPTER = PACKAGE / "smollm2" / "code.safetensors"
 SERVER = [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
 

@@ -12,6 +12,7 @@ from tests.lsp.test_server import inserted, run
 from tests.support import daemons
 
 pytestmark = [
+    pytest.mark.transport,
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),
     pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),
 ]

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
+from bench.support.instant_engine import serving
 from localdflash.errors import LocaldflashError
 from localdflash.files import paths
 from localdflash.lsp import completer as module
 from localdflash.lsp.completer import Completer
-from localdflash.server.sockets import prepare_folder
 from localdflash.server.wanted import Wanted
 from tests.lsp.desk import run, settled
 from tests.support import daemons
 
 pytestmark = [
+    pytest.mark.transport,
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),
     pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),
 ]
@@ -65,13 +66,12 @@ class Script:
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with daemons.short_home(monkeypatch):
-        prepare_folder(paths.engine_socket())
         yield
 
 
 @asynccontextmanager
 async def scripted(script: Script, client: "Client") -> AsyncIterator[None]:
-    async with await asyncio.start_unix_server(script.connected, paths.engine_socket()):
+    async with serving(script.connected, paths.engine_socket()):
         yield
         client.completer.close()
         await settled()
@@ -214,7 +214,7 @@ def test_who_asks_for_the_model_leaves_no_connection(home: None, monkeypatch: py
             left.set()
             writer.close()
 
-        async with await asyncio.start_unix_server(connected, paths.engine_socket()):
+        async with serving(connected, paths.engine_socket()):
             assert await Client(monkeypatch).completer.model() == "embedded"
             await asyncio.wait_for(left.wait(), 5)
 

@@ -10,7 +10,7 @@ from localdflash.errors import NoDevice
 from localdflash.machine.measurements import Measurement
 from localdflash.pairs.pair import PairEntry
 from localdflash.pairs.registry import load_registry
-from localdflash.plan.here import here
+from localdflash.plan.here import here, why_not
 from localdflash.plan.speed import bytes_per_token
 from localdflash.weights.gguf import read_header
 
@@ -39,6 +39,13 @@ def test_our_engine_where_it_is_else_llama_cpp(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("localdflash.plan.here.library.available", lambda: "no compiler")
     assert here(entry()).backend == "llama.cpp"
     assert here(replace(entry(), backends=("cpu",))).backend is None
+
+
+def test_why_a_pair_cannot_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_not(entry()) == ""
+    assert why_not(replace(entry(), backends=())) == "no backend runs it yet"
+    assert why_not(replace(entry(), backends=("cuda",))) == "only cuda can run it, which this machine has not"
+    assert why_not(replace(entry(), memory_gb=40.0)) == "needs 40.00 GB, this machine has 32.00 GB"
 
 
 def test_a_gpu_of_llama_cpp_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from localdflash.server import connections
-from localdflash.server.connections import Connection, OutOfDescriptors, allow_descriptors, waiting
+from localdflash.server.connections import Connection, OutOfDescriptors, waiting
 from localdflash.server.daemon import DaemonListener
 from localdflash.server.guard import Guard
 from tests.support import daemons
@@ -175,18 +175,6 @@ def test_where_descriptors_run_out_one_line_is_told() -> None:
     loop.close()
     assert len(made) == 1000
     assert said == ["no descriptor is left for a connection ([Errno 24] Too many): others were closed"]
-
-
-def test_the_process_may_have_as_many_descriptors_as_the_system_lets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_to = []
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: set_to.append(limits))
-    allow_descriptors()
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 2048))
-    allow_descriptors()
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (8192, 8192))
-    allow_descriptors()
-    assert set_to == [(4096, resource.RLIM_INFINITY), (2048, 2048)]
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process")

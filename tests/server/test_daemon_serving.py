@@ -16,10 +16,23 @@ import uvicorn
 
 from localdflash.errors import LocaldflashError, QueueFull
 from localdflash.files import paths
-from localdflash.server.sockets import peer_uid
-from tests.support.daemons import DROPPED_SOCKET, LONG, PROGRAM, SLOW, client, daemons, said, start, until
+from localdflash.system import unix_socket
+from tests.support.daemons import (
+    DROPPED_SOCKET,
+    LONG,
+    PROGRAM,
+    SLOW,
+    client,
+    connected,
+    daemons,
+    said,
+    start,
+    unix_only,
+    until,
+)
 
 pytestmark = [
+    pytest.mark.transport,
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
     pytest.mark.usefixtures("short_home"),
     pytest.mark.filterwarnings(DROPPED_SOCKET),
@@ -90,17 +103,17 @@ def test_a_connection_of_another_user_is_closed_unread(monkeypatch: pytest.Monke
     from localdflash.server import daemon
 
     ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert peer_uid(ours) == os.getuid()
     config = uvicorn.Config(lambda: None, log_config=None)
     for uid, aborted in ((os.getuid(), False), (os.getuid() + 1, True)):
-        monkeypatch.setattr(daemon, "peer_uid", lambda _, uid=uid: uid)
-        transport = Mock(**{"get_extra_info.return_value": None})
+        monkeypatch.setattr(unix_socket, "peer_uid", lambda _, uid=uid: uid)
+        transport = Mock(**{"get_extra_info.return_value": ours})
         state = uvicorn.server.ServerState()
-        protocol = daemon.PeerChecked(config, state, {}, _loop=Mock())
+        protocol = daemon.OwnConnection(config, state, {}, _loop=Mock())
         protocol.connection_made(transport)
         assert transport.abort.called is aborted
         assert bool(state.connections) is not aborted
+    ours.close()
+    theirs.close()
 
 
 def test_the_log_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +153,7 @@ def test_the_log_has_no_word_of_a_user() -> None:
                 talking.post("/v1/chat/completions", body)
             except LocaldflashError:
                 continue
-    with socket.socket(socket.AF_UNIX) as raw:
-        raw.connect(str(paths.engine_socket()))
+    with connected() as raw:
         raw.sendall(f"GET /{canary} {canary}\r\n\r\n".encode())
         raw.recv(1000)
     process.terminate()
@@ -186,6 +198,7 @@ def test_the_key_is_made_once() -> None:
     assert len(keys) == 1
 
 
+@unix_only
 def test_without_a_port_there_is_no_tcp_and_no_key() -> None:
     process = start()
     (found,) = daemons(Path(os.environ["LOCALDFLASH_HOME"]))

@@ -124,8 +124,8 @@ def test_both_roles_share_an_engine_that_both_name(make: Any, tiny: str) -> None
     assert client.post("/load", {"pair": "embedded", "role": "chat"}).status_code == 200
     assert pairs(client) == {"embedded": ["chat"], tiny: ["completion"]}
     assert client.post("/load", {"pair": tiny, "role": "chat"}).status_code == 200
-    assert pairs(client) == {tiny: ["chat", "completion"]}
-    assert len(engines.workers) == 1
+    assert pairs(client) == {tiny: ["chat", "completion"], "embedded": []}
+    assert engines.worker("chat") is engines.worker("completion")
     assert client.post("/load", {"pair": "embedded"}).status_code == 200, "for everything"
     assert pairs(client) == {"embedded": ["chat", "completion"]}
 
@@ -196,7 +196,7 @@ def test_a_pair_for_everything_that_cannot_fill_in_leaves_completions_theirs(
     _, client = make()
     monkeypatch.setattr("localdflash.server.engines.fills", lambda pair: pair == tiny)
     assert client.post("/load", {"pair": "embedded"}).status_code == 200
-    assert pairs(client) == {"embedded": ["chat"]}
+    assert pairs(client) == {"embedded": ["chat"], tiny: []}
     assert client.post("/complete", PLACE).status_code == 200
     assert pairs(client) == {"embedded": ["chat"], tiny: ["completion"]}
 
@@ -233,6 +233,24 @@ def test_what_is_there_is_not_loaded_again(make: Any, tiny: str, monkeypatch: py
     assert loaded == [tiny, "embedded"]
 
 
+def test_a_pair_that_would_be_cramped_takes_the_room_of_one_that_nobody_uses(
+    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client = make("chat")
+    tried: list[bool] = []
+
+    def load(options: Options) -> LoadedPair:
+        tried.append(options.roomy)
+        if options.roomy:
+            raise OutOfMemory("a context of 8192 tokens needs 9.00 GB")
+        return LoadedPair(options)
+
+    monkeypatch.setattr(LOADED, load)
+    assert client.post("/load", {"pair": "embedded", "role": "chat"}).status_code == 200
+    assert tried == [True, False]
+    assert pairs(client) == {"embedded": ["chat"]}
+
+
 def test_completions_go_on_while_a_chat_answers(make: Any) -> None:
     engines, client = make("completion", chat="embedded")
     assert client.post("/v1/chat/completions", HELLO).status_code == 200
@@ -265,11 +283,16 @@ def test_both_pairs_are_counted(make: Any) -> None:
         assert memory["program"] + own == pytest.approx(resident, rel=0.1), "no pair's memory counts as the program's"
 
 
-def test_an_engine_that_was_unloaded_holds_nothing(make: Any) -> None:
+def test_an_engine_that_nobody_uses_is_unloaded_and_holds_nothing(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engines, client = make()
     assert client.post("/load", {"pair": "embedded", "role": "chat"}).status_code == 200
     chat = weakref.ref(engines.worker("chat").loaded.pair)
     tiny = engines.worker("completion").options.pair
     assert client.post("/load", {"pair": tiny, "role": "chat"}).status_code == 200
+    asyncio.run(engines.free_unused())
+    assert set(pairs(client)) == {tiny, "embedded"}, "a chat may still name it"
+    monkeypatch.setattr("localdflash.server.engines.UNUSED", 0.0)
+    asyncio.run(engines.free_unused())
+    assert pairs(client) == {tiny: ["chat", "completion"]}
     gc.collect()
     assert chat() is None

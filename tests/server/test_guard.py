@@ -15,7 +15,13 @@ async def passed(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def status(*headers: tuple[bytes, bytes], path: str = "/v1/models", hosts: Any = LOOPBACK, method: str = "GET") -> int:
+def status(
+    *headers: tuple[bytes, bytes],
+    path: str = "/v1/models",
+    hosts: Any = LOOPBACK,
+    method: str = "GET",
+    own: bool = False,
+) -> int:
     sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:
@@ -25,7 +31,7 @@ def status(*headers: tuple[bytes, bytes], path: str = "/v1/models", hosts: Any =
         return {"type": "http.request", "body": b"", "more_body": False}
 
     scope = {"type": "http", "method": method, "path": path, "headers": list(headers), "query_string": b""}
-    asyncio.run(Guard(passed, key=KEY, hosts=hosts)(scope, receive, send))
+    asyncio.run(Guard(passed, key=KEY, hosts=hosts, own=own)(scope, receive, send))
     assert not any(name.lower().startswith(b"access-control") for name, _ in sent[0]["headers"])
     return int(sent[0]["status"])
 
@@ -160,6 +166,16 @@ def test_bearer_may_be_spelled_in_any_case() -> None:
 @pytest.mark.parametrize("path", ["/load", "/stop", "/listen"])
 def test_loading_stopping_and_opening_ports_are_for_the_unix_socket(path: str) -> None:
     assert status((b"host", b"localhost:4321"), AUTHORIZED, path=path, method="POST") == 403
+
+
+@pytest.mark.parametrize("path", ["/load", "/stop", "/health", "/ps", "/nope"])
+def test_with_the_key_of_the_users_own_programs_every_path_is_served_and_without_none(path: str) -> None:
+    host = (b"host", b"127.0.0.1:4321")
+    assert status(host, AUTHORIZED, path=path, own=True) == 200
+    assert status(host, path=path, own=True) == 401
+    assert status(host, (b"authorization", b"Bearer wrong"), path=path, own=True) == 401
+    assert status(host, AUTHORIZED, (b"origin", b"null"), path=path, own=True) == 403
+    assert status((b"host", b"evil.example"), AUTHORIZED, path=path, own=True) == 421
 
 
 def test_a_guard_needs_a_key() -> None:

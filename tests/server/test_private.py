@@ -18,6 +18,7 @@ from localdflash.server.wanted import Wanted
 from tests.support.daemons import DROPPED_SOCKET, daemons, until
 
 pytestmark = [
+    pytest.mark.transport,
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
     pytest.mark.filterwarnings(DROPPED_SOCKET),
 ]

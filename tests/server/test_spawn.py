@@ -33,6 +33,7 @@ from tests.support.daemons import (
 from tests.support.gguf_files import write_header
 
 pytestmark = [
+    pytest.mark.transport,
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
     pytest.mark.filterwarnings(DROPPED_SOCKET),
 ]
@@ -257,7 +258,7 @@ def test_each_role_gets_its_pair_and_leaves_the_other_alone(said: list[str], tin
     assert connect(Wanted(EMBEDDED, role="chat"), said.append).get("/ps?role=chat")["pair"] == tiny, "it was chosen"
     chosen = Wanted({**EMBEDDED, "context": 512}, given={"pair", "context"}, role="chat")
     assert connect(chosen, said.append).get("/ps?role=chat")["context"] == 512
-    assert said == ["The engine loads anew: context 512, pair embedded ..."]
+    assert said == ["The engine loads embedded: context 512 ..."]
     after = editor.get("/ps?role=completion")
     assert (after["pair"], after["context"], after["since"]) == ("embedded", 1024, before["since"])
 

@@ -1,6 +1,8 @@
 """Daemons for tests: a home whose socket's path is short enough, and nothing left of it afterwards."""
 
+import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,12 +14,28 @@ import psutil
 import pytest
 
 from bench.support.daemon import PROGRAM, client, is_ready, until
+from localdflash.files import paths
+from localdflash.server.address import Address
+from localdflash.server.sockets import located
+from localdflash.system import unix_socket
 
 __all__ = ["PROGRAM", "client", "is_ready", "until"]  # tests have them from here
 
+BY_TCP = os.environ.get(paths.TRANSPORT_VARIABLE) == "tcp"  # as `make test-all` has it once
+unix_only = pytest.mark.skipif(BY_TCP, reason="is about Unix sockets")
 SLOW = (
     "import time; from localdflash.engine.host_pair import HostPair;"
     "step = HostPair.step; HostPair.step = lambda *a: (time.sleep(0.05), step(*a))[1];"
+)
+ONE_PAIR = (  # a machine whose memory holds one pair
+    "import gc, weakref; from localdflash.server import worker; from localdflash.errors import OutOfMemory;"
+    "real, held = worker.LoadedPair, weakref.WeakSet()\n"
+    "def load(options):\n"
+    "    gc.collect()\n"
+    "    if held: raise OutOfMemory('a context of 1024 tokens needs 9.00 GB, 1.00 GB of memory are free')\n"
+    "    held.add(loaded := real(options))\n"
+    "    return loaded\n"
+    "worker.LoadedPair = load\n"
 )
 _GPU = (  # a machine with a GPU: what is loaded on it is on the processor, whose first model it is, under the watch
     "import os; from contextlib import ExitStack; from dataclasses import replace;"
@@ -77,6 +95,14 @@ def daemons(folder: Path) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def connected() -> socket.socket:
+    """A bare connection to the daemon."""
+    address = located(Address(paths.engine_socket()))
+    if address.socket:
+        return unix_socket.connected(address.socket, 5)
+    return socket.create_connection((address.host, address.port), 5)
 
 
 def begin(*arguments: str, program: str = PROGRAM) -> "subprocess.Popen[str]":

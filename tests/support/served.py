@@ -40,20 +40,30 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture(scope="session")
-def worker(metrics: Metrics) -> Iterator[PairWorker]:
-    """Drafts, whatever this machine is fast at."""
+def engine_set(metrics: Metrics) -> Iterator[Engines]:
+    """One engine, which drafts, whatever this machine is fast at; a test may have it loaded anew."""
     options = Options(threads=1, backend="llama.cpp", costs=drafting_pays)
-    worker = PairWorker(options, 64_000_000, 4, metrics.observe)
-    worker.start()
-    asyncio.run(worker.ready())
-    yield worker
-    worker.close()
+    engines = Engines(PairWorker(options, 64_000_000, 4, metrics.observe))
+    engines.start()
+    asyncio.run(engines.ready("chat"))
+    yield engines
+    engines.close()
+
+
+@pytest.fixture
+def worker(engine_set: Engines) -> PairWorker:
+    """The engine as it is now."""
+    worker = engine_set.worker("chat")
+    assert worker
+    return worker
 
 
 @pytest.fixture(scope="session")
-def app(worker: PairWorker, metrics: Metrics) -> Starlette:
+def app(engine_set: Engines, metrics: Metrics) -> Starlette:
     """Its words are healed from the first request on, however busy the machine is."""
-    made = create_app(Engines(worker), metrics)
+    made = create_app(engine_set, metrics)
+    worker = engine_set.worker("chat")
+    assert worker
     loaded = worker.loaded
     assert loaded
     made.state.shared.filler(loaded)._spellings.result()
@@ -123,7 +133,14 @@ class Live:
     socket: Path
     port: int
     key: str
-    worker: PairWorker
+    engines: Engines
+
+    @property
+    def worker(self) -> PairWorker:
+        """The engine as it is now."""
+        worker = self.engines.worker("chat")
+        assert worker
+        return worker
 
     def client(self) -> httpx2.Client:
         transport = httpx2.HTTPTransport(uds=str(self.socket))
@@ -146,7 +163,7 @@ class Live:
 
 
 @pytest.fixture(scope="session")
-def live(app: Starlette, worker: PairWorker) -> Iterator[Live]:
+def live(app: Starlette, engine_set: Engines) -> Iterator[Live]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         unix = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -156,7 +173,7 @@ def live(app: Starlette, worker: PairWorker) -> Iterator[Live]:
         port = tcp.getsockname()[1]
         stack.enter_context(serving(app, unix))
         stack.enter_context(serving(Guard(app, key=KEY), tcp))
-        yield Live(folder / "s", port, KEY, worker)
+        yield Live(folder / "s", port, KEY, engine_set)
 
 
 @pytest.fixture(scope="session")

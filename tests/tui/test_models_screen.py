@@ -1,50 +1,77 @@
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 
-from localdflash.chat.models import ModelRow
+from localdflash.chat.models import ModelRow, PullProgress
 from localdflash.errors import LocaldflashError
 from localdflash.tui.screens import models
-from localdflash.tui.screens.dialog import Choices
-from localdflash.tui.screens.models import ModelPicker
+from localdflash.tui.screens.dialog import Choices, Field
+from localdflash.tui.screens.models import Meter, ModelPicker
 from tests.tui.stage import Script, Stage, play, shown, wait_until
 
 ROWS = [
-    ModelRow("embedded", "Small Python code model", "1 GB", here=True, runs=True),
-    ModelRow("qwen3-4b", "Qwen3 4B, dense", "6 GB", here=False, runs=True),
-    ModelRow("qwen3-8b", "Qwen3 8B, dense", "10 GB", here=True, runs=True),
-    ModelRow("gpt-oss-20b", "gpt-oss 20B", "", here=False, runs=False),
+    ModelRow("embedded", "Small Python code model", "1 GB", here=True),
+    ModelRow("qwen3-4b", "Qwen3 4B, dense", "6 GB", here=False, download="2.50 GB"),
+    ModelRow("qwen3-8b", "Qwen3 8B, dense", "10 GB", here=True),
+    ModelRow("gpt-oss-20b", "gpt-oss 20B", "", here=False, why_not="needs 16 GB, this machine has 8 GB"),
 ]
 FITS = {"embedded": ["Fits on llama.cpp"], "qwen3-4b": ["Does not fit", "take a smaller one"], "qwen3-8b": ["Fits"]}
+NAME = "hf:a/b/c.gguf"
 
 
 class Source:
-    def __init__(self, rows: Sequence[ModelRow] = ROWS) -> None:
-        self.given = rows
+    """`pulls` are the steps of a download: how far it is, an error, or None to wait for ever."""
+
+    def __init__(self, rows: Sequence[ModelRow] = ROWS, *pulls: PullProgress | LocaldflashError | None) -> None:
+        self.given, self.pulls = rows, pulls
         self.asked: list[str] = []
+        self.described: list[str] = []
+        self.pulled: list[str] = []
+        self.stopped = 0
 
     async def rows(self) -> Sequence[ModelRow]:
         return self.given
 
     async def fit(self, name: str) -> Sequence[str]:
         self.asked.append(name)
-        return FITS[name]
+        return FITS.get(name, ["Fits somewhere"])
+
+    async def describe(self, name: str) -> ModelRow:
+        self.described.append(name)
+        here = not name.startswith("hf:")
+        return ModelRow(name, "271.06 MB, 8192 tokens of context, llama Q8_0", "", here)
+
+    async def pull(self, name: str, show: Callable[[PullProgress], None]) -> str:
+        self.pulled.append(name)
+        try:
+            for one in self.pulls:
+                if isinstance(one, Exception):
+                    raise one
+                if one is None:
+                    await asyncio.Event().wait()
+                else:
+                    show(one)
+        except asyncio.CancelledError:
+            self.stopped += 1
+            raise
+        return name
 
 
 @pytest.fixture(autouse=True)
 def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "REST", 0.0)
+    monkeypatch.setattr(models, "TYPED", 0.0)
 
 
 def picking(
     script: Script, source: Source | None = None, current: str = "", size: tuple[int, int] = (100, 30)
 ) -> list[Any]:
     source = source or Source()
-    app = Stage(screen=lambda: ModelPicker(source.rows, source.fit, current))
+    app = Stage(screen=lambda: ModelPicker(source.rows, source.fit, source.describe, source.pull, current))
     asyncio.run(play(app, script, size))
     return app.results
 
@@ -61,10 +88,10 @@ def test_every_row_says_whether_it_is_here_and_what_it_needs() -> None:
     async def script(pilot: Pilot[Any]) -> None:
         text = shown(pilot.app)
         for said in (
-            "on this machine · about 1 GB · Small Python code model",
-            "not downloaded · about 6 GB",
-            "loaded now · about 10 GB",
-            "no backend runs it yet · gpt-oss 20B",
+            "on this machine · about 1 GB of memory · Small Python code model",
+            "not downloaded, 2.50 GB · about 6 GB of memory",
+            "loaded now · about 10 GB of memory",
+            "needs 16 GB, this machine has 8 GB · gpt-oss 20B",
         ):
             assert said in text
 
@@ -77,11 +104,11 @@ def test_every_row_says_whether_it_is_here_and_what_it_needs() -> None:
         (["enter"], ["embedded"]),
         (["down", "down", "enter"], ["qwen3-8b"]),
         ([*"8B", "enter"], ["qwen3-8b"]),
-        (["down", "enter"], []),
+        (["down", "enter"], ["qwen3-4b"]),
         (["pagedown", "enter"], []),
         ([*"zzz", "enter"], []),
         (["escape"], [None]),
-        ([*"hf:a/b/c.gguf", "enter"], ["hf:a/b/c.gguf"]),
+        ([*NAME, "enter"], [NAME]),
     ],
 )
 def test_keys(keys: list[str], result: list[str | None]) -> None:
@@ -108,7 +135,7 @@ def test_the_fit_of_a_row_is_shown_and_asked_for_once() -> None:
         await wait_until(pilot, lambda: "Fits on llama.cpp" in shown(app))
         await pilot.press("down")
         await wait_until(pilot, lambda: "take a smaller one" in shown(app))
-        assert "localdflash models pull qwen3-4b" in shown(app)
+        assert "Not downloaded: 2.50 GB. Enter downloads it, then loads it." in shown(app)
         assert "Fits on llama.cpp" not in shown(app)
         await pilot.press("up")
         await wait_until(pilot, lambda: "Fits on llama.cpp" in shown(app))
@@ -129,23 +156,120 @@ def test_rows_that_are_passed_by_are_not_asked_about(monkeypatch: pytest.MonkeyP
     assert source.asked == ["qwen3-8b"]
 
 
-def test_one_that_is_not_here_says_how_to_get_it() -> None:
-    async def script(pilot: Pilot[Any]) -> None:
-        await pilot.press("down", "enter")
-        await wait_until(pilot, lambda: "Run this in another terminal" in shown(pilot.app))
-        assert "localdflash models pull qwen3-4b" in shown(pilot.app)
-
-    assert picking(script) == []
-
-
-def test_one_that_nothing_runs_is_not_asked_about() -> None:
+def test_one_that_cannot_run_here_says_why_and_is_not_fetched() -> None:
     source = Source(ROWS[3:])
 
     async def script(pilot: Pilot[Any]) -> None:
-        await wait_until(pilot, lambda: "No backend of localdflash runs gpt-oss-20b yet" in shown(pilot.app))
+        why = "gpt-oss-20b cannot run here: needs 16 GB, this machine has 8 GB"
+        await wait_until(pilot, lambda: why in shown(pilot.app))
+        await pilot.press("enter")
+        await pilot.pause()
+        assert why in shown(pilot.app)
+
+    assert picking(script, source) == []
+    assert not source.asked
+    assert not source.pulled
+
+
+# Downloads
+
+HALF = PullProgress("downloading", "o/t/big.gguf", 1_250_000_000, 2_500_000_000)
+
+
+def test_how_far_a_download_is_and_esc_stops_it_alone() -> None:
+    source = Source(ROWS, HALF, None)
+
+    async def script(pilot: Pilot[Any]) -> None:
+        await pilot.press("down", "enter")
+        await wait_until(pilot, lambda: "Downloading big.gguf" in shown(pilot.app))
+        assert "50 % · 1.25 GB of 2.50 GB" in shown(pilot.app)
+        assert "Esc stops; what came is kept" in shown(pilot.app)
+        await pilot.press("down", "x", "enter")
+        await pilot.click(Choices, offset=(3, 0))
+        await pilot.pause()
+        assert "Downloading big.gguf" in shown(pilot.app)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "Stopped: what came is kept" in shown(pilot.app))
+        assert "Esc closes" in shown(pilot.app)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: len(source.pulled) == 2)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: source.stopped == 2)
+        await pilot.press("up", "enter")
+        await pilot.pause()
+
+    assert picking(script, source) == ["embedded"]
+    assert source.pulled == ["qwen3-4b"] * 2
+
+
+def test_a_download_that_fails_is_one_line_and_loses_nothing() -> None:
+    source = Source(ROWS, LocaldflashError("cannot reach https://huggingface.co (ConnectError); check the network"))
+
+    async def script(pilot: Pilot[Any]) -> None:
+        await pilot.press(*NAME, "enter")
+        await wait_until(pilot, lambda: "cannot reach https://huggingface.co" in shown(pilot.app))
+        assert pilot.app.screen.query_one(Field).value == NAME
+        await pilot.press("x")
+        assert pilot.app.screen.query_one(Field).value == NAME + "x"
+
+    assert picking(script, source) == []
+
+
+def test_who_leaves_ends_the_download() -> None:
+    source = Source(ROWS, HALF, None)
+
+    async def script(pilot: Pilot[Any]) -> None:
+        await pilot.press("down", "enter")
+        await wait_until(pilot, lambda: "Downloading" in shown(pilot.app))
 
     picking(script, source)
-    assert not source.asked
+    assert source.stopped == 1
+
+
+def test_the_meter_tells_rate_and_rest_of_each_stretch() -> None:
+    said: list[tuple[str, ...]] = []
+    now = 0.0
+    meter = Meter(lambda *lines: said.append(lines), lambda: now)
+    meter.move(PullProgress("downloading", "o/t/big.gguf", 600_000_000, 1_000_000_000))
+    now = 10.0
+    meter.move(PullProgress("downloading", "o/t/big.gguf", 700_000_000, 1_000_000_000))
+    meter.move(PullProgress("checking", "o/t/big.gguf", 0, 1_000_000_000))
+    assert [lines[0] for lines in said] == ["Downloading big.gguf", "Downloading big.gguf", "Checking big.gguf"]
+    assert said[0][1].endswith("60 % · 600.0 MB of 1.00 GB")
+    assert said[1][1].endswith("70 % · 700.0 MB of 1.00 GB · 10.0 MB/s · 30 s left")
+    assert said[2][1].endswith("0 % · 0.0 MB of 1.00 GB")
+
+
+# What is typed
+
+
+def test_a_path_that_is_typed_shows_what_the_file_is(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").touch()
+    source = Source()
+
+    async def script(pilot: Pilot[Any]) -> None:
+        pilot.app.screen.query_one(Field).value = str(tmp_path / "m.gguf")
+        await wait_until(pilot, lambda: "271.06 MB, 8192 tokens of context, llama Q8_0" in shown(pilot.app))
+        await wait_until(pilot, lambda: "Fits somewhere" in shown(pilot.app))
+        assert "Qwen3" not in shown(pilot.app)
+        await pilot.press("enter")
+        await pilot.pause()
+
+    assert picking(script, source) == [str(tmp_path / "m.gguf")]
+    assert source.described == [str(tmp_path / "m.gguf")]
+
+
+def test_a_name_on_the_hub_shows_what_it_is_before_it_is_fetched() -> None:
+    source = Source(ROWS, HALF)
+
+    async def script(pilot: Pilot[Any]) -> None:
+        pilot.app.screen.query_one(Field).value = NAME
+        await wait_until(pilot, lambda: "not downloaded · 271.06 MB" in shown(pilot.app))
+        await pilot.press("enter")
+        await pilot.pause()
+
+    assert picking(script, source) == [NAME]
+    assert source.pulled == [NAME]
 
 
 def test_a_file_is_taken_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """How each dialog and panel looks, at three widths and in two themes. To take the pictures anew: --snapshot-update."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from textual.widgets import Input, TextArea
 
 from localdflash.chat.compare import ComparedWay, Comparison
 from localdflash.chat.listing import SessionInfo
-from localdflash.chat.models import ModelRow
+from localdflash.chat.models import ModelRow, PullProgress
 from localdflash.tui.screens import models
 from localdflash.tui.screens.chats import ChatPicker
 from localdflash.tui.screens.compare import CompareScreen
@@ -55,14 +56,24 @@ async def _chats(words: str) -> Sequence[SessionInfo]:
 
 async def _models() -> Sequence[ModelRow]:
     return [
-        ModelRow("embedded", "Small Python code model that ships with the package", "1 GB", here=True, runs=True),
-        ModelRow("qwen3-4b", "Qwen3 4B, dense, for 8 GB", "6 GB", here=False, runs=True),
-        ModelRow("gpt-oss-20b", "gpt-oss 20B, 3.6B active, for 16 GB", "16 GB", here=False, runs=False),
+        ModelRow("embedded", "Small Python code model that ships with the package", "1 GB", here=True),
+        ModelRow("qwen3-4b", "Qwen3 4B, dense, for 8 GB", "6 GB", here=False, download="2.50 GB"),
+        ModelRow("gpt-oss-20b", "gpt-oss 20B", "16 GB", here=False, why_not="needs 16.00 GB, this machine has 8.00 GB"),
     ]
 
 
 async def _fit(_: str) -> Sequence[str]:
     return ["Fits on llama.cpp: 509.1 MB with a margin, 24.48 GB of memory are free", "Context: 1024 of 1024 tokens"]
+
+
+async def _described(name: str) -> ModelRow:
+    return ModelRow(name, "271.06 MB, 8192 tokens of context, llama Q8_0", "", here=False)
+
+
+async def _pull(name: str, show: Callable[[PullProgress], None]) -> str:
+    show(PullProgress("downloading", "Qwen/Qwen3-4B-GGUF/Qwen3-4B-Q4_K_M.gguf", 1_210_000_000, 2_500_000_000))
+    await asyncio.Event().wait()
+    return name
 
 
 def _compared() -> CompareScreen:
@@ -76,7 +87,7 @@ ROLES = {"coder": "You write code.\nShort code, in the style of what you are sho
 SCREENS: dict[str, Callable[[], Screen[Any]]] = {
     "chats": lambda: ChatPicker(_chats, now=lambda: NOW),
     "chats-none": lambda: ChatPicker(_chats, "zebra", now=lambda: NOW),
-    "models": lambda: ModelPicker(_models, _fit, "embedded"),
+    "models": lambda: ModelPicker(_models, _fit, _described, _pull, "embedded"),
     "roles": lambda: RolePicker(ROLES),
     "help": HelpScreen,
     "compare": _compared,
@@ -144,6 +155,16 @@ def test_a_chat_that_is_named(snap_compare: Any) -> None:
 
 def test_help_that_is_searched(snap_compare: Any) -> None:
     _picture(snap_compare, Stage(screen=SCREENS["help"]), 80, *"copy")
+
+
+@pytest.mark.parametrize(("width", "theme"), LOOKS)
+def test_a_model_that_is_downloaded(snap_compare: Any, width: int, theme: str) -> None:
+    async def run(pilot: Pilot[Any]) -> None:
+        await _still(pilot)
+        await pilot.press("down", "enter")
+        await pilot.pause(0.1)
+
+    assert snap_compare(Stage(screen=SCREENS["models"], theme=theme), terminal_size=(width, HEIGHT), run_before=run)
 
 
 @pytest.mark.parametrize("name", SCREENS)

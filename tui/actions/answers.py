@@ -38,7 +38,6 @@ class AnswerActions(OutsideActions):
     _unedited: _Unedited | None = None
     _reader: Worker[None] | None = None
     _reading = ""  # what the engine reads ahead
-    _summing: "asyncio.Task[str] | None" = None
 
     @on(Prompt.Changed)
     def _typed(self) -> None:
@@ -208,17 +207,13 @@ class AnswerActions(OutsideActions):
             reserve = about.context // RESERVED + about.context // SHARE
             fit = await plan_fit(talk.answerer, sent, system=before, settings=settings, reserve=reserve)
             oldest = sent[: fit.dropped]
-            self._summing = asyncio.create_task(summarise(talk.answerer, oldest, system=before, settings=settings))
-            text = await self._summing
+            text = await self.until_esc(summarise(talk.answerer, oldest, system=before, settings=settings))
         except LocaldflashError as error:
             return str(error)
-        except asyncio.CancelledError:
-            if (task := asyncio.current_task()) and task.cancelling():
-                raise
-            return "not sent"
         finally:
             self.arrivals -= 1
-            self._summing = None
+        if text is None:
+            return "not sent"
         title = f"Sent instead of the oldest {talk.left_out + fit.dropped} messages"
         taken = await self.push_screen_wait(AskText(title, text, lines=10, by_itself=True))
         if not taken or not taken.strip():
@@ -242,8 +237,8 @@ class AnswerActions(OutsideActions):
 
     def action_stop(self) -> None:
         """Stop the answer; while a message is being edited, give up the edit instead."""
-        if self._summing:
-            self._summing.cancel()
+        if self.ends_with_esc:
+            self.ends_with_esc.cancel()
         elif not (self.end_outside() or self._leave_unedited()):
             self.talk.stop()
 

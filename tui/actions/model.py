@@ -6,8 +6,10 @@ from dataclasses import asdict
 from textual import work
 
 from localdflash.chat.settings import AUTO
-from localdflash.errors import UsageError
+from localdflash.errors import ModelBusy, UsageError
+from localdflash.server.wanted import Others
 from localdflash.tui.base import Base, told
+from localdflash.tui.captions import model_name
 
 
 class ModelActions(Base):
@@ -24,16 +26,35 @@ class ModelActions(Base):
         if self.start.server and not name:  # what fits on this machine says nothing of another one
             self.say(f"{self.start.server} answers{f' as {about.pair}' if about else ''}; /model ID asks for another")
             return
-        chosen = name or await self.asked(ModelPicker(models.rows, models.fit, about.pair if about else ""))
+        current = about.pair if about else ""
+        picker = ModelPicker(models.rows, models.fit, models.described, models.pull, current)
+        chosen = name or await self.asked(picker)
         if not chosen:
             return
         await self.talk.settled()
         self.say(f"loading {chosen} …")
-        about = await self.talk.answerer.load(chosen)
+        if not (about := await self.until_esc(self.talk.answerer.load(chosen))):
+            self.say(f"{chosen} is not loaded")
+            return
         said = (f"{about.pair} is loaded: {about.context} tokens of context", about.rows, about.notice)
         self.say("; ".join(filter(None, said)))
         self.refresh_status()
         self.count_used()
+
+    async def ask_when_busy(self, pair: str, busy: ModelBusy) -> Others:
+        """See `Answerer.when_busy`."""
+        from localdflash.tui.screens.confirm import Option, Question
+
+        called = model_name(pair)
+        lines = [f"{called} does not fit into memory beside it."]
+        options = Option("w", "Wait"), Option("s", "Switch now, end that answer"), Option("n", "Cancel")
+        match await self.asked(Question(f"{busy}", lines, *options)):
+            case "w":
+                self.say(f"{called} is loaded when that answer is done; Esc ends the waiting")
+                return "wait"
+            case "s":
+                return "end"
+        raise busy
 
     @work
     @told

@@ -1,10 +1,12 @@
-"""Choose another model: which ones there are, whether they are downloaded, and whether they would fit.
+"""Choose another model: which ones there are, whether they are here, and whether they would fit; and download one.
 
-Rows and fits come from callables that may be slow: the list appears when it is ready, and a fit is asked for, once,
-when the highlight rests on a row. The result is an id, a path or an hf: name.
+Rows, fits and downloads come from callables that may be slow: the list appears when it is ready, and a fit is asked
+for, once, when the highlight rests on a row. A path or an hf: name that is typed becomes a row of its own. The result
+is the id or the path of a model that is on this machine.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -19,15 +21,25 @@ from localdflash.tui.screens.dialog import Choices, Dialog, Field, one_line, two
 from localdflash.weights.gguf import is_gguf
 
 if TYPE_CHECKING:
-    from localdflash.chat.models import ModelRow
+    from localdflash.chat.models import ModelRow, PullProgress
 
 Rows = Callable[[], Awaitable[Sequence["ModelRow"]]]
 Fit = Callable[[str], Awaitable[Sequence[str]]]
+Describe = Callable[[str], Awaitable["ModelRow"]]
+Pull = Callable[[str, Callable[["PullProgress"], None]], Awaitable[str]]
 REST = 0.2  # seconds on a row before its fit is asked for
+TYPED = 0.4  # seconds without a key before what was typed is looked up
+TOLD = 0.01  # share of a download after which its speed is told
+HUB = "hf:"
+KEYS = "Enter loads it, and downloads it before if it is not here   Esc closes"
+KEYS_OF_PULL = "Esc stops; what came is kept, and the next one goes on from there"
 
 
 class ModelPicker(Dialog[str]):
-    """The list of models under a field that narrows it, or takes the path of a file."""
+    """The list of models under a field that narrows it, or takes the path of a file or an hf: name.
+
+    `rows` lists them, `fit` says whether one fits, `describe` what a path or a name is, `pull` downloads.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "move(1)", show=False),
@@ -44,18 +56,19 @@ class ModelPicker(Dialog[str]):
     }
     """
 
-    def __init__(self, rows: Rows, fit: Fit, current: str = "") -> None:
-        super().__init__("Models", "Enter loads it   Esc closes")
-        self._rows = rows
-        self._ask_fit = fit
+    def __init__(self, rows: Rows, fit: Fit, describe: Describe, pull: Pull, current: str = "") -> None:
+        super().__init__("Models", KEYS)
+        self._rows, self._ask_fit, self._describe, self._pull = rows, fit, describe, pull
         self._current = current
         self._all: Sequence[ModelRow] = ()
         self._shown: Sequence[ModelRow] = ()
         self._fits: dict[str, Sequence[str]] = {}
+        self._pulling: asyncio.Task[str] | None = None
 
     def body(self) -> Iterable[Widget]:
         """The field, the list, and what is known of the highlighted model."""
-        yield Field(placeholder="Part of a name, or the path of a .gguf file")
+        about = "Part of a name, the path of a .gguf file, or hf:owner/name"
+        yield Field(placeholder=about, select_on_focus=False)  # what is typed stays after a download
         yield Choices()
         yield Static("Looking for models…", id="fit", markup=False)
 
@@ -81,25 +94,50 @@ class ModelPicker(Dialog[str]):
 
     @on(Input.Changed)
     def _narrow(self) -> None:
-        """Show the models that match what was typed, unless that is a file's name."""
-        typed = self._typed.lower()
-        all_of_them = _is_file_name(typed)
-        self._shown = [row for row in self._all if all_of_them or typed in f"{row.id} {row.description}".lower()]
+        """Show the models that match what was typed; of a file's name or one on the hub, what it is."""
+        self.workers.cancel_group(self, "typed")
+        typed = self._typed
+        if _is_elsewhere(typed):
+            self._show([])
+            self._look_up(typed)
+            return
+        self._show([row for row in self._all if typed.lower() in f"{row.id} {row.description}".lower()])
+        if self._all and not self._shown:
+            self._say(f"No model is called that: {typed}")
+
+    def _show(self, rows: "Sequence[ModelRow]") -> None:
+        self._shown = rows
         choices = self.query_one(Choices)
         choices.clear_options()
-        choices.add_options(two_rows(row.id, self._known(row)) for row in self._shown)
-        choices.highlighted = 0 if self._shown else None
-        if self._all and not self._shown:
-            self._say(f"No model is called that: {self._typed}")
+        choices.add_options(two_rows(_title(row), self._known(row)) for row in rows)
+        choices.highlighted = 0 if rows else None
+
+    @work(exclusive=True, group="typed")
+    async def _look_up(self, typed: str) -> None:
+        """Show what a path or a name on the hub is."""
+        if not typed.startswith(HUB) and not _path(typed).is_file():
+            self._say(f"There is no file at {_path(typed)}")
+            return
+        self._say(f"Looking at {typed} …")
+        await asyncio.sleep(TYPED)
+        try:
+            row = await self._describe(_spec(typed))
+        except LocaldflashError as error:
+            self._say(str(error))
+            return
+        if self.is_attached and self._typed == typed:
+            self._show([row])
 
     @property
     def _typed(self) -> str:
         return self.query_one(Field).value.strip()
 
     def _known(self, row: "ModelRow") -> str:
-        here = "on this machine" if row.here else "not downloaded"
-        state = "loaded now" if row.id == self._current else here if row.runs else "no backend runs it yet"
-        return " · ".join(part for part in (state, row.memory and f"about {row.memory}", row.description) if part)
+        here = "on this machine" if row.here else f"not downloaded{row.download and f', {row.download}'}"
+        state = "loaded now" if row.id == self._current else here
+        needs = row.memory and f"about {row.memory} of memory"
+        about = (row.why_not, row.description) if row.why_not else (state, needs, row.description)
+        return " · ".join(filter(None, about))
 
     @on(OptionList.OptionHighlighted)
     def _rests_on(self) -> None:
@@ -113,8 +151,8 @@ class ModelPicker(Dialog[str]):
 
     @work(exclusive=True, group="fit")
     async def _find_fit(self, row: "ModelRow") -> None:
-        if not row.runs:
-            self._say(_not_yet(row))
+        if row.why_not:
+            self._say(_refused(row))
             return
         if row.id not in self._fits:
             self._say(_how_to_get(row), "Does it fit? …")
@@ -123,55 +161,140 @@ class ModelPicker(Dialog[str]):
                 self._fits[row.id] = await self._ask_fit(row.id)
             except LocaldflashError as error:
                 self._fits[row.id] = [str(error)]
-        if self.is_attached and row == self._highlighted:
+        if self.is_attached and row == self._highlighted and not self._pulling:
             self._say(_how_to_get(row), *self._fits[row.id])
 
     def action_move(self, rows: int) -> None:
         """Move the highlight while the field has the focus."""
-        self.query_one(Choices).move(rows)
+        if not self._pulling:
+            self.query_one(Choices).move(rows)
+
+    def action_close(self) -> None:
+        """Stop the download, if there is one; otherwise close without a change."""
+        if self._pulling:
+            self._pulling.cancel()
+        else:
+            super().action_close()
 
     @on(Input.Submitted)
     def _entered(self) -> None:
-        if self._typed.startswith("hf:"):
-            self.dismiss(self._typed)
-        elif _is_file_name(self._typed):
-            self._take_file(Path(self._typed).expanduser().absolute())
-        else:
+        if self._highlighted:
             self._take(self._highlighted)
+        elif self._typed.startswith(HUB):
+            self._fetch(self._typed)
+        elif _is_elsewhere(self._typed) and _path(self._typed).is_file():
+            self.dismiss(_spec(self._typed))  # before it was looked at
 
     @on(OptionList.OptionSelected)
     def _clicked(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self._take(self._shown[event.option_index])
 
-    def _take_file(self, path: Path) -> None:
-        if path.is_file():
-            self.dismiss(str(path))
-        else:
-            self._say(f"There is no file at {path}")
-
     def _take(self, row: "ModelRow | None") -> None:
         if row is None:
             return
-        if not row.runs:
-            self._say(_not_yet(row))
-        elif not row.here:
-            self._say(_how_to_get(row), "Run this in another terminal, then choose the model here.")
-        else:
+        if row.why_not:
+            self._say(_refused(row))
+        elif row.here:
             self.dismiss(row.id)
+        else:
+            self._fetch(row.id)
+
+    @work(group="pull")
+    async def _fetch(self, name: str) -> None:
+        """Download a model and take it; what goes wrong is one line, and everything else stays as it was."""
+        if self._pulling:
+            return
+        self.workers.cancel_group(self, "fit")
+        self._say(f"Asking for {name} …")
+        self._change_keys(KEYS_OF_PULL, typing=False)
+        self._pulling = asyncio.create_task(self._pulled(name))
+        try:
+            taken = await self._pulling
+        except LocaldflashError as error:
+            self._say(str(error))
+        except asyncio.CancelledError:
+            if (own := asyncio.current_task()) and own.cancelling():
+                raise
+            self._say("Stopped: what came is kept, and Enter goes on from there.")
+        else:
+            self.dismiss(taken)
+            return
+        finally:
+            self._pulling = None
+        if self.is_attached:
+            self._change_keys(KEYS, typing=True)
+
+    async def _pulled(self, name: str) -> str:
+        return await self._pull(name, Meter(self._say).move)
+
+    def _change_keys(self, keys: str, *, typing: bool) -> None:
+        self.query_one("#keys", Static).update(keys)
+        field = self.query_one(Field)
+        field.disabled = self.query_one(Choices).disabled = not typing
+        if typing:
+            field.focus()
 
     def _say(self, *lines: str) -> None:
         if self.is_attached:  # it may have been closed while something was looked up
             self.query_one("#fit", Static).update("\n".join(one_line(line) for line in lines if line))
 
 
-def _is_file_name(typed: str) -> bool:
-    return typed.lower().endswith(".gguf") or ("/" in typed and is_gguf(Path(typed).expanduser().absolute()))
+class Meter:
+    """Says in two lines how far a download is, and how long it takes; it begins anew with each stretch of bytes."""
+
+    WIDTH = 24
+
+    def __init__(self, say: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._of, self._began, self._first = "", 0.0, 0
+
+    def move(self, progress: "PullProgress") -> None:
+        """Show this."""
+        from localdflash.backend.parts import gigabytes
+
+        what = f"{progress.doing} {progress.name.rpartition('/')[2]}"
+        if what != self._of:
+            self._of, self._began, self._first = what, self._clock(), progress.done
+        share = progress.done / progress.total if progress.total else 0.0
+        filled = round(share * self.WIDTH)
+        bar = "█" * filled + "░" * (self.WIDTH - filled)
+        parts = [f"{bar} {share:.0%}".replace("%", " %"), f"{gigabytes(progress.done)} of {gigabytes(progress.total)}"]
+        seconds, came = self._clock() - self._began, progress.done - self._first
+        if came > progress.total * TOLD:
+            rate = came / seconds
+            parts += [f"{gigabytes(rate)}/s", f"{_duration((progress.total - progress.done) / rate)} left"]
+        self._say(what[:1].upper() + what[1:], " · ".join(parts))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _is_elsewhere(typed: str) -> bool:
+    """Whether something is no part of a name in the list, but the name of a file, here or on the hub."""
+    return typed.startswith(HUB) or typed.lower().endswith(".gguf") or ("/" in typed and is_gguf(_path(typed)))
+
+
+def _path(typed: str) -> Path:
+    return Path(typed).expanduser().absolute()
+
+
+def _spec(typed: str) -> str:
+    return typed if typed.startswith(HUB) else str(_path(typed))
+
+
+def _title(row: "ModelRow") -> str:
+    """The name of a model; of a path, which would be cut at its end, the file's."""
+    return Path(row.id).name if Path(row.id).is_absolute() else row.id
 
 
 def _how_to_get(row: "ModelRow") -> str:
-    return "" if row.here else f"Not downloaded; to get it: localdflash models pull {row.id}"
+    size = f": {row.download}" if row.download else ""
+    return "" if row.here else f"Not downloaded{size}. Enter downloads it, then loads it."
 
 
-def _not_yet(row: "ModelRow") -> str:
-    return f"No backend of localdflash runs {row.id} yet"
+def _refused(row: "ModelRow") -> str:
+    return f"{row.id} cannot run here: {row.why_not}"

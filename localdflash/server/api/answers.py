@@ -50,7 +50,7 @@ async def pieces(state: AppState, ask: Ask) -> AsyncGenerator[ChoicePiece]:
         if ask.document and state.newest.get(ask.document) is not ask:  # this choice would cancel the newer request
             yield ChoicePiece(Choice(index, request, finish="cancelled"))
             return
-        if not (worker := state.engines.worker_of(ask.loaded)):
+        if not (worker := await state.engines.runs(ask.loaded)):
             raise ApiError(503, "another model was loaded meanwhile: ask again", code="model_changed", Retry_After="1")
         choice = Choice(index, request)
         tokens = _Told(ask.spelling(), request.ends)
@@ -78,6 +78,9 @@ async def pieces(state: AppState, ask: Ask) -> AsyncGenerator[ChoicePiece]:
                 if lines.ended:
                     break
         if request.finish == "cancelled" and not (lines.ended or ask.document):
+            if worker.taken:
+                told = f"{worker.called} made room for another chat's model"
+                raise ApiError(503, told, code="model_taken", Retry_After="1")
             raise EngineGone("the engine stops: ask again")  # nobody else cancels while somebody listens
         rest = lines.finish()
         choice.text += rest

@@ -38,7 +38,7 @@ async def complete(http: HttpRequest) -> Response:
     ask = Ask(
         loaded, filling.requests, filling.stops, urgent=True, document=body.document or None, ending=filling.ending
     )
-    explained = filling.prompt.explained() if body.explain else {}
+    explained = {"model": loaded.files.id, **(filling.prompt.explained() if body.explain else {})}
     if body.stream:
         return EventStream(_as_events(_answers(state, ask, body.count), explained))
     try:

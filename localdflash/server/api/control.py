@@ -22,9 +22,12 @@ from localdflash.server.api.errors import ApiError, as_api_error
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import LoadRequest
 from localdflash.server.api.state import AppState
+from localdflash.server.api.streams import GONE, Disconnected, until_disconnect
 from localdflash.server.engines import Engines
 from localdflash.server.wanted import ROLES
 from localdflash.server.worker import PairWorker
+
+_NO_OPTIONS = ("role", "others")  # fields of /load that are no `Options`
 
 
 async def health(http: HttpRequest) -> Response:
@@ -32,7 +35,7 @@ async def health(http: HttpRequest) -> Response:
     engines = http.app.state.shared.engines
     if engines.failed:
         return _unhealthy("the device is lost")
-    if any(worker.loaded for worker in engines.workers):
+    if any(worker.loaded for worker in engines.workers) or not engines.workers:  # then the next request loads one
         return json_response({"status": "ok"})
     if engines.error is not None:
         return _unhealthy("Loading failed: " + str(as_api_error(engines.error)))
@@ -150,7 +153,7 @@ def _of_worker(engines: Engines, worker: PairWorker) -> dict[str, Any]:
 
 def _options(options: Options) -> dict[str, Any]:
     """The options of /load."""
-    return {name: getattr(options, name) for name in LoadRequest.__struct_fields__ if name != "role"}
+    return {name: getattr(options, name) for name in LoadRequest.__struct_fields__ if name not in _NO_OPTIONS}
 
 
 def _with_prefixes(engines: Engines, worker: PairWorker, measured: Parts) -> Parts:
@@ -189,20 +192,24 @@ def _about(loaded: LoadedPair) -> dict[str, Any]:
         "memory": loaded.memory(),
         "predicted": loaded.predicted,
         "rows": loaded.rows,
+        "gpu_check": loaded.gpu_check,
         "sampling": loaded.sampling,
         "notice": loaded.notice,
     }
 
 
 async def load(http: HttpRequest) -> Response:
-    """Load another pair, for one role or for all; requests that are already there are answered first."""
+    """Load another pair, for one role or for all; nothing comes of it if the client leaves while it has to wait."""
     state: AppState = http.app.state.shared
     body = await read(http, LoadRequest)
+    role = None if body.role is UNSET else body.role
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
-    role = given.pop("role", None)
+    changes = {name: value for name, value in given.items() if name not in _NO_OPTIONS}
     await asyncio.to_thread(_check_pair, body.pair)
     try:
-        loaded = await state.engines.load(role, given)
+        loaded = await until_disconnect(http.receive, state.engines.load(role, changes, body.others))
+    except Disconnected:
+        return Response(status_code=GONE)
     except LocaldflashError as error:
         told = as_api_error(error)
         raise ApiError(400 if told.status == 500 else told.status, str(told), code=told.code or "load_failed") from None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from localdflash.backend.names import Backend, Proposals, RowsMode
-from localdflash.server.wanted import PairRole
+from localdflash.server.wanted import Others, PairRole
 
 Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
 Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random one, as with llama-server
@@ -263,7 +263,10 @@ class TemplateRequest(Struct):
 
 
 class LoadRequest(Struct, forbid_unknown_fields=True):
-    """POST /load: the fields of `localdflash.loading.load.Options`, and what the pair is for."""
+    """POST /load: the fields of `localdflash.backend.options.Options`, and what the pair is for.
+
+    `others`: what becomes of answers by a pair that has to go for it.
+    """
 
     pair: Annotated[str, Meta(min_length=1, max_length=4096)]
     drafter: Annotated[str, Meta(max_length=4096)] | UnsetType = UNSET
@@ -279,6 +282,7 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     kv: Literal["f16", "int8", "fp8"] | UnsetType = UNSET
     proposals: Proposals | UnsetType = UNSET
     role: PairRole | UnsetType = UNSET
+    others: Others = "wait"
 
 
 class ListenRequest(Struct, forbid_unknown_fields=True):

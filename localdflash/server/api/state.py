@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from localdflash.answers.fill.filler import Filler
-from localdflash.errors import LocaldflashError
+from localdflash.errors import LocaldflashError, ModelBusy
 from localdflash.files.strict_toml import did_you_mean
 from localdflash.loading.load import LoadedPair
 from localdflash.pairs.registry import load_registry
@@ -39,10 +39,10 @@ class AppState:
     async def ready(self, role: PairRole, model: str | None = None) -> LoadedPair:
         """The pair of a role, or the one that is called `model`, after waiting for it; ApiError if it cannot be had."""
         model = None if model in ("", ANY_MODEL) else model
-        if model is not None:
-            role = self.engines.named(model, role)
         try:
-            loaded = await self.engines.ready(role)
+            loaded = await self.engines.ready(role, model or "")
+        except ModelBusy:
+            raise
         except LocaldflashError as error:
             told = as_api_error(error)
             raise ApiError(503, f"no model: {told}", code="model_not_loaded") from None

@@ -12,7 +12,7 @@ from localdflash.tui.screens.dialog import CALM
 from tests.support.chats import SCRIPTED, Scene, ask
 from tests.support.daemons import until
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+pytestmark = [pytest.mark.transport, pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")]
 SLOW = Answer.of("word " * 2000, rate=100)
 # An engine that can be started once: after that, it says why not.
 ONCE = '''

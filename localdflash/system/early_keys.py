@@ -16,16 +16,16 @@ def kept() -> Iterator[None]:
     """A context in which the terminal keeps keys unread; its settings are restored at the end."""
     if sys.platform == "win32":
         yield
-        return
-    import termios
+    else:
+        import termios
 
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-    now = termios.tcgetattr(terminal)
-    now[_INPUT] &= ~termios.ICRNL
-    now[_LOCAL] &= ~(termios.ECHO | termios.ICANON)
-    termios.tcsetattr(terminal, termios.TCSANOW, now)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(terminal, termios.TCSANOW, before)
+        terminal = sys.stdin.fileno()
+        before = termios.tcgetattr(terminal)
+        now = termios.tcgetattr(terminal)
+        now[_INPUT] &= ~termios.ICRNL
+        now[_LOCAL] &= ~(termios.ECHO | termios.ICANON)
+        termios.tcsetattr(terminal, termios.TCSANOW, now)
+        try:
+            yield
+        finally:
+            termios.tcsetattr(terminal, termios.TCSANOW, before)

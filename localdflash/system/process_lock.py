@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
+
+from localdflash.system import file_lock
 
 POLL = 0.05  # seconds between two tries
 _here: set[Path] = set()
@@ -26,10 +28,6 @@ def process_lock(path: Path, patience: float = 0.0, give_up: Callable[[], bool] 
     """Hold the lock of this path; Timeout if another process, or thread, has it for so many seconds, or `give_up`
     says so. OSError where the file cannot be made.
     """
-    if sys.platform == "win32":  # which has no forks
-        with FileLock(path, mode=0o600).acquire(patience, cancel_check=give_up):
-            yield
-        return
     end = time.monotonic() + patience
     while (file := _taken(path)) is None:
         if give_up() or time.monotonic() >= end:
@@ -45,18 +43,33 @@ def process_lock(path: Path, patience: float = 0.0, give_up: Callable[[], bool] 
 
 def _taken(path: Path) -> int | None:
     """The descriptor that has the lock; None if it cannot be had now."""
-    import fcntl
-
     with _guard:
         if path in _here:
             return None
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if _try(file):
+                _here.add(path)
+                return file
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+        return None
+
+
+if sys.platform == "win32":  # which has no forks
+    _try = file_lock.take
+else:
+
+    def _try(file: int) -> bool:
+        """Whether the lock can be had now; OSError where the file system has none."""
+        import fcntl
+
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(file)
-            if error.errno not in (errno.EAGAIN, errno.EACCES):  # a file system without locks, for example
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise
-            return None
-        _here.add(path)
-        return file
+            return False
+        return True

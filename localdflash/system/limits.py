@@ -1,0 +1,27 @@
+"""What a process may take, and took. Windows sets none of these limits."""
+
+import sys
+
+
+def allow_descriptors(most: int) -> None:
+    """Let this process have as many descriptors as the system allows without being asked, up to `most`."""
+    if sys.platform != "win32":
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def peak_memory() -> int:
+    """The most bytes of memory that this process had at once."""
+    if sys.platform == "win32":
+        import psutil
+
+        return int(psutil.Process().memory_info().peak_wset)
+    else:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak * (1 if sys.platform == "darwin" else 1024)

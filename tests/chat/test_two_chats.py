@@ -1,0 +1,168 @@
+"""Two chats with two models and one engine: each is answered by its own, and asked before another's answer ends."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from localdflash.chat.answerer import Answerer, AnswerPiece, Done
+from localdflash.chat.messages import Message
+from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sources import SharedDaemon
+from localdflash.errors import LocaldflashError, ModelBusy
+from localdflash.server import spawn
+from localdflash.server.wanted import Others, Wanted
+from tests.chat.asking import ask
+from tests.support.daemons import DROPPED_SOCKET, ONE_PAIR, PROGRAM, SLOW, short_home
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
+    pytest.mark.filterwarnings(DROPPED_SOCKET),
+]
+QUESTION = (Message("user", "Hello"),)
+BRIEF, LONG = ChatSettings(max_tokens=4), ChatSettings(max_tokens=600, temperature=3.0, seed=1)
+
+
+@pytest.fixture(autouse=True)
+def _short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with short_home(monkeypatch):
+        yield
+
+
+@pytest.fixture
+def tiny(tiny_pair: Path) -> str:
+    return str(tiny_pair / "target.gguf")
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine that is started is slow, and memory holds one pair."""
+    monkeypatch.setattr(spawn, "PROGRAM", SLOW + ONE_PAIR + PROGRAM)
+
+
+class OneChat:
+    """A chat, and the lines that it was told."""
+
+    def __init__(self, pair: str, *given: str) -> None:
+        self.said: list[str] = []
+        self.answerer = Answerer(
+            SharedDaemon(Wanted({"pair": pair, "threads": 1}, given=given, role="chat")), self.said.append
+        )
+        self.began = asyncio.Event()
+
+    async def model(self) -> object:
+        """Who answers."""
+        return (await ask(self.answerer, QUESTION, BRIEF)).done.numbers["model"]
+
+    async def talk(self) -> Done:
+        """A long answer, to its end."""
+        async for event in self.answerer.answer(QUESTION, LONG):
+            match event:
+                case AnswerPiece():
+                    self.began.set()
+                case Done():
+                    return event
+        raise AssertionError
+
+    def decides(self, others: Others | None) -> None:
+        """What it says when another chat is answered; None: it will not have it."""
+
+        async def when_busy(pair: str, busy: ModelBusy) -> Others:
+            self.said.append(f"{busy}; {pair}?")
+            if others is None:
+                raise busy
+            return others
+
+        self.answerer.when_busy = when_busy
+
+
+@asynccontextmanager
+async def two_chats(one: str, another: str) -> AsyncIterator[tuple[OneChat, OneChat]]:
+    """A chat, and a later one that was started with a pair of its own; both have been answered."""
+    chats = OneChat(one), OneChat(another, "pair")
+    try:
+        for chat, pair in zip(chats, (one, another), strict=True):
+            assert await chat.model() == pair
+        yield chats
+    finally:
+        for chat in chats:
+            await chat.answerer.close()
+        await asyncio.sleep(0)
+
+
+def test_where_there_is_room_nothing_is_switched(tiny: str) -> None:
+    async def test() -> None:
+        async with two_chats("embedded", tiny) as (one, another):
+            assert (await one.model(), await another.model()) == ("embedded", tiny)
+            assert [chat.answerer.about and chat.answerer.about.pair for chat in (one, another)] == ["embedded", tiny]
+            assert (one.said, another.said[1:]) == ([], [])
+
+    asyncio.run(test())
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_model_that_left_is_loaded_again_and_that_is_said(tiny: str) -> None:
+    async def test() -> None:
+        async with two_chats("embedded", tiny) as (one, another):
+            assert await one.model() == "embedded"
+            assert one.said == ["embedded had made room for another model: it is loaded again"]
+            assert await another.model() == tiny
+
+    asyncio.run(test())
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("others", ["wait", "end", None])
+def test_an_answer_in_another_chat_is_asked_about(tiny: str, others: Others | None) -> None:
+    async def test() -> None:
+        async with two_chats("embedded", tiny) as (one, another):
+            one.decides(others)
+            talking = asyncio.create_task(another.talk())
+            await another.began.wait()
+            asked = asyncio.create_task(one.model())
+            while not one.said:
+                await asyncio.sleep(0.01)
+            assert one.said == ["target.gguf is answering in another chat; embedded?"]
+            match others:
+                case "wait":
+                    await asyncio.sleep(0.5)
+                    assert (one.answerer.stage, talking.done(), asked.done()) == ("waiting", False, False)
+                    talking.cancel()
+                    assert await asked == "embedded"
+                case "end":
+                    assert await asked == "embedded"
+                    with pytest.raises(LocaldflashError, match="made room for another chat's model"):
+                        await talking
+                case _:
+                    with pytest.raises(ModelBusy):
+                        await asked
+                    assert one.answerer.stage == "ready"
+                    talking.cancel()
+            await asyncio.gather(talking, return_exceptions=True)
+
+    asyncio.run(test())
+
+
+@pytest.mark.usefixtures("narrow")
+def test_who_no_longer_waits_switches_nothing(tiny: str) -> None:
+    async def test() -> None:
+        async with two_chats("embedded", tiny) as (one, another):
+            one.decides("wait")
+            talking = asyncio.create_task(another.talk())
+            await another.began.wait()
+            asked = asyncio.create_task(one.model())
+            while one.answerer.stage != "waiting":
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            talking.cancel()
+            await asyncio.gather(talking, return_exceptions=True)
+            before = len(another.said)
+            assert await another.model() == tiny
+            assert len(another.said) == before, "it was there all the time"
+
+    asyncio.run(test())

@@ -1,0 +1,106 @@
+"""Folders held open, and the way of systems that cannot hold them: by the path, links looked for before each step."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from localdflash.system import descriptor, open_folder
+from localdflash.system.open_folder import OpenFolder
+
+pytestmark = pytest.mark.usefixtures("way")
+
+
+@pytest.fixture(params=["held", "by path"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "held" and os.open not in os.supports_dir_fd:
+        pytest.skip("this system holds no folder open")
+    monkeypatch.setattr(open_folder, "BY_PATH", request.param == "by path")
+    return str(request.param)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "root" / "deep").mkdir(parents=True)
+    (tmp_path / "root" / "deep" / "file").write_text("text")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_text("secret")
+    return tmp_path / "root"
+
+
+def read(folder: OpenFolder, name: str) -> str:
+    with open(folder.open(name)) as file:
+        return file.read()
+
+
+def test_files_are_reached_from_folder_to_folder(root: Path) -> None:
+    with OpenFolder(root) as top, OpenFolder("deep", top) as deep:
+        assert read(deep, "file") == "text"
+        assert stat.S_ISREG(deep.about("file").st_mode)
+
+
+def test_no_link_is_followed(root: Path) -> None:
+    (root / "link").symlink_to(root.parent / "outside")
+    (root / "deep" / "link").symlink_to(root.parent / "outside" / "file")
+    with OpenFolder(root) as top, OpenFolder("deep", top) as deep:
+        with pytest.raises(OSError, match=r"Too many levels of symbolic links|Not a directory"):
+            OpenFolder("link", top)
+        with pytest.raises(OSError, match="Too many levels of symbolic links"):
+            deep.open("link")
+        assert stat.S_ISLNK(deep.about("link").st_mode)
+    with pytest.raises(OSError, match=r"Too many levels of symbolic links|Not a directory"):
+        OpenFolder(root / "link")
+
+
+def test_what_is_no_folder(root: Path) -> None:
+    with OpenFolder(root / "deep") as deep:
+        with pytest.raises(NotADirectoryError):
+            OpenFolder("file", deep)
+        with pytest.raises(FileNotFoundError):
+            OpenFolder("missing", deep)
+        with pytest.raises(FileNotFoundError):
+            deep.open("missing")
+
+
+def test_a_file_is_made_and_put_in_place(root: Path) -> None:
+    with OpenFolder(root / "deep") as deep:
+        with open(deep.open("new", descriptor.NEW, 0o600), "w") as file:
+            file.write("other")
+            descriptor.set_mode(file.fileno(), 0o640)
+        with pytest.raises(FileExistsError):
+            deep.open("new", descriptor.NEW)
+        deep.replace("new", "file")
+        with pytest.raises(FileExistsError):
+            deep.link("file", "file")
+        deep.link("file", "twin")
+        deep.remove("file")
+        assert read(deep, "twin") == "other"
+        assert stat.S_IMODE(deep.about("twin").st_mode) == 0o640
+        deep.make("below")
+        deep.remove_folder("below")
+    assert [path.name for path in (root / "deep").iterdir()] == ["twin"]
+
+
+def test_a_name_that_is_a_link_is_not_written_through(root: Path) -> None:
+    (root / "new").symlink_to(root.parent / "outside" / "made")
+    with OpenFolder(root) as top, pytest.raises(FileExistsError):
+        top.open("new", descriptor.NEW)
+    assert not (root.parent / "outside" / "made").exists()
+
+
+def test_a_folder_stays_the_one_that_was_opened(root: Path, way: str) -> None:
+    if way == "by path":
+        pytest.skip("is what is missing there")
+    with OpenFolder(root) as top, OpenFolder("deep", top) as deep:
+        (root / "deep").rename(root / "moved")
+        (root / "deep").symlink_to(root.parent / "outside")
+        assert read(deep, "file") == "text"
+
+
+def test_reading_and_writing_at_a_place(tmp_path: Path) -> None:
+    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    assert descriptor.write_at(file, b"abcdef", 2) == 6
+    assert descriptor.read_at(file, 3, 3) == b"bcd"
+    assert descriptor.read_at(file, 10, 0) == b"\0\0abcdef"
+    os.close(file)

@@ -1,0 +1,71 @@
+"""Processes: apart, ended with all that they began, looked for, and what ends them."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from localdflash.system import process
+
+FAMILY = (
+    "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+)
+FAMILY += "print(child.pid, flush=True); time.sleep(60)"
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def gone(number: int) -> bool:
+    return not psutil.pid_exists(number) or psutil.Process(number).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_is_apart_ends_with_all_that_it_began() -> None:
+    first = subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True, **process.apart())
+    assert first.stdout
+    child = int(first.stdout.readline())
+    assert os.getsid(first.pid) == first.pid != os.getsid(0)
+    process.kill_with_children(first.pid)
+    first.communicate()
+    until(lambda: gone(child))
+    process.kill_with_children(first.pid)  # there is nothing left of it
+
+
+def test_who_is_there() -> None:
+    assert process.is_there(os.getpid())
+    assert process.is_there(1)  # which this user may not ask
+    assert process.is_there(10**30)  # no number of a process: nothing is claimed of it
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert not process.is_there(ended.pid)
+
+
+@pytest.mark.parametrize(("code", "name"), [(0, ""), (3, ""), (-9, "SIGKILL"), (-11, "SIGSEGV"), (-6, "SIGABRT")])
+def test_the_signal_that_ended_one(code: int, name: str) -> None:
+    assert process.ending_signal(code) == name
+
+
+@pytest.mark.parametrize("number", process.ENDING)
+def test_being_asked_to_leave_comes_on_the_loop(number: signal.Signals) -> None:
+    async def test() -> int:
+        loop = asyncio.get_running_loop()
+        came: asyncio.Future[int] = loop.create_future()
+        process.on_ending(loop, came.set_result)
+        os.kill(os.getpid(), number)
+        try:
+            return await asyncio.wait_for(came, 5)
+        finally:
+            for one in process.ENDING:
+                loop.remove_signal_handler(one)
+
+    assert asyncio.run(test()) == number
