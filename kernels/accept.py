@@ -10,18 +10,18 @@ count, then the `count` committed ids, then -1. A row that decides and has no ch
 sets STATUS, and while STATUS is set nothing is committed; the host clears it.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.state import CONTEXT, DRAFTED_BY, LIVE, STATUS, STEP
 
 RECORD = 24  # integers in a record
 HEADER = 6  # of them, before the ids
 
 
+@Kernel
 @triton.jit
 def _accept(draft, choice, tokens, state, record, slots, CONTEXT: tl.constexpr, LIVE: tl.constexpr, STEP: tl.constexpr,
             STATUS: tl.constexpr, DRAFTED_BY: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
@@ -87,6 +87,6 @@ def accept_reference(draft: Tensor, choice: Tensor, tokens: Tensor, state: Tenso
 
     line = record[step % len(record)]
     header = [step, live - 1, drafted_by, max(count - 1, 0), status, count]
-    line[:HEADER] = torch.tensor(header, dtype=torch.int32)
+    line[:HEADER] = record.new_tensor(header)
     line[HEADER:] = -1
     line[HEADER : HEADER + count] = committed

@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.cache import Cache, decode
-from localdflash.kernels.launch import ASM, every_launch, release, wait
+from localdflash.kernels.launch import ASM, Kernel, every_launch, release, wait
 
 Mask = Literal["chain", "block"]
 ROWS = 16
@@ -144,6 +144,7 @@ def _merge(
     tl.store(sums_ptr + group * 16 + t[:, None], _sum_groups(out.to(tl.float32), R, D // 32), mask=mine)
 
 
+@Kernel
 @triton.jit
 def attention_kernel(
     q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, start_ptr, partial_ptr, stats_ptr, counter_ptr,
@@ -221,6 +222,7 @@ def attention_kernel(
             tl.store(counter_ptr + head, 0)
 
 
+@Kernel
 @triton.jit
 def merge_kernel(
     start_ptr, partial_ptr, stats_ptr, out_ptr, sums_ptr, scale, chunks,

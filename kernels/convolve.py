@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.norm import TILE, Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.residual import GROUP, hand_on, hand_on_reference, store_sums
 
@@ -39,6 +39,7 @@ def _coefficients(base, change, m, n, H, groups, back: tl.constexpr, SIDE: tl.co
     return change + tl.load(base + at * H + n, mask=inside, other=0.0)
 
 
+@Kernel
 @triton.jit
 def _convolve_in(a, squares, before, base, change, out, sums, H, groups, width, size, eps, P: tl.constexpr,
                  KERNEL: tl.constexpr, GROUP: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
@@ -80,6 +81,7 @@ def convolve_in_reference(a: Tensor, norm: Norm, changes: Changes, out: Tensor, 
     sums_out.copy_(out.float().unflatten(1, (-1, GROUP)).sum(-1).t())
 
 
+@Kernel
 @triton.jit
 def _convolve_out(y, bias, base, change, x, gain, before, a_out, sums, squares, H, groups, width, size, eps,
                   P: tl.constexpr, BIAS: tl.constexpr, KERNEL: tl.constexpr, GROUP: tl.constexpr, BN: tl.constexpr,

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.matmul import pointers, switches
 from localdflash.kernels.planes import SUPER, Planes
 
@@ -74,6 +74,7 @@ def _decode(base, high, scales, supers, minimums, N, column, block, field, r, li
     return weight
 
 
+@Kernel
 @triton.jit
 def _embed(ids, base, high, scales, supers, minimums, gain, x, a, sums, squares, V, N, H, stride, tiles, scale, eps,
            BLOCKS: tl.constexpr, TILES: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr,

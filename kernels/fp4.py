@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.errors import ModelError
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.planes import E2M1, Planes, unpack_fields, unpack_halves
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace, arrive, gather
 
@@ -145,6 +145,7 @@ def _decode(codes: Tensor, scales: Tensor) -> Tensor:
     return values.transpose(0, 1).flatten(1)
 
 
+@Kernel
 @triton.jit
 def _quantize_rows(
     a_ptr, codes_ptr, scales_ptr, factor_ptr, K, GROUP: tl.constexpr, SPAN: tl.constexpr, PDL: tl.constexpr
@@ -237,6 +238,7 @@ def quantize_rows_fp4_reference(a: Tensor, rows: Fp4Rows) -> None:
     rows.scales.copy_(_spans(bytes_, groups))
 
 
+@Kernel
 @triton.jit
 def _fp4_matmul(
     a_ptr,

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.keys import index_of, is_nan, key_of
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
@@ -37,6 +37,7 @@ def head_plan(planes: Planes, device: torch.device) -> SplitPlan:
     return replace(plan(planes.n, planes.padded_k, device), SPLIT_K=1)
 
 
+@Kernel
 @triton.jit
 def _head(a, sums, base, high, scales, supers, minimums, squares, before, out, logits, ids,
           part_keys, counter, K, N, V, stride, size, eps, scale, softcap, P: tl.constexpr,

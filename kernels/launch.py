@@ -2,18 +2,108 @@
 
 Programmatic dependent launch (PDL) lets a kernel start while its predecessor drains. A kernel so launched must call
 `wait` before it touches anything that a predecessor wrote, and every kernel of a chain must wait.
+
+Triton compiles a kernel anew for other compile-time arguments, types, divisibility by 16, an integer of one, and launch
+options: a `Launch` names its variant. `withheld` collects launches, so that what will run can be compiled before it is.
 """
 
 import functools
+import inspect
 import os
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ASM = not INTERPRETED  # constexpr switch: inline assembly or plain Triton
+
+_withheld: ContextVar["list[Launch] | None"] = ContextVar("withheld", default=None)
+
+
+class Kernel:
+    """A Triton function that is launched as `kernel[grid](...)`; inside `withheld` its launches are only noted."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function  # what `triton.jit` made
+        self.signature = inspect.signature(function.fn)
+        parameters = self.signature.parameters.values()
+        self.constants = {each.name for each in parameters if each.annotation is tl.constexpr}
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return functools.partial(self._launch, grid)
+
+    def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        launches = _withheld.get()
+        if launches is None:
+            self.function[grid](*arguments, **options)
+        else:
+            launches.append(Launch(self, grid, arguments, options))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch with everything that it was given."""
+
+    kernel: Kernel
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+    @property
+    def variant(self) -> Hashable:
+        """What the kernel is compiled for: two launches with the same variant run the same machine code."""
+        kernel = self.kernel
+        own = {name: value for name, value in self.options.items() if name in kernel.signature.parameters}
+        bound = kernel.signature.bind(*self.arguments, **own)
+        bound.apply_defaults()
+        alike = _unspecialized(kernel.function)
+        arguments = tuple(
+            value if name in kernel.constants else _kind(value, name not in alike)
+            for name, value in bound.arguments.items()
+        )
+        return kernel, arguments, frozenset(self.options.items() - own.items())
+
+    def compile(self) -> None:
+        """Compile the variant, or find it in Triton's cache, without launching anything."""
+        self.kernel.function.warmup(*self.arguments, grid=self.grid, **self.options)
+
+
+def _unspecialized(function: Any) -> set[str]:
+    """Arguments of which the type alone matters."""
+    if INTERPRETED:
+        return set(function.kwargs.get("do_not_specialize") or ())
+    return {parameter.name for parameter in function.params if parameter.do_not_specialize}
+
+
+def _kind(value: object, specialized: bool) -> Hashable:
+    """What Triton compiles an argument for."""
+    match value:
+        case Tensor():
+            return value.dtype, value.data_ptr() % 16 == 0
+        case bool() | None:
+            return type(value)
+        case int():
+            width = "i32" if -(2**31) <= value < 2**31 else "i64"
+            return (1 if value == 1 else (width, value % 16 == 0)) if specialized else width
+    return type(value)
+
+
+@contextmanager
+def withheld() -> Iterator[list[Launch]]:
+    """Inside, this thread's launches go into the list and nothing runs."""
+    launches: list[Launch] = []
+    token = _withheld.set(launches)
+    try:
+        yield launches
+    finally:
+        _withheld.reset(token)
 
 
 @functools.cache

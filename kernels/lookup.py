@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.state import CONTEXT, DRAFTED_BY, LIVE
 
 LOOKUP = 1  # what DRAFTED_BY says
@@ -37,6 +37,7 @@ def _longest(text, n, tokens, context, rank, best, LONGEST: tl.constexpr, PLACES
     return best
 
 
+@Kernel
 @triton.jit
 def _lookup(tokens, state, draft, documents, length, scratch, min_match, limit, CONTEXT: tl.constexpr,
             LIVE: tl.constexpr, DRAFTED_BY: tl.constexpr, LOOKUP: tl.constexpr, LONGEST: tl.constexpr,

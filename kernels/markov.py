@@ -11,7 +11,7 @@ from torch import Tensor
 
 from localdflash.kernels.head import REDUCE, HeadScratch, head_plan
 from localdflash.kernels.keys import index_of, is_nan, key_of
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, pointers, switches
 from localdflash.kernels.planes import Planes
 
@@ -29,6 +29,7 @@ def _lay_out(table, token, a, sums, K, WIDTH: tl.constexpr):
     tl.store(sums + group * 16, totals, mask=group * 32 < K)
 
 
+@Kernel
 @triton.jit
 def _markov_anchor(table, draft, a, sums, K, WIDTH: tl.constexpr, PDL: tl.constexpr):
     wait(PDL)
@@ -58,6 +59,7 @@ def _lay_out_reference(table: Tensor, token: int, a: Tensor, sums: Tensor) -> No
     sums[:, 0] = a[0].float().view(-1, GROUP).sum(-1)
 
 
+@Kernel
 @triton.jit(do_not_specialize=["slot"])  # every slot runs the same code
 def _markov_slot(a, sums, base, high, scales, supers, minimums, table, logits, ids, out, part_keys, counter, K, N, V,
                  stride, slot, REDUCE: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr,

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import ASM, every_launch, release, wait
+from localdflash.kernels.launch import ASM, Kernel, every_launch, release, wait
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import SUPER, Planes
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace, arrive, gather
@@ -214,6 +214,7 @@ def switches(planes: Planes) -> dict[str, Any]:
     }
 
 
+@Kernel
 @triton.jit
 def _matmul(
     a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, squares_ptr, before_ptr, out_ptr,

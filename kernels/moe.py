@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.keys import index_of, key_of, value_of
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, pointers, switches
 from localdflash.kernels.norm import TILE, Norm, norm_factor, norm_factor_reference, rstd, rstd_reference
 from localdflash.kernels.planes import Planes
@@ -59,6 +59,7 @@ def router_plan(experts: int, width: int) -> SplitPlan:
     return SplitPlan(1, ROUTER_TILE, triton.cdiv(experts, ROUTER_TILE) * splits)
 
 
+@Kernel
 @triton.jit
 def _route(a_ptr, router_ptr, squares_ptr, before_ptr, live_ptr, experts_ptr, weights_ptr, active_ptr, count_ptr,
            partials_ptr, counters_ptr, K, H, eps, P: tl.constexpr, E: tl.constexpr, CHOSEN: tl.constexpr,
@@ -157,6 +158,7 @@ def route_reference(
     routing.count.fill_(len(active))
 
 
+@Kernel
 @triton.jit
 def _gate_up(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, squares_ptr, before_ptr,
              active_ptr, count_ptr, out_ptr, sums_out_ptr, K, N, H, eps, F, width, P: tl.constexpr,
@@ -211,6 +213,7 @@ def experts_gate_up_reference(
         sums_out[slot] = out[slot].float().unflatten(1, (-1, GROUP)).sum(-1).t()
 
 
+@Kernel
 @triton.jit
 def _down(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, active_ptr, count_ptr, experts_ptr,
           out_ptr, K, N, H, CHOSEN: tl.constexpr, RANKS: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr,
@@ -263,6 +266,7 @@ def _active(planes: Planes, routing: Routing) -> list[tuple[int, Tensor]]:
     return [(slot, matrices[int(routing.active[slot])]) for slot in range(int(routing.count))]
 
 
+@Kernel
 @triton.jit
 def _combine(y_ptr, weights_ptr, x_ptr, gain_ptr, before_ptr, out_ptr, sums_ptr, squares_ptr, ring_ptr, start_ptr, H,
              eps, width, ring_rows, ring_width, column, CHOSEN: tl.constexpr, P: tl.constexpr, TAP: tl.constexpr,

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 
 CHUNK = 1024  # tokens of the window at once
 
@@ -24,6 +24,7 @@ def _window_tokens(first, newest, tokens, draft, context, V, CHUNK: tl.constexpr
     return token, (token >= 0) & (token < V)
 
 
+@Kernel
 @triton.jit
 def _penalise(logits, floats, ints, tokens, draft, start, seen, V, words, CHUNK: tl.constexpr, PDL: tl.constexpr):
     """Grid (rows,)."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from localdflash.errors import ModelError
 from localdflash.kernels.cache import CODES, SMALLEST, Cache, check_type, limit
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
@@ -91,6 +91,7 @@ def store_cache(x, y, codes_ptr, scale_ptr, row, D: tl.constexpr, LIMIT: tl.cons
         tl.store(here + HALF, y.to(dtype))
 
 
+@Kernel
 @triton.jit
 def _qkv(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, squares_ptr, before_ptr,
          bias_ptr, q_gain_ptr, k_gain_ptr, cos_ptr, sin_ptr, start_ptr,

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import TILE, Norm, rstd, rstd_reference
 from localdflash.kernels.planes import Planes
@@ -57,6 +57,7 @@ def hand_on(x, tile, gain_ptr, before_ptr, out_ptr, sums_ptr, squares_ptr, H, si
     store_sums(rounded.to(tl.float32), sums_ptr, tile * (BN // 32), width // 32, BN)
 
 
+@Kernel
 @triton.jit
 def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, x_ptr, gain_ptr, before_ptr,
               bias_ptr, out_ptr, sums_out_ptr, squares_ptr, ring_ptr, start_ptr, partials_ptr, counters_ptr, K, N, H,

@@ -8,13 +8,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.state import CONTEXT, DRAFTED_BY, DRAFTER, LIVE
 
 ROWS = 16
 BY_DRAFTER = 2
 
 
+@Kernel
 @triton.jit
 def _begin(tokens, state, draft, fill, CONTEXT: tl.constexpr, LIVE: tl.constexpr, DRAFTED_BY: tl.constexpr,
            PDL: tl.constexpr):  # fmt: skip
@@ -45,6 +46,7 @@ def begin_reference(tokens: Tensor, state: Tensor, draft: Tensor, fill: int) -> 
     state[LIVE], state[DRAFTED_BY] = 1, 0
 
 
+@Kernel
 @triton.jit
 def _next_tokens(tokens, state, draft, slots, CONTEXT: tl.constexpr, LIVE: tl.constexpr, PDL: tl.constexpr):
     m = tl.arange(0, 16)
@@ -71,6 +73,7 @@ def next_tokens_reference(tokens: Tensor, state: Tensor, draft: Tensor) -> None:
     state[LIVE] = ROWS
 
 
+@Kernel
 @triton.jit
 def _propose(choice, state, draft, first, drafts, LIVE: tl.constexpr, DRAFTED_BY: tl.constexpr, BY: tl.constexpr,
              PDL: tl.constexpr):  # fmt: skip
@@ -110,6 +113,7 @@ def propose_reference(choice: Tensor, state: Tensor, draft: Tensor, first: int, 
     state[LIVE], state[DRAFTED_BY] = live, BY_DRAFTER if live > 1 else 0
 
 
+@Kernel
 @triton.jit
 def _caught_up(state, CONTEXT: tl.constexpr, DRAFTER: tl.constexpr, PDL: tl.constexpr):
     wait(PDL)

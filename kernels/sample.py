@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.keys import index_of, key_of, value_of
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.noise import noise, noise_reference
 from localdflash.kernels.penalty import penalise, penalise_reference
 
@@ -73,6 +73,7 @@ def _best(noisy, key, mask):
     return value, tl.max(tl.where(mask & (noisy == value), key, LEAST), 0)
 
 
+@Kernel
 @triton.jit
 def _scan(logits, floats, ints, start, peaks, tile_peaks, tile_weights, tile_noisy, tile_keys, V,
           TILE: tl.constexpr, GROUP: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
@@ -153,6 +154,7 @@ def _peak_bound(peaks, k):
     return low
 
 
+@Kernel
 @triton.jit
 def _draw(logits, floats, ints, start, peaks, members, tile_peaks, tile_weights, tile_noisy, tile_keys,
           choice, V, groups, tiles, GROUPS: tl.constexpr, TILES: tl.constexpr, GROUP: tl.constexpr,

@@ -9,9 +9,10 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.keys import index_of, is_nan, key_of
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 
 
+@Kernel
 @triton.jit
 def _select(values, tokens, wanted, predecessors, successors, draft, out, first, count, RANK, K: tl.constexpr,
             CANDIDATES: tl.constexpr, WIDTH: tl.constexpr, PDL: tl.constexpr):  # fmt: skip

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
@@ -27,6 +27,7 @@ def silu(x):
     return x * tl.where(x < 0, small, 1.0) / (1.0 + small)
 
 
+@Kernel
 @triton.jit
 def _swiglu(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, squares_ptr, before_ptr, out_ptr,
             sums_out_ptr, partials_ptr, counters_ptr, K, N, size, eps, columns, width, P: tl.constexpr,

@@ -5,13 +5,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 
 ROWS = 16
 GROUP = 32  # columns under one entry of `sums`
 CHUNK = 1024  # columns of a row that one program copies
 
 
+@Kernel
 @triton.jit
 def _gather_taps(ring, start, a, sums, RING, width, stride, CHUNK: tl.constexpr, PDL: tl.constexpr):
     """Grid (16 rows, chunks of a row)."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from localdflash.errors import UsageError
 from localdflash.kernels.keys import index_of, is_nan, key_of, value_of
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 
 ROWS = 16
 LARGEST_K = 16
@@ -25,6 +25,7 @@ class TopKScratch:
         self.counters = torch.zeros(ROWS, dtype=torch.int32, device=device)
 
 
+@Kernel
 @triton.jit
 def _top_k(logits, values, tokens, ids, part_keys, counters, n, stride, slices, K: tl.constexpr,
            SLICE: tl.constexpr, MERGE: tl.constexpr, PDL: tl.constexpr):  # fmt: skip

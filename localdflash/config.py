@@ -36,7 +36,7 @@ class ModelConfig:
     backend: Backend = "auto"
     context: int = 0  # tokens
     threads: int = 0
-    device: str = "auto"  # of llama.cpp: auto, cpu, gpu (the best one), or the name of one
+    device: str = "auto"  # auto, cpu, gpu (the best one), or one by number, name, UUID or llama.cpp's name
     gpu_layers: int = -1  # of the target on that GPU; -1: what fits
     rows: RowsMode = "auto"  # of llama.cpp: exact or fast; auto: exact where that costs little
     drafter_bits: int = 8  # 8 or 4, of a drafter on our engines

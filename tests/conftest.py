@@ -81,6 +81,19 @@ def _untried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture(autouse=True)
+def _sound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    """A GPU that a test pretends to have counts as checked, which takes a process and a GPU."""
+    if GPU_TESTS or request.node.get_closest_marker("checks_gpu"):
+        return
+    from localdflash.loading.verdict import Subject
+
+    monkeypatch.setattr("localdflash.loading.load.check_first", lambda *_: None)
+    monkeypatch.setattr("localdflash.loading.load.standing", lambda *_: "sound")
+    checked = Subject("a pair", (), {}, home / "cache" / "gpu-checks" / "verdict.json")
+    monkeypatch.setattr("localdflash.loading.proof.trusted", lambda *_: checked)
+
+
+@pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("connect", "connect_ex"):
         monkeypatch.setattr(socket.socket, name, _guarded_method(getattr(socket.socket, name)))

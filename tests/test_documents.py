@@ -2,12 +2,14 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
+import click
 import pytest
 
-from localdflash.cli import bench
+from localdflash.cli import bench, cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))))
@@ -74,6 +76,24 @@ def test_links_lead_somewhere(page: str) -> None:
         path = ((ROOT / page).parent / file).resolve() if file else ROOT / page
         assert path.exists(), target
         assert not fragment or fragment in anchors(str(path.relative_to(ROOT))), target
+
+
+def told_commands() -> list[str]:
+    """The command lines of docs/commands.md, without their remarks."""
+    blocks = re.findall(r"^```\n(.*?)^```", text_of("docs/commands.md"), re.MULTILINE | re.DOTALL)
+    lines = [line.partition(" # ")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line.startswith("localdflash ")]
+
+
+@pytest.mark.parametrize("line", told_commands())
+def test_commands_have_the_options_that_are_told(line: str) -> None:
+    words = shlex.split(line)[1:]
+    command: click.Command = cli
+    while isinstance(command, click.Group) and (found := command.get_command(click.Context(command), words[0])):
+        command, words = found, words[1:]
+    shown = command.get_help(click.Context(command))
+    for option in (word for word in words if word.startswith("-") and word != "-"):
+        assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", shown), option
 
 
 def rows_of(page: str, names: Iterable[str]) -> list[list[str]]:

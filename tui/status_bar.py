@@ -81,6 +81,9 @@ def parts_of(status: Status, waited: float = 0.0) -> list[StatusPart]:
 
 
 def _stage(stage: str, waited: float) -> str:
+    stage, _, doing = stage.partition(": ")
+    if doing:
+        return f"loading the model, {doing}…"
     match stage:
         case "starting":
             return "starting the engine…"
@@ -236,12 +239,12 @@ class StatusBar(Widget):
 
     @property
     def _works(self) -> bool:
-        return self.status.busy or self.status.stage in ("starting", *_COUNTED)
+        return self.status.busy or self.status.stage.startswith(("starting", *_COUNTED))
 
     def _run_or_rest(self) -> None:
         if self._timer is None:
             return
-        if self.status.stage in _COUNTED or (self._works and self._moves):
+        if self.status.stage.startswith(_COUNTED) or (self._works and self._moves):
             self._timer.resume()
         else:
             self._timer.pause()

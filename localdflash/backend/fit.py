@@ -50,13 +50,15 @@ class Sizes(Protocol):
 class MemoryBudget:
     """Free bytes of `what` ("memory", "GPU memory"), of which `margin` stay free.
 
-    `beside` a GPU is the memory that holds what of the pair does not lie on it.
+    `beside` a GPU is the memory that holds what of the pair does not lie on it. `spare` are bytes that a context which
+    nobody asked for leaves free besides.
     """
 
     free: int
     margin: int
     what: str
     beside: "MemoryBudget | None" = None
+    spare: int = 0
 
     def holds(self, parts: Parts) -> bool:
         """Whether all parts fit, and the margin stays."""
@@ -129,6 +131,9 @@ def fit(sizes: Sizes, budget: MemoryBudget, wanted: int, *, roomy: bool = False)
             raise OutOfMemory(_refusal(sizes, budget, drafter, most, largest))
     if roomy and (drafter != sizes.drafters[0] or largest < min(most, ROOMY)):
         raise OutOfMemory(_refusal(sizes, budget, drafter, min(most, ROOMY), largest))
+    if not wanted and budget.spare and largest > COMFORTABLE:
+        spared = replace(budget, margin=budget.margin + budget.spare)
+        largest = max(largest_context(sizes, drafter, spared, largest), COMFORTABLE)
     chosen = Fit(drafter, largest, sizes.parts(largest, drafter))
     return replace(chosen, notice=_notice(sizes, budget, chosen, most))
 

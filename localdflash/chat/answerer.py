@@ -72,8 +72,9 @@ class Answerer:
     """`stage` is "" before the first use, then "starting", "loading", "waiting" (for another chat), "ready" or "gone";
     `on_stage` gets each change.
 
-    `say` gets lines for the user. `when_busy` is asked what becomes of another chat's answer by a pair that would have
-    to go for this chat's, which it is given with the error; if it raises that, nothing is loaded.
+    What takes long while loading may follow it, as in "loading: compiling 3 of 37". `say` gets lines for the user.
+    `when_busy` is asked what becomes of another chat's answer by a pair that would have to go for this chat's, which it
+    is given with the error; if it raises that, nothing is loaded.
     """
 
     def __init__(self, source: ServerSource, say: Callable[[str], None]) -> None:
@@ -118,7 +119,7 @@ class Answerer:
         while "context" not in (told := _of_pair(await self._get("/ps?role=chat"), self._source.pair)):
             if "pair" not in told:
                 raise EngineGone("the chat's model was unloaded: ask again")
-            self._enter("loading")
+            self._enter(f"loading: {told['doing']}" if told.get("doing") else "loading")
             await asyncio.sleep(LOOK)
         about = _about(told)
         self._source.loaded(about.pair)

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 from localdflash.chat.messages import Finish, StepRecord
+from localdflash.chat.pace import Pace
 from localdflash.chat.settings import ChatSettings
 from localdflash.errors import LocaldflashError
 from localdflash.server.refusals import error_of, refusal
@@ -120,7 +121,7 @@ class Reading:
 
     def begin_again(self) -> None:
         """Start over: the answer is asked for again."""
-        self._writer = ThoughtWriter()
+        self._writer, self._pace = ThoughtWriter(), Pace()
         self._timings: ChunkTimings | None = None
         self._usage: Usage | None = None
 
@@ -131,6 +132,8 @@ class Reading:
         choice = chunk.choices[0] if chunk.choices else ChunkChoice()
         self._reason = choice.finish_reason or self._reason
         text = self._text(choice.delta)
+        if text:
+            self._pace.arrived()
         if text and self._ttft_ms is None:
             self._ttft_ms = round((time.perf_counter() - self._asked) * 1e3, 1)
         return (text, chunk.step.record() if chunk.step else None) if text or chunk.step else None
@@ -155,6 +158,8 @@ class Reading:
     def numbers(self, *, ours: bool) -> dict[str, Any]:
         """See `Message.numbers`."""
         numbers = numbers_of(self._timings, self._usage)
+        if not numbers.get("tokens_per_second") and (rate := self._pace.of(numbers.get("tokens", 0))):
+            numbers["tokens_per_second"] = round(rate, 1)
         if self._ttft_ms is not None:
             numbers["ttft_ms"] = self._ttft_ms
         if self.model:

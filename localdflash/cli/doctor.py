@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from localdflash.cli.output import print_json
-from localdflash.doctor import graphics, installation, resources, self_test, surroundings
+from localdflash.doctor import gpu_check, graphics, installation, resources, self_test, surroundings
 from localdflash.doctor.check import Check, Probe
 from localdflash.text.sanitize import printable
 
@@ -15,10 +15,11 @@ REINSTALL = "run `pip install --force-reinstall localdflash`"
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(as_json: bool) -> int:
+@click.option("--check-gpu", metavar="SPEC", help="Check the CUDA engine on this GPU with a pair, and nothing else.")
+def command(as_json: bool, check_gpu: str | None) -> int:
     """Check Python, libraries, machine, terminal, editors and the pairs. Exit code 1 if something failed."""
     checks = []
-    for check in _checks():
+    for check in _by_hand(check_gpu) if check_gpu else _checks():
         checks.append(check)
         if not as_json:
             _print(check)
@@ -33,6 +34,7 @@ def _probes() -> tuple[Probe, ...]:
         Probe("python", installation.python, REINSTALL),
         Probe("torch", installation.torch, f"run `{installation.CPU_TORCH}`", required=False),
         Probe("cuda", installation.cuda, "update the NVIDIA driver, or use --backend llama.cpp", required=False),
+        Probe("gpu check", gpu_check.found, "see `localdflash doctor --check-gpu`", required=False),
         Probe("cpu engine", installation.cpu_engine, "use --backend llama.cpp", required=False),
         Probe("llama-cpp-python", installation.llama, "run `pip install --force-reinstall llama-cpp-python`"),
         Probe("llama.cpp on GPUs", graphics.llama_gpu, "use --device cpu", required=False),
@@ -56,6 +58,13 @@ def _probes() -> tuple[Probe, ...]:
 def _checks() -> Iterator[Check]:
     for probe in _probes():
         yield probe.check()
+
+
+def _by_hand(spec: str) -> Iterator[Check]:
+    """The check of the CUDA engine with a pair."""
+    from localdflash.cli.loading import shown  # which wants libraries that the other checks are about
+
+    return gpu_check.again(spec, shown)
 
 
 def _print(check: Check) -> None:

@@ -104,9 +104,9 @@ def _told(answer: Message) -> dict[str, Any]:
 
 
 def statistics(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of an answer that a command prints; another server may report no more than the tokens."""
+    """The numbers of an answer that a command prints; of another server tokens and their speed at most."""
     if "steps" not in numbers:
-        return {name: numbers[name] for name in ("tokens",) if name in numbers}
+        return {name: numbers[name] for name in ("tokens", "tokens_per_second") if name in numbers}
     by_drafter = {name or "none": steps for name, steps in numbers["steps_by_drafter"].items()}
     told = {name: numbers[name] for name in _COUNTED} | {"steps_by_drafter": by_drafter}
     told["ms"] = numbers.get("ms") or {"prompt": numbers.get("prompt_ms", 0.0), "answer": numbers.get("answer_ms", 0.0)}

@@ -15,12 +15,17 @@ WIDTH = 30
 
 @contextmanager
 def opened(options: Options) -> Iterator[LoadedPair]:
-    """A loaded pair. Notices go to stderr, the bar only to a terminal."""
-    progress = _Bar() if sys.stderr.isatty() else None
-    with LoadedPair(replace(options, progress=progress)) as loaded:
+    """A loaded pair. Notices go to stderr."""
+    with LoadedPair(shown(options)) as loaded:
         if loaded.notice:
             print(loaded.notice, file=sys.stderr)
         yield loaded
+
+
+def shown(options: Options) -> Options:
+    """The same with a bar on stderr, if that is a terminal."""
+    bar = _Bar() if sys.stderr.isatty() else None
+    return replace(options, progress=bar, compiling=bar and bar.compiling)
 
 
 class _Bar:
@@ -30,9 +35,21 @@ class _Bar:
         self._began, self._drawn = time.monotonic(), -1
 
     def __call__(self, done: int, total: int) -> None:
-        filled = WIDTH * done // max(total, 1)
-        if time.monotonic() - self._began < PATIENCE or (filled == self._drawn and done < total):
+        if (filled := _filled(done, total)) != self._drawn or done >= total:
+            self._drawn = filled
+            self._draw("loading", done, total, f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
+
+    def compiling(self, done: int, total: int) -> None:
+        """Kernels are compiled for this GPU, once for each model."""
+        self._draw("compiling", done, total, f"{done} of {total}")
+
+    def _draw(self, doing: str, done: int, total: int, said: str) -> None:
+        if time.monotonic() - self._began < PATIENCE:
             return
-        self._drawn = filled
-        bar = f"loading [{'#' * filled}{'.' * (WIDTH - filled)}] {done / 1e9:.1f} of {total / 1e9:.1f} GB"
+        filled = _filled(done, total)
+        bar = f"{doing} [{'#' * filled}{'.' * (WIDTH - filled)}] {said}"
         print(f"\r{bar}" if done < total else "\r" + " " * len(bar) + "\r", end="", file=sys.stderr, flush=True)
+
+
+def _filled(done: int, total: int) -> int:
+    return WIDTH * done // max(total, 1)

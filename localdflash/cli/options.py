@@ -66,8 +66,8 @@ _RUN = (
     _setting(
         "--device",
         "model.device",
-        "Where llama.cpp computes: auto is a GPU that holds the pair, or half of it, else cpu; gpu is the best GPU; or"
-        " the name of one, as `localdflash doctor` says it.",
+        "Where it is computed: auto is the first GPU that holds the pair, or by llama.cpp half of it, else cpu; gpu is"
+        " the best GPU; or one by its number, name or UUID for the cuda backend, by llama.cpp's name for that.",
     ),
     _setting(
         "--gpu-layers",

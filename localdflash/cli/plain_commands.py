@@ -46,7 +46,9 @@ def _summary(answer: Message) -> str:
     match answer.numbers:
         case {"tokens": tokens, "tokens_per_second": speed, "tau": tau}:
             return f"[{who}{tokens} tokens, {speed:.0f} a second, {tau:.2f} per verify]"
-        case {"tokens": tokens}:  # another server says no more
+        case {"tokens": tokens, "tokens_per_second": speed}:  # another server says no more
+            return f"[{who}{tokens} tokens, {speed:.0f} a second]"
+        case {"tokens": tokens}:
             return f"[{who}{tokens} tokens]"
     return "[stopped]"
 

@@ -42,8 +42,12 @@ def _fields(pair: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("backend", "device", "context", "rows", "requests"):
         if pair.get(name, "") != "":
             yield name, str(pair[name])
+    if pair.get("gpu_check"):
+        yield "gpu check", pair["gpu_check"]
     if pair.get("drafters"):
         yield "drafts by", ", ".join(pair["drafters"])
+    if pair.get("doing"):
+        yield "loading", str(pair["doing"])
     if pair.get("since"):
         yield "loaded", f"{datetime.fromtimestamp(pair['since']):%Y-%m-%d %H:%M:%S}"
 

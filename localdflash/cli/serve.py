@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,7 +18,7 @@ from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
     from localdflash.config import Config
-    from localdflash.server.daemon import Tcp
+    from localdflash.server.tcp import Tcp
 
 MB = 1_000_000
 
@@ -58,7 +58,8 @@ def command(
     """Run the engine that editors and the other commands share, until Ctrl-C.
 
     They find it on a Unix socket and start it if it is missing. Start it here to choose how it runs, or to listen on
-    TCP. With --pair one pair is for the chat and, if it can fill in code, for completions; without, each has its own.
+    TCP. Where one is running already, --port opens the port in that one, until Ctrl-C. With --pair one pair is for the
+    chat and, if it can fill in code, for completions; without, each has its own.
     """
     if stops:
         _stop()
@@ -67,7 +68,7 @@ def command(
         raise UsageError("serve needs Unix sockets, which Windows has not: other commands take --no-daemon")
     from localdflash.config import load_config
 
-    config = load_config()
+    config, joins = load_config(), port is not None and not private
     port = config.server.port if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)
     from localdflash.backend.options import Options
@@ -94,7 +95,9 @@ def command(
     except AlreadyRunning:
         if private:
             raise
-        raise _running() from None
+        if not (tcp and joins):  # a port of the settings is the running engine's already
+            raise _running() from None
+        _join(tcp, {name: options[name] for name in given(ctx, options)})
     return 0
 
 
@@ -140,6 +143,22 @@ def _stop() -> None:
     _say("The engine has stopped.")
 
 
+def _join(tcp: "Tcp", wanted: Mapping[str, object]) -> None:
+    """Have the running engine, if it has the options that are wanted, listen on a port until it leaves or Ctrl-C."""
+    from localdflash.server.client import find
+
+    if not (client := find()):
+        raise _running()
+    about = client.get("/ps")
+    if any(about["options"].get(name) != value for name, value in wanted.items()):
+        raise _running()
+    process = about["pid"]
+    with suppress(KeyboardInterrupt), closing(client.stream("/listen", tcp.asked())) as events:
+        for event in events:
+            _say(f"the engine that runs (process {process}) is, until this command ends, {tcp.told(event['url'])}")
+        _say("The engine has stopped, and with it this port.")
+
+
 def _running() -> LocaldflashError:
     """The error that a daemon is already running, and how to stop it."""
     from localdflash.server.client import find
@@ -155,9 +174,9 @@ def _running() -> LocaldflashError:
 
 def _tcp(host: str, port: int, i_know: bool) -> "Tcp":
     """The TCP address to listen on; UsageError for one that others can reach, unless that is asked for."""
-    from localdflash.server.daemon import Tcp
     from localdflash.server.guard import LOOPBACK
     from localdflash.server.key import own_key
+    from localdflash.server.tcp import Tcp
 
     public = not _is_loopback(host)
     if public and not i_know:

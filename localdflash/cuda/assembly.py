@@ -7,10 +7,16 @@ from pathlib import Path
 
 import torch
 
+from localdflash.backend.fit import MemoryBudget
+from localdflash.backend.options import Compiling
+from localdflash.backend.parts import gigabytes
 from localdflash.cuda import gguf_shapes
 from localdflash.cuda.checkpoint import CheckpointSource
-from localdflash.cuda.device import features
+from localdflash.cuda.device import features, on
 from localdflash.cuda.memory import (
+    LONGEST,
+    RESERVE,
+    Memory,
     check_heads,
     check_kinds,
     choose_context,
@@ -22,8 +28,9 @@ from localdflash.cuda.memory import (
     tensor_bytes,
 )
 from localdflash.cuda.native_fp4 import NativeFp4
-from localdflash.cuda.ops import KERNELS, Ops
+from localdflash.cuda.ops import KERNELS, REFERENCES, Ops
 from localdflash.cuda.pair import CudaPair
+from localdflash.cuda.room import budget_of, is_out_of_memory
 from localdflash.cuda.runner import Runner, chunks
 from localdflash.cuda.stack import ROWS, SharedBuffers, padded
 from localdflash.cuda.stepper import SLACK, Stepper, Way
@@ -100,29 +107,45 @@ def load_pair(
     settings: CudaSettings,
     ops: Ops = KERNELS,
     progress: Progress | None = None,
+    compiling: Compiling | None = None,
 ) -> CudaPair:
     """A pair that is ready to step: `target` is a GGUF file, or a Hugging Face folder (see checkpoint.py).
 
-    ModelError, OutOfMemory and UsageError say what is wrong before much is loaded.
+    ModelError, OutOfMemory and UsageError say what is wrong before much is loaded; OutOfMemory also if a context that
+    was given turns out not to fit.
 
     On a CPU, with the references as `ops`, everything is float32: the oracle of the whole pair.
     """
     if settings.native_fp4 and device.type == "cuda" and not features(device).native_fp4:
         raise UsageError("--native-fp4 needs a Blackwell RTX GPU (compute capability 12): leave it out")
     check_type(KV_TYPES[settings.kv], device)
+    with on(device):
+        return _load_pair(target, drafter, device, settings, ops, progress, compiling)
+
+
+def _load_pair(
+    target: Path,
+    drafter: Path | None,
+    device: torch.device,
+    settings: CudaSettings,
+    ops: Ops,
+    progress: Progress | None,
+    compiling: Compiling | None,
+) -> CudaPair:
     files = _read_target(target, device, progress)
     config = files.config
     file = _read_drafter(drafter, files, device, settings) if drafter else None
-    if ops is KERNELS:
+    if ops is not REFERENCES:
         check_heads(config, str(target))
         if file:
             check_heads(file.config.decoder, str(drafter))
-    exact = device.type == "cpu" and ops is not KERNELS
+    exact = device.type == "cpu" and ops is REFERENCES
     dtype = torch.float32 if exact else torch.float16
     kv = torch.float32 if exact else KV_TYPES[settings.kv]
     memory = predict_bytes(files.nbytes, config, file.config if file else None, file.nbytes if file else 0, kv)
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 1 << 40
-    context = choose_context(memory, settings.context, config.context_length, free)
+    context = settings.context or _default_context(memory, config, device)
+    if context > LONGEST:
+        raise UsageError(f"--context {context}: the CUDA engine reaches {LONGEST} tokens")
     try:
         weights = load_target(files.source, config, context + SLACK, files.llama)
         drafting = load_drafter(file.source, file.config, weights, context + SLACK, dtype) if file else None
@@ -133,15 +156,20 @@ def load_pair(
         stepper = Stepper(
             ops, weights, drafting, context, _shared(weights, drafting, context, device, plans), dtype, kv
         )
-        runner = Runner(stepper)
-        step_ms = measure(stepper, runner, _ways(stepper, settings))
-    except torch.OutOfMemoryError:
-        needed = memory.total(context) / 1e9
-        raise OutOfMemory(
-            f"the GPU ran out of memory: {needed:.1f} GB were planned of {free / 1e9:.1f} free; close what else uses"
-            f" the GPU, or give --context below {context}"
-        ) from None
-    return CudaPair(stepper, runner, Ways(step_ms))
+        runner, ways = Runner(stepper), _ways(stepper, settings)
+        runner.prepare(tuple(dict.fromkeys(("plain", *ways))), compiling)
+        return CudaPair(stepper, runner, Ways(measure(stepper, runner, ways)))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    needed = gigabytes(memory.total(context))
+    raise OutOfMemory(f"the GPU ran out of memory where {needed} were planned for {context} tokens of context")
+
+
+def _default_context(memory: Memory, config: DecoderConfig, device: torch.device) -> int:
+    """As much of the trained context as fits, of what is free now."""
+    budget = budget_of(device) if device.type == "cuda" else MemoryBudget(1 << 40, RESERVE, "memory")
+    return choose_context(memory, config.context_length, budget.free - budget.spare, budget.margin)
 
 
 def _read_target(path: Path, device: torch.device, progress: Progress | None) -> _TargetFiles:
@@ -248,7 +276,7 @@ def measure(stepper: Stepper, runner: Runner, ways: Sequence[Way]) -> dict[Way, 
         for way in ways:
             stepper.state.zero_()
             stepper.state[CONTEXT] = min(CALIBRATION_CONTEXT, stepper.context // 2)
-            for _ in range(2):  # the first of a kind compiles, captures and fills caches
+            for _ in range(2):  # the first of a kind fills caches
                 runner.synchronize()
                 began = time.perf_counter()
                 runner.step(way, True, CALIBRATION_CONTEXT)

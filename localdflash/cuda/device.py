@@ -5,10 +5,13 @@ torch. Everything else asks torch.
 """
 
 import ctypes
+import gc
 import os
 import shutil
 import sys
 import sysconfig
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -16,13 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localdflash.backend.fit import MemoryBudget
+from localdflash.cuda import gpus
 from localdflash.errors import NoDevice
 
 if TYPE_CHECKING:
     import torch
-
-OLDEST = (8, 0)  # compute capability: int8 and fp16 tensor cores with asynchronous copies, RTX 30 and newer
-OLDEST_NAME = "RTX 30, A100"
 
 
 @cache
@@ -76,8 +77,8 @@ def features(device: "torch.device") -> Features:
     return Features(torch.cuda.get_device_capability(device))
 
 
-def find_device() -> "torch.device":
-    """The GPU to run on; NoDevice says what is missing and what to do."""
+def find_gpus(name: str = "auto") -> Sequence[gpus.Gpu]:
+    """The GPUs to run on, one at least: those called so (see `gpus`). NoDevice says what is missing and what to do."""
     if not driver_present():
         raise NoDevice("no NVIDIA driver was found: install it, or use --backend llama.cpp")
     import torch
@@ -91,13 +92,31 @@ def find_device() -> "torch.device":
         raise NoDevice(f"CUDA cannot start ({reason}): update the NVIDIA driver") from None
     if find_spec("triton") is None:
         raise NoDevice("Triton is not installed: `pip install triton` (Linux) or `pip install triton-windows`")
-    device = torch.device("cuda", torch.cuda.current_device())
-    capability = torch.cuda.get_device_capability(device)
-    if capability < OLDEST:
-        name, found = torch.cuda.get_device_name(device), ".".join(map(str, capability))
-        wanted = ".".join(map(str, OLDEST))
-        raise NoDevice(f"{name} has compute capability {found}: {wanted} is needed ({OLDEST_NAME} or newer)")
-    return device
+    return gpus.able(name)
+
+
+def find_device(name: str = "auto") -> "torch.device":
+    """The first of `find_gpus`."""
+    return find_gpus(name)[0].device
+
+
+def on(device: "torch.device") -> AbstractContextManager[object]:
+    """Makes a GPU the thread's own, which Triton, streams and graphs take; a processor needs nothing."""
+    import torch
+
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def means_gpu(name: str) -> bool:
+    """Whether `--device` may mean a GPU of this engine; other names, such as "Vulkan0", are llama.cpp's."""
+    if name == "cpu" or not driver_present():
+        return False
+    if name in gpus.ANY or name.isdecimal() or name.upper().startswith("GPU-"):
+        return True
+    try:
+        return bool(find_gpus(name))
+    except NoDevice:
+        return False
 
 
 def missing_tools() -> str:
@@ -111,11 +130,34 @@ def missing_tools() -> str:
     return ""
 
 
-def gpu_budget() -> MemoryBudget:
+def told(error: Exception) -> str:
+    """What broke, in one line."""
+    said = getattr(error, "error_message", "") or str(error)  # Triton's begins with the source
+    return f"{type(error).__name__}: {said.strip().partition(chr(10))[0]}"
+
+
+def driver_version() -> str:
+    """The NVIDIA driver's version, from its management library."""
+    import pynvml  # type: ignore[import-untyped]
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError as error:
+        return f"of unknown version ({error})"
+
+
+def give_back() -> None:
+    """Give a GPU's memory that nothing holds any more to whoever wants it; torch would keep it."""
+    if torch := sys.modules.get("torch"):
+        gc.collect()
+        with suppress(Exception):  # after a failure the GPU, or torch itself, may be what is broken
+            torch.cuda.empty_cache()
+
+
+def gpu_budget(name: str = "auto") -> MemoryBudget:
     """Memory of the GPU that the engine would use; NoDevice says why there is none."""
-    device = find_device()
-    import torch
+    device = find_device(name)
+    from localdflash.cuda.room import budget_of
 
-    from localdflash.cuda.memory import RESERVE
-
-    return MemoryBudget(torch.cuda.mem_get_info(device)[0], RESERVE, "GPU memory")
+    return budget_of(device)

@@ -1,38 +1,51 @@
-"""A pair on the CUDA engine: a GPU found, memory planned before it is taken, both models put on the device."""
+"""A pair on the CUDA engine: a GPU found, memory planned before it is taken, both models put on the device.
+
+What is free is measured once for a plan. Where less turns out to be there, the next smaller plan is loaded.
+"""
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
 from importlib.metadata import version
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from localdflash.backend.fit import NO_DRAFTER, fit
+from localdflash.backend.fit import NO_DRAFTER, Fit
 from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, total
 from localdflash.backend.running import Running
 from localdflash.cuda import device as devices
 from localdflash.cuda.assembly import CudaSettings, load_pair
+from localdflash.cuda.device import give_back
+from localdflash.cuda.gpus import Place, place
+from localdflash.cuda.ops import KERNELS, Ops
+from localdflash.cuda.pair import CudaPair
+from localdflash.cuda.room import TRIES, budget_of, smaller, told
+from localdflash.cuda.runner import device_errors
 from localdflash.cuda.sizes import BITS, CudaSizes
 from localdflash.cuda.stepper import Stepper
 from localdflash.engine.lookup import LookupDrafter
+from localdflash.errors import DeviceFailed, OutOfMemory
 from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.pair import LocalPair
 
 
-def load(files: LocalPair, options: Options) -> Running:
-    """The pair as `options` say. NoDevice says why there is no GPU; OutOfMemory, ModelError and UsageError."""
-    device = devices.find_device()
+def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
+    """The pair as `options` say, stepping with `ops`. NoDevice says why there is no GPU; OutOfMemory, ModelError and
+    UsageError.
+    """
+    able = devices.find_gpus(options.device)
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
-    planned = fit(sizes, devices.gpu_budget(), options.context, roomy=options.roomy)
-    drafter = drafter if planned.drafter != NO_DRAFTER else None
-    bits = BITS.get(planned.drafter, options.drafter_bits)
-    settings = CudaSettings(planned.context, options.kv, options.draft, bits, options.native_fp4)
-    pair = load_pair(files.target, drafter, device, settings, progress=options.progress)
-    stepper, notices = pair.stepper, [planned.notice]
-    if drafter and stepper.block:
+    loaded = _load(files.target, drafter, sizes, place(able, sizes, options.context, budget_of), options, ops)
+    pair, planned = loaded.pair, loaded.planned
+    stepper, notices = pair.stepper, [loaded.notice]
+    if stepper.block:
+        assert drafter is not None
         notices.append(mismatch(drafter, stepper.block.weights.config.trained_for, sizes.header))
+    bits = BITS.get(planned.drafter, options.drafter_bits)
     return Running(
         pair=pair,
         on_device=[LookupDrafter.name, *(["dflash"] if stepper.block else [])] if options.draft else [],
@@ -41,10 +54,43 @@ def load(files: LocalPair, options: Options) -> Running:
         vocab_size=None,
         identity=(stepper.context, planned.drafter, options.kv, bits, options.native_fp4, version("torch")),
         predicted=planned.parts,
-        measured=lambda: measured(stepper),
+        measured=lambda: measured(pair.stepper),
         notices=notices,
-        close=lambda: None,
+        close=lambda: _close(pair),
     )
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A pair with the plan that it fits."""
+
+    pair: CudaPair
+    planned: Fit
+    notice: str
+
+
+def _load(target: Path, drafter: Path | None, sizes: CudaSizes, place: Place, options: Options, ops: Ops) -> _Loaded:
+    """The pair by the plan, or by a smaller one where the GPU was full; OutOfMemory if none is left."""
+    device, planned, notice, said = place.gpu.device, place.planned, place.planned.notice, ""
+    for tried in range(1, TRIES + 1):
+        bits = BITS.get(planned.drafter, options.drafter_bits)
+        settings = CudaSettings(planned.context, options.kv, options.draft, bits, options.native_fp4)
+        drafting = drafter if planned.drafter != NO_DRAFTER else None
+        try:
+            pair = load_pair(target, drafting, device, settings, ops, options.progress, options.compiling)
+            return _Loaded(pair, planned, notice)
+        except OutOfMemory as error:
+            said = str(error)
+        give_back()  # nothing holds what the failure had taken any more
+        planned = smaller(sizes, planned, options.context, budget_of(device), tried)
+        notice = told(planned, place.planned, said)
+    raise OutOfMemory(said)
+
+
+def _close(pair: CudaPair) -> None:
+    with suppress(DeviceFailed), device_errors():
+        pair.close()
+        give_back()
 
 
 def measured(stepper: Stepper) -> Parts:

@@ -1,7 +1,7 @@
 """How much device memory a pair takes, before it is loaded; and the largest context that fits.
 
-Weights by the planes' own sizes, keys and values by token, and what is the same for every context. The CUDA context and
-the kernels themselves are not in it: `RESERVE` is kept free for them.
+Weights by the planes' own sizes, keys and values by token, and what is the same for every context. What rounds tensors
+up, the kernels themselves and their graphs are not in it: `RESERVE` is kept free for them.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from localdflash.model.dflash_gguf import own_tensors
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import GGUFHeader
 
-RESERVE = 700 << 20  # bytes of a GPU left to the CUDA context, compiled kernels and graphs
+RESERVE = 700 << 20  # bytes of a GPU for what torch rounds up (by 1 MB a tensor), compiled kernels and graphs
 LONGEST = BUCKETS[-1] * CHUNK - SLACK
 # Bits of a weight in planes, scales and minimums included, and R, a quarter of the block that k is padded to.
 PLANES = {
@@ -51,20 +51,21 @@ class Memory:
         """The sum for a context of so many tokens."""
         return self.target + self.drafter + self.fixed + self.per_token * (context + SLACK)
 
-    def largest_context(self, free: int) -> int:
-        """Tokens of context that fit into so much free memory; may be negative."""
-        left = free - RESERVE - self.target - self.drafter - self.fixed
+    def largest_context(self, free: int, margin: int = RESERVE) -> int:
+        """Tokens of context that fit into so much free memory, of which a margin stays; may be negative."""
+        left = free - margin - self.target - self.drafter - self.fixed
         return min(left // self.per_token - SLACK, LONGEST)
 
 
-def choose_context(memory: Memory, wanted: int, trained: int, free: int) -> int:
-    """The context to run with: as asked for, or as much of the trained one as fits. OutOfMemory says what would fit."""
-    largest = memory.largest_context(free)
-    needed = memory.total(wanted or min(trained, 512)) + RESERVE
-    if largest < (wanted or min(trained, 512)):
-        fits = f"a context of {largest} tokens would fit" if largest >= 512 else "choose a smaller pair"
-        raise OutOfMemory(f"{needed / 1e9:.1f} GB of GPU memory are needed, {free / 1e9:.1f} GB are free: {fits}")
-    return wanted or min(trained, largest)
+def choose_context(memory: Memory, trained: int, free: int, margin: int = RESERVE) -> int:
+    """As much of the trained context as fits; OutOfMemory if that is too little to be of use."""
+    largest, least = memory.largest_context(free, margin), min(trained, 512)
+    if largest < least:
+        needed = memory.total(least) + margin
+        raise OutOfMemory(
+            f"{needed / 1e9:.1f} GB of GPU memory are needed, {free / 1e9:.1f} GB are free: choose a smaller pair"
+        )
+    return min(trained, largest)
 
 
 def predict_bytes(
@@ -72,7 +73,7 @@ def predict_bytes(
 ) -> Memory:
     """What a target, whose weights take `target_bytes`, and its drafter will need."""
     per_token = kv_bytes(config, kv) + config.head_dim * 4 + 4 + _scratch_bytes(config)
-    fixed = _activation_bytes(config) + DOCUMENTS * 4
+    fixed = _activation_bytes(config) + _sampling_bytes(config.vocab_size) + DOCUMENTS * 4
     if drafter:
         per_token += kv_bytes(drafter.decoder, torch.float16) + drafter.decoder.head_dim * 4
         width = len(drafter.taps) * config.hidden_size
@@ -159,6 +160,11 @@ def _slot_bytes(drafter: DFlashConfig) -> int:
     """Bytes of what stands between the drafter's layers and its tokens: logits where slots follow one another."""
     logits = ROWS * drafter.proposed * 4 if drafter.kind != "dflash" else 0
     return logits + (ROWS * drafter.decoder.hidden_size * 6 if drafter.conv_kernel else 0)
+
+
+def _sampling_bytes(vocab_size: int) -> int:
+    """Bytes of the logits of all rows, and of what a draw leaves beside every 32 of them."""
+    return ROWS * vocab_size * 4 * 35 // 32
 
 
 def _activation_bytes(config: DecoderConfig) -> int:

@@ -11,6 +11,7 @@ from localdflash.kernels import (
     accept,
     attention,
     convolve,
+    counters,
     embed,
     head,
     lookup,
@@ -34,6 +35,7 @@ Op = Callable[..., None]
 class Ops:
     """One set; the contracts are the kernels' own docstrings."""
 
+    set_back: Op
     embed: Op
     qkv: Op
     attention: Op
@@ -62,6 +64,7 @@ class Ops:
 
 
 KERNELS = Ops(
+    set_back=counters.set_back,
     embed=embed.embed,
     qkv=qkv.qkv,
     attention=attention.attention,
@@ -89,6 +92,7 @@ KERNELS = Ops(
     accept=accept.accept,
 )
 REFERENCES = Ops(
+    set_back=counters.set_back_reference,
     embed=embed.embed_reference,
     qkv=qkv.qkv_reference,
     attention=attention.attention_reference,

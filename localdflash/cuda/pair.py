@@ -133,8 +133,8 @@ class CudaPair:
         """Put a request's sampling parameters on the device; a request without a seed gets one of its own."""
         if sampler.reads_logits:
             raise UsageError(
-                "grammars and log probabilities need the target's logits, which the CUDA engine keeps on the GPU:"
-                " leave them out, or use --backend llama.cpp"
+                "grammars, log probabilities, logit_bias and the penalties of presence and frequency need the target's"
+                " logits, which the CUDA engine keeps on the GPU: leave them out, or use --backend llama.cpp"
             )
         p, self._sampler = sampler.params, sampler
         self._greedy = p.temperature == 0.0 and not sampler.window
@@ -212,6 +212,12 @@ class CudaPair:
         """Drop the whole sequence."""
         self.ids, self._sampler = [], None
         self._set_back(0)
+
+    def close(self) -> None:
+        """Let go of all device memory; nothing may be asked of the pair afterwards."""
+        self.runner.synchronize()
+        self._flying.clear()
+        del self.runner, self.stepper
 
     def save(self) -> SavedSequence:
         """See `Pair`."""

@@ -3,20 +3,26 @@
 Every sequence is captured once for each number of attention chunks, of which there are four; lengths inside them are
 read on the device. After a step its record is copied to pinned memory and an event is set, so that the host can wait
 for that step alone. A CUDA error that sticks to the process becomes `DeviceFailed`.
+
+`prepare` compiles and captures all of them, so that no answer waits for a compiler or asks for more memory.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
+from localdflash.backend.options import Compiling
+from localdflash.cuda.compiling import compile_all
+from localdflash.cuda.device import on
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.stepper import Stepper, Way
 from localdflash.errors import DeviceFailed
 from localdflash.kernels.attention import BUCKETS, CHUNK
+from localdflash.kernels.launch import Launch, withheld
 
-WARM_UPS = 2  # runs before a capture: kernels compile in the first
+Key = tuple[str, int]  # a sequence's name, and how many chunks of attention it covers
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +39,52 @@ class Runner:
         self.stepper = stepper
         self._slots = stepper.cache.k.shape[1]
         self._graphed = stepper.device.type == "cuda"
-        self._graphs: dict[tuple[str, int], torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._graphed else None
         self._records = torch.zeros_like(stepper.records, device="cpu", pin_memory=self._graphed)
 
+    def prepare(self, ways: Sequence[Way], compiling: Compiling | None = None) -> None:
+        """Compile every kernel that these ways may launch, at any length, and capture every sequence."""
+        if not self._graphed:
+            return
+        with self._on_gpu():
+            compile_all(self.launches(ways), compiling)
+            for key, sequence in self._sequences(ways):
+                self._graphs[key] = self._capture(sequence)
+
+    def launches(self, ways: Sequence[Way]) -> list[Launch]:
+        """Everything that these ways may launch, at any length."""
+        with withheld() as launches:
+            for _, sequence in self._sequences(ways):
+                sequence()
+        return launches
+
+    def _sequences(self, ways: Sequence[Way]) -> Iterator[tuple[Key, Callable[[], None]]]:
+        most = -(-self._slots // CHUNK)
+        for splits in sorted({min(bucket, most) for bucket in BUCKETS}):
+            yield self._extending(splits)
+            for way in ways:
+                yield self._stepping(way, True, splits)
+                yield self._stepping(way, False, splits)
+        if self.stepper.block:
+            yield self._catching_up()
+
     def step(self, way: Way, greedy: bool, length: int) -> Arrival:
         """Start a step at a context of at most `length` tokens."""
-        splits = chunks(length, self._slots)
-        with device_errors():
-            self._run(f"{way} {'greedy' if greedy else 'sampled'}", splits, lambda: self._recorded(way, greedy, splits))
+        with self._on_gpu():
+            self._run(*self._stepping(way, greedy, chunks(length, self._slots)))
             if not self._graphed:
                 return Arrival(None)
             event = torch.cuda.Event()
             event.record()
             return Arrival(event)
 
-    def _recorded(self, way: Way, greedy: bool, splits: int) -> None:
-        self.stepper.step(way, greedy, splits)
-        self._records.copy_(self.stepper.records, non_blocking=True)
+    def _stepping(self, way: Way, greedy: bool, splits: int) -> tuple[Key, Callable[[], None]]:
+        def recorded() -> None:
+            self.stepper.step(way, greedy, splits)
+            self._records.copy_(self.stepper.records, non_blocking=True)
+
+        return (f"{way} {'greedy' if greedy else 'sampled'}", splits), recorded
 
     def record(self, arrival: Arrival, number: int) -> list[int]:
         """Wait for a step, the `number`-th of the stepper; return its record."""
@@ -62,14 +96,19 @@ class Runner:
 
     def extend(self, length: int) -> None:
         """Compute the 16 tokens after a context of `length`."""
-        splits = chunks(length, self._slots)
-        with device_errors():
-            self._run("extend", splits, lambda: self.stepper.extend(splits))
+        with self._on_gpu():
+            self._run(*self._extending(chunks(length, self._slots)))
+
+    def _extending(self, splits: int) -> tuple[Key, Callable[[], None]]:
+        return ("extend", splits), lambda: self.stepper.extend(splits)
 
     def catch_up(self) -> None:
         """Give the drafter 16 more tokens."""
-        with device_errors():
-            self._run("catch up", 0, self.stepper.catch_up)
+        with self._on_gpu():
+            self._run(*self._catching_up())
+
+    def _catching_up(self) -> tuple[Key, Callable[[], None]]:
+        return ("catch up", 0), self.stepper.catch_up
 
     def synchronize(self) -> None:
         """Wait for everything that was started."""
@@ -77,27 +116,31 @@ class Runner:
             with device_errors():
                 torch.cuda.synchronize(self.stepper.device)
 
-    def _run(self, name: str, splits: int, sequence: Callable[[], None]) -> None:
+    @contextmanager
+    def _on_gpu(self) -> Iterator[None]:
+        with device_errors(), on(self.stepper.device):
+            yield
+
+    def _run(self, key: Key, sequence: Callable[[], None]) -> None:
         if not self._graphed:
             sequence()
             return
-        key = (name, splits)
         if key not in self._graphs:
             self._graphs[key] = self._capture(sequence)
         self._graphs[key].replay()
 
     def _capture(self, sequence: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """The sequence as a graph. The runs before it are undone: they only write past the context, and the state."""
+        """The sequence as a graph. The run before it is undone: it only writes past the context, and the state."""
         state = self.stepper.state.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                sequence()
-                self.stepper.state.copy_(state)
+            sequence()  # brings what is compiled onto the device
+            self.stepper.state.copy_(state)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        # On a stream of this GPU: torch's own belongs to the one that captured first.
+        with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
             sequence()
         return graph
 

@@ -29,6 +29,10 @@ class Slots:
 class Chooser(Protocol):
     """Chooses again what the head chose for each slot by itself."""
 
+    @property
+    def counters(self) -> Tensor | None:
+        """Those of its own launches, zero between them; None if it has none."""
+
     def choose(self, slots: Slots) -> None:
         """Write the tokens of the slots into their `choice`."""
 
@@ -44,6 +48,8 @@ def chooser_of(weights: DrafterWeights, stack: Stack, dtype: torch.dtype) -> Cho
 
 class MarkovChain:
     """DSpark: see localdflash.kernels.markov."""
+
+    counters: Tensor | None = None  # its launches share the head's
 
     def __init__(self, weights: Markov, stack: Stack, dtype: torch.dtype) -> None:
         self._weights, self._stack = weights, stack
@@ -70,6 +76,7 @@ class Selection:
         self._values = torch.zeros(ROWS, candidates, device=device)
         self._tokens = torch.zeros(ROWS, candidates, dtype=torch.int32, device=device)
         self._scratch = TopKScratch(device, rows)
+        self.counters = self._scratch.counters
 
     def choose(self, slots: Slots) -> None:
         """See `Chooser`."""

@@ -124,7 +124,7 @@ class Stepper:
         self.documents, self.documents_length = self._int32(DOCUMENTS), self._int32(1)
         self.lookup_scratch = torch.zeros(2, dtype=torch.int64, device=self.device)
         self.records = self._int32(RECORDS, RECORD_FIELDS)
-        self.sampling: SamplingBuffers | None = None  # made for the first request that samples
+        self.sampling = SamplingBuffers(c.vocab_size, self.device)
         self.block = DrafterBlock(self, drafter, slots, dtype) if drafter else None
 
     def _int32(self, *shape: int) -> Tensor:
@@ -136,23 +136,30 @@ class Stepper:
 
     def step(self, way: Way, greedy: bool, splits: int) -> None:
         """One round: draft, verify, choose the target's tokens, accept, record; attention covers `splits` chunks."""
+        self._set_back()
         if way in DRAFTING:
-            self.catch_up()
+            self._catch_up()
             self.fill_block(splits)
         else:
             self.ops.begin(self.tokens, self.state, self.draft, 0)
         if way in ("lookup", "block"):
             self._look_up(BEATS_DRAFTER if way == "block" else BEATS_NOTHING)
-        self.forward(splits)
-        self._choose(greedy)
+        self.verify(greedy, splits)
         self.ops.accept(self.draft, self.choice, self.tokens, self.state, self.records)
 
     def _look_up(self, min_match: int) -> None:
         documents, length, scratch = self.documents, self.documents_length, self.lookup_scratch
         self.ops.lookup(self.tokens, self.state, self.draft, documents, length, scratch, min_match, ROWS - 1)
 
+    def _set_back(self) -> None:
+        """A launch of before that was aborted, or lost a ticket, must not reach into what follows."""
+        shared, chooser = self.shared, self.block.chooser if self.block else None
+        counters = shared.workspace.counters, shared.scratch.counter, shared.head_scratch.counter, self.lookup_scratch
+        self.ops.set_back(*counters, chooser.counters if chooser else None)
+
     def extend(self, splits: int) -> None:
         """Keys, values and taps of the 16 tokens from CONTEXT on; the caller counts those that are the prompt's."""
+        self._set_back()
         self.ops.next_tokens(self.tokens, self.state, self.draft)
         self.forward(splits)
 
@@ -162,8 +169,10 @@ class Stepper:
         self.stack.embed(self.draft, self.target.embedding)
         self.stack.forward(start, self.masks, splits, self.block.ring if self.block else None)
 
-    def _choose(self, greedy: bool) -> None:
-        b, start, sampling = self.stack.buffers, self.field(CONTEXT), None if greedy else self.sampling
+    def verify(self, greedy: bool, splits: int) -> None:
+        """The target's token after each of the 16 rows of `draft`, in `choice`."""
+        self.forward(splits)
+        b, start, sampling = self.stack.buffers, self.field(CONTEXT), self.sampling
         self.ops.head(
             b.hidden,
             b.hidden_sums,
@@ -171,21 +180,24 @@ class Stepper:
             self.stack.final_norm,
             self.choice,
             self.shared.head_scratch,
-            logits=sampling.logits if sampling else None,
+            logits=None if greedy else sampling.logits,
         )
-        if sampling:
+        if not greedy:
             s = sampling
             self.ops.sample(s.logits, s.floats, s.whole, self.tokens, self.draft, start, self.choice, s.scratch)
 
     def set_sampling(self, floats: Sequence[float], whole: Sequence[int]) -> None:
         """Set the parameters of the request that steps next, in the order of `SamplingBuffers`."""
-        if self.sampling is None:
-            self.sampling = SamplingBuffers(self.target.config.vocab_size, self.device)
+        self.sampling.scratch.seen.zero_()  # see `_set_back`
         self.sampling.floats.copy_(torch.tensor(floats))
         self.sampling.whole.copy_(torch.tensor(whole, dtype=torch.int32))
 
     def catch_up(self) -> None:
         """Give the drafter the next 16 committed tokens' taps; slots past CONTEXT are written over later."""
+        self._set_back()
+        self._catch_up()
+
+    def _catch_up(self) -> None:
         block = self.block
         assert block is not None
         ops, weights, b, start = self.ops, block.weights, block, self.field(DRAFTER)

@@ -40,7 +40,7 @@ def torch(name: str) -> Check:
 
 def cuda(name: str) -> Check:
     """Check which path the CUDA engine takes on this chip, or why there is none."""
-    from localdflash.cuda.device import driver_present, features, find_device, missing_tools
+    from localdflash.cuda.device import driver_present, driver_version, features, find_device, missing_tools
 
     if not driver_present():
         return Check(name, "ok", "not used because there is no NVIDIA driver: the processor runs every pair")
@@ -55,19 +55,10 @@ def cuda(name: str) -> Check:
 
     free, size = library.cuda.mem_get_info(device)
     memory = f"{free / 1e9:.1f} GB free of {size / 1e9:.1f}"
-    detail = f"driver {_driver()}, {library.cuda.get_device_name(device)}: {features(device).summary()}, {memory}"
+    detail = (
+        f"driver {driver_version()}, {library.cuda.get_device_name(device)}: {features(device).summary()}, {memory}"
+    )
     return Check(name, "ok", detail)
-
-
-def _driver() -> str:
-    """The NVIDIA driver's version, from its management library."""
-    import pynvml  # type: ignore[import-untyped]
-
-    try:
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError as error:
-        return f"of unknown version ({error})"
 
 
 def cpu_engine(name: str) -> Check:

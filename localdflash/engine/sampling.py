@@ -1,4 +1,4 @@
-"""From a row of logits to one token: penalty, temperature, top-k, top-p, min-p, draw.
+"""From a row of logits to one token: bias, penalties, temperature, top-k, top-p, min-p, draw.
 
 The order is fixed. One uniform number is used per committed token, whether it was drafted or not: with one seed,
 drafting and plain decoding give the same text at any temperature, as long as the target's logits are the same. Only
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from localdflash.engine.draft import Chances
 from localdflash.engine.drawing import draw_from, take_or_correct
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.engine.shift import Shift
 from localdflash.errors import LocaldflashError
 
 DRAFTS = 1  # beside the seed: the stream of random numbers that drafts are drawn by
@@ -66,6 +67,7 @@ class Sampler:
         self.chosen: list[Chosen] = []  # one for each draw, for the reader to empty
         self._alternatives = alternatives
         self._greedy = params.temperature == 0.0
+        self._shift = Shift(params)
         self._penalising = params.repetition_penalty != 1.0 and params.penalty_window > 0
         self._random = np.random.default_rng(params.seed)
         self._drafting = np.random.default_rng(None if params.seed is None else (params.seed, DRAFTS))
@@ -77,8 +79,8 @@ class Sampler:
 
     @property
     def reads_logits(self) -> bool:
-        """Whether drawing needs the logits on the host: for a constraint, or for probabilities to record."""
-        return self.constraint is not None or self._alternatives is not None
+        """Whether drawing needs the logits on the host: for a constraint, a shift, or probabilities to record."""
+        return self.constraint is not None or self._alternatives is not None or self._shift.anything
 
     @property
     def greedy(self) -> bool:
@@ -113,7 +115,7 @@ class Sampler:
         if not math.isfinite(logits[best]):
             raise LocaldflashError(NOT_NUMBERS)
         mask = self.constraint.mask() if self.constraint else None
-        if self._greedy and not self._penalising and mask is None:
+        if self._greedy and not self._penalising and not self._shift.anything and mask is None:
             token = best
         else:
             token = self._draw(logits.astype(np.float64), ids, mask, proposed, drawn_from)
@@ -123,6 +125,7 @@ class Sampler:
             self.chosen.append(_chosen(logits, token, self._alternatives))
         if self.constraint:
             self.constraint.advance(token)
+        self._shift.said(token)
         return token
 
     def _draw(
@@ -133,8 +136,10 @@ class Sampler:
         proposed: int | None,
         drawn_from: Chances | None,
     ) -> int:
+        self._shift.add_bias(scores)
         if self._penalising:
             self._penalise(scores, ids)
+        self._shift.take_penalties(scores)
         allowed = None if mask is None else np.flatnonzero(mask)
         if allowed is not None:
             scores = scores[allowed]

@@ -16,12 +16,20 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     penalty_window: int = 256  # newest tokens that the penalty looks at
     seed: int | None = None
+    presence_penalty: float = 0.0  # these three: see `shift`
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what is added to its logit), each token once
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, 0.0, 10.0)
         _check("top_p", self.top_p, 1e-6, 1.0)
         _check("min_p", self.min_p, 0.0, 1.0)
         _check("repetition_penalty", self.repetition_penalty, 0.1, 10.0)
+        _check("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        for token, bias in self.logit_bias:
+            _check_whole("logit_bias: a token", token, 2**31)
+            _check(f"logit_bias[{token}]", bias, -100.0, 100.0)
         _check_whole("top_k", self.top_k, 2**31)
         _check_whole("penalty_window", self.penalty_window, 2**31)
         if self.seed is not None:

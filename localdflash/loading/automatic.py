@@ -6,28 +6,29 @@ from localdflash.backend.names import Runner
 from localdflash.backend.options import Options
 from localdflash.backend.running import Running
 from localdflash.cuda import device
-from localdflash.errors import ModelError, NoDevice, OutOfMemory
+from localdflash.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
 from localdflash.llamacpp.builds import gpu_backends
+from localdflash.loading import proof
 from localdflash.loading.backends import load_on
 from localdflash.loading.timing import choose
 from localdflash.machine import gpu_watch
 from localdflash.pairs.pair import LocalPair
 
-UNPROVEN = "the CUDA engine has not been tried on a GPU by its authors yet; --backend llama.cpp is the proven way"
 CANNOT = (NoDevice, ModelError, OutOfMemory)  # another backend may do it
 
 
 def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
     """The pair, and the backend that runs it; a notice says why if that is not the first choice.
 
-    A GPU that is named, or the layers that are to lie on one, mean llama.cpp.
+    A GPU that is named is the CUDA engine's if that has one of this name; layers that are to lie on one mean llama.cpp.
     """
     why = list[str]()
-    if options.device in ("auto", "gpu") and options.gpu_layers < 0 and device.driver_present():
+    if proof.is_tried_on(options):
         try:
-            return "cuda", _noting(load_on("cuda", files, options), UNPROVEN)
+            return "cuda", _on_cuda(files, options)
         except CANNOT as error:
             why.append(f"not the CUDA engine: {error}")
+        device.give_back()  # llama.cpp may want the GPU
     if options.device not in ("auto", "cpu"):
         try:
             return _on_llamacpp(files, options, why)
@@ -39,6 +40,16 @@ def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
         except CANNOT as error:
             why.append(f"not a GPU through llama.cpp: {error}")
     return _on_processor(files, replace(options, device="cpu"), why)
+
+
+def _on_cuda(files: LocalPair, options: Options) -> Running:
+    """The pair on the CUDA engine, if that was checked here; one that loses the GPU is not tried again."""
+    subject = proof.trusted(files, options)
+    try:
+        return load_on("cuda", files, options)
+    except DeviceFailed as error:
+        proof.lost(subject, error)
+        raise
 
 
 def gpu_is_there() -> bool:

@@ -1,10 +1,16 @@
 """The backends' loads by name. A backend is imported when something is loaded on it, and not before."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from localdflash.backend.names import Runner
 from localdflash.backend.options import Options
 from localdflash.backend.running import Running
+from localdflash.cuda.device import give_back, missing_tools, told
 from localdflash.errors import LocaldflashError, NoDevice
 from localdflash.pairs.pair import LocalPair
+
+T = TypeVar("T")
 
 
 def load_on(backend: Runner, files: LocalPair, options: Options) -> Running:
@@ -22,22 +28,28 @@ def load_on(backend: Runner, files: LocalPair, options: Options) -> Running:
 
 
 def _load_on_cuda(files: LocalPair, options: Options) -> Running:
-    """The pair on the CUDA engine. What breaks below it (the driver, torch, Triton, its compiler) becomes NoDevice, for
-    another backend may still run the pair; a GPU that is lost to the process stays `DeviceFailed`.
+    """The pair on the CUDA engine; see `on_cuda`."""
+
+    def load() -> Running:
+        from localdflash.cuda.load import load
+        from localdflash.cuda.runner import device_errors
+
+        with device_errors():
+            return load(files, options)
+
+    return on_cuda(load)
+
+
+def on_cuda(call: Callable[[], T]) -> T:
+    """What a call of the CUDA engine gives. What breaks below it (the driver, torch, Triton, its compiler) becomes
+    NoDevice, for another backend may still run the pair; a GPU that is lost to the process stays `DeviceFailed`.
     """
     try:
-        from localdflash.cuda.load import load
-
-        return load(files, options)
+        return call()
     except LocaldflashError:
         raise
     except Exception as error:
-        said = getattr(error, "error_message", "") or str(error)  # Triton's begins with the source
-        reason = f"{type(error).__name__}: {said.strip().partition(chr(10))[0]}"
+        reason = told(error)
     # From here on nothing holds the frames of the failure, and what they had on the GPU.
-    import torch
-
-    from localdflash.cuda.device import missing_tools
-
-    torch.cuda.empty_cache()
+    give_back()
     raise NoDevice(missing_tools() or f"it could not start ({reason}): `localdflash doctor` checks what it needs")

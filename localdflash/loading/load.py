@@ -10,7 +10,7 @@ from importlib.metadata import version
 from types import TracebackType
 from typing import Self
 
-from localdflash.backend.names import Runner
+from localdflash.backend.names import Backend, Runner
 from localdflash.backend.options import Options
 from localdflash.backend.parts import Parts
 from localdflash.backend.running import Running
@@ -18,6 +18,7 @@ from localdflash.cpu.cache import KV_FORMATS
 from localdflash.errors import UsageError
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
+from localdflash.loading.proof import SOUND, check_first, is_tried_on, standing
 from localdflash.loading.trial import try_first
 from localdflash.model.recommended import recommended
 from localdflash.pairs.registry import load_registry, local_files
@@ -26,7 +27,7 @@ from localdflash.text.tokenizer import Tokenizer
 from localdflash.weights.gguf import headers_kept, read_header
 from localdflash.weights.split import stats_of
 
-DEVICES: Mapping[Runner, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu"), "cuda": ("auto", "gpu")}
+DEVICES: Mapping[Backend, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu")}
 
 
 class LoadedPair:
@@ -44,7 +45,9 @@ class LoadedPair:
         with headers_kept():
             if not tried:
                 try_first(self.files, options)
+                check_first(self.files, options)  # after it: a damaged file says nothing of the engine
             self.sampling = {**self.files.sampling, **recommended(read_header(self.files.target).metadata)}
+            self.gpu_check = self._checked()
             self.backend, self._running = self._load()
         self._closing.callback(self._running.close)
         with ExitStack() as undo:
@@ -57,15 +60,25 @@ class LoadedPair:
         self.device, self.vocab_size = running.device, running.vocab_size
         self.predicted, self.rows = running.predicted, running.rows
         unused = _unused(options, self.backend, running)
-        self.notice = "; ".join(filter(None, [*running.notices, *unused]))
+        doubt = f"--backend cuda: {self.gpu_check}" if self._is_doubtful() else ""
+        self.notice = "; ".join(filter(None, [doubt, *running.notices, *unused]))
 
     def _load(self) -> tuple[Runner, Running]:
         backend, device = self.options.backend, self.options.device
-        if backend != "auto" and device not in DEVICES.get(backend, (device,)):
-            raise UsageError(f"--device {device}: only llama.cpp can be told which GPU, not --backend {backend}")
+        if device not in DEVICES.get(backend, (device,)) or (backend, device) == ("cuda", "cpu"):
+            raise UsageError(f"--device {device}: not a device of --backend {backend}; cuda and llama.cpp have GPUs")
         if backend == "auto":
             return load_best(self.files, self.options)
         return backend, load_on(backend, self.files, self.options)
+
+    def _checked(self) -> str:
+        """What is known of the CUDA engine with this pair here, "" where it is not in question."""
+        backend = self.options.backend
+        asked = backend == "cuda" or (backend == "auto" and is_tried_on(self.options))
+        return standing(self.files, self.options) if asked else ""
+
+    def _is_doubtful(self) -> bool:
+        return self.backend == "cuda" and self.gpu_check not in ("", SOUND)
 
     def memory(self) -> Parts:
         """Bytes of each part as measured now, by the names of `predicted`."""

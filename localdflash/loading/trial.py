@@ -13,19 +13,16 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
-import tempfile
-import threading
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
 
 from localdflash import errors
 from localdflash.backend.options import Options
+from localdflash.cuda.device import driver_present
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.files.paths import cache_folder, create_private
+from localdflash.loading import child
 from localdflash.machine import gpu_watch
 from localdflash.pairs.known import is_known
 from localdflash.pairs.pair import LocalPair
@@ -34,11 +31,11 @@ from localdflash.weights.split import files_of, size_of
 
 METHOD = 1  # of trying: what another one found is tried again
 PATIENCE = 60.0  # seconds
+COMPILING = 600.0  # seconds more where there is a GPU that kernels are compiled for
 RATE = 10_000_000  # bytes for each second more: a disk may be slow, and a first load measures
 TOKENS = 4  # written by the child
-LONGEST = 4096  # bytes of a verdict, and of the child's last words
+LONGEST = 4096  # bytes of a verdict
 PROGRAM = "from localdflash.loading.trial import main; main()"
-NOT_TOLD = frozenset({"progress", "costs", "roomy"})  # what no other process can have, or that is no reason there
 PROMPT = "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return"
 ONE, TWO, THREE = range(1, 0xC0), range(0xC0, 0x800, 0x40), range(0x1000, 0x10000, 0x1000)
 EVERY_BYTE = "".join(map(chr, (*ONE, *TWO, 0x800, *THREE, 0x10000, *range(0x40000, 0x110000, 0x40000))))  # of UTF-8
@@ -74,15 +71,7 @@ def main() -> None:
     from localdflash.engine.generate import Request, generate
     from localdflash.loading.load import LoadedPair
 
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # C libraries may print
-
-    def tell(**fields: object) -> None:
-        out.write(json.dumps(fields) + "\n")
-        out.flush()
-
-    options = Options(**json.loads(sys.argv[1]), progress=lambda done, total: tell(done=done, total=total))
+    options, tell = child.begin()
     try:
         with LoadedPair(options, tried=True) as loaded:
             tokenizer = loaded.tokenizer
@@ -97,19 +86,6 @@ def main() -> None:
         tell(kind=type(error).__name__, said=str(error))
 
 
-def _leave_with_parent() -> None:
-    """End when stdin is closed: the parent alone has its other end."""
-    with suppress(OSError):
-        while os.read(0, LONGEST):
-            pass
-    os._exit(1)
-
-
-def _end(child: subprocess.Popen[bytes], expired: threading.Event) -> None:
-    expired.set()
-    child.kill()
-
-
 def _key(paths: list[Path], options: Options) -> str:
     """What a verdict is about."""
     stats = [(str(part), part.stat()) for path in paths for part in files_of(path)]
@@ -120,51 +96,23 @@ def _key(paths: list[Path], options: Options) -> str:
 
 def tried(paths: list[Path], options: Options) -> str | None:
     """Why the files cannot be loaded, "" if they can; None if that was not found out."""
-    told = {name: value for name, value in vars(options).items() if name not in NOT_TOLD}
-    command = [sys.executable, "-P", "-c", PROGRAM, json.dumps(told)]
-    limit, expired = PATIENCE + sum(map(size_of, paths)) / RATE, threading.Event()
-    died = gpu_watch.deaths()
-    with tempfile.TemporaryFile() as words:
-        try:
-            child = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, start_new_session=True
-            )
-        except OSError as error:
-            raise LocaldflashError(f"{paths[0]}: no process to try it in: {error.strerror}") from error
-        with child:
-            timer = threading.Timer(limit, _end, (child, expired))
-            timer.start()
-            try:
-                outcome = _outcome(child.stdout, options)
-                child.wait()
-            finally:
-                timer.cancel()
-                child.kill()
-        if outcome is not None:
-            _raise(outcome)
-            return ""
-        if expired.is_set():
-            return f"{paths[0]}: loading it took more than {limit:.0f} s and was ended: {AGAIN}"
-        if gpu_watch.deaths() > died:
-            return None  # the GPU's doing, for which there are rules of their own
-        return _ended(paths[0], child.returncode, _last_words(words))
+    limit, died = PATIENCE + sum(map(size_of, paths)) / RATE, gpu_watch.deaths()
+    limit += COMPILING if driver_present() else 0.0
+    try:
+        ended = child.run(PROGRAM, options, limit, lambda _: None)
+    except OSError as error:
+        raise LocaldflashError(f"{paths[0]}: no process to try it in: {error.strerror}") from error
+    if ended.told is not None:
+        _raise(ended.told)
+        return ""
+    if ended.expired:
+        return f"{paths[0]}: loading it took more than {limit:.0f} s and was ended: {AGAIN}"
+    if gpu_watch.deaths() > died:
+        return None  # the GPU's doing, for which there are rules of their own
+    return _ended(paths[0], ended.code, ended.words)
 
 
-def _outcome(lines: IO[bytes] | None, options: Options) -> dict[str, Any] | None:
-    """The child's last line, or None if it ended before that; progress is passed on."""
-    for line in lines or ():
-        try:
-            told = json.loads(line)
-        except ValueError:  # it died while it wrote
-            return None
-        if "kind" in told:
-            return dict(told)
-        if options.progress:
-            options.progress(told["done"], told["total"])
-    return None
-
-
-def _raise(outcome: dict[str, Any]) -> None:
+def _raise(outcome: child.Told) -> None:
     """Raise the error that the child reported, if it did."""
     if outcome["kind"]:
         kind: type[LocaldflashError] = getattr(errors, outcome["kind"])
@@ -181,15 +129,6 @@ def _ended(path: Path, code: int, words: str) -> str | None:
     if name == "SIGKILL":
         raise OutOfMemory(f"{path}: the system ended the process that tried to load it: memory may be short")
     raise LocaldflashError(f"{path}: the process that tried to load it was ended by {name}: try again")
-
-
-def _last_words(words: IO[bytes]) -> str:
-    """The last line that the child wrote, of printable characters."""
-    words.seek(0, os.SEEK_END)
-    words.seek(max(words.tell() - LONGEST, 0))
-    lines = [line.strip() for line in words.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    line = next((line for line in reversed(lines) if "GGML_ASSERT" in line), lines[-1] if lines else "without a word")
-    return "".join(character for character in line if character.isprintable())[:200]
 
 
 def _recall(place: Path) -> str | None:

@@ -19,7 +19,8 @@ from localdflash.backend.free import program_bytes, system_budget
 from localdflash.backend.names import Backend
 from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, IN_MEMORY, PROGRAM, Parts, divided, total
-from localdflash.cuda.device import gpu_budget
+from localdflash.cuda.device import gpu_budget, means_gpu
+from localdflash.cuda.gpus import ANY
 from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading.automatic import gpu_is_there
 from localdflash.loading.choice import Case, likely
@@ -131,9 +132,9 @@ def make_plan(
 def _automatic(case: Asked) -> Plan:
     """What would be loaded: see `localdflash.loading.automatic`."""
     options, why = case.options, "no GPU was asked for"
-    if options.device in ("auto", "gpu") and options.gpu_layers < 0:
+    if options.gpu_layers < 0 and (options.device in ANY or means_gpu(options.device)):
         try:
-            return _on_cuda(case, "the GPU can run it")
+            return _on_cuda(case, "the GPU can run it, if it passes its check there")
         except (NoDevice, ModelError) as error:
             why = f"not CUDA: {error}"
     if options.device not in ("auto", "cpu"):
@@ -205,7 +206,7 @@ def _on_llamacpp(case: Asked, why: str) -> Plan:
 
 
 def _on_cuda(case: Asked, why: str) -> Plan:
-    budget = gpu_budget()
+    budget = gpu_budget(case.options.device)
     from localdflash.cuda.sizes import CudaSizes
 
     sizes = CudaSizes(case.target, _form(case.drafter, ".safetensors"), case.options.kv)

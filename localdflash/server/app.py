@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,20 +12,27 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localdflash.errors import LocaldflashError
-from localdflash.server.api import chat, complete, completions, control, native, tokens
+from localdflash.server.api import chat, complete, completions, control, embeddings, native, ports, slots, tokens
+from localdflash.server.api.anthropic import endpoint as anthropic
 from localdflash.server.api.errors import error_response, on_error
 from localdflash.server.api.metrics import Metrics
+from localdflash.server.api.responses_api import endpoint as responses_api
 from localdflash.server.api.state import AppState
 from localdflash.server.api.streams import GONE
 from localdflash.server.engines import Engines
+from localdflash.server.tcp import Tcp
 
 log = logging.getLogger(__name__)
 
+EMBEDDINGS = ("/v1/embeddings", "/embeddings", "/embedding")
 ROUTES = [
     Route("/v1/models", control.models, methods=["GET"]),
     Route("/v1/models/{model:path}", control.model, methods=["GET"]),
     Route("/v1/chat/completions", chat.chat, methods=["POST"]),
     Route("/v1/completions", completions.completions, methods=["POST"]),
+    Route("/v1/responses", responses_api.responses, methods=["POST"]),
+    Route("/v1/messages", anthropic.messages, methods=["POST"]),
+    Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=["POST"]),
     Route("/complete", complete.complete, methods=["POST"]),
     Route("/infill", native.infill, methods=["POST"]),
     Route("/completion", native.completion, methods=["POST"]),
@@ -33,9 +40,13 @@ ROUTES = [
     Route("/detokenize", tokens.detokenize, methods=["POST"]),
     Route("/apply-template", chat.apply_template, methods=["POST"]),
     Route("/props", control.props, methods=["GET"]),
+    Route("/slots", slots.slots, methods=["GET"]),
     Route("/health", control.health, methods=["GET"]),
+    Route("/v1/health", control.health, methods=["GET"]),
     Route("/metrics", control.metrics, methods=["GET"]),
+    *(Route(path, embeddings.embeddings, methods=["POST"]) for path in EMBEDDINGS),
     Route("/ps", control.ps, methods=["GET"]),
+    Route("/listen", ports.listen, methods=["POST"]),
     Route("/load", control.load, methods=["POST"]),
     Route("/stop", control.stop, methods=["POST"]),
 ]
@@ -47,11 +58,12 @@ def create_app(
     *,
     stop: Callable[[], None] | None = None,
     idle: Callable[[], float] = lambda: 0.0,
+    listen: Callable[[Tcp], AsyncGenerator[str]] | None = None,
 ) -> Starlette:
     """The app over engines, which the caller starts and closes.
 
     `metrics` is what the engines were made with. `stop` is called by /stop; `idle` returns the seconds without a
-    request.
+    request; `listen` opens a port, whose address it yields, until it is closed.
     """
     metrics = metrics or Metrics()
     metrics.watch(engines)
@@ -61,7 +73,7 @@ def create_app(
         exception_handlers={HTTPException: on_error, LocaldflashError: on_error},
     )
     app.router.redirect_slashes = False
-    app.state.shared = AppState(engines, metrics, stop, idle)
+    app.state.shared = AppState(engines, metrics, stop, idle, listen)
     return app
 
 
@@ -93,7 +105,7 @@ class Counted:
         except Exception as error:
             log.error("internal error: %s", _where(error))
             if not status:
-                await error_response(error)(scope, receive, counted)
+                await error_response(error, scope["path"])(scope, receive, counted)
         finally:
             route = scope.get("route")
             self._metrics.answered(route.path if route else "other", status or GONE)

@@ -1,4 +1,4 @@
-"""The daemon: engines behind a Unix socket, and behind TCP if that was asked for, until something ends it.
+"""The daemon: engines behind a Unix socket, and behind TCP where that was asked for, until something ends it.
 
 What ends it: a signal or /stop (running answers get `GRACE` seconds, a second signal none), idleness, no pair that can
 be loaded (its error is raised) or one that lost its device (DeviceFailed). Nothing that a user wrote is ever logged.
@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from localdflash.server.connections import Connection, OutOfDescriptors, allow_d
 from localdflash.server.engines import PURPOSE, Engines
 from localdflash.server.guard import Guard
 from localdflash.server.sockets import BACKLOG, lifetime, lock_of, peer_uid, prepare_folder, tcp_socket, unix_socket
+from localdflash.server.tcp import Tcp
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker
 
@@ -40,18 +41,7 @@ GRACE = 5  # seconds that running answers get when the daemon is asked to leave
 KEEP_ALIVE = 75  # seconds; longer than a client keeps an idle connection, so that it never writes into a closed one
 TICK = 0.2  # seconds between two looks at what could end the daemon
 LARGEST_LOG = 1_000_000  # bytes; the one before is kept
-QUIET = frozenset({"/health", "/metrics", "/ps"})  # whoever only looks does not keep the engine
-
-
-@dataclass(frozen=True)
-class Tcp:
-    """Where to listen besides the Unix socket. `hosts`: names that a request's Host header may have."""
-
-    host: str
-    port: int  # 0: any that is free
-    key: str
-    hosts: Collection[str]
-    key_file: Path  # for the user to see
+QUIET = frozenset({"/health", "/v1/health", "/metrics", "/ps", "/slots"})  # whoever only looks does not keep the engine
 
 
 @dataclass(frozen=True)
@@ -92,8 +82,7 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
         daemon = Daemon(settings, say)
         say(f"listening on {path}: curl --unix-socket {shlex.quote(str(path))} http://localhost/v1/models")
         if tcp := settings.tcp:
-            key = f'-H "Authorization: Bearer $(cat {shlex.quote(str(tcp.key_file))})"'
-            say(f"listening on {_url(listeners[1])}: curl {key} {_url(listeners[1])}/v1/models")
+            say(tcp.told(_url(listeners[1])))
         try:
             asyncio.run(daemon.run(path, listeners))
         finally:
@@ -139,8 +128,11 @@ class Daemon:
         first = PairWorker(options, settings.cache_bytes, settings.queue, metrics.observe, settings.disk_bytes)
         later = {role: replace(options, pair=pair, drafter="") for role, pair in settings.later.items()}
         self._engines = Engines(first, settings.roles, later)
-        self._activity = Activity(create_app(self._engines, metrics, stop=self.stop, idle=lambda: self._activity.idle))
+        self._activity = Activity(
+            create_app(self._engines, metrics, stop=self.stop, idle=lambda: self._activity.idle, listen=self.listen)
+        )
         self._servers: list[DaemonListener] = []
+        self._leaving: set[asyncio.Task[None]] = set()
         self._path: Path | None = None
         self._parent = os.getppid()
         self._error: BaseException | None = None
@@ -149,7 +141,8 @@ class Daemon:
     async def run(self, path: Path, listeners: Sequence[socket.socket]) -> None:
         """Serve until `stop`; raise what ended the engine. The first listener is the Unix socket at `path`."""
         self._path = path
-        self._servers = [DaemonListener(self._config(listener)) for listener in listeners]
+        tcp = [self._settings.tcp] if self._settings.tcp else []
+        self._servers = [DaemonListener(self._config(port)) for port in (None, *tcp)]
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(OutOfDescriptors(self._make_room, self._say))
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -174,6 +167,20 @@ class Daemon:
         for server in self._servers:
             server.should_exit = True
 
+    async def listen(self, tcp: Tcp) -> AsyncGenerator[str]:
+        """Listen on one more port, whose address this yields, until this is closed or the daemon stops."""
+        listener, server = tcp_socket(tcp.host, tcp.port), DaemonListener(self._config(tcp))
+        serving = asyncio.create_task(server.serve([listener]))
+        self._servers.append(server)
+        try:
+            yield _url(listener)
+            await asyncio.wait([serving])
+        finally:
+            self._servers.remove(server)
+            server.should_exit = True
+            self._leaving.add(serving)  # its answers get `GRACE` seconds
+            serving.add_done_callback(self._leaving.discard)
+
     def close(self) -> None:
         """Stop the engines' threads. One that does not stop (it is loading) is left to the end of the process."""
         closing = threading.Thread(target=self._engines.close, daemon=True)
@@ -182,8 +189,8 @@ class Daemon:
         if closing.is_alive():
             os._exit(self._error.exit_code if isinstance(self._error, LocaldflashError) else 0)
 
-    def _config(self, listener: socket.socket) -> uvicorn.Config:
-        tcp = self._settings.tcp if listener.family != socket.AF_UNIX else None
+    def _config(self, tcp: Tcp | None) -> uvicorn.Config:
+        """How to serve a port, or without one the Unix socket."""
         return uvicorn.Config(
             self._guarded(tcp) if tcp else self._activity,
             http=Connection if tcp else PeerChecked,

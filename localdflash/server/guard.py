@@ -1,7 +1,8 @@
 """The checks before the app on TCP, which any process, and any page in a browser, may reach.
 
 In this order: the Host header names this machine (a page whose name was pointed at 127.0.0.1 has its own name there),
-no Origin (no page may ask, so no CORS either), the key. Loading and stopping are for the Unix socket alone.
+no Origin (no page may ask, so no CORS either), the key. Loading, stopping and opening ports are for the Unix socket
+alone.
 
 Any port will do in the Host header, and none: one that was forwarded (`ssh -L 9000:localhost:8080`) has another number
 where the client is, and no page can choose the name. What is refused ends the connection.
@@ -16,8 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from localdflash.server.api.errors import ApiError, error_response
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-WITHOUT_KEY = frozenset({"/health"})
-UNIX_ONLY = frozenset({"/load", "/stop"})
+WITHOUT_KEY = frozenset({"/health", "/v1/health"})
+UNIX_ONLY = frozenset({"/load", "/stop", "/listen"})
 
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?")
 
@@ -40,7 +41,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         if refusal := self._refusal(scope):
-            response = error_response(refusal)
+            response = error_response(refusal, scope["path"])
             response.headers["Connection"] = "close"
             await response(scope, receive, send)
             return
@@ -56,10 +57,10 @@ class Guard:
         path = scope["path"]
         if path in WITHOUT_KEY:
             return None
-        if not self._has_key([value for name, value in headers if name == b"authorization"]):
+        if not any(self._is_key(key) for key in _keys(headers)):
             return ApiError(
                 401,
-                "Authorization: expected `Bearer KEY` with this server's key",
+                "Authorization: expected `Bearer KEY` with this server's key, or that key in x-api-key",
                 code="invalid_api_key",
                 WWW_Authenticate="Bearer",
             )
@@ -74,8 +75,18 @@ class Guard:
         port = int(found[2]) if found[2] else 80
         return 0 < port < 1 << 16 and found[1].decode("latin-1").lower() in self._hosts
 
-    def _has_key(self, given: list[bytes]) -> bool:
-        if len(given) != 1:
-            return False
-        scheme, _, key = given[0].partition(b" ")
-        return hmac.compare_digest(key.strip(), self._key) and scheme.lower() == b"bearer"
+    def _is_key(self, given: bytes) -> bool:
+        return hmac.compare_digest(given.strip(), self._key)
+
+
+def _keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+    """The keys of a request: one as OpenAI's clients send it, one as Anthropic's do; a header that comes twice is none.
+
+    Who uses both has one of them for another server.
+    """
+    bearers = [value for name, value in headers if name == b"authorization"]
+    keys = [value for name, value in headers if name == b"x-api-key"]
+    if len(bearers) == 1:
+        scheme, _, key = bearers[0].partition(b" ")
+        bearers = [key] if scheme.lower() == b"bearer" else []
+    return [key for given in (bearers, keys) if len(given) == 1 for key in given]

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -32,16 +32,14 @@ from localdflash.server.client import Client, find
 from localdflash.server.sockets import is_listening
 from localdflash.server.wanted import Wanted
 
-Stage = Literal["starting", "loading"]
-Look = Callable[[Stage], None]
+Look = Callable[[str], None]  # gets "starting" or "loading", or "loading: compiling 3 of 37"
 PATIENCE = 0.5  # seconds before a line says that the engine is being started
 LOOK = 0.02  # seconds between two looks at whether it is there
 LISTENS = 60.0  # seconds until a started daemon must be heard of; it may load for longer
 LEAVES = 20.0  # seconds that a daemon which was told to stop may take
 READY = "ok"
 PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
-STARTING: Stage = "starting"
-LOADING: Stage = "loading"
+STARTING, LOADING = "starting", "loading"
 _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, ModelError, OutOfMemory, DeviceFailed)}
 
 
@@ -145,11 +143,16 @@ def _running_or_started(wanted: Wanted, waiting: "_Waiting") -> Client:
 def _becomes_ready(client: Client, waiting: "_Waiting") -> bool:
     """Wait while the daemon loads; False if it went away meanwhile, as one does that could not load."""
     try:
-        while client.health().get("status") != READY:
-            waiting.look(LOADING)
+        while (told := client.health()).get("status") != READY:
+            waiting.look(loading(told))
     except EngineGone:
         return False
     return True
+
+
+def loading(told: Mapping[str, Any]) -> str:
+    """The stage of an engine that loads, by what /health or /ps tells."""
+    return f"{LOADING}: {told['doing']}" if told.get("doing") else LOADING
 
 
 def _start(wanted: Wanted, waiting: "_Waiting") -> None:
@@ -262,7 +265,7 @@ class _Waiting:
         self._began, self.say, self._look = time.monotonic(), say, look
         self._told = look is not None or not sys.stderr.isatty()
 
-    def look(self, stage: Stage) -> None:
+    def look(self, stage: str) -> None:
         """Wait for one step."""
         if self._look:
             self._look(stage)

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import psutil
@@ -65,6 +65,7 @@ class PairWorker:
         self.scheduler: Scheduler | None = None
         self.failed: threading.Event = threading.Event()  # the device is lost: only a new process can go on
         self.loaded_at = 0.0
+        self.doing = ""  # of a load: what takes long
         self._cache_bytes, self._disk_bytes, self._queue, self._observe = cache_bytes, disk_bytes, queue, observe
         self._turns = turns or Turns()
         self.used = time.monotonic()  # when the last answer ended
@@ -124,7 +125,7 @@ class PairWorker:
         loading = self._loading
         with ExitStack() as stack:
             try:
-                loaded = stack.enter_context(LoadedPair(self.options))
+                loaded = stack.enter_context(LoadedPair(replace(self.options, compiling=self._compiling)))
                 prefixes = PrefixCache(self._budget(), self._disk(loaded))
             except BaseException as error:
                 loading.set_exception(error)
@@ -142,6 +143,9 @@ class PairWorker:
                     return  # told to every request already
                 raise
             _write_out(prefixes, loaded)
+
+    def _compiling(self, done: int, total: int) -> None:
+        self.doing = f"compiling {done} of {total}" if done < total else ""
 
     def _budget(self) -> int:
         """The bytes of the prefix cache: a chat that gives way resumes from there, and a long one may take a

@@ -1,19 +1,22 @@
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from localdflash.cli import doctor
 from localdflash.doctor import self_test
-from localdflash.doctor.check import Check, Probe
+from localdflash.doctor.check import Check, Probe, Status
 from localdflash.machine import measurements
 from tests.cli.conftest import Command
 from tests.support.gguf_files import write_header
 
 NAMES = [
-    *("python", "torch", "cuda", "cpu engine", "llama-cpp-python", "llama.cpp on GPUs", "jinja2", "offline mode"),
+    *("python", "torch", "cuda", "gpu check", "cpu engine", "llama-cpp-python", "llama.cpp on GPUs", "jinja2"),
+    "offline mode",
     *(
         "processor",
         "memory",
@@ -129,3 +132,25 @@ def test_the_pairs_of_the_settings_are_tried_too(
         monkeypatch.setenv(f"LOCALDFLASH_{role.upper()}_PAIR", str(pair))
         (check,) = json.loads(run("doctor", "--json").out)
         assert (check["status"], said in check["detail"]) == (status, True), check
+
+
+@pytest.mark.parametrize(("state", "code"), [("ok", 0), ("failed", 1)])
+def test_the_check_of_a_gpu_by_hand(state: Status, code: int, run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def again(spec: str, _shown: Any) -> Iterator[Check]:
+        asked.append(spec)
+        yield Check("gpu check", state, "embedded, as it was found")
+
+    monkeypatch.setattr(doctor.gpu_check, "again", again)
+    done = run("doctor", "--check-gpu", "embedded")
+    assert (done.code, asked) == (code, ["embedded"])
+    assert done.out.split() == [state, "gpu", "check", "embedded,", "as", "it", "was", "found"]
+
+
+@pytest.mark.checks_gpu
+def test_without_a_gpu_there_is_nothing_to_check_by_hand(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+    done = run("doctor", "--check-gpu", "embedded")
+    assert done.code == 1
+    assert "no NVIDIA driver was found" in done.err

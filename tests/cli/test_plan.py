@@ -126,7 +126,8 @@ def test_what_cannot_be_planned(fails: Any, home: Path, tmp_path: Path) -> None:
 
 def test_a_gpu_is_planned_by_the_engines_own_sizes(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_gpu(count: int) -> None:
-        monkeypatch.setattr("localdflash.plan.planner.gpu_budget", lambda: MemoryBudget(count, 700 << 20, "GPU memory"))
+        budget = MemoryBudget(count, 700 << 20, "GPU memory")
+        monkeypatch.setattr("localdflash.plan.planner.gpu_budget", lambda _device: budget)
 
     measured = measurements.Measurement(900.0, "a test", "2026-01-01")
     monkeypatch.setattr(measurements, "bandwidth", lambda on_gpu: measured if on_gpu else None)
@@ -165,6 +166,7 @@ PAIR = {
     "backend": "llama.cpp",
     "context": 1024,
     "device": "CPU",
+    "gpu_check": "its check on this GPU failed (head: NaN)",
     "memory": {"target weights": 7_000_000, "program": 60_000_000},
     "predicted": {"target weights": 7_000_000, "drafter weights": 5_000_000},
     "since": 1_767_261_600.5,
@@ -186,21 +188,23 @@ def test_ps_prints_the_plan_beside_the_truth(run: Command, monkeypatch: pytest.M
     rows = {line[0]: [cell.strip() for cell in line[1:] if cell.strip()] for line in table}
     assert rows["target weights"] == ["7.0 MB", "7.0 MB"]
     assert (rows["drafter weights"], rows["program"]) == (["5.0 MB", "-"], ["-", "60.0 MB"])
-    assert "loaded    2026-01-01 " in done.out
-    assert "for       chat and completion" in done.out
+    assert "loaded     2026-01-01 " in done.out
+    assert "for        chat and completion" in done.out
+    assert "gpu check  its check on this GPU failed (head: NaN)" in done.out
     assert rows["total"] == ["12.0 MB", "67.0 MB"]
     assert json.loads(run("models", "ps", "--json").out) == STATE
     assert asked == ["/ps", "/ps"]
 
 
 def test_ps_of_a_daemon_that_holds_nothing_yet(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = {"pair": "embedded", "roles": ["chat"], "since": None, "requests": 0}
+    pair = {"pair": "embedded", "roles": ["chat"], "since": None, "requests": 0, "doing": "compiling 3 of 37"}
     state = {**pair, "pairs": [pair], "idle_seconds": 0.0}
     monkeypatch.setattr("localdflash.server.client.find", lambda: SimpleNamespace(get=lambda _path: state))
     assert [line.split() for line in run("models", "ps").out.splitlines()] == [
         ["pair", "embedded"],
         ["for", "chat"],
         ["requests", "0"],
+        ["loading", "compiling", "3", "of", "37"],
         [],
         ["idle", "0", "s"],
     ]

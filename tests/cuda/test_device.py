@@ -29,9 +29,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(devices, "driver_present", lambda: True)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 9))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "RTX 4090")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)  # nothing is lost
     return monkeypatch
 
 
@@ -242,12 +243,12 @@ def test_fp8_keys_are_refused_before_anything_is_read(gpu: pytest.MonkeyPatch) -
         assembly.load_pair(Path("absent.gguf"), None, torch.device("cuda"), assembly.CudaSettings(kv="fp8"))
 
 
-def test_running_out_of_memory_names_what_would_fit(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_memory_names_what_was_planned(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_arguments: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.setattr(assembly, "Stepper", full)
     settings = assembly.CudaSettings(context=128)
-    with pytest.raises(OutOfMemory, match=r"ran out of memory.*--context below 128") as caught:
+    with pytest.raises(OutOfMemory, match=r"ran out of memory where .* were planned for 128 tokens") as caught:
         assembly.load_pair(tiny_pair / "target.gguf", None, torch.device("cpu"), settings, REFERENCES)
     assert caught.value.exit_code == 4

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from safetensors.torch import save_file
 from torch import Tensor
 
 from bench import synthetic
 from localdflash.cuda.assembly import CudaSettings, load_pair
+from localdflash.cuda.device import give_back
 from localdflash.cuda.ops import KERNELS, REFERENCES
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.runner import chunks
@@ -83,6 +85,30 @@ def test_sampled_drafts_do_not_change_a_token_either(
         plain = run(pair.only("plain"), ids, length, **params)
         for way in WAYS[1:]:
             assert run(pair.only(way), ids, length, **params) == plain
+
+
+def test_no_answer_waits_for_a_compiler(
+    pair: CudaPair, prompts: list[list[int]], length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Triton is asked to compile, or to find in its cache, once the pair is loaded."""
+    asked = list[str]()
+    monkeypatch.setattr(triton.knobs.runtime, "jit_cache_hook", lambda **told: asked.append(told["repr"]))
+    for way in WAYS[:2] + WAYS[3:]:
+        run(pair.only(way), prompts[0], length)
+        run(pair.only(way), prompts[0], length, temperature=0.8, repetition_penalty=1.1)
+    assert not asked
+
+
+def test_a_closed_pair_gives_its_memory_back(device: torch.device) -> None:
+    if device.type != "cuda":
+        pytest.skip("memory of a GPU")
+    free = list[int]()
+    for _ in range(3):
+        pair = load(EMBEDDED, device, context=2048)
+        pair.close()
+        give_back()
+        free.append(torch.cuda.mem_get_info(device)[0])
+    assert abs(free[2] - free[1]) < 4 << 20  # the first one leaves its kernels
 
 
 def test_two_runs_are_equal(pair: CudaPair, prompts: list[list[int]], length: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localdflash.kernels import accept, attention, lookup, rounds, sample, selector, taps, top_k
+from localdflash.kernels import accept, attention, counters, lookup, rounds, sample, selector, taps, top_k
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.sample import SampleScratch
 from tests.gpu.case import CPU, F8, F16, I8, REAL, VOCABULARY, Arguments, Case, built, needed
@@ -100,6 +100,8 @@ def _bookkeeping() -> list[Case]:
         case("propose from the anchor", rounds.propose, rounds.propose_reference, ("state", "draft"),
              choice=_ids(1, 2, 3, 4, -1), state=_state(40), draft=_ids(9), first=0, drafts=8),
         case("caught_up", rounds.caught_up, rounds.caught_up_reference, ("state",), state=_state(40, 30)),
+        case("set_back", counters.set_back, counters.set_back_reference, ("tiles", "heads", "last", "found", "slices"),
+             tiles=_ids(1) , heads=_ids(2), last=_ids(3)[:1], found=torch.tensor([5, 6]), slices=_ids(4)),
         case("accept", accept.accept, accept.accept_reference, ("tokens", "state", "record"),
              **agreeing, state=_state(40, live=3)),
         case("lookup", lookup.lookup, lookup.lookup_reference, ("state", "draft"),

@@ -59,7 +59,7 @@ BUDGETS: dict[str, Limits] = {
 }
 OTHERS = dict.fromkeys(
     (
-        *("embed", "gather_taps", "convolve", "top_k", "select", "accept", "lookup", "rounds", "sample"),
+        *("embed", "gather_taps", "convolve", "top_k", "select", "accept", "lookup", "rounds", "set_back", "sample"),
         *("moe route", "moe combine"),
     ),
     MOST,

@@ -1,4 +1,4 @@
-"""The quantized GEMM as compiled for a chip: the tests of matmul, their kernels' PTX run on the CPU.
+"""The quantized GEMM and its tickets as compiled for a chip: their tests, with the kernels' PTX run on the CPU.
 
 Another process does it, since in this one Triton is an interpreter.
 """
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CHIPS = (120, 86, 90)
-TESTS = ("test_matmul.py", "test_norm.py")
+TESTS = ("test_matmul.py", "test_norm.py", "test_counters.py")
 
 
 @pytest.mark.slow

@@ -141,5 +141,5 @@ def test_a_build_for_processors_is_not_loaded_to_be_asked(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("backend", "device"), [("cpu", "Vulkan0"), ("torch", "gpu"), ("cuda", "cpu")])
 def test_other_backends_have_no_choice(backend: Runner, device: str) -> None:
-    with pytest.raises(UsageError, match=f"--device {device}: only llama.cpp can be told which GPU, not --backend"):
+    with pytest.raises(UsageError, match=f"--device {device}: not a device of --backend {backend}"):
         LoadedPair(replace(Options(), backend=backend, device=device))

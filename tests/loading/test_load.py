@@ -25,6 +25,7 @@ from localdflash.llamacpp.ways import DEFAULT, NOT_REPACKED, Way
 from localdflash.loading.load import LoadedPair
 from localdflash.machine.cores import physical_cores
 from localdflash.weights import gguf
+from tests.support.cards import CardGpu
 from tests.support.split_files import split_file
 
 IMPORTS = "from localdflash.backend.options import Options; from localdflash.loading.load import LoadedPair"
@@ -293,13 +294,18 @@ class TestCuda:
 
         asked: list[Any] = []
 
-        def load_pair(_target: Path, drafter: Path | None, _device: Any, settings: Any, progress: Any) -> Any:
+        def load_pair(_target: Path, drafter: Path | None, _device: Any, settings: Any, *_: Any) -> Any:
             asked.append((drafter and drafter.name, settings))
             raise ModelError("no GPU here")
 
-        monkeypatch.setattr(device, "find_device", lambda: "cuda")
+        monkeypatch.setattr(device, "find_gpus", lambda _name: [CardGpu(0)])
         monkeypatch.setattr("localdflash.cuda.load.load_pair", load_pair)
         return asked
+
+    @staticmethod
+    def with_room(space: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Give the GPU so many free bytes."""
+        monkeypatch.setattr("localdflash.cuda.load.budget_of", lambda _device: MemoryBudget(space, 0, "GPU memory"))
 
     @staticmethod
     def sizes() -> Any:
@@ -321,8 +327,7 @@ class TestCuda:
     def test_the_drafter_shrinks_then_goes(
         self, holds: str, most_bits: int, name: str | None, bits: int, asked: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        space = total(self.sizes().parts(1024, holds))
-        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: MemoryBudget(space, 0, "GPU memory"))
+        self.with_room(total(self.sizes().parts(1024, holds)), monkeypatch)
         with pytest.raises(ModelError, match="no GPU here"):
             LoadedPair(Options(backend="cuda", context=1024, drafter_bits=most_bits))
         ((found, settings),) = asked
@@ -330,14 +335,11 @@ class TestCuda:
 
     @pytest.mark.usefixtures("asked")
     def test_what_one_drafter_saved_is_for_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pair = SimpleNamespace(stepper=SimpleNamespace(context=1024, block=0))
+        pair = SimpleNamespace(stepper=SimpleNamespace(context=1024, block=0), close=lambda: None)
         monkeypatch.setattr("localdflash.cuda.load.load_pair", lambda *_, **__: pair)
         identities = set()
         for holds in ("8 bits", "4 bits", "none"):
-            space = total(self.sizes().parts(1024, holds))
-            monkeypatch.setattr(
-                "localdflash.cuda.device.gpu_budget", lambda space=space: MemoryBudget(space, 0, "GPU memory")
-            )
+            self.with_room(total(self.sizes().parts(1024, holds)), monkeypatch)
             with LoadedPair(Options(backend="cuda", context=1024)) as loaded:
                 identities.add(loaded.identity())
         assert len(identities) == 3
@@ -347,7 +349,7 @@ class TestCuda:
         self, asked: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: True)
-        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: MemoryBudget(1000, 0, "GPU memory"))
+        self.with_room(1000, monkeypatch)
         with LoadedPair(Options(backend="auto", threads=1)) as loaded:
             assert loaded.backend == "llama.cpp"
             assert loaded.notice.startswith("llama.cpp runs this pair, not the CUDA engine: a context of 512 tokens")

@@ -186,8 +186,8 @@ def test_progress_is_passed_on(options: Options, children: Commands) -> None:
 
 HANGS = """import os, threading, time
 from pathlib import Path
-from localdflash.loading import trial
-threading.Thread(target=trial._leave_with_parent, daemon=True).start()
+from localdflash.loading import child
+threading.Thread(target=child._leave_with_parent, daemon=True).start()
 Path(%r).write_text(str(os.getpid()))
 time.sleep(600)"""
 

@@ -1,4 +1,4 @@
-"""Bodies over HTTP, made of the schemas and of wild values: an answer, or one error in OpenAI's shape; no harm."""
+"""Bodies over HTTP, made of the schemas and of wild values: an answer, or one error in the path's shape; no harm."""
 
 import asyncio
 import json
@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 
 from localdflash.server.api import schemas
+from localdflash.server.api.anthropic.body import CountRequest, MessagesRequest
 from localdflash.server.api.body import LARGEST, UNSUPPORTED
+from localdflash.server.api.responses_api.body import ResponsesRequest
 from tests.security.fuzzing import fuzz, long_enough
 
 STATUSES = {200, 400, 404, 405, 413, 415, 503}
 SECONDS = 20.0  # for one answer, on a busy machine
 
 CHAT, COMPLETIONS, INFILL, RAW, LOAD = "/v1/chat/completions", "/v1/completions", "/infill", "/completion", "/load"
+ANTHROPIC, RESPONSES = "/v1/messages", "/v1/responses"
 PATHS: dict[str, type[msgspec.Struct]] = {
     CHAT: schemas.ChatRequest,
     COMPLETIONS: schemas.CompletionRequest,
@@ -30,9 +33,13 @@ PATHS: dict[str, type[msgspec.Struct]] = {
     "/detokenize": schemas.DetokenizeRequest,
     "/apply-template": schemas.TemplateRequest,
     LOAD: schemas.LoadRequest,
+    "/listen": schemas.ListenRequest,
+    ANTHROPIC: MessagesRequest,
+    f"{ANTHROPIC}/count_tokens": CountRequest,
+    RESPONSES: ResponsesRequest,
 }
 # Bodies that are fine, before anything happens to them; an answer has few tokens whatever happens.
-SHORT = {"max_tokens": 2, "max_completion_tokens": 2, "n_predict": 2}
+SHORT = {"max_tokens": 2, "max_completion_tokens": 2, "n_predict": 2, "max_output_tokens": 2}
 FINE: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "Hello"}], **SHORT},
     COMPLETIONS: {"prompt": "def f(", **SHORT},
@@ -42,6 +49,10 @@ FINE: dict[str, dict[str, Any]] = {
     "/detokenize": {"tokens": [1, 2]},
     "/apply-template": {"messages": [{"role": "user", "content": "Hello"}]},
     LOAD: {"pair": "no-such-pair"},
+    "/listen": {"host": "127.0.0.1", "port": 0, "hosts": ["localhost"]},
+    ANTHROPIC: {"messages": [{"role": "user", "content": "Hello"}], **SHORT},
+    f"{ANTHROPIC}/count_tokens": {"messages": [{"role": "user", "content": "Hello"}]},
+    RESPONSES: {"input": "Hello", **SHORT},
 }
 HARMLESS = {*SHORT, "pair"}  # a wild limit may be a valid one, of thousands of tokens; a wild pair a valid one too
 
@@ -164,9 +175,52 @@ MESSAGES = st.lists(
     min_size=1,
     max_size=4,
 )
+BLOCKS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(
+                ["text", "thinking", "tool_use", "tool_result", "image", "input_text", "output_text"]
+            )
+        },
+        optional={
+            "text": TEXTS,
+            "thinking": TEXTS,
+            "id": TEXTS,
+            "name": TEXTS,
+            "tool_use_id": TEXTS,
+            "input": st.dictionaries(TEXTS, SCALARS, max_size=2),
+            "content": TEXTS | st.just([{"type": "text", "text": "x"}]),
+        },
+    ),
+    max_size=4,
+)
+BLOCK_MESSAGES = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": BLOCKS}), min_size=1, max_size=3
+)
+ITEMS = st.lists(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "item_reference"])},
+        optional={
+            "role": st.sampled_from(["user", "assistant", "developer"]),
+            "content": TEXTS | BLOCKS,
+            "summary": BLOCKS,
+            "call_id": TEXTS,
+            "name": TEXTS,
+            "arguments": ANY_TEXT,
+            "output": TEXTS | BLOCKS,
+        },
+    ),
+    max_size=4,
+)
 TOKENS = st.lists(st.sampled_from([0, 1, 2, 100, 6143, 6144, 2**31 - 1]) | st.integers(0, 6143), max_size=5)
 FITTING: dict[str, st.SearchStrategy[Any]] = {
-    "messages": MESSAGES,
+    "messages": MESSAGES | BLOCK_MESSAGES,
+    "input": ANY_TEXT | ITEMS,
+    "system": ANY_TEXT | BLOCKS,
+    **dict.fromkeys(("presence_penalty", "frequency_penalty"), st.floats(-2, 2)),
+    "logit_bias": st.dictionaries(st.integers(-1, 6145).map(str), st.floats(-100, 100), max_size=3)
+    | st.lists(st.tuples(st.integers(0, 6145), st.floats(-100, 100)).map(list), max_size=3),
+    "thinking": st.fixed_dictionaries({"type": st.sampled_from(["enabled", "disabled", "adaptive"])}),
     "prompt": st.one_of(ANY_TEXT, TOKENS, st.lists(TEXTS, max_size=3), st.lists(TOKENS, max_size=3)),
     **dict.fromkeys(("suffix", "content", "input_prefix", "input_suffix"), ANY_TEXT),
     "input_extra": st.lists(st.fixed_dictionaries({"text": TEXTS, "filename": TEXTS}), max_size=3),
@@ -301,17 +355,19 @@ def is_an_answer(response: httpx2.Response) -> None:
     kind = response.headers["content-type"]
     if kind.startswith("text/event-stream"):
         assert response.status_code == 200
-        events = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+        events = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
         told = [json.loads(event) for event in events if event != "[DONE]"]
+        assert "its log says more" not in response.text
         assert not any("internal_error" in str(event.get("error")) for event in told)
         return
     assert kind == "application/json"
     told = response.json()
     if response.status_code == 200:
         return
+    anthropic = told.pop("type", None) == "error"
     assert list(told) == ["error"]
     error = told["error"]
-    assert set(error) == {"message", "type", "param", "code"}
+    assert set(error) == ({"message", "type"} if anthropic else {"message", "type", "param", "code"})
     assert error["message"]
     assert "\n" not in error["message"]
     assert len(error["message"]) < 2000

@@ -7,6 +7,7 @@ from localdflash.server.guard import LOOPBACK, Guard
 
 KEY = "s3cret-ключ"
 AUTHORIZED = (b"authorization", f"Bearer {KEY}".encode())
+IN_ITS_OWN_HEADER = (b"x-api-key", KEY.encode())
 
 
 async def passed(scope: Any, receive: Any, send: Any) -> None:
@@ -128,20 +129,36 @@ def test_the_host_comes_before_the_key() -> None:
     assert status((b"host", b"evil.example")) == 421
 
 
-def test_health_needs_no_key() -> None:
-    assert status((b"host", b"localhost:4321"), path="/health") == 200
+@pytest.mark.parametrize("path", ["/health", "/v1/health"])
+def test_health_needs_no_key(path: str) -> None:
+    assert status((b"host", b"localhost:4321"), path=path) == 200
 
 
 def test_two_keys_are_none() -> None:
     assert status((b"host", b"localhost:4321"), AUTHORIZED, AUTHORIZED) == 401
+    assert status((b"host", b"localhost:4321"), IN_ITS_OWN_HEADER, IN_ITS_OWN_HEADER) == 401
+
+
+def test_the_key_may_have_a_header_of_its_own() -> None:
+    assert status((b"host", b"localhost:4321"), IN_ITS_OWN_HEADER) == 200
+    for wrong in (b"", b"wrong", f"Bearer {KEY}".encode(), KEY.encode()[:-1]):
+        assert status((b"host", b"localhost:4321"), (b"x-api-key", wrong)) == 401
+
+
+def test_one_right_key_is_enough() -> None:
+    """A client that has another server's key as well sends both."""
+    other = b"sk-of-another-server"
+    assert status((b"host", b"localhost:4321"), AUTHORIZED, (b"x-api-key", other)) == 200
+    assert status((b"host", b"localhost:4321"), IN_ITS_OWN_HEADER, (b"authorization", b"Bearer " + other)) == 200
+    assert status((b"host", b"localhost:4321"), (b"x-api-key", other), (b"authorization", b"Bearer " + other)) == 401
 
 
 def test_bearer_may_be_spelled_in_any_case() -> None:
     assert status((b"host", b"localhost:4321"), (b"authorization", f"bearer {KEY}".encode())) == 200
 
 
-@pytest.mark.parametrize("path", ["/load", "/stop"])
-def test_loading_and_stopping_are_for_the_unix_socket(path: str) -> None:
+@pytest.mark.parametrize("path", ["/load", "/stop", "/listen"])
+def test_loading_stopping_and_opening_ports_are_for_the_unix_socket(path: str) -> None:
     assert status((b"host", b"localhost:4321"), AUTHORIZED, path=path, method="POST") == 403
 
 

@@ -84,6 +84,9 @@ def test_seconds_of_loading_are_counted() -> None:
     assert line(replace(FULL, stage="loading"), 3.2) == "embedded · loading the model… 3 s"
     assert line(replace(FULL, stage="waiting"), 0.4) == "embedded · waiting for another chat…"
     assert line(replace(FULL, stage="waiting"), 3.2) == "embedded · waiting for another chat… 3 s"
+    assert line(replace(FULL, stage="loading: compiling 3 of 37"), 3.2) == (
+        "embedded · loading the model, compiling 3 of 37…"
+    )
 
 
 @pytest.mark.parametrize(

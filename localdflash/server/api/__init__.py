@@ -1,1 +1,1 @@
-"""What the daemon answers over HTTP: OpenAI's requests, llama-server's, and its own."""
+"""What the daemon answers over HTTP: OpenAI's requests, Anthropic's, llama-server's, and its own."""

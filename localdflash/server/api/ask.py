@@ -51,6 +51,9 @@ def params_of(body: SamplingFields, temperature: float) -> SamplingParams:
         min_p=body.min_p or 0.0,
         repetition_penalty=1.0 if penalty is None else penalty,
         seed=None if body.seed == -1 else body.seed,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logit_bias=tuple(dict(body.logit_bias or ()).items()),
     )
 
 
@@ -98,6 +101,9 @@ def choices(
     `param`, if the prompt does not fit.
     """
     request, stops, tokenizer = prepared.request, (*prepared.stops, *stops_of(body)), loaded.tokenizer
+    if strange := [token for token, _ in request.params.logit_bias if not 0 <= token < loaded.vocab_size]:
+        told = f"logit_bias: {strange[0]} is no token of this model, which has {loaded.vocab_size}"
+        raise ApiError(400, told, param="logit_bias", code="invalid_value")
     try:
         bound(request, loaded.context)
     except ContextOverflow as error:

@@ -16,9 +16,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "logit_bias": ({}, []),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
     "best_of": (1,),
     "echo": (False,),
     "audio": (),
@@ -35,10 +32,13 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "xtc_probability": (0,),
     "dynatemp_range": (0,),
     "grammar_lazy": (False,),
+    "mcp_servers": ([],),
+    "output_format": (),
 }
 
-_PLACE = re.compile(r" - at `\$\.?(.*)`$")
+_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
 T = TypeVar("T", bound=msgspec.Struct)
+U = TypeVar("U")
 
 
 async def read(request: Request, kind: type[T]) -> T:
@@ -51,15 +51,27 @@ async def read(request: Request, kind: type[T]) -> T:
         fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         _refuse_unsupported({name: value for name, value in fields.items() if name not in struct.__struct_fields__})
     except msgspec.ValidationError as error:
-        message = str(error)
-        place = _PLACE.search(message)
-        param = place[1] if place else None
-        told = f"{param}: {message[: place.start()]}" if place else message
-        raise ApiError(400, told, param=param, code="invalid_value") from None
+        raise _invalid(error) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         told = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ApiError(400, f"the body is not JSON: {told}", code="invalid_json") from None
     return struct
+
+
+def converted(value: object, kind: type[U], place: str) -> U:
+    """A part of a body, which was read as it is, as a struct; ApiError names what is wrong at this place."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _invalid(error, place) from None
+
+
+def _invalid(error: msgspec.ValidationError, before: str = "") -> ApiError:
+    message = str(error)
+    place = _PLACE.search(message)
+    param = ".".join(name for name in (before, place[1] if place else "") if name) or None
+    told = message[: place.start()] if place else message
+    return ApiError(400, f"{param}: {told}" if param else told, param=param, code="invalid_value")
 
 
 async def _read_all(request: Request) -> bytes:

@@ -11,10 +11,10 @@ from starlette.responses import Response
 from localdflash.answers.conversation import prepare, prompt_ids, prompt_text
 from localdflash.answers.repetition import Repetition
 from localdflash.loading.load import LoadedPair
+from localdflash.server.api.answer_parts import AnswerParts
 from localdflash.server.api.ask import ALL_THE_ROOM, Ask, MakeConstraint, choices, constraint_of, limit_of, params_of
 from localdflash.server.api.body import read
 from localdflash.server.api.errors import ApiError
-from localdflash.server.api.message_parts import MessageParts
 from localdflash.server.api.messages import bad, messages_of, text_of
 from localdflash.server.api.openai import ChatShape, answer
 from localdflash.server.api.responses import json_response
@@ -34,18 +34,18 @@ async def chat(http: HttpRequest) -> Response:
     body = await read(http, ChatRequest)
     loaded = await state.ready("chat", body.model)
     tools = tools_of(body, loaded.tokenizer)
-    ask = await asyncio.to_thread(_ask, loaded, body, tools, state.grammars(loaded))
+    ask = await asyncio.to_thread(ask_of, loaded, body, tools, state.grammars(loaded))
     return await answer(
-        http, state, ask, body, ChatShape(loaded.tokenizer, bool(body.logprobs), _parts(ask, body, tools))
+        http, state, ask, body, ChatShape(loaded.tokenizer, bool(body.logprobs), parts_of(ask, body, tools))
     )
 
 
-def _parts(ask: Ask, body: ChatRequest, tools: AskedTools) -> Callable[[], MessageParts]:
+def parts_of(ask: Ask, body: ChatRequest, tools: AskedTools) -> Callable[[], AnswerParts]:
     """What takes the text of a choice apart; thoughts stay in it where the request wants one text."""
     apart = body.reasoning_format != "none"
     begun = messages_of(body.messages)[-1].content if body.continue_final_message else ""
     thinking = split(begun)[2]
-    return lambda: MessageParts(
+    return lambda: AnswerParts(
         ThoughtSplit(thinking=thinking, begun=bool(begun)) if apart else None, tools.reader(ask.loaded.tokenizer)
     )
 
@@ -76,7 +76,8 @@ def _goes_on(asked: bool | None, messages: Sequence[TemplateMessage]) -> bool:
     return bool(asked)
 
 
-def _ask(loaded: LoadedPair, body: ChatRequest, tools: AskedTools, grammars: Grammars) -> Ask:
+def ask_of(loaded: LoadedPair, body: ChatRequest, tools: AskedTools, grammars: Grammars) -> Ask:
+    """What a conversation asks to generate; ApiError names the field that is wrong."""
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs: needs logprobs to be true", param="top_logprobs", code="invalid_value")
     limit = limit_of(body.max_completion_tokens, body.max_tokens, body.n_predict, default=ALL_THE_ROOM)
@@ -91,7 +92,7 @@ def _ask(loaded: LoadedPair, body: ChatRequest, tools: AskedTools, grammars: Gra
         messages,
         limit,
         params,
-        variables=_variables(body),
+        variables=variables_of(body),
         goes_on=goes_on,
         at_once="call" if tools.must else "text" if formats else "",
         tools=tools.described,
@@ -106,7 +107,7 @@ def _ask(loaded: LoadedPair, body: ChatRequest, tools: AskedTools, grammars: Gra
     return Ask(loaded, requests, stops, document=body.document, ending=ending, makes_text=prepared.spelling)
 
 
-def _variables(body: ChatRequest) -> dict[str, str | bool]:
+def variables_of(body: ChatRequest) -> dict[str, str | bool]:
     """The template's switches, OpenAI's effort among them."""
     match body.reasoning_effort:
         case None:

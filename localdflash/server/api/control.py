@@ -39,13 +39,14 @@ async def health(http: HttpRequest) -> Response:
         return json_response({"status": "ok"})
     if engines.error is not None:
         return _unhealthy("Loading failed: " + str(as_api_error(engines.error)))
-    return _unhealthy("Loading model")
+    doing = next((worker.doing for worker in engines.workers if worker.doing), "")
+    return _unhealthy("Loading model", **({"doing": doing} if doing else {}))
 
 
-def _unhealthy(message: str) -> Response:
+def _unhealthy(message: str, **more: str) -> Response:
     """An error in llama-server's shape, whose clients look for its words."""
     error = {"message": message, "type": "unavailable_error", "param": None, "code": 503}
-    return json_response({"status": message.lower(), "error": error}, 503)
+    return json_response({"status": message.lower(), "error": error, **more}, 503)
 
 
 async def models(http: HttpRequest) -> Response:
@@ -92,7 +93,7 @@ async def props(http: HttpRequest) -> Response:
     return json_response(
         {
             "default_generation_settings": {"n_ctx": loaded.context, "params": {}},
-            "total_slots": 1,
+            "total_slots": sum(worker.loaded is not None for worker in state.engines.workers),
             "model_alias": loaded.files.id,
             "model_path": loaded.files.target.name,
             "chat_template": loaded.tokenizer.chat_template() or "",
@@ -138,7 +139,7 @@ async def ps(http: HttpRequest) -> Response:
 def _of_worker(engines: Engines, worker: PairWorker) -> dict[str, Any]:
     """What is known of one pair."""
     loaded, scheduler = worker.loaded, worker.scheduler
-    about: dict[str, Any] = _about(loaded) if loaded else {"pair": worker.options.pair}
+    about: dict[str, Any] = _about(loaded) if loaded else {"pair": worker.options.pair, "doing": worker.doing}
     if PROGRAM in about.get("memory", ()):
         about["memory"] = _with_prefixes(engines, worker, about["memory"])
     return {
@@ -191,6 +192,7 @@ def _about(loaded: LoadedPair) -> dict[str, Any]:
         "memory": loaded.memory(),
         "predicted": loaded.predicted,
         "rows": loaded.rows,
+        "gpu_check": loaded.gpu_check,
         "sampling": loaded.sampling,
         "notice": loaded.notice,
     }

@@ -1,4 +1,7 @@
-"""Errors over HTTP, always in OpenAI's shape: one line of message, never a prompt, never our internals."""
+"""Errors over HTTP, in the shape of the API that was asked: one line of message, never a prompt, never our internals.
+
+Under /v1/messages that is Anthropic's, everywhere else OpenAI's.
+"""
 
 from http import HTTPStatus
 from typing import Any
@@ -34,6 +37,16 @@ _KINDS: dict[type[LocaldflashError], tuple[int, str | None]] = {
 }
 
 
+MESSAGES = "/v1/messages"
+_ANTHROPIC = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+}
+
+
 class ApiError(LocaldflashError):
     """An error with a status and a code of its own."""
 
@@ -59,8 +72,18 @@ def as_api_error(error: BaseException) -> ApiError:
     return ApiError(500, "an error inside of localdflash: its log says more", code="internal_error")
 
 
-def error_body(error: ApiError) -> dict[str, Any]:
-    """The error as JSON; without a code, the status is its code."""
+def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
+    """The error as JSON, for a request of this path."""
+    return _anthropic(error) if path == MESSAGES or path.startswith(f"{MESSAGES}/") else _openai(error)
+
+
+def _anthropic(error: ApiError) -> dict[str, Any]:
+    kind = _ANTHROPIC.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": str(error)}}
+
+
+def _openai(error: ApiError) -> dict[str, Any]:
+    """Without a code, the status is its code."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     if error.status == 401:
         kind = "authentication_error"
@@ -74,16 +97,16 @@ def error_body(error: ApiError) -> dict[str, Any]:
     }
 
 
-def error_response(error: BaseException) -> Response:
-    """The response for an error."""
+def error_response(error: BaseException, path: str) -> Response:
+    """The response for an error of a request of this path."""
     told = as_api_error(error)
-    body = msgspec.json.encode(error_body(told))
+    body = msgspec.json.encode(error_body(told, path))
     return Response(body, told.status, told.headers, "application/json")
 
 
-async def on_error(_: Request, error: Exception) -> Response:
+async def on_error(request: Request, error: Exception) -> Response:
     """See `starlette.applications.Starlette`."""
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
 def _http_message(error: HTTPException) -> str:

@@ -1,17 +1,17 @@
-"""Takes the text of one choice apart into what a chat's message has: thoughts, what is said, calls of tools."""
+"""The parts of a choice in the words of OpenAI's chat: a delta for each piece of text, or a whole message."""
 
 import uuid
 from typing import Any
 
-from localdflash.text.thoughts import ThoughtSplit
-from localdflash.text.tool_calls import CallDelta, CallReader
+from localdflash.server.api.answer_parts import Added, AnswerParts
+from localdflash.text.tool_calls import CallDelta
 
 
 class MessageParts:
-    """The parts of one choice as its text grows; without `split` or `calls` that much stays in the content."""
+    """The message of one choice as its text grows."""
 
-    def __init__(self, split: ThoughtSplit | None, calls: CallReader | None) -> None:
-        self._split, self._reader = split, calls
+    def __init__(self, parts: AnswerParts) -> None:
+        self._parts = parts
         self._calls: list[dict[str, Any]] = []  # as a whole message has them
 
     @property
@@ -21,16 +21,11 @@ class MessageParts:
 
     def push(self, text: str) -> dict[str, Any]:
         """The delta that a piece of text adds; it may be empty."""
-        thoughts, said = self._split.push(text) if self._split else ("", text)
-        said, calls = self._reader.push(said) if self._reader else (said, [])
-        return self._delta(thoughts, said, calls)
+        return self._delta(self._parts.push(text))
 
     def finish(self) -> dict[str, Any]:
         """The delta of what was held back, at the end."""
-        thoughts, rest = self._split.finish() if self._split else ("", "")
-        said, calls = self._reader.push(rest) if self._reader else (rest, [])
-        more, last = self._reader.finish() if self._reader else ("", [])
-        return self._delta(thoughts, said + more, [*calls, *last])
+        return self._delta(self._parts.finish())
 
     def message(self, text: str) -> dict[str, Any]:
         """All of it at once, as a message."""
@@ -43,8 +38,12 @@ class MessageParts:
             whole |= {"content": whole["content"] or None, "tool_calls": self._calls}
         return whole
 
-    def _delta(self, thoughts: str, said: str, calls: list[CallDelta]) -> dict[str, Any]:
-        told: dict[str, Any] = {"reasoning_content": thoughts, "content": said, "tool_calls": [*map(self._call, calls)]}
+    def _delta(self, added: Added) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "reasoning_content": added.thoughts,
+            "content": added.said,
+            "tool_calls": [*map(self._call, added.calls)],
+        }
         return {name: part for name, part in told.items() if part}
 
     def _call(self, delta: CallDelta) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Chosen
+from localdflash.server.api.answer_parts import AnswerParts
 from localdflash.server.api.answers import Choice, ChoicePiece, cached_tokens, collect, pieces, timings
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.message_parts import MessageParts
@@ -53,13 +54,13 @@ class ChatShape:
 
     tokenizer: Tokenizer
     logprobs: bool
-    parts: Callable[[], MessageParts]
+    parts: Callable[[], AnswerParts]
     _parts: dict[int, MessageParts] = field(default_factory=dict)  # by choice, in a stream
     prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
     def first(self, index: int) -> dict[str, Any] | None:
         """See `EndpointShape`."""
-        self._parts[index] = self.parts()
+        self._parts[index] = MessageParts(self.parts())
         return self._delta(index, {"role": "assistant", "content": ""})
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class ChatShape:
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         """See `EndpointShape`."""
-        parts = self.parts()
+        parts = MessageParts(self.parts())
         return {
             "index": choice.index,
             "message": parts.message(choice.text),

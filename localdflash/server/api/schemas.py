@@ -15,6 +15,11 @@ Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random one, as with ll
 Count = Annotated[int, Meta(ge=0, lt=2**31)]
 Limit = Annotated[int, Meta(ge=-1, lt=2**31)]  # -1: all the room there is
 Token = Annotated[int, Meta(ge=0, lt=2**31)]
+Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
+Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
+LogitBias = (  # by the token's id; llama-server's clients send pairs
+    Annotated[dict[Token, Bias], Meta(max_length=4096)] | Annotated[list[tuple[Token, Bias]], Meta(max_length=4096)]
+)
 Stop = str | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64)]  # Continue sends 17
 
 
@@ -36,6 +41,9 @@ class SamplingFields(Struct, kw_only=True):
     repetition_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None
     repeat_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None  # llama-server's name
     seed: Seed | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: LogitBias | None = None
     stop: Stop | None = None
     n_predict: Limit | None = None  # llama-server's name
     grammar: str | None = None  # GBNF
@@ -275,3 +283,11 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     proposals: Proposals | UnsetType = UNSET
     role: PairRole | UnsetType = UNSET
     others: Others = "wait"
+
+
+class ListenRequest(Struct, forbid_unknown_fields=True):
+    """POST /listen: see `localdflash.server.tcp.Tcp`."""
+
+    host: Annotated[str, Meta(min_length=1, max_length=256)]
+    port: Annotated[int, Meta(ge=0, lt=2**16)]
+    hosts: Annotated[list[str], Meta(min_length=1, max_length=256)]

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -15,6 +15,7 @@ from localdflash.server.api.ask import Ask
 from localdflash.server.api.errors import ApiError, as_api_error
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engines import Engines
+from localdflash.server.tcp import Tcp
 from localdflash.server.wanted import PairRole
 from localdflash.text.grammar import Grammars
 
@@ -29,6 +30,7 @@ class AppState:
     metrics: Metrics
     stop: Callable[[], None] | None
     idle: Callable[[], float]
+    listen: Callable[[Tcp], AsyncGenerator[str]] | None = None
     began: float = field(default_factory=time.monotonic, init=False)
     newest: WeakValueDictionary[str, Ask] = field(default_factory=WeakValueDictionary, init=False)  # of each document
     _grammars: WeakKeyDictionary[LoadedPair, Grammars] = field(default_factory=WeakKeyDictionary, init=False)

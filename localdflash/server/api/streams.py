@@ -4,7 +4,7 @@ Text that a slow client does not read waits in the event stream's source: one an
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from localdflash.server.api.errors import as_api_error, error_body
+from localdflash.server.api.errors import ApiError, as_api_error, error_body
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
@@ -47,13 +47,24 @@ def event(body: Any) -> bytes:
     return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
-class EventStream(Response):
-    """Sends events as they come. Nothing is sent before the first, so that an earlier error has its own status."""
+def named_event(body: Mapping[str, Any]) -> bytes:
+    """One server-sent event whose name is the `type` of its body."""
+    return f"event: {body['type']}\n".encode() + event(body)
 
-    def __init__(self, events: AsyncGenerator[bytes]) -> None:
+
+def _failure(error: ApiError) -> bytes:
+    return event(error_body(error))
+
+
+class EventStream(Response):
+    """Sends events as they come. Nothing is sent before the first, so that an earlier error has its own status; a later
+    one is the last event, which `failure` makes.
+    """
+
+    def __init__(self, events: AsyncGenerator[bytes], failure: Callable[[ApiError], bytes] = _failure) -> None:
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
-        self._events = events
+        self._events, self._failure = events, failure
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,7 +82,7 @@ class EventStream(Response):
             except Exception as error:
                 if not self._started:
                     raise
-                await self._send_part(send, event(error_body(as_api_error(error))))
+                await self._send_part(send, self._failure(as_api_error(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_part(self, send: Send, data: bytes) -> None:

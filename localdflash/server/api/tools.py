@@ -46,7 +46,7 @@ def tools_of(body: ChatRequest, tokenizer: Tokenizer) -> AskedTools:
         return AskedTools()
     schemas = {tool.function.name: tool.function.parameters or {} for tool in body.tools}
     for number, schema in enumerate(schemas.values()):
-        _check(f"tools[{number}].function.parameters", schema)
+        check_schema(f"tools[{number}].function.parameters", schema)
     if not call_reader(tokenizer, schemas):
         raise bad("tools", "this model's chat template knows none; leave them out or use another model")
     wanted = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else ""
@@ -65,7 +65,7 @@ def described(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(tool) for tool in tools]
 
 
-def _check(place: str, schema: Mapping[str, Any]) -> None:
+def check_schema(place: str, schema: Mapping[str, Any]) -> None:
     """Refuse a schema whose own parts are not what they have to be; what they say is the grammar's matter."""
     for name, kind, told in (("properties", dict, "object"), ("$defs", dict, "object"), ("required", list, "array")):
         if not isinstance(schema.get(name, kind()), kind):

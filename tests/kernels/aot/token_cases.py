@@ -3,6 +3,7 @@
 import torch
 
 from localdflash.kernels.accept import accept
+from localdflash.kernels.counters import set_back
 from localdflash.kernels.lookup import lookup
 from localdflash.kernels.rounds import begin, caught_up, next_tokens, propose
 from localdflash.kernels.sample import SampleScratch, sample
@@ -42,6 +43,10 @@ def _rounds() -> None:
     caught_up(state)
 
 
+def _set_back() -> None:
+    set_back(ints(192), ints(32), ints(1), torch.empty(2, dtype=torch.int64, device=META), ints(16))
+
+
 def _sample() -> None:
     arguments = (floats(4), ints(4), ints(SLOTS), ints(16), ints(8)[0:1], ints(16))
     sample(floats(16, V), *arguments, SampleScratch.empty(V, META))
@@ -54,5 +59,6 @@ CASES = (
     Case("accept", _accept),
     Case("lookup", _lookup),
     Case("rounds", _rounds),
+    Case("set_back", _set_back),
     Case("sample", _sample),
 )

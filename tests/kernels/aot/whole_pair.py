@@ -1,7 +1,8 @@
 """Everything that whole pairs launch, compiled for a chip: `python -m tests.kernels.aot.whole_pair 120` prints JSON.
 
 A `Stepper` is built as `load_pair` builds it, from planes without memory in the types of real files, and runs the
-sequences that are captured as graphs: {capability: {pair: {"kernels": [facts], "others": [operations of torch]}}}.
+sequences that are captured as graphs: {capability: {pair: {"kernels": [facts], "others": [operations of torch],
+"variants": [those that we tell apart, and with the kernels that Triton made of them]}}}.
 """
 
 import json
@@ -28,6 +29,7 @@ from localdflash.cuda.stepper import SLACK, Stepper, Way
 from localdflash.cuda.weights import load_drafter, load_target
 from localdflash.kernels import matmul
 from localdflash.kernels.attention import BUCKETS
+from localdflash.kernels.launch import withheld
 from localdflash.kernels.planes import Planes
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig
@@ -105,9 +107,7 @@ def stepper(config: DecoderConfig, drafter: DFlashConfig | None, kv: torch.dtype
         if drafter:
             source = Absent(drafter.decoder, INT8, len(drafter.taps))
             drafting = load_drafter(source, drafter, target, positions, torch.float16)
-    made = Stepper(KERNELS, target, drafting, CONTEXT, _shared(target, drafting, CONTEXT, META), torch.float16, kv)
-    made.set_sampling((1.0, 1.0, 0.0, 1.0), (0, 0, 0, 0))
-    return made
+    return Stepper(KERNELS, target, drafting, CONTEXT, _shared(target, drafting, CONTEXT, META), torch.float16, kv)
 
 
 def dense() -> Stepper:
@@ -199,8 +199,15 @@ def compiled(build: Callable[[], Stepper], capability: int) -> dict[str, Any]:
     made = build()
     with chip(capability) as kernels, Watch() as watch:
         run(made, (BUCKETS[0], BUCKETS[2]))
+        with withheld() as launches:
+            run(made, (BUCKETS[0], BUCKETS[2]))
     distinct = {id(kernel): kernel for kernel in kernels}
-    return {"kernels": [facts(kernel) for kernel in distinct.values()], "others": sorted(watch.others)}
+    pairs = {(launch.variant, id(kernel)) for launch, kernel in zip(launches, kernels, strict=True)}
+    return {
+        "kernels": [facts(kernel) for kernel in distinct.values()],
+        "others": sorted(watch.others),
+        "variants": [len({variant for variant, _ in pairs}), len(pairs)],
+    }
 
 
 def main() -> None:

@@ -98,6 +98,14 @@ def test_json_that_is_no_object(client: Any, data: bytes) -> None:
         ({"chat_template_kwargs": {"enable_thinking": 1}}, "chat_template_kwargs[...]"),
         ({"document": 5}, "document"),
         ({"model": 5}, "model"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": "much"}, "frequency_penalty"),
+        ({"logit_bias": 5}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias[...]"),
+        ({"logit_bias": {"the": 1}}, "logit_bias"),
+        ({"logit_bias": {"6144": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": [[5, False]]}, "logit_bias[0][1]"),
     ],
 )
 def test_a_wrong_field_is_named(client: Any, change: dict[str, Any], param: str) -> None:
@@ -110,9 +118,6 @@ def test_a_wrong_field_is_named(client: Any, change: dict[str, Any], param: str)
     [
         ("functions", [{}]),
         ("function_call", {"name": "f"}),
-        ("logit_bias", {"5": 1}),
-        ("presence_penalty", 0.5),
-        ("frequency_penalty", -1),
         ("audio", {}),
         ("modalities", ["text", "audio"]),
         ("best_of", 2),

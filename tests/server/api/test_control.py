@@ -19,10 +19,12 @@ from localdflash.answers.completion import prepare_text
 from localdflash.backend.options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
+from localdflash.errors import OutOfMemory
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
 from localdflash.server.engines import Engines
+from localdflash.server.spawn import loading
 from localdflash.server.worker import PairWorker
 
 CHAT = "/v1/chat/completions"
@@ -324,6 +326,26 @@ def test_a_client_whose_event_loop_is_gone_does_not_end_the_engine(worker: PairW
     with suppress(RuntimeError, StopIteration):
         stream.aclose().send(None)  # as the interpreter does at its end
     assert client.post(CHAT, HELLO).status_code == 200
+
+
+def test_kernels_that_are_compiled_are_counted(
+    client_of: Any, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = PairWorker(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1), 0, 1, Metrics().observe)
+    client, seen = client_of(create_app(Engines(worker))), list[str]()
+
+    def load(options: Options) -> Any:
+        assert options.compiling
+        for done in (0, 3, 37):
+            options.compiling(done, 37)
+            health, pairs = client.get("/health").json(), client.get("/ps").json()["pairs"]
+            assert loading(health) == loading(pairs[0])
+            seen.append(loading(health))
+        raise OutOfMemory("enough")
+
+    monkeypatch.setattr("localdflash.server.worker.LoadedPair", load)
+    worker._run()
+    assert seen == ["loading: compiling 0 of 37", "loading: compiling 3 of 37", "loading"]
 
 
 def test_health_while_loading(client_of: Any, tiny_pair: Path) -> None:

@@ -99,7 +99,7 @@ def test_errors_are_the_clients_own(client: openai.OpenAI, live: Any) -> None:
         client.chat.completions.create(model="embedded", messages=[{"role": "user", "content": "word " * 3000}])
     assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(model="embedded", messages=MESSAGES, presence_penalty=1)
+        client.chat.completions.create(model="embedded", messages=MESSAGES, presence_penalty=3)
     assert caught.value.param == "presence_penalty"
     wrong = openai.OpenAI(api_key="wrong", base_url=str(client.base_url), max_retries=0)
     with wrong, pytest.raises(openai.AuthenticationError):

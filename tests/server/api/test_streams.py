@@ -12,6 +12,11 @@ import pytest
 
 CHAT = "/v1/chat/completions"
 ENDLESS = "root ::= " + "[a-z] " * 950  # no token of the end before
+_FORM = {"type": "json_schema", "name": "x", "schema": {"type": "string", "minLength": 5000}}
+FORMS: dict[str, Any] = {  # endless, too
+    "/v1/messages": {"output_config": {"format": _FORM}},
+    "/v1/responses": {"text": {"format": _FORM}},
+}
 LONG = {"messages": [{"role": "user", "content": "Write a long program."}], "temperature": 3.0, "seed": 1}
 
 
@@ -26,11 +31,13 @@ def send(live: Any, path: str, body: dict[str, Any]) -> socket.socket:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/infill"])
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/infill", "/v1/messages", "/v1/responses"])
 def test_a_client_that_leaves_stops_its_request(live: Any, path: str, stream: bool) -> None:
     body = {**LONG, "prompt": "import", "input_prefix": "x", "max_tokens": 900, "n_predict": 500, "grammar": ENDLESS}
+    if path in FORMS:
+        body = {**LONG, "max_tokens": 900, "input": "Write a long program.", **FORMS[path]}
     cancelled, kept = live.scheduler.totals.cancelled, len(live.scheduler.totals.cancel_ms)
-    connection = send(live, path, {**body, "stream": stream, "stop": ["never"]})
+    connection = send(live, path, {**body, "stream": stream, "stop": ["never"], "stop_sequences": ["never"]})
     live.until(lambda: live.scheduler.running is not None and live.scheduler.running.request.stats.steps > 0)
     job = live.scheduler.running
     connection.close()

@@ -1,0 +1,117 @@
+"""The GPUs that CUDA sees here, and which of them is meant: by number, name or UUID, else the first with room.
+
+Numbers are CUDA's, the fastest first unless CUDA_DEVICE_ORDER says otherwise; `nvidia-smi -L` counts by slot and tells
+the UUIDs, which mean the same everywhere.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from localdflash.backend.fit import Fit, MemoryBudget, Sizes, fit
+from localdflash.errors import NoDevice, OutOfMemory
+
+if TYPE_CHECKING:
+    import torch
+
+OLDEST = (8, 0)  # compute capability: int8 and fp16 tensor cores with asynchronous copies, RTX 30 and newer
+OLDEST_NAME = "RTX 30, A100"
+ANY = ("auto", "gpu")
+LEAST_UUID = 8  # characters of a UUID that are taken for it
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU by CUDA's number."""
+
+    number: int
+
+    @property
+    def device(self) -> "torch.device":
+        """It, as torch has it."""
+        import torch
+
+        return torch.device("cuda", self.number)
+
+    @property
+    def name(self) -> str:
+        """What its maker calls it."""
+        import torch
+
+        return str(torch.cuda.get_device_name(self.device))
+
+    @property
+    def uuid(self) -> str:
+        """As `nvidia-smi -L` says it; empty where torch does not know it."""
+        import torch
+
+        known = getattr(torch.cuda.get_device_properties(self.device), "uuid", None)
+        return f"GPU-{known}" if known else ""
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Its compute capability."""
+        import torch
+
+        return torch.cuda.get_device_capability(self.device)
+
+    def is_called(self, name: str) -> bool:
+        """Whether a name means this one: its number, its name or a part of that, or the beginning of its UUID."""
+        uuid, asked = self.uuid.lower(), name.lower()
+        by_uuid = len(asked) >= LEAST_UUID and (uuid.startswith(asked) or uuid.startswith(f"gpu-{asked}"))
+        by_name = (len(asked) > 2 or not asked.isdecimal()) and asked in self.name.lower()  # "4090" is no number
+        return name == str(self.number) or by_uuid or by_name
+
+    def __str__(self) -> str:
+        return f"{self.number} ({', '.join(filter(None, [self.name, self.uuid]))})"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A GPU with what was free on it, and what of a pair fits there."""
+
+    gpu: Gpu
+    budget: MemoryBudget
+    planned: Fit
+
+
+def all_gpus() -> list[Gpu]:
+    """All that CUDA sees, once it has started."""
+    import torch
+
+    return [Gpu(number) for number in range(torch.cuda.device_count())]
+
+
+def able(name: str) -> Sequence[Gpu]:
+    """The GPUs that `name` may mean and that the kernels run on. NoDevice says which there are, or what is too old."""
+    found = all_gpus()
+    meant = [gpu for gpu in found if name in ANY or gpu.is_called(name)]
+    if not meant:
+        there = f"there are {', '.join(map(str, found))}" if found else "CUDA sees none"
+        raise NoDevice(f"--device {name}: the CUDA engine has no such GPU, {there}")
+    if new := [gpu for gpu in meant if gpu.capability >= OLDEST]:
+        return new
+    has = ".".join(map(str, meant[0].capability))
+    wanted = ".".join(map(str, OLDEST))
+    raise NoDevice(f"{meant[0].name} has compute capability {has}: {wanted} is needed ({OLDEST_NAME} or newer)")
+
+
+def place(gpus: Sequence[Gpu], sizes: Sizes, wanted: int, measure: Callable[["torch.device"], MemoryBudget]) -> Place:
+    """The first GPU that holds the pair with the drafter asked for, else the first that holds it at all.
+
+    A GPU is measured only if the ones before it have no room. OutOfMemory is that of the one with the most.
+    """
+    others, full = list[Place](), list[tuple[int, OutOfMemory]]()
+    for gpu in gpus:
+        budget = measure(gpu.device)
+        try:
+            found = Place(gpu, budget, fit(sizes, budget, wanted))
+        except OutOfMemory as error:
+            full.append((budget.free, error))
+            continue
+        if found.planned.drafter == sizes.drafters[0]:
+            return found
+        others.append(found)
+    if others:
+        return others[0]
+    raise max(full, key=lambda tried: tried[0])[1]

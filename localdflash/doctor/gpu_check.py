@@ -1,0 +1,72 @@
+"""What was found of the CUDA engine on this GPU, pair by pair, and the check itself by hand."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from localdflash.doctor.check import Check, Status
+from localdflash.errors import LocaldflashError, NoDevice
+
+if TYPE_CHECKING:
+    from localdflash.backend.options import Options
+    from localdflash.loading.verdict import Verdict
+
+HOW = "`localdflash doctor --check-gpu PAIR` checks one, and repeats what was found of it"
+STATUS: dict[str, Status] = {"sound": "ok"}
+
+
+def found(name: str) -> Check:
+    """Tell the verdicts on this GPU, with its driver and the libraries as they are."""
+    from localdflash.cuda.device import driver_present
+    from localdflash.loading.verdict import known
+
+    if not driver_present():
+        return Check(name, "ok", "none: there is no NVIDIA driver")
+    try:
+        verdicts = known()
+    except NoDevice:
+        return Check(name, "ok", "none: the CUDA engine does not run here, see above")
+    if not verdicts:
+        return Check(name, "ok", "no pair was checked on this GPU yet; the first one that it is to run will be", HOW)
+    wrong = any(verdict.state != "sound" for verdict in verdicts)
+    return Check(name, "warning" if wrong else "ok", "; ".join(map(_told, verdicts)), HOW if wrong else "")
+
+
+def _told(verdict: "Verdict") -> str:
+    match verdict.state:
+        case "sound":
+            return f"{verdict.pair} is sound ({verdict.day})"
+        case "begun":
+            return f"{verdict.pair} is being checked, or its check died ({verdict.operation}, {verdict.day})"
+        case "undecided":
+            return f"{verdict.pair} could not be checked ({verdict.said}, {verdict.day})"
+    return f"{verdict.pair} failed ({verdict.said}, {verdict.day})"
+
+
+def again(spec: str, shown: "Callable[[Options], Options]") -> Iterator[Check]:
+    """Check the engine with a pair: as the settings have it run, and in every other way that there is a verdict on.
+
+    `shown` are the options with what shows progress.
+    """
+    from localdflash.loading.proof import check
+    from localdflash.loading.verdict import Subject
+    from localdflash.pairs.registry import load_registry, local_files
+
+    for options in _ways(spec):
+        files = local_files(load_registry().resolve(options.pair, options.drafter or None))
+        subject = Subject.of(files, options)
+        verdict = check(subject, files, shown(options))
+        if verdict is None:
+            raise LocaldflashError(f"{spec}: another process is checking it on this GPU: wait for it")
+        yield Check("gpu check", STATUS.get(verdict.state, "failed"), _told(verdict))
+
+
+def _ways(spec: str) -> "Sequence[Options]":
+    from localdflash.backend.options import Options
+    from localdflash.config import load_config
+    from localdflash.loading.verdict import known
+
+    how = load_config().model
+    usual = Options(spec, kv=how.kv, drafter_bits=how.drafter_bits)
+    others = [replace(usual, **verdict.options) for verdict in known() if verdict.pair == spec]
+    return [usual, *(options for options in others if options != usual)]

@@ -1,0 +1,153 @@
+"""Bias and the penalties of presence and frequency: by OpenAI's formula, and whatever is drafted."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from localdflash.engine.accept import accept
+from localdflash.engine.draft import Draft
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.errors import UsageError
+from tests.engine.test_lossless import KIND_LISTS, PROMPTS, Table, V, drafting_pair, table_of, take
+
+__all__ = ["drafting_pair"]
+
+Make = Callable[..., Any]
+PENALTIES = st.sampled_from([0.0, 0.3, 1.1, 2.0, -0.7, -2.0])
+BIASES = st.dictionaries(st.integers(0, V - 1), st.sampled_from([-100.0, -1.5, 0.4, 3.0, 100.0]), max_size=3)
+MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def shifting(draw: st.DrawFn, temperature: float, repetition: Sequence[float] = (1.0, 1.5)) -> SamplingParams:
+    return SamplingParams(
+        temperature,
+        repetition_penalty=draw(st.sampled_from(repetition)),
+        penalty_window=7,
+        seed=draw(st.integers(0, 9)),
+        presence_penalty=draw(PENALTIES),
+        frequency_penalty=draw(PENALTIES),
+        logit_bias=tuple(draw(BIASES).items()),
+    )
+
+
+def greedy_answer(table: Table, prompt: list[int], count: int, params: SamplingParams) -> list[int]:
+    """What a model that is this table answers by the formula, with no engine at all."""
+    ids, said = list(prompt), Counter[int]()
+    for _ in range(count):
+        scores = table[ids[-2] if len(ids) > 1 else 0, ids[-1]].astype(np.float64)
+        for token in range(V):
+            scores[token] += dict(params.logit_bias).get(token, 0.0)
+            scores[token] -= params.frequency_penalty * said[token] + params.presence_penalty * (said[token] > 0)
+        ids.append(int(scores.argmax()))
+        said[ids[-1]] += 1
+    return ids[len(prompt) :]
+
+
+@MANY
+@given(
+    seed=st.integers(0, 50),
+    prompt=PROMPTS,
+    kinds=KIND_LISTS,
+    params=shifting(0.0, [1.0]),
+    limits=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+)
+def test_greedy_answers_are_those_of_the_formula_whatever_is_drafted(
+    drafting_pair: Make, seed: int, prompt: list[int], kinds: list[str], params: SamplingParams, limits: list[int]
+) -> None:
+    table = table_of(seed)
+    pair = drafting_pair(table, kinds, seed)
+    pair.prefill(prompt)
+    assert take(pair, Sampler(params), 40, limits) == greedy_answer(table, prompt, 40, params)
+
+
+@MANY
+@given(
+    seed=st.integers(0, 50),
+    prompt=PROMPTS,
+    kinds=KIND_LISTS,
+    params=st.one_of(shifting(0.0), shifting(0.8), shifting(1.5)),
+    limits=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+)
+def test_a_seed_gives_the_same_text_with_and_without_drafts(
+    drafting_pair: Make,
+    fake_target: Make,
+    seed: int,
+    prompt: list[int],
+    kinds: list[str],
+    params: SamplingParams,
+    limits: list[int],
+) -> None:
+    table = table_of(seed, sharpness=1.0)
+    plain = HostPair(fake_target(table))
+    plain.prefill(prompt)
+    pair = drafting_pair(table, kinds, seed)
+    pair.prefill(prompt)
+    assert take(pair, Sampler(params), 40, limits) == take(plain, Sampler(params), 40)
+
+
+def test_each_row_of_a_draft_is_shifted_by_what_stands_before_it() -> None:
+    logits = np.zeros((4, 8), np.float32)
+    logits[:, 4], logits[:, 5] = 2.0, 1.5
+    draft = Draft("test", (4, 5, 4), [0.5] * 3)
+    sampler = Sampler(SamplingParams(frequency_penalty=1.0))
+    # 4: 2, 1, 1, 0. 5: 1.5, 1.5, 0.5, 0.5.
+    assert accept(draft, logits, sampler, [4, 4, 4], 99, frozenset()) == [4, 5, 4, 5]
+    # A token that was not committed does not count: the draft of the step before broke off after its first.
+    sampler = Sampler(SamplingParams(presence_penalty=1.0))
+    assert accept(Draft("test", (4, 7, 5), [0.5] * 3), logits, sampler, [1], 99, frozenset()) == [4, 5]
+    assert accept(draft, logits, sampler, [1], 99, frozenset()) == [4, 4]
+
+
+def test_a_bias_forces_and_forbids() -> None:
+    logits = np.array([0.0, 9.0, 1.0], np.float32)
+    assert Sampler(SamplingParams(logit_bias=((1, -100.0),))).draw(logits, []) == 2
+    for params in (SamplingParams(logit_bias=((0, 100.0),)), SamplingParams(1.0, logit_bias=((0, 100.0),))):
+        assert [Sampler(params).draw(logits, []) for _ in range(50)] == [0] * 50
+
+
+def test_probabilities_that_are_told_are_the_models_own() -> None:
+    logits = np.array([0.0, 9.0, 1.0], np.float32)
+    plain, biased = Sampler(SamplingParams(), None, 2), Sampler(SamplingParams(logit_bias=((0, 100.0),)), None, 2)
+    plain.draw(logits, [])
+    biased.draw(logits, [])
+    assert plain.chosen[0].likeliest == biased.chosen[0].likeliest
+    assert biased.chosen[0].token == 0
+
+
+@pytest.mark.parametrize(
+    ("shift", "reads"),
+    [
+        ({}, False),
+        ({"presence_penalty": 0.1}, True),
+        ({"frequency_penalty": -0.1}, True),
+        ({"logit_bias": ((1, 1.0),)}, True),
+    ],
+)
+def test_a_shift_needs_the_logits(shift: dict[str, Any], reads: bool) -> None:
+    sampler = Sampler(SamplingParams(**shift))
+    assert (sampler.reads_logits, sampler.takes_the_likeliest) == (reads, not reads)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(
+            {name: value}
+            for name in ("presence_penalty", "frequency_penalty")
+            for value in (2.1, -2.1, "1", True, None)
+        ),
+        *({"logit_bias": ((1, value),)} for value in (101.0, -101, "1", None)),
+        *({"logit_bias": ((value, 1.0),)} for value in (-1, "1", 1.5, 2**40)),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"^{next(iter(wrong))}"):
+        SamplingParams(**wrong)

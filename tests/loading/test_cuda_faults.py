@@ -1,0 +1,216 @@
+"""Whatever breaks at whatever stage of loading on the CUDA engine: `auto` ends at another backend with one line, and
+`--backend cuda` with one line and the exit code that says what it was.
+"""
+
+import gc
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources
+
+from localdflash.backend.fit import MemoryBudget
+from localdflash.backend.names import Runner
+from localdflash.backend.options import Options
+from localdflash.backend.running import Running
+from localdflash.cuda import device as devices
+from localdflash.cuda import room
+from localdflash.cuda.ops import REFERENCES
+from localdflash.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
+from localdflash.loading import automatic, backends
+from localdflash.loading.choice import HostChoice
+from localdflash.loading.load import LoadedPair
+from localdflash.pairs.pair import LocalPair
+from localdflash.pairs.registry import load_registry, local_files
+from tests.support.cards import Card, CardGpu, in_this_machine
+
+STAGES = {
+    "finding the GPU": "localdflash.cuda.device.find_gpus",
+    "reading the headers": "localdflash.cuda.load.CudaSizes",
+    "measuring memory": "localdflash.cuda.load.budget_of",
+    "reading the files": "localdflash.cuda.assembly._read_target",
+    "repacking weights": "localdflash.cuda.assembly.load_target",
+    "the drafter's weights": "localdflash.cuda.assembly.load_drafter",
+    "buffers": "localdflash.cuda.assembly.Stepper",
+    "compiling and capturing": "localdflash.cuda.runner.Runner.prepare",
+    "timing": "localdflash.cuda.assembly.measure",
+}
+BROKEN: list[tuple[BaseException, type[LocaldflashError]]] = [
+    (RuntimeError("Failed to find C compiler. Please specify via CC environment variable"), NoDevice),
+    (RuntimeError("CUDA error: invalid argument\nCompile with TORCH_USE_CUDA_DSA"), NoDevice),
+    (RuntimeError("Triton Error [CUDA]: invalid argument"), NoDevice),
+    (OutOfResources(120_000, 101_376, "shared memory"), NoDevice),
+    (CompilationError("def kernel(): pass", None, "type fp8e4nv not supported"), NoDevice),
+    (subprocess.CalledProcessError(1, ["gcc", "main.c"]), NoDevice),
+    (ImportError("No module named 'triton'"), NoDevice),
+    (OSError(28, "No space left on device"), NoDevice),
+    (AssertionError("libcuda.so cannot found!\nPossible files are located at"), NoDevice),
+    (AttributeError("'NoneType' object has no attribute 'cubin'"), NoDevice),
+    (MemoryError(), NoDevice),
+    (ModelError("a type that it does not run"), ModelError),
+]
+FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+ALLOCATES = ("repacking weights", "buffers", "compiling and capturing", "timing")
+Load = Callable[[], tuple[Runner, str]]
+Break = Callable[[str, BaseException], None]
+
+on_every_stage = pytest.mark.parametrize("stage", STAGES)
+
+
+@pytest.fixture(autouse=True)
+def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU whose memory is this process's, with the references for kernels; nothing lost, and nothing missing."""
+    monkeypatch.setattr("localdflash.cuda.device.find_gpus", lambda _name: [CardGpu(0)])
+    monkeypatch.setattr("localdflash.cuda.load.budget_of", lambda _device: MemoryBudget(4 << 30, 0, "GPU memory"))
+    monkeypatch.setattr("localdflash.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(devices, "gc", SimpleNamespace(collect=lambda: 0))  # takes a while in a process of tests
+    monkeypatch.setattr(devices, "driver_present", lambda: True)
+    monkeypatch.setattr(backends, "missing_tools", lambda: "")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr("localdflash.cuda.load.KERNELS", REFERENCES)
+    monkeypatch.setattr("localdflash.cuda.load.load.__defaults__", (REFERENCES,))
+
+
+@pytest.fixture
+def options(tiny_pair: Path) -> Options:
+    return Options(
+        str(tiny_pair / "target.gguf"), "auto", drafter=str(tiny_pair / "drafter.gguf"), threads=1, context=64
+    )
+
+
+@pytest.fixture
+def load(options: Options, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """The backend that `auto` takes, and what it says; other backends than the CUDA engine take whatever comes."""
+
+    def load_on(backend: Runner, files: LocalPair, given: Options) -> Running:
+        if backend == "cuda":
+            return backends.load_on(backend, files, given)
+        none: Any = None
+        return Running(
+            pair=none, context=64, device="cpu", vocab_size=0, identity=(), measured=dict, close=lambda: None
+        )
+
+    monkeypatch.setattr(automatic, "load_on", load_on)
+    monkeypatch.setattr(automatic, "gpu_is_there", lambda: False)
+    monkeypatch.setattr(automatic, "choose", lambda *_: HostChoice("cpu", "a test"))
+    files = local_files(load_registry().resolve(options.pair, options.drafter))
+
+    def load() -> tuple[Runner, str]:
+        backend, running = automatic.load_best(files, options)
+        return backend, "; ".join(filter(None, running.notices))
+
+    return load
+
+
+@pytest.fixture
+def breaks(monkeypatch: pytest.MonkeyPatch) -> Break:
+    """Has a stage raise."""
+
+    def breaks(stage: str, error: BaseException) -> None:
+        def broken(*_arguments: Any, **_options: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(STAGES[stage], broken)
+
+    return breaks
+
+
+def test_where_nothing_breaks_the_engine_runs_the_pair(load: Load) -> None:
+    assert load() == ("cuda", "")
+
+
+@on_every_stage
+@pytest.mark.parametrize(("error", "kind"), BROKEN, ids=lambda value: getattr(type(value), "__name__", str(value)))
+def test_auto_goes_on_with_one_line(
+    error: BaseException, kind: type[LocaldflashError], stage: str, load: Load, breaks: Break, options: Options
+) -> None:
+    breaks(stage, error)
+    backend, notice = load()
+    assert backend == "cpu"
+    told = f"{type(error).__name__}: " if kind is NoDevice else "a type that it does not run"
+    assert notice.startswith("the CPU engine runs this pair, not the CUDA engine: ")
+    assert told in notice
+    assert notice.isprintable()
+    assert "def kernel" not in notice
+
+
+@on_every_stage
+@pytest.mark.parametrize(("error", "kind"), [BROKEN[1], BROKEN[3], BROKEN[7], BROKEN[-1]])
+def test_who_asked_for_it_gets_one_line_and_the_code(
+    error: BaseException, kind: type[LocaldflashError], stage: str, breaks: Break, options: Options
+) -> None:
+    breaks(stage, error)
+    with pytest.raises(kind) as caught:
+        LoadedPair(Options(**{**vars(options), "backend": "cuda"}))
+    assert caught.value.exit_code == kind.exit_code
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("stage", ALLOCATES)
+def test_a_gpu_that_is_full(stage: str, load: Load, breaks: Break, options: Options) -> None:
+    breaks(stage, FULL)
+    backend, notice = load()
+    assert (backend, "not the CUDA engine: a context of 64 tokens needs " in notice) == ("cpu", True)
+    assert notice.isprintable()
+    with pytest.raises(OutOfMemory) as caught:
+        LoadedPair(Options(**{**vars(options), "backend": "cuda"}))
+    assert caught.value.exit_code == 4
+
+
+@on_every_stage
+@pytest.mark.parametrize("backend", ["auto", "cuda"])
+def test_a_gpu_that_is_lost_ends_the_process(
+    backend: Any, stage: str, load: Load, breaks: Break, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    breaks(stage, RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lost)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lost)
+    with pytest.raises(DeviceFailed) as caught:
+        load() if backend == "auto" else LoadedPair(Options(**{**vars(options), "backend": "cuda"}))
+    assert caught.value.exit_code == 5
+    assert str(caught.value).isprintable()
+
+
+@on_every_stage
+def test_ctrl_c_is_not_held_up(stage: str, load: Load, breaks: Break) -> None:
+    breaks(stage, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        load()
+
+
+def test_a_torch_that_cannot_be_imported(load: Load, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise ImportError("libcudart.so.13: cannot open shared object file")
+
+    monkeypatch.setattr("localdflash.cuda.device.find_gpus", broken)
+    monkeypatch.setattr(torch.cuda, "empty_cache", broken)
+    backend, notice = load()
+    assert backend == "cpu"
+    assert "(ImportError: libcudart.so.13: cannot open shared object file)" in notice
+
+
+def test_closed_and_loaded_again_and_again_it_takes_no_more(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after failures: their frames hold what they had made."""
+    files, free = local_files(load_registry().resolve(options.pair, options.drafter)), list[int]()
+    monkeypatch.setattr("localdflash.cuda.load.budget_of", room.budget_of)
+    monkeypatch.setattr(devices, "gc", gc)
+    with in_this_machine(Card(4 << 30), 1 << 20):
+        for _ in range(3):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(STAGES["timing"], lambda *_: {}["nothing"])
+                with pytest.raises(NoDevice):
+                    backends.load_on("cuda", files, options)
+            running = backends.load_on("cuda", files, options)
+            running.close()
+            del running
+            free.append(torch.cuda.mem_get_info("cpu")[0])
+    assert len(set(free)) == 1

@@ -1,0 +1,138 @@
+"""The child that checks the CUDA engine: whatever breaks in it is one line, and a whole check on a processor."""
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources
+
+from localdflash.backend.options import Options
+from localdflash.backend.running import Running
+from localdflash.cuda.pair import CudaPair
+from localdflash.errors import DeviceFailed, OutOfMemory
+from localdflash.loading import child, proof
+from localdflash.loading.verdict import Subject, recall
+from localdflash.pairs.pair import LocalPair
+from localdflash.pairs.registry import load_registry, local_files
+from tests.support import checked_child
+from tests.support.pretended_gpu import STAGES, pretend, running
+
+pytestmark = pytest.mark.checks_gpu
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch)
+
+
+@pytest.fixture
+def options(tiny_pair: Path) -> Options:
+    return Options(str(tiny_pair / "target.gguf"), "auto", drafter=str(tiny_pair / "drafter.gguf"), threads=1)
+
+
+@pytest.fixture
+def files(options: Options) -> LocalPair:
+    return local_files(load_registry().resolve(options.pair, options.drafter))
+
+
+@pytest.fixture
+def subject(files: LocalPair, options: Options) -> Subject:
+    return Subject.of(files, options)
+
+
+ILLEGAL = RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with")
+BROKEN: list[tuple[Exception, str]] = [
+    (ILLEGAL, "unsound"),
+    (RuntimeError("CUDA error: invalid argument"), "unsound"),
+    (DeviceFailed("the GPU failed"), "unsound"),
+    (OutOfResources(120_000, 101_376, "shared memory"), "unsound"),
+    (CompilationError("def kernel(): pass", None, "type fp8e4nv not supported"), "unsound"),
+    (AttributeError("'NoneType' object has no attribute 'cubin'"), "unsound"),
+    (torch.OutOfMemoryError("CUDA out of memory"), "undecided"),
+    (ImportError("libcudart.so.13: cannot open shared object file"), "undecided"),
+    (OSError("No space left on device"), "undecided"),
+    (subprocess.CalledProcessError(1, ["gcc", "main.c"]), "undecided"),
+    (MemoryError(), "undecided"),
+    (OutOfMemory("3 GB are needed"), "undecided"),
+]
+
+
+@pytest.fixture
+def said(options: Options, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the child says, which runs here."""
+    lines = list[dict[str, Any]]()
+    monkeypatch.setattr(child, "begin", lambda: (options, lambda **fields: lines.append(fields)))
+    return lines
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("error", "kind"), BROKEN, ids=lambda value: getattr(type(value), "__name__", value))
+def test_whatever_breaks_in_the_child_is_one_line(
+    error: Exception, kind: str, stage: str, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise error
+
+    def stages(*_: Any) -> Any:
+        yield from ((name, broken if name == stage else lambda: None) for name in STAGES[1:])
+
+    pair = replace(running(), pair=object.__new__(CudaPair))
+    monkeypatch.setattr(proof, "_loaded", broken if stage == "loading" else lambda *_: pair)
+    monkeypatch.setattr(proof, "_prompt", lambda *_: [1])
+    monkeypatch.setattr("localdflash.cuda.proof.stages.stages", stages)
+    proof.main()
+    last = said[-1]
+    assert (last["kind"], last["operation"]) == (kind, stage)
+    assert "\n" not in last["said"]
+    assert "def kernel" not in last["said"]
+    assert [line["at"] for line in said[:-1]] == list(STAGES[1 : STAGES.index(stage) + 1])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_who_ends_the_child_is_not_held_up(
+    error: BaseException, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(proof, "_loaded", broken)
+    with pytest.raises(type(error)):
+        proof.main()
+    assert not said
+
+
+def test_the_context_that_fits_is_enough(files: LocalPair, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load(_files: LocalPair, given: Options, _ops: Any) -> Running:
+        asked.append(given.context)
+        if given.context:
+            raise OutOfMemory("full")
+        return running()
+
+    monkeypatch.setattr("localdflash.cuda.load.load", load)
+    assert proof._loaded(files, options, lambda _: None).context == 64
+    assert asked == [1024, 0]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("wrong", "state", "line"),
+    [("", "sound", ""), ("attention", "unsound", "attention of layer 0: sums is not the reference's: off by ")],
+)
+def test_a_whole_check(
+    wrong: str, state: str, line: str, files: LocalPair, options: Options, subject: Subject,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A process, a real file, every stage; on a processor."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(proof, "PROGRAM", checked_child.PROGRAM % wrong)
+    found = proof.check(subject, files, options)
+    assert found
+    assert (found.state, found.said[: len(line)]) == (state, line), found
+    assert recall(subject.place) == found

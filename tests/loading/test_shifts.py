@@ -1,0 +1,49 @@
+"""Bias and penalties on every backend that runs on a processor: the text is that of plain decoding, by the formula."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from localdflash.answers.answer import Answer
+from localdflash.answers.conversation import prepare
+from localdflash.backend.options import Options
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.loading.load import LoadedPair
+from localdflash.text.chat_template import TemplateMessage
+from tests.cpu.conftest import needs_library
+from tests.support.costs import drafting_pays
+
+QUESTION = TemplateMessage("user", "Write a function that adds two numbers.")
+
+
+@pytest.fixture(scope="module", params=["llama.cpp", "torch", pytest.param("cpu", marks=needs_library)])
+def pairs(request: pytest.FixtureRequest) -> Iterator[tuple[LoadedPair, LoadedPair]]:
+    """One that drafts all it can, and one that decodes plainly."""
+    options = Options(threads=1, backend=request.param, context=256, costs=drafting_pays)
+    with LoadedPair(options) as drafting, LoadedPair(replace(options, draft=False)) as plain:
+        yield drafting, plain
+
+
+def ids_of(loaded: LoadedPair, params: SamplingParams) -> tuple[list[int], int]:
+    """The ids of an answer, and how many of them were drafted."""
+    answer = Answer(loaded, prepare(loaded, [QUESTION], 40, params))
+    list(answer)
+    return answer.ids, answer.request.stats.accepted
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(presence_penalty=1.5),
+        SamplingParams(frequency_penalty=0.6, repetition_penalty=1.1),
+        SamplingParams(0.9, seed=3, frequency_penalty=-0.5, logit_bias=((300, 3.0), (10, -100.0))),
+    ],
+    ids=["presence", "frequency and repetition", "sampled"],
+)
+def test_drafts_change_nothing(pairs: tuple[LoadedPair, LoadedPair], params: SamplingParams) -> None:
+    drafting, plain = pairs
+    (ids, accepted), (expected, none) = ids_of(drafting, params), ids_of(plain, params)
+    assert ids == expected
+    assert accepted > none == 0
+    assert ids != ids_of(plain, SamplingParams(params.temperature, seed=params.seed))[0]

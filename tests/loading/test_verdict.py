@@ -1,0 +1,76 @@
+"""What a verdict on the CUDA engine is about, and that it is read back as it was kept."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.backend.options import Options
+from localdflash.loading.verdict import Subject, keep, recall
+from localdflash.pairs.pair import LocalPair
+from localdflash.pairs.registry import load_registry, local_files
+from tests.support.pretended_gpu import pretend
+
+pytestmark = pytest.mark.checks_gpu
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine that seems to have an RTX 4090; the patcher changes it."""
+    pretend(monkeypatch)
+    return monkeypatch
+
+
+@pytest.fixture
+def options(tiny_pair: Path) -> Options:
+    return Options(str(tiny_pair / "target.gguf"), "auto", drafter=str(tiny_pair / "drafter.gguf"), threads=1)
+
+
+@pytest.fixture
+def files(options: Options) -> LocalPair:
+    return local_files(load_registry().resolve(options.pair, options.drafter))
+
+
+@pytest.fixture
+def subject(files: LocalPair, options: Options) -> Subject:
+    return Subject.of(files, options)
+
+
+def test_what_a_verdict_is_about(files: LocalPair, options: Options, subject: Subject, gpu: pytest.MonkeyPatch) -> None:
+    def key(**changes: Any) -> str:
+        return Subject.of(files, replace(options, **changes)).place.name
+
+    assert key() == key(context=256) == key(threads=2) == subject.place.name
+    assert len({key(), key(kv="int8"), key(draft=False), key(native_fp4=True)}) == 4
+    for what, value in (
+        ("torch.__version__", "9.9"),
+        ("triton.__version__", "9.9"),
+        ("torch.cuda.get_device_name", lambda _: "RTX 5090"),
+        ("localdflash.cuda.identity.driver_version", lambda: "590.1"),
+        ("localdflash.cuda.identity.version", lambda _: "99.0"),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(what, value)
+            assert key() != subject.place.name, what
+    gpu.setattr("localdflash.cuda.gpus.Gpu.uuid", property(lambda _self: "GPU-another-card-of-its-kind"))
+    assert key() == subject.place.name
+
+
+def test_a_copy_of_the_files_is_the_same_and_another_type_is_not(
+    files: LocalPair, options: Options, subject: Subject, tiny_pair: Path, tmp_path: Path
+) -> None:
+    """A fine-tune has other numbers in the same shapes."""
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes((tiny_pair / "target.gguf").read_bytes()[:-64] + bytes(64))
+    assert Subject.of(replace(files, target=copy), options).place == subject.place
+    assert Subject.of(replace(files, drafter_safetensors=None), options).place != subject.place
+
+
+@pytest.mark.parametrize("state", ["begun", "sound", "unsound", "undecided"])
+def test_it_is_read_back_as_it_was_kept(state: Any, subject: Subject) -> None:
+    assert recall(subject.place) is None
+    kept = subject.verdict(state, "head of output", "head of output: 1 of 16 numbers are NaN")
+    keep(subject.place, kept)
+    assert recall(subject.place) == kept
+    assert [path.name for path in subject.place.parent.iterdir()] == [subject.place.name]

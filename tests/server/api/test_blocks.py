@@ -1,0 +1,84 @@
+"""Blocks of an answer: one open at a time, and however the text is cut the same thoughts, words and calls."""
+
+import itertools
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.server.api.answer_parts import Added, AnswerParts
+from localdflash.server.api.blocks import Block, BlockEvent, BlockWriter
+from localdflash.text.thoughts import ThoughtSplit
+from localdflash.text.tool_calls import CallDelta, MarkedCalls, json_call
+
+ARGUMENTS = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5), max_size=3)
+CALL = st.builds(
+    lambda name, arguments: f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>",
+    st.sampled_from(["f", "weather"]),
+    ARGUMENTS,
+)
+PART = CALL | st.sampled_from(["words", " ", "\n", "<tool_call>", "no call</tool_call>", "<think>", '{"a": 1}'])
+TEXT = st.builds(
+    lambda thoughts, parts: (f"<think>\n{thoughts}\n</think>\n\n" if thoughts else "") + "".join(parts),
+    st.sampled_from(["", "hm", "<tool_call> I think"]),
+    st.lists(PART, max_size=6),
+)
+
+
+def written(text: str, cuts: list[int]) -> list[Block]:
+    """The blocks of a text that comes in pieces; checks that the events are those of its blocks."""
+    parts, writer = AnswerParts(ThoughtSplit(), MarkedCalls("<tool_call>", "</tool_call>", json_call)), BlockWriter()
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    events = list[BlockEvent]()
+    for start, end in itertools.pairwise(edges):
+        events += writer.push(parts.push(text[start:end]))
+    events += [*writer.push(parts.finish()), *writer.finish()]
+    grown, open_block = dict[int, str](), None
+    for event in events:
+        number = event.block.number
+        match event.what:
+            case "begin":
+                assert (open_block, number) == (None, len(grown))
+                open_block, grown[number] = number, ""
+            case "more":
+                assert event.text
+                assert open_block == number
+                grown[number] += event.text
+            case "end":
+                assert open_block == number
+                open_block = None
+    assert open_block is None
+    assert [block.text for block in writer.blocks] == [*grown.values()]
+    assert len({block.id for block in writer.blocks}) == len(writer.blocks)
+    return writer.blocks
+
+
+def told(blocks: list[Block]) -> tuple[str, str, list[tuple[str, str]]]:
+    """What was thought, what was said, and the calls: where text stands among calls depends on the cut."""
+    return (
+        "".join(block.text for block in blocks if block.kind == "thoughts"),
+        "".join(block.text for block in blocks if block.kind == "text"),
+        [(block.name, block.text) for block in blocks if block.kind == "call"],
+    )
+
+
+@given(text=TEXT, cuts=st.lists(st.integers(0, 300), max_size=12))
+def test_the_cut_does_not_matter(text: str, cuts: list[int]) -> None:
+    assert told(written(text, cuts)) == told(written(text, []))
+
+
+@given(text=TEXT)
+def test_token_by_token(text: str) -> None:
+    assert told(written(text, [*range(len(text))])) == told(written(text, []))
+
+
+def test_an_open_call_goes_on_before_what_is_said_after_it() -> None:
+    writer = BlockWriter()
+    [*writer.push(Added(said="I look.", calls=[CallDelta(0, "f", "{")]))]
+    [*writer.push(Added(said="And:", calls=[CallDelta(0, "", "}"), CallDelta(1, "g", "{}")]))]
+    assert [(block.kind, block.name, block.text) for block in writer.blocks] == [
+        ("text", "", "I look."),
+        ("call", "f", "{}"),
+        ("text", "", "And:"),
+        ("call", "g", "{}"),
+    ]

@@ -1,0 +1,87 @@
+"""A GPU's memory, made of what tensors this process holds: with torch's cache, and others who take some of it."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from localdflash.cuda.gpus import Gpu
+
+CPU = torch.device("cpu")
+
+
+class CardGpu(Gpu):
+    """A GPU whose tensors lie in this process's memory."""
+
+    @property
+    def device(self) -> torch.device:
+        """A processor, which runs what is said to run on a GPU."""
+        return CPU
+
+
+def _tensors() -> list[Tensor]:
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor) and thing.device == CPU]
+
+
+@dataclass
+class Card:
+    """Memory of `size` bytes. `taken` by others; `looks` counts how often what is free was asked for."""
+
+    size: int
+    taken: int = 0
+    looks: int = 0
+    _reserved: int = 0
+
+    def allocated(self) -> int:
+        """Bytes of the tensors that were made since the card is this machine's."""
+        storages = [tensor.untyped_storage() for tensor in _tensors()]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+    def reserved(self) -> int:
+        """Those that torch keeps, until its cache is emptied."""
+        self._reserved = max(self._reserved, self.allocated())
+        return self._reserved
+
+    def empty(self) -> None:
+        """Give back what is not allocated."""
+        self._reserved = self.allocated()
+
+    def left(self) -> int:
+        """What nobody holds."""
+        return self.size - self.taken - self.reserved()
+
+    def info(self) -> tuple[int, int]:
+        """What the driver says."""
+        self.looks += 1
+        return self.left(), self.size
+
+    def check(self) -> None:
+        """Fail as an allocation does where there is no room."""
+        if self.left() < 0:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+
+@contextmanager
+def in_this_machine(card: Card, margin: int) -> Iterator[None]:
+    """The CUDA engine finds one GPU with this memory, of which a margin is left."""
+    gc.collect()
+    gc.freeze()  # what is there already is no longer among the objects
+    with (
+        patch("localdflash.cuda.device.find_gpus", lambda _name: [CardGpu(0)]),
+        patch("localdflash.cuda.room.is_shown_on", lambda _device: False),
+        patch("localdflash.cuda.room.RESERVE", margin),
+        patch("localdflash.cuda.room.OTHERS", 0),
+        patch.object(torch.cuda, "mem_get_info", lambda _device: card.info()),
+        patch.object(torch.cuda, "memory_reserved", lambda _device: card.reserved()),
+        patch.object(torch.cuda, "memory_allocated", lambda _device: card.allocated()),
+        patch.object(torch.cuda, "empty_cache", card.empty),
+        patch("localdflash.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)),
+    ):
+        try:
+            yield
+        finally:
+            gc.unfreeze()

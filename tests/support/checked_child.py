@@ -1,0 +1,44 @@
+"""The child that checks the CUDA engine, on a machine without a GPU: the references stand in for the kernels.
+
+As a program it takes the options, and the name of an operation that is to be wrong, or "".
+"""
+
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from localdflash.backend.fit import MemoryBudget
+from localdflash.cuda import ops
+from localdflash.cuda.ops import REFERENCES
+from localdflash.cuda.proof import stages
+from localdflash.cuda.proof.calls import bound
+from localdflash.cuda.proof.operations import around
+from localdflash.loading import proof
+from tests.support.cards import CardGpu
+
+SMALL = {"TOKENS": 6, "SAMPLED": 3, "REPLAYS": 2}
+PROGRAM = "from tests.support.checked_child import main; main(%r)"
+
+
+def main(wrong: str) -> None:
+    """Check a pair with a wrong operation, if one is named."""
+
+    def wrap(name: str, op: Any) -> Any:
+        def run(*given: Any, **named: Any) -> None:
+            op(*given, **named)
+            bound(getattr(REFERENCES, name), given, named)["sums"].view(-1)[3] += 1
+
+        return run if name == wrong else op
+
+    with (
+        patch("localdflash.cuda.device.find_gpus", lambda _name: [CardGpu(0)]),
+        patch("localdflash.cuda.load.budget_of", lambda _device: MemoryBudget(1 << 40, 0, "memory")),
+        patch("localdflash.cuda.assembly.check_heads", lambda *_: None),
+        patch("localdflash.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)),
+        patch("localdflash.cuda.load.give_back", lambda: None),
+        patch.object(ops, "KERNELS", around(REFERENCES, wrap)),
+        patch.multiple(stages, **SMALL),
+    ):
+        torch.set_num_threads(1)
+        proof.main()

@@ -1,0 +1,33 @@
+"""A machine that seems to have an RTX 4090, for what is decided before anything runs on it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from localdflash.backend.fit import MemoryBudget
+from localdflash.backend.running import Running
+from localdflash.cuda import device as devices
+
+STAGES = ("loading", "operations", "short prompt", "rows", "texts", "sampled texts", "graphs", "long context")
+
+
+def pretend(patch: pytest.MonkeyPatch) -> None:
+    """Give this machine the GPU."""
+    patch.setattr(devices, "driver_present", lambda: True)
+    patch.setattr(torch.version, "cuda", "13.0")
+    patch.setattr(torch.cuda, "init", lambda: None)
+    patch.setattr(torch.cuda, "device_count", lambda: 1)
+    patch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 9))
+    patch.setattr(torch.cuda, "get_device_name", lambda _device: "RTX 4090")
+    patch.setattr(devices, "missing_tools", lambda: "")
+    patch.setattr(devices, "gc", SimpleNamespace(collect=lambda: 0))  # takes a while in a process of tests
+    patch.setattr("localdflash.cuda.identity.driver_version", lambda: "580.65")
+    patch.setattr("localdflash.cuda.identity.budget_of", lambda _device: MemoryBudget(24 << 30, 0, "GPU memory"))
+
+
+def running() -> Running:
+    """A pair that is loaded, and is nothing."""
+    nothing: Any = None
+    return Running(pair=nothing, context=64, device="cpu", vocab_size=0, identity=(), measured=dict, close=lambda: None)
