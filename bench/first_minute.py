@@ -69,8 +69,9 @@ def _timed(*command: str) -> Facts:
 
 def _version(python: Path, package: str) -> str:
     """The version of a package that is installed there."""
-    command = [python, "-c", f"from importlib.metadata import version; print(version({package!r}))"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    command = [str(python), "-c", f"from importlib.metadata import version; print(version({package!r}))"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def _origin(log: str) -> str:

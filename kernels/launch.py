@@ -82,7 +82,7 @@ def _unspecialized(function: Any) -> set[str]:
     return {parameter.name for parameter in function.params if parameter.do_not_specialize}
 
 
-def _kind(value: object, specialized: bool) -> Hashable:
+def _kind(value: object, specialized: bool) -> object:
     """What Triton compiles an argument for."""
     match value:
         case Tensor():

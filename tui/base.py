@@ -140,7 +140,8 @@ class Base(App[int]):
 
     async def until_esc(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of some work; None if the user ended it."""
-        task = self.ends_with_esc = asyncio.create_task(work)
+        task: asyncio.Task[T] = asyncio.create_task(work)
+        self.ends_with_esc = task
         try:
             return await task
         except asyncio.CancelledError:

@@ -142,7 +142,7 @@ def test_the_check_of_a_gpu_by_hand(state: Status, code: int, run: Command, monk
         asked.append(spec)
         yield Check("gpu check", state, "embedded, as it was found")
 
-    monkeypatch.setattr(doctor.gpu_check, "again", again)
+    monkeypatch.setattr("localdflash.doctor.gpu_check.again", again)
     done = run("doctor", "--check-gpu", "embedded")
     assert (done.code, asked) == (code, ["embedded"])
     assert done.out.split() == [state, "gpu", "check", "embedded,", "as", "it", "was", "found"]

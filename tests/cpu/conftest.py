@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -17,7 +16,7 @@ SHAPES: dict[str, tuple[DecoderConfig, str]] = {
     "Q8_0": (DENSE, "Q8_0"),
     "Q4_0": (replace(DENSE, vocab_size=157), "Q4_0"),
     "Q4_1": (replace(DENSE, vocab_size=163, hidden_size=192, intermediate_size=320, num_attention_heads=6), "Q4_1"),
-    "mixture": (replace(DENSE, **cast(dict[str, Any], EXPERTS)), "Q8_0"),
+    "mixture": (replace(DENSE, **EXPERTS), "Q8_0"),
 }
 needs_library = pytest.mark.skipif(bool(library.available()), reason=library.available())
 

@@ -16,6 +16,7 @@ from localdflash.backend.parts import SCRATCH, Parts, gigabytes, total
 from localdflash.cuda import assembly, display, room
 from localdflash.cuda.device import give_back
 from localdflash.cuda.load import load
+from localdflash.cuda.memory import RESERVE
 from localdflash.cuda.runner import Runner
 from localdflash.cuda.sizes import CudaSizes
 from localdflash.cuda.stepper import Stepper
@@ -79,7 +80,7 @@ def desktop(monkeypatch: pytest.MonkeyPatch) -> Callable[[Card, int], None]:
     """Lets others take so many bytes right after the first look at what is free; memory that is not there fails."""
 
     def take(card: Card, taken: int) -> None:
-        info, made = card.info, assembly.Stepper
+        info, made = card.info, Stepper
 
         def then_taken() -> tuple[int, int]:
             seen = info()
@@ -347,4 +348,4 @@ def test_a_desktop_gets_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
     for shown in (True, False):
         monkeypatch.setattr(room, "is_shown_on", lambda _device, shown=shown: shown)
         margins.append(room.budget_of(torch.device("cuda", 0)).margin)
-    assert margins == [room.RESERVE + (512 << 20), room.RESERVE + (128 << 20)]
+    assert margins == [RESERVE + (512 << 20), RESERVE + (128 << 20)]

@@ -206,7 +206,7 @@ def test_closed_and_loaded_again_and_again_it_takes_no_more(options: Options, mo
     with in_this_machine(Card(4 << 30), 1 << 20):
         for _ in range(3):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(STAGES["timing"], lambda *_: {}["nothing"])
+                patch.setattr(STAGES["timing"], lambda *_: dict[str, int]()["nothing"])
                 with pytest.raises(NoDevice):
                     backends.load_on("cuda", files, options)
             running = backends.load_on("cuda", files, options)

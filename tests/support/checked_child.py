@@ -17,7 +17,7 @@ from localdflash.cuda.proof.operations import around
 from localdflash.loading import proof
 from tests.support.cards import CardGpu
 
-SMALL = {"TOKENS": 6, "SAMPLED": 3, "REPLAYS": 2}
+SMALL: dict[str, Any] = {"TOKENS": 6, "SAMPLED": 3, "REPLAYS": 2}
 PROGRAM = "from tests.support.checked_child import main; main(%r)"
 
 

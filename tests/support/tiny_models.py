@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import torch
@@ -14,7 +15,12 @@ from localdflash.reference.decoder import Decoder
 from localdflash.reference.dflash_model import DFlash
 
 SHAPE = DecoderConfig(160, 128, 3, 2, 1, 64, 128, context_length=512, tie_word_embeddings=False)
-EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
+EXPERTS: dict[str, Any] = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "norm_topk_prob": True,
+}
 TOP = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
 LAYER = {ours: theirs for theirs, ours in (LAYER_TENSORS | EXPERT_TENSORS).items()}
 

@@ -101,8 +101,8 @@ def choices(
     `param`, if the prompt does not fit.
     """
     request, stops, tokenizer = prepared.request, (*prepared.stops, *stops_of(body)), loaded.tokenizer
-    if strange := [token for token, _ in request.params.logit_bias if not 0 <= token < loaded.vocab_size]:
-        told = f"logit_bias: {strange[0]} is no token of this model, which has {loaded.vocab_size}"
+    if strange := [token for token, _ in request.params.logit_bias if not 0 <= token < tokenizer.vocab_size]:
+        told = f"logit_bias: {strange[0]} is no token of this model, which has {tokenizer.vocab_size}"
         raise ApiError(400, told, param="logit_bias", code="invalid_value")
     try:
         bound(request, loaded.context)

@@ -1,6 +1,7 @@
 """POST /v1/messages, held against the published form by hand: what an agent of Anthropic's puts together from it."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,12 @@ def test_calls_and_results_go_into_the_prompt(tool_vocabularies: dict[str, Path]
     with scripted_client(tool_vocabularies[family], "It will.", ENDS[family]) as (client, loaded):
         seen: list[list[int]] = []
         prefill = loaded.pair.prefill
-        loaded.pair.prefill = lambda ids, *rest: (seen.append(list(ids)), prefill(ids, *rest))[1]  # type: ignore[method-assign]
+
+        def seen_first(ids: Sequence[int], *rest: Any) -> int:
+            seen.append(list(ids))
+            return prefill(ids, *rest)
+
+        loaded.pair.prefill = seen_first  # type: ignore[method-assign,assignment]
         client.post(CHAT, {"messages": theirs, "tools": tools, "max_tokens": 9, "temperature": 0})
         message = client.post(MESSAGES, asked(messages=ours, system=system, tools=TOOLS)).json()
         assert message["content"] == [{"type": "text", "text": "It will."}]

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -186,7 +186,12 @@ def test_items_are_the_messages_of_the_chat(tool_vocabularies: dict[str, Path]) 
     with scripted_client(tool_vocabularies["hermes"], "It will.", "<|im_end|>") as (client, loaded):
         seen: list[list[int]] = []
         prefill = loaded.pair.prefill
-        loaded.pair.prefill = lambda ids, *rest: (seen.append(list(ids)), prefill(ids, *rest))[1]  # type: ignore[method-assign]
+
+        def seen_first(ids: Sequence[int], *rest: Any) -> int:
+            seen.append(list(ids))
+            return prefill(ids, *rest)
+
+        loaded.pair.prefill = seen_first  # type: ignore[method-assign,assignment]
         client.post(CHAT, {"messages": theirs, "tools": tools, "max_tokens": 9, "temperature": 0})
         answer = client.post(RESPONSES, asked(input=items, tools=TOOLS[1:])).json()
         assert answer["output"][0]["content"][0]["text"] == "It will."
