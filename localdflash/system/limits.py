@@ -1,6 +1,8 @@
 """What a process may take, and took. Windows sets none of these limits."""
 
+import re
 import sys
+from pathlib import Path
 
 
 def allow_descriptors(most: int) -> None:
@@ -20,8 +22,10 @@ def peak_memory() -> int:
         import psutil
 
         return int(psutil.Process().memory_info().peak_wset)
-    else:
+    elif sys.platform == "darwin":
         import resource
 
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak * (1 if sys.platform == "darwin" else 1024)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    else:  # `ru_maxrss` is never less than what the process had that began this one
+        (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+        return int(peak) * 1024

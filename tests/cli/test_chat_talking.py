@@ -81,7 +81,7 @@ def test_a_terminal_is_told_why_nothing_comes(
     talk, _ = talking(THOUGHT)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     answer_once(talk, "one", "text")
-    assert capsys.readouterr() == ("yes\n", "[thinking]\n")
+    assert capsys.readouterr() == ("yes\n", "[thinking]\n[scripted]\n")
 
 
 @SHARED

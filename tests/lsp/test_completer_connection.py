@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,9 +65,9 @@ class Script:
 
 
 @pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with daemons.short_home(monkeypatch):
-        yield
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with daemons.short_home(monkeypatch) as folder:
+        yield folder
 
 
 @asynccontextmanager
@@ -95,7 +96,7 @@ class Client:
         return "".join([event["text"] async for event in self.completer.complete({"prefix": "x"})])
 
 
-def test_one_connection_serves_many_requests(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_connection_serves_many_requests(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         script, client = Script(*[HEAD + events(PIECE, END)] * 3), Client(monkeypatch)
         async with scripted(script, client):
@@ -105,7 +106,7 @@ def test_one_connection_serves_many_requests(home: None, monkeypatch: pytest.Mon
     run(test())
 
 
-def test_while_an_engine_loads_it_is_looked_for_once(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_an_engine_loads_it_is_looked_for_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         loads = threading.Event()
         client = Client(monkeypatch, lambda: loads.wait(10))
@@ -124,7 +125,7 @@ def test_while_an_engine_loads_it_is_looked_for_once(home: None, monkeypatch: py
 
 
 def test_an_engine_that_ends_at_every_request_is_not_started_for_every_key(
-    home: None, monkeypatch: pytest.MonkeyPatch
+    home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:
         client = Client(monkeypatch)
@@ -138,7 +139,7 @@ def test_an_engine_that_ends_at_every_request_is_not_started_for_every_key(
     run(test())
 
 
-def test_an_engine_that_ends_within_an_answer_is_told_once(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_ends_within_an_answer_is_told_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         monkeypatch.setattr(module, "PATIENCE", 0.0)
         client = Client(monkeypatch)
@@ -170,7 +171,7 @@ def test_an_engine_that_ends_within_an_answer_is_told_once(home: None, monkeypat
     ],
 )
 def test_an_answer_that_makes_no_sense_is_told_once(
-    home: None, monkeypatch: pytest.MonkeyPatch, nonsense: bytes
+    home: Path, monkeypatch: pytest.MonkeyPatch, nonsense: bytes
 ) -> None:
     async def test() -> None:
         client = Client(monkeypatch)
@@ -187,7 +188,7 @@ def test_an_answer_that_makes_no_sense_is_told_once(
 
 @pytest.mark.parametrize("error", [LocaldflashError("no room"), PermissionError(13, "denied"), KeyError("version")])
 def test_whatever_keeps_the_engine_from_starting_is_told_once(
-    home: None, monkeypatch: pytest.MonkeyPatch, error: Exception
+    home: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     async def test() -> None:
         def fails() -> None:
@@ -201,7 +202,7 @@ def test_whatever_keeps_the_engine_from_starting_is_told_once(
     run(test())
 
 
-def test_who_asks_for_the_model_leaves_no_connection(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_for_the_model_leaves_no_connection(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         body = b'{"pair": "embedded"}'
         answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,8 @@ def test_what_is_read_ahead_is_no_answer(tiny: str) -> None:
         long = {"messages": [{"role": "user", "content": "word " * 700}], "max_tokens": 0}
         reading = threads.submit(one.post, "/v1/chat/completions", long)
         assert another.post("/load", {"pair": tiny, "role": "chat", "others": "refuse"})["pair"] == tiny
-        reading.result(30)
+        with suppress(ModelNotLoaded):  # where the other model came first
+            reading.result(30)
 
 
 def test_a_switch_waits_for_the_answer_under_way(tiny: str) -> None:

@@ -83,7 +83,8 @@ def test_every_number_stands_in_words() -> None:
 
 
 def test_the_legend_names_every_colour() -> None:
-    assert {*LEGEND} | {f"{name}-tint" for name in LEGEND} == {*VARIABLE_DEFAULTS}
+    changes = {"success-tint", "error-tint"}  # of a file
+    assert {*LEGEND} | {f"{name}-tint" for name in LEGEND} == {*VARIABLE_DEFAULTS} - changes
     for view in (VIEW, View()):
         text = panel_text(view, 38).plain
         assert all(name in text and meaning in text for name, meaning in LEGEND.items())

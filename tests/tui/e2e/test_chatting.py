@@ -204,7 +204,7 @@ def test_an_answer_to_a_script_on_a_terminal_is_harmless(chats: Scene) -> None:
     chats.answers(Answer.of("Plain \x1b[31mtext \u202e\x9b2J."))
     terminal = chats.start("-p", "hello", ready=False)
     assert terminal.wait() == 0
-    assert terminal.raw.decode() == "Plain ␛[31mtext ⟦U+202E⟧⟦U+009B⟧2J.\r\n"
+    assert terminal.raw.decode() == "Plain ␛[31mtext ⟦U+202E⟧⟦U+009B⟧2J.\r\n[scripted]\r\n"
 
 
 def test_a_message_is_written_in_an_editor(chats: Scene) -> None:

@@ -29,7 +29,7 @@ def switch(terminal: Terminal, to: Path) -> None:
     terminal.type(f"/model {to}")
     terminal.wait_for(to.name)
     terminal.press("enter")
-    terminal.wait_for("other.gguf does not fit into memory beside it")
+    terminal.wait_for("other does not fit into memory beside it")
     assert BUSY in terminal.text
     terminal.watch(CALM + 0.2)  # a question takes no key earlier
 
@@ -39,7 +39,7 @@ def test_where_there_is_room_each_answer_names_its_model(lonely: Scene, tiny: Pa
     one.wait_for("embedded")
     ask(one, "Write a function.", "embedded #2")
     another = lonely.start("--threads", "1", "--max-tokens", "8", "--pair", str(tiny))
-    ask(another, "Write a function.", "other.gguf #2")
+    ask(another, "Write a function.", "other #2")
     ask(one, "Another one.", "embedded #4")
     assert "loaded again" not in one.text
 
@@ -61,7 +61,7 @@ def test_waiting_for_the_answer_in_another_chat(lonely: Scene, tiny: Path) -> No
     one.press("escape")
     one.wait_for("stopped")
     another.wait_for("other.gguf is loaded")
-    ask(another, "Write a function.", "other.gguf #2")
+    ask(another, "Write a function.", "other #2")
     another.wait_for("8 tokens")
     ask(one, "Another one.", "loaded again")
     one.wait_for("embedded #4")
@@ -106,5 +106,5 @@ def test_one_answer_for_a_script_waits_and_says_so(lonely: Scene, tiny: Path) ->
     another = lonely.start(*script, program=NARROW, ready=False)
     another.wait_for("is loaded when it is done")
     one.press("escape")
-    another.wait_for("[other.gguf]")
+    another.wait_for("[other]")
     assert another.wait() == 0
