@@ -29,6 +29,7 @@ SPAN = 512  # weights along k of one tile
 BN = 64
 PROGRAMS = 340  # two on each multiprocessor of the largest chip, an RTX 5090
 TIES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)  # between neighbours of e2m1; a tie goes to the even code
+FORMAT = tl.constexpr("e2m1")  # of codes; the interpreter of triton 3.7 takes no plain string
 SMALLEST = 2.0**-24  # of float16; the peak of a group without values
 
 
@@ -277,7 +278,7 @@ def _fp4_matmul(
         w_scale = tl.load(scale_ptr + column[:, None] * (SPAN // GROUP) + group[None, :])
         a = tl.load(a_ptr + row[:, None] * (SPAN // 2) + pair[None, :])
         a_scale = tl.load(a_scale_ptr + row[:, None] * (SPAN // GROUP) + group[None, :])
-        acc = tl.dot_scaled(a, a_scale, "e2m1", w, w_scale, "e2m1", acc)
+        acc = tl.dot_scaled(a, a_scale, FORMAT, w, w_scale, FORMAT, acc)
     release(PDL)
     if arrive(acc, partials_ptr, counters_ptr, tile, split, BN, SPLIT_K):
         acc = gather(acc, partials_ptr, counters_ptr, tile, BN, SPLIT_K)

@@ -2,7 +2,7 @@
 
 Another process compiles (the package aot beside this file), since in this one Triton is an interpreter. Counts of
 instructions screen for regressions, they predict no time. Round limits are goals; the others lie a few percent above
-what triton 3.9.0 makes.
+what triton 3.9.0 makes; 3.7.1, which torch 2.13 wants, keeps within them.
 """
 
 import json
@@ -66,6 +66,7 @@ OTHERS = dict.fromkeys(
 ) | {"taken over": (120,)}
 SMALL = (("int8", 86), ("int8", 89), ("int8", 120), ("fp8", 89), ("fp8", 120))
 REFUSED = {("attention fp8", 86)}  # e4m3 came with compute capability 8.9
+SPILLS = {("head", 90): 3, ("fp4 nv", 120): 8}  # loads and stores of registers by triton 3.7.1, outside of main loops
 TRAPS = ("reads before it waits", "ticket without order", "shared memory", "blocking loads", "spills")
 HALF_MMA = ".f32.f16.f16"
 MMA = {
@@ -132,7 +133,7 @@ def test_what_a_chip_lacks_is_refused() -> None:
 def test_resources(case: str, chip: int) -> None:
     for kernel in kernels(case, chip):
         assert kernel["shared"] <= SHARED[chip]
-        assert kernel["spills"] == 0
+        assert kernel["spills"] <= SPILLS.get((case, chip), 0)
 
 
 @on_each
@@ -156,7 +157,7 @@ def test_main_loop(case: str, chip: int) -> None:
     found = loop(case, chip)
     assert found["tiles"] >= 1
     assert found["per_4k"] <= BUDGETS[case][chip]
-    assert found["blocking"] == 0
+    assert found["blocking"] == found["spilled"] == 0
     assert found["asynchronous"] > 0
     expected = MMA.get(case, HALF_MMA)
     assert any(expected in name for name in found["mma"])

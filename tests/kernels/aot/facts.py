@@ -65,6 +65,7 @@ def _kernel_facts(case: Case, kernel: Any) -> dict[str, Any]:
         "tiles": tiles,
         "per_4k": len(loop) * warps * 4096 / (streamed * max(1, tiles)),
         "blocking": opcodes["LDG"],
+        "spilled": opcodes["STL"] + opcodes["LDL"],
         "asynchronous": opcodes["LDGSTS"] + opcodes["UTMALDG"],
         "conversions": opcodes["I2F"] + opcodes["I2FP"],
     }
