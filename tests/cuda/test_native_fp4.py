@@ -12,7 +12,10 @@ from localdflash.cuda.stack import activations
 from localdflash.engine.generate import Request, generate
 from localdflash.errors import ModelError, UsageError
 from localdflash.kernels.fp4 import Fp4Rows, fp4_matrix, quantize_rows_fp4_reference
+from tests.support import dot_scaled
 from tests.support.tiny_models import SHAPE, write_target
+
+dot_scaled.install()
 
 CPU = torch.device("cpu")
 PROMPT = [7, 8, 9, 10, 11, 7, 8, 9, 10]

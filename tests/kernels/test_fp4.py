@@ -25,6 +25,9 @@ from localdflash.kernels.fp4 import (
 from localdflash.kernels.launch import ASM
 from localdflash.kernels.planes import E2M1, Planes, pack_fields, pack_halves
 from localdflash.kernels.split_k import SplitWorkspace
+from tests.support import dot_scaled
+
+dot_scaled.install()
 
 MXFP4, NVFP4 = 32, 16
 FORMATS = pytest.mark.parametrize("group", [MXFP4, NVFP4])
