@@ -21,6 +21,7 @@ from localdflash.answers.answer import Answer
 from localdflash.answers.fill.filler import Filler
 from localdflash.answers.fill.prompt import Hole
 from localdflash.backend.options import Options
+from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
 from localdflash.loading.load import LoadedPair
@@ -56,6 +57,18 @@ def worker(engine_set: Engines) -> PairWorker:
     worker = engine_set.worker("chat")
     assert worker
     return worker
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer lasts until somebody ends it, however fast the machine is."""
+    step = HostPair.step
+
+    def later(*arguments: Any) -> Any:
+        time.sleep(0.02)
+        return step(*arguments)
+
+    monkeypatch.setattr(HostPair, "step", later)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 import asyncio
 import json
 import threading
-import time
 from functools import partial
 from http.client import HTTPConnection
 from typing import Any
@@ -28,18 +27,6 @@ BODY = {
 def _prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, words begun are gone on with from the first request."""
     monkeypatch.setattr("localdflash.server.api.state.Filler", partial(Filler, patience=None))
-
-
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer lasts until somebody ends it, however fast the machine is."""
-    step = HostPair.step
-
-    def later(*arguments: Any) -> Any:
-        time.sleep(0.02)
-        return step(*arguments)
-
-    monkeypatch.setattr(HostPair, "step", later)
 
 
 def events(client: Any, **change: Any) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ def send(live: Any, path: str, body: dict[str, Any]) -> socket.socket:
     return connection
 
 
+@pytest.mark.usefixtures("slow")
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/infill", "/v1/messages", "/v1/responses"])
 def test_a_client_that_leaves_stops_its_request(live: Any, path: str, stream: bool) -> None:
@@ -48,6 +49,7 @@ def test_a_client_that_leaves_stops_its_request(live: Any, path: str, stream: bo
     assert live.scheduler.totals.cancel_ms[-1] < 500
 
 
+@pytest.mark.usefixtures("slow")
 def test_a_client_that_leaves_while_it_waits(live: Any) -> None:
     with send(live, CHAT, {**LONG, "max_tokens": 900, "stream": True, "grammar": ENDLESS}):
         live.until(lambda: live.scheduler.running is not None)
@@ -58,6 +60,7 @@ def test_a_client_that_leaves_while_it_waits(live: Any) -> None:
     live.until_idle()
 
 
+@pytest.mark.usefixtures("slow")
 def test_a_full_queue(live: Any) -> None:
     with ExitStack() as stack:
         for _ in range(5):
@@ -72,6 +75,7 @@ def test_a_full_queue(live: Any) -> None:
     live.until_idle()
 
 
+@pytest.mark.usefixtures("slow")
 def test_a_completion_does_not_wait_for_a_chat(live: Any) -> None:
     with send(live, CHAT, {**LONG, "max_tokens": 900, "grammar": ENDLESS}), live.client() as client:
         live.until(lambda: live.scheduler.running is not None and live.scheduler.running.request.stats.steps > 0)
