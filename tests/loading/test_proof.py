@@ -37,21 +37,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 @pytest.fixture
-def options(tiny_pair: Path) -> Options:
-    return Options(str(tiny_pair / "target.gguf"), "auto", drafter=str(tiny_pair / "drafter.gguf"), threads=1)
-
-
-@pytest.fixture
-def files(options: Options) -> LocalPair:
-    return local_files(load_registry().resolve(options.pair, options.drafter))
-
-
-@pytest.fixture
-def subject(files: LocalPair, options: Options) -> Subject:
-    return Subject.of(files, options)
-
-
-@pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch) -> Say:
     """Has the child say lines, then run a program; the commands that were started."""
     started: list[list[str]] = []

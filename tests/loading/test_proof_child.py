@@ -17,7 +17,6 @@ from localdflash.errors import DeviceFailed, OutOfMemory
 from localdflash.loading import child, proof
 from localdflash.loading.verdict import Subject, recall
 from localdflash.pairs.pair import LocalPair
-from localdflash.pairs.registry import load_registry, local_files
 from tests.support import checked_child
 from tests.support.pretended_gpu import STAGES, pretend, running
 
@@ -28,21 +27,6 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch)
-
-
-@pytest.fixture
-def options(tiny_pair: Path) -> Options:
-    return Options(str(tiny_pair / "target.gguf"), "auto", drafter=str(tiny_pair / "drafter.gguf"), threads=1)
-
-
-@pytest.fixture
-def files(options: Options) -> LocalPair:
-    return local_files(load_registry().resolve(options.pair, options.drafter))
-
-
-@pytest.fixture
-def subject(files: LocalPair, options: Options) -> Subject:
-    return Subject.of(files, options)
 
 
 ILLEGAL = RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with")

@@ -9,7 +9,6 @@ import pytest
 from localdflash.backend.options import Options
 from localdflash.loading.verdict import Subject, keep, recall
 from localdflash.pairs.pair import LocalPair
-from localdflash.pairs.registry import load_registry, local_files
 from tests.support.pretended_gpu import pretend
 
 pytestmark = pytest.mark.checks_gpu
@@ -20,21 +19,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A machine that seems to have an RTX 4090; the patcher changes it."""
     pretend(monkeypatch)
     return monkeypatch
-
-
-@pytest.fixture
-def options(tiny_pair: Path) -> Options:
-    return Options(str(tiny_pair / "target.gguf"), "auto", drafter=str(tiny_pair / "drafter.gguf"), threads=1)
-
-
-@pytest.fixture
-def files(options: Options) -> LocalPair:
-    return local_files(load_registry().resolve(options.pair, options.drafter))
-
-
-@pytest.fixture
-def subject(files: LocalPair, options: Options) -> Subject:
-    return Subject.of(files, options)
 
 
 def test_what_a_verdict_is_about(files: LocalPair, options: Options, subject: Subject, gpu: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,25 @@
+"""A tiny pair that the CUDA engine can be checked with, and what its verdict is about."""
+
+from pathlib import Path
+
+import pytest
+
+from localdflash.backend.options import Options
+from localdflash.loading.verdict import Subject
+from localdflash.pairs.pair import LocalPair
+from localdflash.pairs.registry import load_registry, local_files
+
+
+@pytest.fixture
+def options(tiny_pair: Path) -> Options:
+    return Options(str(tiny_pair / "target.gguf"), "auto", drafter=str(tiny_pair / "drafter.gguf"), threads=1)
+
+
+@pytest.fixture
+def files(options: Options) -> LocalPair:
+    return local_files(load_registry().resolve(options.pair, options.drafter))
+
+
+@pytest.fixture
+def subject(files: LocalPair, options: Options) -> Subject:
+    return Subject.of(files, options)
