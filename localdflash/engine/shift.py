@@ -20,11 +20,8 @@ class Shift:
         self._biased = np.array([token for token, _ in params.logit_bias], np.int64)
         self._bias = np.array([bias for _, bias in params.logit_bias], np.float64)
         self._counts: dict[int, int] = {}
-
-    @property
-    def anything(self) -> bool:
-        """Whether there is anything to add at any time."""
-        return bool(len(self._biased) or self._presence or self._frequency)
+        self._counting = bool(self._presence or self._frequency)
+        self.anything = bool(params.logit_bias) or self._counting  # whether there is anything to add at any time
 
     def add_bias(self, scores: NDArray[np.float64]) -> None:
         """Add to the tokens that the request names, of scores [V]."""
@@ -32,11 +29,12 @@ class Shift:
 
     def take_penalties(self, scores: NDArray[np.float64]) -> None:
         """Take from the tokens that were said, of scores [V]."""
-        if self._counts and (self._presence or self._frequency):
+        if self._counts:
             said = np.fromiter(self._counts, np.int64)
             counts = np.fromiter(self._counts.values(), np.float64)
             scores[said] -= self._presence + self._frequency * counts
 
     def said(self, token: int) -> None:
         """Count a token that was drawn and committed."""
-        self._counts[token] = self._counts.get(token, 0) + 1
+        if self._counting:
+            self._counts[token] = self._counts.get(token, 0) + 1
