@@ -21,7 +21,7 @@ from localdflash.model.config_fields import (
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import SHORT_HEAD, SHORT_KEY, DFlashConfig, checked
 from localdflash.model.dflash_json import our_own
-from localdflash.model.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
+from localdflash.model.yarn import BETA_FAST, BETA_SLOW, makes_sense, yarn_factors, yarn_magnitude
 from localdflash.weights import gguf
 
 REFUSED = {
@@ -115,7 +115,7 @@ def _yarn(fields: Fields, head_dim: int, theta: float) -> tuple[tuple[float, ...
     )
     fast = fields.get("rope.scaling.yarn_beta_fast", as_number, BETA_FAST)
     slow = fields.get("rope.scaling.yarn_beta_slow", as_number, BETA_SLOW)
-    if factor < 1 or not original or fast <= 0 or slow <= 0 or theta <= 1 or head_dim < 2:
+    if not makes_sense(head_dim, theta, factor, original, fast, slow):
         raise ModelError(f"{fields.where}: YaRN by a factor of {factor} over {original} tokens makes no sense")
     return yarn_factors(head_dim, theta, factor, original, fast, slow, whole=True), yarn_magnitude(factor)
 

@@ -26,7 +26,7 @@ from localdflash.model.config_fields import (
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import OURS, SHORT_KEY, DFlashConfig, checked
 from localdflash.model.fingerprint import TrainedFor
-from localdflash.model.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
+from localdflash.model.yarn import BETA_FAST, BETA_SLOW, makes_sense, yarn_factors, yarn_magnitude
 
 REFUSED = {
     "attention_value_scale": "scaled attention values",
@@ -181,7 +181,7 @@ def _yarn(rotary: Fields, head_dim: int, theta: float, context: int) -> tuple[tu
     original = rotary.get("original_max_position_embeddings", as_whole, context)
     fast, slow = rotary.get("beta_fast", as_number, BETA_FAST), rotary.get("beta_slow", as_number, BETA_SLOW)
     whole = rotary.get("truncate", as_flag, True)
-    if factor < 1 or not original or fast <= 0 or slow <= 0 or theta <= 1 or head_dim < 2:
+    if not makes_sense(head_dim, theta, factor, original, fast, slow):
         raise ModelError(f"{rotary.where}: YaRN by a factor of {factor} over {original} tokens makes no sense")
     magnitude = rotary.get("attention_factor", as_number, yarn_magnitude(factor))
     return yarn_factors(head_dim, theta, factor, original, fast, slow, whole), magnitude

@@ -7,7 +7,7 @@ from dataclasses import replace
 from localdflash.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig, DeltaShape
 from localdflash.model.gguf_config import ARCHITECTURES, decoder_config, positive_of, scales_rope, size_of
-from localdflash.model.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
+from localdflash.model.yarn import BETA_FAST, BETA_SLOW, makes_sense, yarn_factors, yarn_magnitude
 from localdflash.weights.gguf import GGUFHeader
 from localdflash.weights.gguf_limits import MOST_LAYERS
 
@@ -184,6 +184,8 @@ def _yarn_factors(header: GGUFHeader, factor: float, theta: float, head_dim: int
     context = size_of(header, "rope.scaling.original_context_length", 1 << 30)
     fast = number(header, "rope.scaling.yarn_beta_fast", BETA_FAST)
     slow = number(header, "rope.scaling.yarn_beta_slow", BETA_SLOW)
+    if not makes_sense(head_dim, theta, factor, context, fast, slow):
+        raise ModelError(f"{header.path}: YaRN by a factor of {factor} over {context} tokens makes no sense")
     return yarn_factors(head_dim, theta, factor, context, fast, slow)
 
 

@@ -6,6 +6,13 @@ Source: arXiv 2309.00071.
 import math
 
 BETA_FAST, BETA_SLOW = 32.0, 1.0  # turns within the original context: of what YaRN leaves as it is, and scales in full
+LARGEST = 1e6  # far beyond every real factor and number of turns, far within what a float can divide by
+
+
+def makes_sense(head_dim: int, theta: float, factor: float, context: int, fast: float, slow: float) -> bool:
+    """Whether `yarn_factors` has finite divisors, all positive, for what a file says."""
+    turns = min(fast, slow) >= 1 / LARGEST and max(fast, slow) <= LARGEST
+    return head_dim >= 2 and theta > 1 and context >= 1 and 1 <= factor <= LARGEST and turns
 
 
 def yarn_factors(

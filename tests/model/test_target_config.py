@@ -46,6 +46,8 @@ def test_without_yarn_nothing_is_scaled(tmp_path: Path) -> None:
         ({"rope__scaling__type": "linear"}, "RoPE scaled by 'linear'"),
         ({"rope__scaling__attn_factor": 0.5}, r"rope\.scaling\.attn_factor is 0\.5"),
         ({"rope__scaling__yarn_beta_fast": "many"}, "expected a number"),
+        ({"rope__scaling__yarn_beta_slow": 0.0}, "YaRN by a factor of .* makes no sense"),
+        ({"rope__scaling__factor": 3e38}, r"YaRN by a factor of .*e\+38 .* makes no sense"),
         ({"rope__freq_base_swa": 500.0}, "a RoPE of their own"),
         ({"rope__dimension_count": 16}, "whole heads"),
         ({"expert_weights_scale": 2.5}, r"expert_weights_scale is 2\.5"),
