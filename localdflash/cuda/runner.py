@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from localdflash.backend.options import Compiling
@@ -44,6 +46,7 @@ class Runner:
         self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._graphed else None
         self._records = torch.zeros_like(stepper.records, device="cpu", pin_memory=self._graphed)
+        self._logits: Tensor | None = None  # pinned, from the first request that reads them
         self._outbox = Outbox(stepper.device)
         self._leaving: Leaving | None = None
 
@@ -98,6 +101,19 @@ class Runner:
                 arrival.event.synchronize()
         fields: list[int] = self._records[number % len(self._records)].tolist()
         return fields
+
+    def draft_and_logits(self, drafted: int) -> tuple[list[int], NDArray[np.float32]]:
+        """The tokens that the newest step drafted, and the target's logits [drafted + 1, V]: valid until the next call.
+
+        It must have arrived, not be greedy, and nothing may have been started since.
+        """
+        there, rows = self.stepper.sampling.logits, drafted + 1
+        with device_errors():
+            if self._logits is None:
+                self._logits = torch.empty(there.shape, pin_memory=self._graphed)
+            here = self._logits[:rows]
+            here.copy_(there[:rows])
+            return self.stepper.draft[1:rows].tolist(), here.numpy()
 
     def extend(self, length: int) -> None:
         """Compute the 16 tokens after a context of `length`."""

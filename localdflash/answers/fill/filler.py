@@ -63,8 +63,7 @@ class Filler:
         self._loaded, self._form, self._patience = loaded, loaded.fim_format(), patience
         self._encoder = Encoder(loaded.tokenizer)
         self._ends = stop_ids(self._form, loaded.tokenizer)
-        self._has_logits = loaded.vocab_size is not None
-        self._spellings = self._prepare_spellings(loaded.vocab_size) if loaded.vocab_size else None
+        self._spellings = self._prepare_spellings(loaded.vocab_size)
 
     def _prepare_spellings(self, vocab_size: int) -> Future[Spellings]:
         """Compute the spellings in a thread; a pair that is closed meanwhile waits for it."""
@@ -112,7 +111,7 @@ class Filler:
             prompt.max_tokens,
             params,
             self._ends,
-            alternatives=0 if self._has_logits else None,
+            alternatives=0,
             documents=self._documents(prompt, copies),
         )
         asked = heals and least_sure == 0
@@ -128,7 +127,7 @@ class Filler:
         return Filling(prompt, requests, self._form.stop_strings, extent, sound, texts, word, lead, least_sure)
 
     def _ready_spellings(self) -> Spellings | None:
-        if not self._spellings or not wait([self._spellings], self._patience).done:
+        if not wait([self._spellings], self._patience).done:
             return None
         return self._spellings.result()
 
