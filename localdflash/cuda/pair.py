@@ -14,11 +14,13 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from localdflash.cuda.leaving import Leaving
 from localdflash.cuda.runner import Arrival, Runner, device_errors
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.stepper import DOCUMENTS, DRAFTING, SLACK, TAP_SLOTS, Stepper, Way
@@ -27,9 +29,9 @@ from localdflash.engine.accept import accept
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.draft import Draft
 from localdflash.engine.lookup import BREAK
-from localdflash.engine.pair import Cancelled, SavedSequence, Step, never
+from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, never
 from localdflash.engine.sampling import NOT_NUMBERS, Sampler
-from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
+from localdflash.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.state import CONTEXT, DRAFTER, STEP
 
@@ -254,18 +256,16 @@ class CudaPair:
             self._catch_up()
         leaving = self.runner.put_aside([list(_layers(cache)) for cache in self._caches], self._computed)
         target, *drafters = leaving.saved
-        return SavedSequence(tuple(self.cached), target, tuple(drafters), arrived=leaving.arrived)
+        return SavedSequence(tuple(self.cached), target, tuple(drafters), arrived=partial(_arrived, leaving))
 
     def load(self, state: SavedSequence) -> None:
         """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""
+        state.arrived()
         self.forget()
         length = len(state.ids)
-        with device_errors():
-            state.arrived()
-        self.runner.make_room(length)
         self.stepper.tokens[:length] = torch.tensor(state.ids, dtype=torch.int32)
-        for cache, saved in zip(self._caches, (state.target, *state.drafters), strict=True):
-            _fill(cache, saved, length)
+        groups = [list(_layers(cache)) for cache in self._caches]
+        self.runner.bring_back(groups, (state.target, *state.drafters), length)
         if self.stepper.block:
             self._seen = length
         self.ids = list(state.ids)
@@ -279,11 +279,12 @@ def _layers(cache: Cache) -> Iterator[Tensor]:
             yield from tensor
 
 
-def _fill(cache: Cache, saved: bytes | bytearray, length: int) -> None:
-    """The first `length` slots of a cache, as `Leaving` saved them."""
-    if not length:
-        return
-    flat, offset = torch.frombuffer(saved if isinstance(saved, bytearray) else bytearray(saved), dtype=torch.uint8), 0
-    for part in (layer[:length] for layer in _layers(cache)):
-        part.copy_(flat[offset : offset + part.nbytes].view(part.dtype).view(part.shape))
-        offset += part.nbytes
+def _arrived(leaving: Leaving) -> None:
+    """Wait until a sequence has left; StateLost if it has not, and DeviceFailed if the GPU is lost with it."""
+    try:
+        with device_errors():
+            leaving.arrived()
+    except DeviceFailed:
+        raise
+    except Exception as error:
+        raise StateLost(str(error).partition("\n")[0] or type(error).__name__) from error

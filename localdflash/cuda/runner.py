@@ -19,7 +19,7 @@ from torch import Tensor
 from localdflash.backend.options import Compiling
 from localdflash.cuda.compiling import compile_all
 from localdflash.cuda.device import on
-from localdflash.cuda.leaving import Leaving, Outbox
+from localdflash.cuda.leaving import Leaving, Outbox, bring_back, new_stage
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.stepper import Stepper, Way
 from localdflash.errors import DeviceFailed
@@ -47,6 +47,7 @@ class Runner:
         self._pool = torch.cuda.graph_pool_handle() if self._graphed else None
         self._records = torch.zeros_like(stepper.records, device="cpu", pin_memory=self._graphed)
         self._logits: Tensor | None = None  # pinned, from the first request that reads them
+        self._arriving: Tensor | None = None  # pinned, from the first sequence that comes back
         self._outbox = Outbox(stepper.device)
         self._leaving: Leaving | None = None
 
@@ -139,6 +140,14 @@ class Runner:
         self.make_room(len(self.stepper.tokens))
         self._leaving = self._outbox.send(groups, slots)
         return self._leaving
+
+    def bring_back(self, groups: Sequence[Sequence[Tensor]], saved: Sequence[bytes | bytearray], slots: int) -> None:
+        """Fill the first `slots` rows of each group's tensors with what `put_aside` saved of them."""
+        self.make_room(slots)
+        with self._on_gpu():
+            if self._arriving is None:
+                self._arriving = new_stage(self._graphed)
+            bring_back(groups, saved, slots, self._arriving)
 
     def make_room(self, slots: int) -> None:
         """Wait until nothing that is leaving the device is in the first `slots` slots of the caches."""
