@@ -60,17 +60,10 @@ class Filler:
         """`patience`: seconds that a completion waits for the spellings, without which it is not healed; None:
         forever.
         """
-        self._loaded, self._form, self._patience = loaded, loaded.fim_format(), patience
+        self._context, self._form, self._patience = loaded.context, loaded.fim_format(), patience  # not the pair itself
         self._encoder = Encoder(loaded.tokenizer)
         self._ends = stop_ids(self._form, loaded.tokenizer)
-        self._spellings = self._prepare_spellings(loaded.vocab_size)
-
-    def _prepare_spellings(self, vocab_size: int) -> Future[Spellings]:
-        """Compute the spellings in a thread; a pair that is closed meanwhile waits for it."""
-        thread = ThreadPoolExecutor(1, "spellings")
-        made = thread.submit(Spellings, self._loaded.tokenizer, vocab_size)
-        self._loaded.before_close(thread.shutdown)
-        return made
+        self._spellings = _prepare_spellings(loaded)
 
     def fill(
         self,
@@ -100,7 +93,7 @@ class Filler:
         if lead:
             before, hole = before + lead, replace(hole, middle=hole.middle + lead)
             extent = find(hole.language, before, after, mode)
-        place, context = hole.without(word), self._loaded.context
+        place, context = hole.without(word), self._context
         prompt = assemble(
             self._encoder, self._form, context, place, others, max_tokens, word, min(most, self._form.longest)
         )
@@ -142,6 +135,14 @@ class Filler:
                 documents.insert(0, ids)
                 room -= len(ids)
         return documents
+
+
+def _prepare_spellings(loaded: LoadedPair) -> Future[Spellings]:
+    """Compute the spellings in a thread; a pair that is closed meanwhile waits for it."""
+    thread = ThreadPoolExecutor(1, "spellings")
+    made = thread.submit(Spellings, loaded.tokenizer, loaded.vocab_size)
+    loaded.before_close(thread.shutdown)
+    return made
 
 
 def _varied(params: SamplingParams, number: int) -> SamplingParams:
