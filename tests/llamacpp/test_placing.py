@@ -86,7 +86,7 @@ def test_too_little_is_said_with_numbers() -> None:
         place(Layered, steps(5, False), budget(50 + 4 * 140 - 1), 4000)
 
 
-@pytest.mark.parametrize(("free", "fits"), [(1050 + 810 + 80, True), (1050 + 810 + 79, False)])
+@pytest.mark.parametrize(("free", "fits"), [(1050 + 819 + 80, True), (1050 + 819 + 79, False)])
 def test_a_roomy_pair_lies_on_the_gpu_with_its_drafter_and_its_context_or_is_refused(free: int, fits: bool) -> None:
     if fits:
         placed = place(Layered, steps(1, True), budget(free), 0, roomy=True)
