@@ -50,7 +50,8 @@ def clients(tiny_pair: Path) -> Iterator[dict[str, Client]]:
         return Client(create_app(engines), {})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localdflash.cuda.device.find_gpus", lambda _name: [CardGpu(0)])
+        for module in ("identity", "device"):  # in this order, for one imports the other's
+            patch.setattr(f"localdflash.cuda.{module}.find_gpus", lambda _name: [CardGpu(0)])
         patch.setattr("localdflash.cuda.load.budget_of", lambda _device: MemoryBudget(4 << 30, 0, "GPU memory"))
         patch.setattr("localdflash.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
         patch.setattr(torch.cuda, "empty_cache", lambda: None)
