@@ -60,18 +60,10 @@ class Filler:
         """`patience`: seconds that a completion waits for the spellings, without which it is not healed; None:
         forever.
         """
-        self._loaded, self._form, self._patience = loaded, loaded.fim_format(), patience
+        self._context, self._form, self._patience = loaded.context, loaded.fim_format(), patience  # not the pair itself
         self._encoder = Encoder(loaded.tokenizer)
         self._ends = stop_ids(self._form, loaded.tokenizer)
-        self._has_logits = loaded.vocab_size is not None
-        self._spellings = self._prepare_spellings(loaded.vocab_size) if loaded.vocab_size else None
-
-    def _prepare_spellings(self, vocab_size: int) -> Future[Spellings]:
-        """Compute the spellings in a thread; a pair that is closed meanwhile waits for it."""
-        thread = ThreadPoolExecutor(1, "spellings")
-        made = thread.submit(Spellings, self._loaded.tokenizer, vocab_size)
-        self._loaded.before_close(thread.shutdown)
-        return made
+        self._spellings = _prepare_spellings(loaded)
 
     def fill(
         self,
@@ -101,7 +93,7 @@ class Filler:
         if lead:
             before, hole = before + lead, replace(hole, middle=hole.middle + lead)
             extent = find(hole.language, before, after, mode)
-        place, context = hole.without(word), self._loaded.context
+        place, context = hole.without(word), self._context
         prompt = assemble(
             self._encoder, self._form, context, place, others, max_tokens, word, min(most, self._form.longest)
         )
@@ -112,7 +104,7 @@ class Filler:
             prompt.max_tokens,
             params,
             self._ends,
-            alternatives=0 if self._has_logits else None,
+            alternatives=0,
             documents=self._documents(prompt, copies),
         )
         asked = heals and least_sure == 0
@@ -128,7 +120,7 @@ class Filler:
         return Filling(prompt, requests, self._form.stop_strings, extent, sound, texts, word, lead, least_sure)
 
     def _ready_spellings(self) -> Spellings | None:
-        if not self._spellings or not wait([self._spellings], self._patience).done:
+        if not wait([self._spellings], self._patience).done:
             return None
         return self._spellings.result()
 
@@ -143,6 +135,14 @@ class Filler:
                 documents.insert(0, ids)
                 room -= len(ids)
         return documents
+
+
+def _prepare_spellings(loaded: LoadedPair) -> Future[Spellings]:
+    """Compute the spellings in a thread; a pair that is closed meanwhile waits for it."""
+    thread = ThreadPoolExecutor(1, "spellings")
+    made = thread.submit(Spellings, loaded.tokenizer, loaded.vocab_size)
+    loaded.before_close(thread.shutdown)
+    return made
 
 
 def _varied(params: SamplingParams, number: int) -> SamplingParams:
