@@ -145,7 +145,7 @@ def test_what_has_left_comes_back(slots: int, stage: int) -> None:
     leaving = Leaving(groups, slots)
     leaving.move(torch.empty(200, dtype=torch.uint8))
     back = [[torch.full_like(part, 7) for part in group] for group in groups]
-    saved = [leaving.saved[0], bytes(leaving.saved[1])]  # from the disk they are bytes
+    saved: list[bytes | bytearray] = [leaving.saved[0], bytes(leaving.saved[1])]  # from the disk they are bytes
     bring_back(back, saved, slots, torch.empty(stage, dtype=torch.uint8))
     for part, original in zip([*back[0], *back[1]], [*groups[0], *groups[1]], strict=True):
         assert torch.equal(part[:slots], original[:slots])

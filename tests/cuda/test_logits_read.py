@@ -115,7 +115,8 @@ class Alternating:
         self.newest = 0
 
     def mask(self) -> NDArray[np.bool_]:
-        return np.arange(160) % 2 != self.newest % 2
+        odd: NDArray[np.bool_] = np.arange(160) % 2 != self.newest % 2
+        return odd
 
     def advance(self, token: int) -> None:
         assert self.mask()[token]
