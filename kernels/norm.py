@@ -19,15 +19,15 @@ TILE = 128  # columns under one partial sum of squares
 class Norm:
     """What a consumer needs to finish the norm of its input, a row of `size` values."""
 
-    squares: Tensor  # float32 [parts, 16]
-    before: Tensor  # float32 [parts, 16]: the squares whose rstd is already in the input
+    squares: Tensor  # float32 [parts, 16], or [T, parts, 16] of T tiles of rows
+    before: Tensor  # of that shape: the squares whose rstd is already in the input
     size: int
     eps: float
 
     @property
     def parts(self) -> int:
         """Partial sums a row: P of `rstd`."""
-        return self.squares.shape[0]
+        return self.squares.shape[-2]
 
 
 @triton.jit
@@ -51,13 +51,13 @@ def norm_factor(squares_ptr, before_ptr, P: tl.constexpr, H, eps, BACK: tl.const
 
 
 def rstd_reference(squares: Tensor, size: int, eps: float) -> Tensor:
-    """1 / sqrt(mean of squares + eps) of squares [parts, 16], float32 [16]."""
-    return torch.rsqrt(squares.sum(0) / size + eps)
+    """1 / sqrt(mean of squares + eps) of squares [..., parts, 16], float32 [..., 16]."""
+    return torch.rsqrt(squares.sum(-2) / size + eps)
 
 
 def norm_factor_reference(norm: Norm | None) -> Tensor | float:
-    """What a consumer multiplies its rows by: [16, 1], or 1 without a norm."""
+    """What a consumer multiplies its rows by: [..., 16, 1], or 1 without a norm."""
     if norm is None:
         return 1.0
     factor = rstd_reference(norm.squares, norm.size, norm.eps) / rstd_reference(norm.before, norm.size, norm.eps)
-    return factor.unsqueeze(1)
+    return factor.unsqueeze(-1)
