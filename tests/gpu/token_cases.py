@@ -73,7 +73,7 @@ def _select(vocabulary: int, k: int, rank: int) -> Case:
 
 
 def _state(context: int, drafter: int = 0, live: int = 16) -> Tensor:
-    return torch.tensor([context, drafter, live, 5, 0, 2, 0, 0], dtype=torch.int32)
+    return torch.tensor([context, drafter, live, 5, 0, 0, 2, 0], dtype=torch.int32)
 
 
 def _ids(*values: int) -> Tensor:
