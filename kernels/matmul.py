@@ -62,7 +62,8 @@ def _multiply(
     """`accumulate` for weights."""
     LONG: tl.constexpr = SCALING == "byte4" and STAGES > 4
     BLOCKS: tl.constexpr = 1 if SCALING != "byte4" else (64 if LONG else 32) // R
-    DEPTH: tl.constexpr = STAGES // 2 if LONG else STAGES - (HIGH_BITS != 0)  # high planes take memory too
+    # High planes and second tiles take memory too: two programs are to fit into 100 KB.
+    DEPTH: tl.constexpr = STAGES // 2 if LONG else STAGES - (HIGH_BITS != 0) - (TILES == 2 and HIGH_BITS != 2)
     LEAST: tl.constexpr = SUPER_WEIGHTS // (4 * R) if SCALING == "byte4" else 1  # a super is never split
     SCALE_WORDS: tl.constexpr = 2 if SCALING == "half4" else 1
     blocks = K // (4 * R)

@@ -179,7 +179,7 @@ def alone(tile: int) -> Callable[[Arguments], None]:
                 arguments[name] = replace(value, squares=value.squares[tile], before=value.before[tile])
         for start in (arguments.get("start"), getattr(arguments.get("tap"), "start", None)):
             if start is not None:
-                start += 16 * tile
+                start.add_(16 * tile)
 
     return change
 
