@@ -33,7 +33,8 @@ def accumulate(
     """One program's part of a @ W^T: columns from `column` on, range `split` of SPLIT_K along k.
 
     A float32 [16, BN] for each of TILES tiles of 16 rows, one or two, in a tuple. Weights are unpacked once for both,
-    and each tile has sums of its own, in the order of a single one: so a row has the same bits in either.
+    and each tile has sums of its own, in the order of a single one: so a row has the same bits in either. Products that
+    are added are fused by name (`tl.fma`), here and in epilogues: a compiler would fuse others in another kernel.
 
     a float16 [TILES, 16, K], sums float32 [TILES, K / 32, 16] (read only with minimums), the planes' tensors as
     `pointers` gives them, `expert` the matrix of a stack (else 0); K and N are padded. With more than four STAGES, for
@@ -102,14 +103,14 @@ def _multiply(
                 scale = tl.load(scale_ptr + step * N + n)[None, :]
             else:
                 scale = half(tl.load(supers_ptr + step * BLOCKS // LEAST * N + n), 0)[None, :]
-            acc += product * scale
+            acc = tl.fma(product, scale, acc)
             if TILES == 2:
-                other += second * scale
+                other = tl.fma(second, scale, other)
         if SCALING == "block" and HAS_MIN:
             sums, minimum = sums_ptr + step * (R // 8 * 16) + m, tl.load(minimum_ptr + step * N + n)[None, :]
-            acc -= _total(sums, R // 8)[:, None] * minimum
+            acc = tl.fma(-_total(sums, R // 8)[:, None], minimum, acc)
             if TILES == 2:
-                other -= _total(sums + K // 2, R // 8)[:, None] * minimum
+                other = tl.fma(-_total(sums + K // 2, R // 8)[:, None], minimum, other)
     if SCALING == "byte4" and R == 32:
         acc *= TINY
         other *= TINY
@@ -170,10 +171,10 @@ def _dot4(a, w0, w1, w2, w3, acc, R: tl.constexpr):
 @triton.jit
 def _scaled_dot4(a, w0, w1, w2, w3, s0, s1, s2, s3, acc, R: tl.constexpr):
     """The same with a scale [BN] for each tile, which would not fit into float16 weights exactly."""
-    acc += tl.dot(tl.load(a), w0) * s0[None, :]
-    acc += tl.dot(tl.load(a + R), w1) * s1[None, :]
-    acc += tl.dot(tl.load(a + 2 * R), w2) * s2[None, :]
-    return acc + tl.dot(tl.load(a + 3 * R), w3) * s3[None, :]
+    acc = tl.fma(tl.dot(tl.load(a), w0), s0[None, :], acc)
+    acc = tl.fma(tl.dot(tl.load(a + R), w1), s1[None, :], acc)
+    acc = tl.fma(tl.dot(tl.load(a + 2 * R), w2), s2[None, :], acc)
+    return tl.fma(tl.dot(tl.load(a + 3 * R), w3), s3[None, :], acc)
 
 
 @triton.jit

@@ -12,7 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from localdflash.kernels.launch import ASM
+
 TILE = 128  # columns under one partial sum of squares
+COMPILED = tl.constexpr(ASM)
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,16 @@ class Norm:
     def parts(self) -> int:
         """Partial sums a row: P of `rstd`."""
         return self.squares.shape[-2]
+
+
+@triton.jit
+def square(x):
+    """The square, rounded before it is added to another: a compiler may else fuse one or the other."""
+    if COMPILED:
+        y = tl.inline_asm_elementwise("mul.rn.f32 $0, $1, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    else:
+        y = x * x
+    return y
 
 
 @triton.jit

@@ -19,7 +19,7 @@ from localdflash.errors import ModelError
 from localdflash.kernels.cache import CODES, SMALLEST, Cache, check_type, limit
 from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, product_reference, switches, tiles_of
-from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
+from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference, square
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.rope import Rope, rotate
 from localdflash.kernels.split_k import SplitWorkspace, arrive, gather
@@ -114,9 +114,11 @@ def _qkv(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr
         d = tl.arange(0, HALF)
         for t in tl.static_range(TILES):
             acc = gather(accs[t], partials_ptr, counters_ptr, tile, D, SPLIT_K, t, TILES)
-            acc *= norm_factor(squares_ptr + t * (P * 16), before_ptr + t * (P * 16), P, size, eps)[:, None]
+            factor = norm_factor(squares_ptr + t * (P * 16), before_ptr + t * (P * 16), P, size, eps)[:, None]
             if BIAS:
-                acc += tl.load(bias_ptr + tile * D + tl.arange(0, D))[None, :]
+                acc = tl.fma(acc, factor, tl.load(bias_ptr + tile * D + tl.arange(0, D))[None, :])
+            else:
+                acc *= factor
             x, y = tl.split(tl.permute(tl.reshape(acc, (16, 2, HALF)), (0, 2, 1)))  # first and second half of the head
             m = 16 * t + tl.arange(0, 16)
             start = tl.load(start_ptr)
@@ -126,13 +128,13 @@ def _qkv(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr
                     gain_ptr = k_gain_ptr + layer * D
                     if head < Q_HEADS:
                         gain_ptr = q_gain_ptr
-                    rstd = tl.math.rsqrt((tl.sum(x * x, 1) + tl.sum(y * y, 1)) / D + head_eps)
+                    rstd = tl.math.rsqrt((tl.sum(square(x), 1) + tl.sum(square(y), 1)) / D + head_eps)
                     x *= rstd[:, None] * tl.load(gain_ptr + d)[None, :]
                     y *= rstd[:, None] * tl.load(gain_ptr + HALF + d)[None, :]
                 angle = (start + m)[:, None] * HALF + d[None, :]
                 cos, sin = tl.load(cos_ptr + angle), tl.load(sin_ptr + angle)
-                rotated = x * cos - y * sin
-                y = y * cos + x * sin
+                rotated = tl.fma(x, cos, -(y * sin))
+                y = tl.fma(y, cos, x * sin)
                 x = rotated
             if head < Q_HEADS:
                 here = q_ptr + (m * Q_HEADS + head)[:, None] * D + d[None, :]

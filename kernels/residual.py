@@ -15,7 +15,7 @@ from torch import Tensor
 
 from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, product_reference, switches, tiles_of
-from localdflash.kernels.norm import TILE, Norm, rstd, rstd_reference
+from localdflash.kernels.norm import TILE, Norm, rstd, rstd_reference, square
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.split_k import SplitWorkspace, arrive, gather
 
@@ -48,7 +48,7 @@ def hand_on(x, tile, gain_ptr, before_ptr, out_ptr, sums_ptr, squares_ptr, H, si
     n = tile * BN + tl.arange(0, BN)
     inside = n[None, :] < H
     x = tl.where(inside, x, 0.0)
-    tl.store(squares_ptr + tile * 16 + m, tl.sum(x * x, 1))
+    tl.store(squares_ptr + tile * 16 + m, tl.sum(square(x), 1))
     scaled = x * tl.load(gain_ptr + n, mask=n < H, other=0.0)[None, :]
     if P > 0:
         scaled *= rstd(before_ptr, P, size, eps)[:, None]

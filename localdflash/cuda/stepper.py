@@ -164,7 +164,8 @@ class Stepper:
         """Keys, values and taps of one or two tiles of 16 tokens from CONTEXT on; the caller counts the prompt's."""
         self._set_back()
         self.ops.next_tokens(self.tokens, self.state, self.prompt)
-        self._compute(tuple(self.prompt)[:tiles], (self.field(CONTEXT), self.field(SECOND))[:tiles], splits)
+        ids = [self.prompt[tile] for tile in range(tiles)]
+        self._compute(ids, (self.field(CONTEXT), self.field(SECOND))[:tiles], splits)
 
     def forward(self, splits: int) -> None:
         """The target over the 16 rows of `draft`, from CONTEXT on: its last hidden states, its cache, its taps."""
