@@ -65,8 +65,10 @@ def run_residual(rows: Rows, tapped: bool) -> Iterator[Tensor]:
     x, gain, bias = rows.some(torch.randn(2, 16, n) * 5), torch.rand(n) + 0.5, torch.randn(n)
     ring = torch.zeros(RING, 2 * n, dtype=torch.float16)
     left = rows.room(16, width, dtype=torch.float16), rows.room(width // 32, 16), rows.room(width // 128, 16)
-    extra = {"tap": Tap(ring, n, rows.start)} if tapped else {"bias": bias, "add": False}
-    residual.residual(*rows.a, x, gain, rows.norm if tapped else None, *left, WORKSPACE, **extra)
+    if tapped:
+        residual.residual(*rows.a, x, gain, rows.norm, *left, WORKSPACE, tap=Tap(ring, n, rows.start))
+    else:
+        residual.residual(*rows.a, x, gain, None, *left, WORKSPACE, add=False, bias=bias)
     yield from (x, *left)
     if tapped:
         yield ring[START : START + 32].unflatten(0, (2, 16))[rows.tiles].squeeze(0)
@@ -83,9 +85,10 @@ def run_qkv(rows: Rows, dtype: torch.dtype, head_norm: bool) -> Iterator[Tensor]
     torch.manual_seed(5)
     d = rows.planes.n // 4
     cache, q = Cache.empty(1, SLOTS, 1, d, dtype, CPU).layer(0), rows.room(16, 2, d, dtype=torch.float16)
-    gains = [torch.rand(d) + 0.5 if head_norm else None for _ in "qk"]
+    gain = torch.rand(d) + 0.5 if head_norm else None
     bias, rope = None if head_norm else torch.randn(4 * d), rope_tables(SLOTS, d, 1e4, CPU)
-    qkv.qkv(*rows.a, rows.norm, HeadRange(0, 4, 2, 1), *gains, rope, rows.start, q, cache, WORKSPACE, bias=bias)
+    heads = HeadRange(0, 4, 2, 1)
+    qkv.qkv(*rows.a, rows.norm, heads, gain, gain, rope, rows.start, q, cache, WORKSPACE, bias=bias)
     yield q
     for part in (cache.k, cache.v, cache.k_scale, cache.v_scale):
         if part is not None:
