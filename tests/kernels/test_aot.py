@@ -79,7 +79,11 @@ OTHERS = dict.fromkeys(
 TILED = (("two tiles q4_k", "swiglu"), ("two tiles residual", "residual"), ("two tiles qkv", "qkv fp16"))
 SMALL = (("int8", 86), ("int8", 89), ("int8", 120), ("fp8", 89), ("fp8", 120))
 REFUSED = {("attention fp8", 86)}  # e4m3 came with compute capability 8.9
-SPILLS = {("head", 90): 3, ("fp4 nv", 120): 8, ("residual", 120): 2}  # loads and stores of registers by triton 3.7.1, outside of main loops
+SPILLS = {
+    ("head", 90): 3,
+    ("fp4 nv", 120): 8,
+    ("residual", 120): 2,
+}  # loads and stores of registers by triton 3.7.1, outside of main loops
 TRAPS = ("reads before it waits", "ticket without order", "shared memory", "blocking loads", "spills")
 HALF_MMA = ".f32.f16.f16"
 MMA = {
