@@ -75,7 +75,7 @@ def accept(draft: Tensor, choice: Tensor, tokens: Tensor, state: Tensor, record:
 def accept_reference(draft: Tensor, choice: Tensor, tokens: Tensor, state: Tensor, record: Tensor) -> None:
     """Do what `accept` does, in plain Python."""
     proposed, chosen = draft.tolist(), choice.tolist()
-    context, _, live, step, status, drafted_by, *_ = state.tolist()
+    context, live, step, status, drafted_by = state[[CONTEXT, LIVE, STEP, STATUS, DRAFTED_BY]].tolist()
     accepted = 0
     while accepted + 1 < live and proposed[accepted + 1] == chosen[accepted]:
         accepted += 1

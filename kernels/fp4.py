@@ -280,7 +280,7 @@ def _fp4_matmul(
         a_scale = tl.load(a_scale_ptr + row[:, None] * (SPAN // GROUP) + group[None, :])
         acc = tl.dot_scaled(a, a_scale, FORMAT, w, w_scale, FORMAT, acc)
     release(PDL)
-    if arrive(acc, partials_ptr, counters_ptr, tile, split, BN, SPLIT_K):
+    if arrive((acc,), partials_ptr, counters_ptr, tile, split, BN, SPLIT_K):
         acc = gather(acc, partials_ptr, counters_ptr, tile, BN, SPLIT_K)
         acc *= tl.load(a_factor_ptr + m)[:, None] * tl.load(factor_ptr + n)[None, :]
         out = out_ptr + m[:, None] * columns + n[None, :]

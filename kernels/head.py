@@ -51,8 +51,8 @@ def _head(a, sums, base, high, scales, supers, minimums, squares, before, out, l
     n = tile * BN + tl.arange(0, BN)
     inside = n[None, :] < V
     wait(PDL)
-    value = accumulate(a, sums, base, high, scales, supers, minimums, K, N, tile * BN, 0, 0,
-                       R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, 1, STAGES, ASM)  # fmt: skip
+    value, _ = accumulate(a, sums, base, high, scales, supers, minimums, K, N, tile * BN, 0, 0,
+                          R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, 1, STAGES, ASM)  # fmt: skip
     release(PDL)
     value *= norm_factor(squares, before, P, size, eps)[:, None] * scale
     if CAPPED:

@@ -70,8 +70,8 @@ def _markov_slot(a, sums, base, high, scales, supers, minimums, table, logits, i
     tiles = tl.num_programs(0)
     n = tile * BN + tl.arange(0, BN)
     wait(PDL)
-    acc = accumulate(a, sums, base, high, scales, supers, minimums, K, N, tile * BN, 0, 0,
-                     R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, 1, STAGES, ASM)  # fmt: skip
+    acc, _ = accumulate(a, sums, base, high, scales, supers, minimums, K, N, tile * BN, 0, 0,
+                        R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, 1, STAGES, ASM)  # fmt: skip
     release(PDL)
     bias = tl.sum(tl.where(tl.arange(0, 16)[:, None] == 0, acc, 0.0), 0)
     value = tl.load(logits + slot * stride + n, mask=n < V, other=0.0) + bias

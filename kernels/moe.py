@@ -82,7 +82,7 @@ def _route(a_ptr, router_ptr, squares_ptr, before_ptr, live_ptr, experts_ptr, we
         a = tl.load(a_ptr + m[:, None] * K + k[None, :])
         acc = tl.dot(a.to(weights.dtype), weights, acc, input_precision="ieee")
     release(PDL)
-    if arrive(acc, partials_ptr, counters_ptr, 0, program, BE, PROGRAMS):
+    if arrive((acc,), partials_ptr, counters_ptr, 0, program, BE, PROGRAMS):
         tl.store(counters_ptr, 0)
         ids = tl.arange(0, EXPERTS)
         here = ids // BE * (SPLITS * 16 * BE) + ids % BE
@@ -169,9 +169,9 @@ def _gate_up(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum
     tile, slot = tl.program_id(0), tl.program_id(1)
     wait(PDL)
     if slot < tl.load(count_ptr):
-        acc = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, 0,
-                         tl.load(active_ptr + slot), R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, 1, STAGES,
-                         ASM)  # fmt: skip
+        acc, _ = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN,
+                            0, tl.load(active_ptr + slot), R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, 1, STAGES,
+                            ASM)  # fmt: skip
         release(PDL)
         acc *= norm_factor(squares_ptr, before_ptr, P, H, eps)[:, None]
         OUT: tl.constexpr = BN // 2
@@ -224,9 +224,9 @@ def _down(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_pt
     wait(PDL)
     if slot < tl.load(count_ptr):
         expert = tl.load(active_ptr + slot)
-        acc = accumulate(a_ptr + slot * (16 * K), sums_ptr + slot * (K // 32 * 16), base_ptr, high_ptr, scale_ptr,
-                         supers_ptr, minimum_ptr, K, N, tile * BN, 0, expert, R, HIGH_BITS, SCALING, ZERO, CODE,
-                         HAS_MIN, BN, 1, STAGES, ASM)  # fmt: skip
+        acc, _ = accumulate(a_ptr + slot * (16 * K), sums_ptr + slot * (K // 32 * 16), base_ptr, high_ptr, scale_ptr,
+                            supers_ptr, minimum_ptr, K, N, tile * BN, 0, expert, R, HIGH_BITS, SCALING, ZERO, CODE,
+                            HAS_MIN, BN, 1, STAGES, ASM)  # fmt: skip
         release(PDL)
         m, ranks, n = tl.arange(0, 16), tl.arange(0, RANKS), tile * BN + tl.arange(0, BN)
         inside = m[:, None] * 0 + ranks[None, :] < CHOSEN

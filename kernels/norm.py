@@ -12,22 +12,35 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from localdflash.kernels.launch import ASM
+
 TILE = 128  # columns under one partial sum of squares
+COMPILED = tl.constexpr(ASM)
 
 
 @dataclass(frozen=True)
 class Norm:
     """What a consumer needs to finish the norm of its input, a row of `size` values."""
 
-    squares: Tensor  # float32 [parts, 16]
-    before: Tensor  # float32 [parts, 16]: the squares whose rstd is already in the input
+    squares: Tensor  # float32 [parts, 16], or [T, parts, 16] of T tiles of rows
+    before: Tensor  # of that shape: the squares whose rstd is already in the input
     size: int
     eps: float
 
     @property
     def parts(self) -> int:
         """Partial sums a row: P of `rstd`."""
-        return self.squares.shape[0]
+        return self.squares.shape[-2]
+
+
+@triton.jit
+def square(x):
+    """The square, rounded before it is added to another: a compiler may else fuse one or the other."""
+    if COMPILED:
+        y = tl.inline_asm_elementwise("mul.rn.f32 $0, $1, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    else:
+        y = x * x
+    return y
 
 
 @triton.jit
@@ -51,13 +64,13 @@ def norm_factor(squares_ptr, before_ptr, P: tl.constexpr, H, eps, BACK: tl.const
 
 
 def rstd_reference(squares: Tensor, size: int, eps: float) -> Tensor:
-    """1 / sqrt(mean of squares + eps) of squares [parts, 16], float32 [16]."""
-    return torch.rsqrt(squares.sum(0) / size + eps)
+    """1 / sqrt(mean of squares + eps) of squares [..., parts, 16], float32 [..., 16]."""
+    return torch.rsqrt(squares.sum(-2) / size + eps)
 
 
 def norm_factor_reference(norm: Norm | None) -> Tensor | float:
-    """What a consumer multiplies its rows by: [16, 1], or 1 without a norm."""
+    """What a consumer multiplies its rows by: [..., 16, 1], or 1 without a norm."""
     if norm is None:
         return 1.0
     factor = rstd_reference(norm.squares, norm.size, norm.eps) / rstd_reference(norm.before, norm.size, norm.eps)
-    return factor.unsqueeze(1)
+    return factor.unsqueeze(-1)

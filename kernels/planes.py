@@ -16,7 +16,7 @@ place into four operand tiles, each contiguous in k, and with groups of R weight
 * minimum, with `scaling`: for "byte4" an int32 [k / 4R, n] of unsigned bytes, times the high half of `supers`; for
   "block" float32 [k / 4R, n]; for "half4" laid out as the scales; None if there is none.
 
-"product" is no weight at all: `base` is a finished product a @ W^T, float32 [16, n padded], which a kernel takes over
+"product" is no weight at all: `base` is a finished product a @ W^T, float32 [rows, n padded], which a kernel takes over
 instead of multiplying itself. So the fused epilogues serve GEMMs of other kinds too (localdflash.cuda.native_fp4).
 
 n is padded to a multiple of 128, k to a multiple of 4R; padding has code and scale zero. A stack of `experts` matrices

@@ -18,11 +18,11 @@ from torch import Tensor
 from localdflash.errors import ModelError
 from localdflash.kernels.cache import CODES, SMALLEST, Cache, check_type, limit
 from localdflash.kernels.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.matmul import accumulate, plan, pointers, switches
-from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
+from localdflash.kernels.matmul import accumulate, plan, pointers, product_reference, switches, tiles_of
+from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference, square
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.rope import Rope, rotate
-from localdflash.kernels.split_k import ROWS, SplitWorkspace, arrive, gather
+from localdflash.kernels.split_k import SplitWorkspace, arrive, gather
 
 HEAD_DIMS = (64, 128)
 
@@ -100,49 +100,52 @@ def _qkv(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr
          HEAD_NORM: tl.constexpr, LIMIT: tl.constexpr, LARGEST: tl.constexpr, SMALLEST: tl.constexpr,
          R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr,
          HAS_MIN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr,
-         PDL: tl.constexpr):  # fmt: skip
+         TILES: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Grid (heads, SPLIT_K)."""
     tile, split = tl.program_id(0), tl.program_id(1)
     wait(PDL)
-    acc = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * D, split,
-                     0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, D, SPLIT_K, STAGES, ASM)  # fmt: skip
+    accs = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * D, split,
+                      0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, D, SPLIT_K, STAGES, ASM, TILES)  # fmt: skip
     release(PDL)
-    if arrive(acc, partials_ptr, counters_ptr, tile, split, D, SPLIT_K):
-        acc = gather(acc, partials_ptr, counters_ptr, tile, D, SPLIT_K)
-        acc *= norm_factor(squares_ptr, before_ptr, P, size, eps)[:, None]
-        if BIAS:
-            acc += tl.load(bias_ptr + tile * D + tl.arange(0, D))[None, :]
+    if arrive(accs, partials_ptr, counters_ptr, tile, split, D, SPLIT_K, TILES):
         HALF: tl.constexpr = D // 2
-        x, y = tl.split(tl.permute(tl.reshape(acc, (16, 2, HALF)), (0, 2, 1)))  # first and second half of the head
         layer = (first + tile) // (Q_HEADS + 2 * KV_HEADS)
         head = (first + tile) % (Q_HEADS + 2 * KV_HEADS)
-        m = tl.arange(0, 16)
         d = tl.arange(0, HALF)
-        start = tl.load(start_ptr)
-        row = layer.to(tl.int64) * slots + start + m  # of the cache
-        if head < Q_HEADS + KV_HEADS:
-            if HEAD_NORM:
-                gain_ptr = k_gain_ptr + layer * D
-                if head < Q_HEADS:
-                    gain_ptr = q_gain_ptr
-                rstd = tl.math.rsqrt((tl.sum(x * x, 1) + tl.sum(y * y, 1)) / D + head_eps)
-                x *= rstd[:, None] * tl.load(gain_ptr + d)[None, :]
-                y *= rstd[:, None] * tl.load(gain_ptr + HALF + d)[None, :]
-            angle = (start + m)[:, None] * HALF + d[None, :]
-            cos, sin = tl.load(cos_ptr + angle), tl.load(sin_ptr + angle)
-            rotated = x * cos - y * sin
-            y = y * cos + x * sin
-            x = rotated
-        if head < Q_HEADS:
-            here = q_ptr + (m * Q_HEADS + head)[:, None] * D + d[None, :]
-            tl.store(here, x.to(q_ptr.dtype.element_ty))
-            tl.store(here + HALF, y.to(q_ptr.dtype.element_ty))
-        elif head < Q_HEADS + KV_HEADS:
-            row = row * KV_HEADS + head - Q_HEADS
-            store_cache(x, y, k_ptr, k_scale_ptr, row, D, LIMIT, LARGEST, SMALLEST)
-        else:
-            row = row * KV_HEADS + head - Q_HEADS - KV_HEADS
-            store_cache(x, y, v_ptr, v_scale_ptr, row, D, LIMIT, LARGEST, SMALLEST)
+        for t in tl.static_range(TILES):
+            acc = gather(accs[t], partials_ptr, counters_ptr, tile, D, SPLIT_K, t, TILES)
+            factor = norm_factor(squares_ptr + t * (P * 16), before_ptr + t * (P * 16), P, size, eps)[:, None]
+            if BIAS:
+                acc = tl.fma(acc, factor, tl.load(bias_ptr + tile * D + tl.arange(0, D))[None, :])
+            else:
+                acc *= factor
+            x, y = tl.split(tl.permute(tl.reshape(acc, (16, 2, HALF)), (0, 2, 1)))  # first and second half of the head
+            m = 16 * t + tl.arange(0, 16)
+            start = tl.load(start_ptr)
+            row = layer.to(tl.int64) * slots + start + m  # of the cache
+            if head < Q_HEADS + KV_HEADS:
+                if HEAD_NORM:
+                    gain_ptr = k_gain_ptr + layer * D
+                    if head < Q_HEADS:
+                        gain_ptr = q_gain_ptr
+                    rstd = tl.math.rsqrt((tl.sum(square(x), 1) + tl.sum(square(y), 1)) / D + head_eps)
+                    x *= rstd[:, None] * tl.load(gain_ptr + d)[None, :]
+                    y *= rstd[:, None] * tl.load(gain_ptr + HALF + d)[None, :]
+                angle = (start + m)[:, None] * HALF + d[None, :]
+                cos, sin = tl.load(cos_ptr + angle), tl.load(sin_ptr + angle)
+                rotated = tl.fma(x, cos, -(y * sin))
+                y = tl.fma(y, cos, x * sin)
+                x = rotated
+            if head < Q_HEADS:
+                here = q_ptr + (m * Q_HEADS + head)[:, None] * D + d[None, :]
+                tl.store(here, x.to(q_ptr.dtype.element_ty))
+                tl.store(here + HALF, y.to(q_ptr.dtype.element_ty))
+            elif head < Q_HEADS + KV_HEADS:
+                row = row * KV_HEADS + head - Q_HEADS
+                store_cache(x, y, k_ptr, k_scale_ptr, row, D, LIMIT, LARGEST, SMALLEST)
+            else:
+                row = row * KV_HEADS + head - Q_HEADS - KV_HEADS
+                store_cache(x, y, v_ptr, v_scale_ptr, row, D, LIMIT, LARGEST, SMALLEST)
 
 
 def qkv(
@@ -167,6 +170,9 @@ def qkv(
     and k_gain [D], or [layers, D] for a stack, are the gains of the norm per head, whose epsilon is `eps`, and None
     where the model has none; start int32 [1], in device memory; q_out float16 [16, q_heads, D], None for a stack; bias
     float32 [count * D]. Tables and cache reach 16 past the largest start.
+
+    Two tiles of rows are computed together, with the bits of either alone, the second from 16 behind start on: a,
+    sums, norm and q_out are then [2, ...].
     """
     head_dim = _check(planes, part, cache)
     cut = plan(planes.n, planes.padded_k, a.device, BN=head_dim)
@@ -180,7 +186,7 @@ def qkv(
         planes.padded_k, planes.padded_n, size, norm_eps, eps, part.first, cache.k.shape[-3], P=parts, D=head_dim,
         Q_HEADS=part.q_heads, KV_HEADS=part.kv_heads, BIAS=bias is not None, HEAD_NORM=k_gain is not None,
         LIMIT=limit(cache.k.dtype), LARGEST=CODES.get(cache.k.dtype, 0.0), SMALLEST=SMALLEST, **switches(planes),
-        SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, num_warps=cut.num_warps, **every_launch(a.device),
+        SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, TILES=tiles_of(a), num_warps=cut.num_warps, **every_launch(a.device),
     )  # fmt: skip
 
 
@@ -212,18 +218,19 @@ def qkv_reference(
     eps: float = 1e-6,
 ) -> None:
     """The same in plain torch, computed in float32; a, q_out and cache may be float32."""
-    product = a[:, : planes.k].float() @ planes.dense.T * norm_factor_reference(norm)
+    product = product_reference(a, planes) * norm_factor_reference(norm)
     if bias is not None:
         product = product + bias
-    heads = product.unflatten(1, (part.count, -1))  # [16, count, D]
-    positions = (start + torch.arange(ROWS, device=start.device)).long()  # and slots
+    heads = product.view(-1, part.count, cache.k.shape[-1])  # [16 T, count, D]
+    positions = (start + torch.arange(len(heads), device=start.device)).long()  # and slots
     stacked = cache.k.ndim == 4
     for layer in range(cache.k.shape[0] if stacked else 1):
         one = cache.layer(layer) if stacked else cache
         gain = k_gain[layer] if stacked and k_gain is not None else k_gain
         mine, its = part.of(layer, 0, part.q_heads)
         if q_out is not None:
-            q_out[:, its] = rotate(_head_norm(heads[:, mine], q_gain, eps), rope, positions).to(q_out.dtype)
+            rotated = rotate(_head_norm(heads[:, mine], q_gain, eps), rope, positions)
+            q_out.view(-1, *q_out.shape[-2:])[:, its] = rotated.to(q_out.dtype)
         mine, its = part.of(layer, part.q_heads, part.q_heads + part.kv_heads)
         one.write(positions, rotate(_head_norm(heads[:, mine], gain, eps), rope, positions), None, its)
         mine, its = part.of(layer, part.q_heads + part.kv_heads, part.heads)

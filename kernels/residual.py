@@ -14,10 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.matmul import accumulate, plan, pointers, switches
-from localdflash.kernels.norm import TILE, Norm, rstd, rstd_reference
+from localdflash.kernels.matmul import accumulate, plan, pointers, product_reference, switches, tiles_of
+from localdflash.kernels.norm import TILE, Norm, rstd, rstd_reference, square
 from localdflash.kernels.planes import Planes
-from localdflash.kernels.split_k import ROWS, SplitWorkspace, arrive, gather
+from localdflash.kernels.split_k import SplitWorkspace, arrive, gather
 
 TAP_SCALE = 1 / 16
 GROUP = 32  # columns under one entry of `sums`
@@ -48,7 +48,7 @@ def hand_on(x, tile, gain_ptr, before_ptr, out_ptr, sums_ptr, squares_ptr, H, si
     n = tile * BN + tl.arange(0, BN)
     inside = n[None, :] < H
     x = tl.where(inside, x, 0.0)
-    tl.store(squares_ptr + tile * 16 + m, tl.sum(x * x, 1))
+    tl.store(squares_ptr + tile * 16 + m, tl.sum(square(x), 1))
     scaled = x * tl.load(gain_ptr + n, mask=n < H, other=0.0)[None, :]
     if P > 0:
         scaled *= rstd(before_ptr, P, size, eps)[:, None]
@@ -64,29 +64,33 @@ def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimu
               size, eps, width, ring_rows, ring_width, column, P: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
               TAP: tl.constexpr, TAP_SCALE: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr,
               SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr,
-              SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+              SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr, TILES: tl.constexpr,
+              PDL: tl.constexpr):  # fmt: skip
     """Grid (tiles, SPLIT_K)."""
     tile, split = tl.program_id(0), tl.program_id(1)
     wait(PDL)
-    acc = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, split,
-                     0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM)  # fmt: skip
+    accs = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, split,
+                      0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM, TILES)  # fmt: skip
     release(PDL)
-    if arrive(acc, partials_ptr, counters_ptr, tile, split, BN, SPLIT_K):
-        x = gather(acc, partials_ptr, counters_ptr, tile, BN, SPLIT_K)
+    if arrive(accs, partials_ptr, counters_ptr, tile, split, BN, SPLIT_K, TILES):
         m = tl.arange(0, 16)
         n = tile * BN + tl.arange(0, BN)
         inside = n[None, :] < H
-        here = x_ptr + m[:, None] * H + n[None, :]
-        if BIAS:
-            x += tl.load(bias_ptr + n, mask=n < H, other=0.0)[None, :]
-        if ADD:
-            x += tl.load(here, mask=inside, other=0.0)
-        tl.store(here, x, mask=inside)
-        if TAP:
-            row = (tl.load(start_ptr) + m) % ring_rows
-            tapped = (x * TAP_SCALE).to(ring_ptr.dtype.element_ty)
-            tl.store(ring_ptr + row[:, None].to(tl.int64) * ring_width + column + n[None, :], tapped, mask=inside)
-        hand_on(x, tile, gain_ptr, before_ptr, out_ptr, sums_out_ptr, squares_ptr, H, size, eps, width, P, BN)
+        for t in tl.static_range(TILES):
+            x = gather(accs[t], partials_ptr, counters_ptr, tile, BN, SPLIT_K, t, TILES)
+            here = x_ptr + (16 * t + m)[:, None] * H + n[None, :]
+            if BIAS:
+                x += tl.load(bias_ptr + n, mask=n < H, other=0.0)[None, :]
+            if ADD:
+                x += tl.load(here, mask=inside, other=0.0)
+            tl.store(here, x, mask=inside)
+            if TAP:
+                row = (tl.load(start_ptr) + 16 * t + m) % ring_rows
+                tapped = (x * TAP_SCALE).to(ring_ptr.dtype.element_ty)
+                tl.store(ring_ptr + row[:, None].to(tl.int64) * ring_width + column + n[None, :], tapped, mask=inside)
+            hand_on(x, tile, gain_ptr, before_ptr + t * (P * 16), out_ptr + t * (16 * width),
+                    sums_out_ptr + t * (width // 2), squares_ptr + t * (tl.num_programs(0) * 16), H, size, eps, width,
+                    P, BN)  # fmt: skip
 
 
 def residual(
@@ -110,19 +114,22 @@ def residual(
     float16 [16, padded_k of its consumer] and sums_out float32 [a_out columns / 32, 16], sums of the rounded a_out,
     which are zero past column H and stay so; squares_out float32 [H / 128 rounded up, 16]: sums of x^2 over tiles.
     squares_out must not be before.squares, nor a_out be a: tiles are written while others still read.
+
+    Two tiles of rows are computed together, with the bits of either alone: all but gain and bias are then [2, ...],
+    and the second tile is tapped 16 behind the first.
     """
-    hidden = x.shape[1]
+    hidden = x.shape[-1]
     cut = plan(planes.n, planes.padded_k, a.device, BN=TILE)
     squares, parts, size, eps = (
         (sums, 0, 1, 0.0) if before is None else (before.squares, before.parts, before.size, before.eps)
     )
-    ring, column, start = (a_out, 0, sums) if tap is None else (tap.ring, tap.column, tap.start)
+    ring, column, start = (a_out.flatten(0, -2), 0, sums) if tap is None else (tap.ring, tap.column, tap.start)
     _residual[(cut.tiles, cut.SPLIT_K)](
         a, sums, *pointers(planes), x, gain, squares, sums if bias is None else bias, a_out, sums_out, squares_out,
         ring, start, workspace.partials, workspace.counters, planes.padded_k, planes.padded_n, hidden, size, eps,
-        a_out.shape[1], *ring.shape, column, P=parts, ADD=add, BIAS=bias is not None, TAP=tap is not None,
+        a_out.shape[-1], *ring.shape, column, P=parts, ADD=add, BIAS=bias is not None, TAP=tap is not None,
         TAP_SCALE=TAP_SCALE, **switches(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES,
-        num_warps=cut.num_warps, **every_launch(a.device),
+        TILES=tiles_of(a), num_warps=cut.num_warps, **every_launch(a.device),
     )  # fmt: skip
 
 
@@ -142,25 +149,31 @@ def residual_reference(
     bias: Tensor | None = None,
 ) -> None:
     """The same in plain torch, computed in float32; a, a_out and the ring may be float32."""
-    hidden = x.shape[1]
-    product = a[:, : planes.k].float() @ planes.dense.T
+    hidden = x.shape[-1]
+    product = product_reference(a, planes)
     if bias is not None:
         product = product + bias
     x.copy_(x + product if add else product)
     hand_on_reference(x, gain, before, a_out, sums_out, squares_out)
     if tap is not None:
-        rows = (tap.start + torch.arange(ROWS, device=x.device)) % tap.ring.shape[0]
-        tap.ring[rows, tap.column : tap.column + hidden] = (x * TAP_SCALE).to(tap.ring.dtype)
+        tapped = (x * TAP_SCALE).to(tap.ring.dtype).view(-1, hidden)
+        rows = (tap.start + torch.arange(len(tapped), device=x.device)) % tap.ring.shape[0]
+        tap.ring[rows, tap.column : tap.column + hidden] = tapped
 
 
 def hand_on_reference(
     x: Tensor, gain: Tensor, before: Norm | None, a_out: Tensor, sums_out: Tensor, squares_out: Tensor
 ) -> None:
-    """Leave what the next norm needs of the residual stream x [16, H]; see `residual`."""
-    hidden = x.shape[1]
+    """Leave what the next norm needs of the residual stream x [..., 16, H]; see `residual`."""
+    hidden = x.shape[-1]
     scaled = x * gain
     if before is not None:
-        scaled = scaled * rstd_reference(before.squares, before.size, before.eps).unsqueeze(1)
-    a_out[:, :hidden] = scaled.to(a_out.dtype)
-    sums_out.copy_(a_out.float().unflatten(1, (-1, GROUP)).sum(-1).t())
-    squares_out.copy_(F.pad(x.square(), (0, -hidden % TILE)).unflatten(1, (-1, TILE)).sum(-1).t())
+        scaled = scaled * rstd_reference(before.squares, before.size, before.eps).unsqueeze(-1)
+    a_out[..., :hidden] = scaled.to(a_out.dtype)
+    sums_out.copy_(group_sums_reference(a_out))
+    squares_out.copy_(F.pad(x.square(), (0, -hidden % TILE)).unflatten(-1, (-1, TILE)).sum(-1).mT)
+
+
+def group_sums_reference(a: Tensor) -> Tensor:
+    """Sums of a [..., 16, K] over groups of 32 columns, float32 [..., K / 32, 16]."""
+    return a.float().unflatten(-1, (-1, GROUP)).sum(-1).mT

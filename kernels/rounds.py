@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.state import CONTEXT, DRAFTED_BY, DRAFTER, LIVE
+from localdflash.kernels.state import CONTEXT, DRAFTED_BY, DRAFTER, LIVE, SECOND
 
 ROWS = 16
 BY_DRAFTER = 2
@@ -48,29 +48,32 @@ def begin_reference(tokens: Tensor, state: Tensor, draft: Tensor, fill: int) -> 
 
 @Kernel
 @triton.jit
-def _next_tokens(tokens, state, draft, slots, CONTEXT: tl.constexpr, LIVE: tl.constexpr, PDL: tl.constexpr):
-    m = tl.arange(0, 16)
+def _next_tokens(tokens, state, ids, slots, ROWS: tl.constexpr, CONTEXT: tl.constexpr, LIVE: tl.constexpr,
+                 SECOND: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    m = tl.arange(0, ROWS)
     wait(PDL)
     release(PDL)
-    at = tl.load(state + CONTEXT) + m
-    tl.store(draft + m, tl.load(tokens + at, mask=at < slots, other=0))
+    start = tl.load(state + CONTEXT)
+    tl.store(ids + m, tl.load(tokens + start + m, mask=start + m < slots, other=0))
     tl.store(state + LIVE, 16)
+    tl.store(state + SECOND, start + 16)
 
 
-def next_tokens(tokens: Tensor, state: Tensor, draft: Tensor) -> None:
-    """Draft = the 16 tokens from CONTEXT on, all alive: a prompt that is computed 16 tokens at a time."""
+def next_tokens(tokens: Tensor, state: Tensor, ids: Tensor) -> None:
+    """Ids (int32 [2, 16]) = the tokens of a prompt from CONTEXT on, two tiles of rows that are all alive."""
     _next_tokens[(1,)](
-        tokens, state, draft, len(tokens), CONTEXT=CONTEXT, LIVE=LIVE, num_warps=1, **every_launch(draft.device)
-    )
+        tokens, state, ids, len(tokens), ROWS=ids.numel(), CONTEXT=CONTEXT, LIVE=LIVE, SECOND=SECOND, num_warps=1,
+        **every_launch(ids.device),
+    )  # fmt: skip
 
 
-def next_tokens_reference(tokens: Tensor, state: Tensor, draft: Tensor) -> None:
+def next_tokens_reference(tokens: Tensor, state: Tensor, ids: Tensor) -> None:
     """Do what `next_tokens` does, in torch."""
     start = int(state[CONTEXT])
-    found = tokens[start : start + ROWS]
-    draft.zero_()
-    draft[: len(found)] = found
-    state[LIVE] = ROWS
+    found = tokens[start : start + ids.numel()]
+    ids.zero_()
+    ids.view(-1)[: len(found)] = found
+    state[LIVE], state[SECOND] = ROWS, start + ROWS
 
 
 @Kernel

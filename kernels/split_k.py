@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 ROWS = 16
+MOST_TILES = 2  # of 16 rows in one program: more would spill registers
 
 
 @dataclass(frozen=True)
@@ -33,34 +34,38 @@ class SplitWorkspace:
 
     def __init__(self, device: torch.device, plans: Iterable[SplitPlan]) -> None:
         split = [plan for plan in plans if plan.SPLIT_K > 1]
-        elements = max((plan.tiles * plan.SPLIT_K * ROWS * plan.BN for plan in split), default=1)
+        elements = max((plan.tiles * plan.SPLIT_K * MOST_TILES * ROWS * plan.BN for plan in split), default=1)
         self.partials = torch.zeros(elements, dtype=torch.float32, device=device)
         self.counters = torch.zeros(max((plan.tiles for plan in split), default=1), dtype=torch.int32, device=device)
 
 
 @triton.jit
 def arrive(
-    acc, partials_ptr, counters_ptr, tile, split, BN: tl.constexpr, SPLIT_K: tl.constexpr, BM: tl.constexpr = 16
+    accs, partials_ptr, counters_ptr, tile, split, BN: tl.constexpr, SPLIT_K: tl.constexpr, TILES: tl.constexpr = 1
 ):
-    """Hand in the partial tile acc float32 [BM, BN]; whether this program is the tile's last."""
+    """Hand in a partial tile float32 [16, BN] for each of TILES tiles of rows; whether this program is the last."""
     ticket = tl.zeros((), tl.int32)
     if SPLIT_K > 1:
-        here = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
-        tl.store(partials_ptr + (tile * SPLIT_K + split) * (BM * BN) + here, acc)
+        here = tl.arange(0, 16)[:, None] * BN + tl.arange(0, BN)[None, :]
+        for t in tl.static_range(TILES):
+            tl.store(partials_ptr + ((tile * SPLIT_K + split) * TILES + t) * (16 * BN) + here, accs[t])
         tl.debug_barrier()  # all threads have stored before one of them takes the ticket
         ticket = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
     return ticket == SPLIT_K - 1
 
 
 @triton.jit
-def gather(acc, partials_ptr, counters_ptr, tile, BN: tl.constexpr, SPLIT_K: tl.constexpr, BM: tl.constexpr = 16):
-    """The sum float32 [BM, BN] of a tile's partial tiles, for the program that `arrive` called last."""
+def gather(
+    acc, partials_ptr, counters_ptr, tile, BN: tl.constexpr, SPLIT_K: tl.constexpr, t: tl.constexpr = 0,
+    TILES: tl.constexpr = 1,
+):  # fmt: skip
+    """The sum float32 [16, BN] of partial tiles, of tile t of the rows, for the program that `arrive` called last."""
     if SPLIT_K == 1:
         return acc
-    here = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
-    partials_ptr += tile * (SPLIT_K * BM * BN)
+    here = t * (16 * BN) + tl.arange(0, 16)[:, None] * BN + tl.arange(0, BN)[None, :]
+    partials_ptr += tile * (SPLIT_K * TILES * 16 * BN)
     total = tl.load(partials_ptr + here, cache_modifier=".cg")  # .cg: from L2, where the others' stores are
     for s in tl.static_range(1, SPLIT_K):
-        total += tl.load(partials_ptr + s * (BM * BN) + here, cache_modifier=".cg")
+        total += tl.load(partials_ptr + s * (TILES * 16 * BN) + here, cache_modifier=".cg")
     tl.store(counters_ptr + tile, 0)
     return total

@@ -11,10 +11,10 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.matmul import accumulate, plan, pointers, switches
+from localdflash.kernels.matmul import accumulate, plan, pointers, product_reference, switches, tiles_of
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
-from localdflash.kernels.residual import GROUP, store_sums
+from localdflash.kernels.residual import group_sums_reference, store_sums
 from localdflash.kernels.split_k import SplitWorkspace, arrive, gather
 
 SWIGLU_SCALE = 1 / 16
@@ -33,24 +33,25 @@ def _swiglu(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_
             sums_out_ptr, partials_ptr, counters_ptr, K, N, size, eps, columns, width, P: tl.constexpr,
             SCALE: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, ZERO: tl.constexpr,
             CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr,
-            ASM: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+            ASM: tl.constexpr, TILES: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Grid (tiles, SPLIT_K)."""
     tile, split = tl.program_id(0), tl.program_id(1)
     wait(PDL)
-    acc = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, split,
-                     0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM)  # fmt: skip
+    accs = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, split,
+                      0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM, TILES)  # fmt: skip
     release(PDL)
-    if arrive(acc, partials_ptr, counters_ptr, tile, split, BN, SPLIT_K):
-        acc = gather(acc, partials_ptr, counters_ptr, tile, BN, SPLIT_K)
-        acc *= norm_factor(squares_ptr, before_ptr, P, size, eps)[:, None]
+    if arrive(accs, partials_ptr, counters_ptr, tile, split, BN, SPLIT_K, TILES):
         OUT: tl.constexpr = BN // 2
-        gate, up = tl.split(tl.reshape(acc, (16, OUT, 2)))
-        m = tl.arange(0, 16)
         n = tile * OUT + tl.arange(0, OUT)
         inside = n[None, :] < columns
-        rounded = tl.where(inside, silu(gate) * up * SCALE, 0.0).to(out_ptr.dtype.element_ty)
-        tl.store(out_ptr + m[:, None] * width + n[None, :], rounded, mask=inside)
-        store_sums(rounded.to(tl.float32), sums_out_ptr, tile * (OUT // 32), width // 32, OUT)
+        for t in tl.static_range(TILES):
+            acc = gather(accs[t], partials_ptr, counters_ptr, tile, BN, SPLIT_K, t, TILES)
+            acc *= norm_factor(squares_ptr + t * (P * 16), before_ptr + t * (P * 16), P, size, eps)[:, None]
+            gate, up = tl.split(tl.reshape(acc, (16, OUT, 2)))
+            rounded = tl.where(inside, silu(gate) * up * SCALE, 0.0).to(out_ptr.dtype.element_ty)
+            tl.store(out_ptr + (16 * t + tl.arange(0, 16))[:, None] * width + n[None, :], rounded, mask=inside)
+            sums_tile = sums_out_ptr + t * (width // 2)
+            store_sums(rounded.to(tl.float32), sums_tile, tile * (OUT // 32), width // 32, OUT)
 
 
 def swiglu(
@@ -60,6 +61,7 @@ def swiglu(
 
     a float16 [16, padded_k] with its sums [padded_k / 32, 16]; planes [2 F, k], gate and up rows in turn; out float16
     [16, padded_k of its consumer] and sums_out float32 [out columns / 32, 16] are zero past column F and stay so.
+    Two tiles of rows are computed together, with the bits of either alone: all but the planes are then [2, ...].
     """
     cut = plan(planes.n, planes.padded_k, a.device)
     squares, before, parts, size, eps = (
@@ -67,9 +69,9 @@ def swiglu(
     )
     _swiglu[(cut.tiles, cut.SPLIT_K)](
         a, sums, *pointers(planes), squares, before, out, sums_out, workspace.partials, workspace.counters,
-        planes.padded_k, planes.padded_n, size, eps, planes.n // 2, out.shape[1], P=parts, SCALE=SWIGLU_SCALE,
-        **switches(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, num_warps=cut.num_warps,
-        **every_launch(a.device),
+        planes.padded_k, planes.padded_n, size, eps, planes.n // 2, out.shape[-1], P=parts, SCALE=SWIGLU_SCALE,
+        **switches(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, TILES=tiles_of(a),
+        num_warps=cut.num_warps, **every_launch(a.device),
     )  # fmt: skip
 
 
@@ -83,7 +85,7 @@ def swiglu_reference(
     workspace: SplitWorkspace | None,
 ) -> None:
     """The same in plain torch, computed in float32; a and out may be float32."""
-    product = a[:, : planes.k].float() @ planes.dense.T * norm_factor_reference(norm)
-    gate, up = product.unflatten(1, (-1, 2)).unbind(-1)
-    out[:, : planes.n // 2] = (F.silu(gate) * up * SWIGLU_SCALE).to(out.dtype)
-    sums_out.copy_(out.float().unflatten(1, (-1, GROUP)).sum(-1).t())
+    product = product_reference(a, planes) * norm_factor_reference(norm)
+    gate, up = product.unflatten(-1, (-1, 2)).unbind(-1)
+    out[..., : planes.n // 2] = (F.silu(gate) * up * SWIGLU_SCALE).to(out.dtype)
+    sums_out.copy_(group_sums_reference(out))

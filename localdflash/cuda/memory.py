@@ -15,6 +15,7 @@ from localdflash.errors import ModelError, OutOfMemory
 from localdflash.kernels.attention import BUCKETS, CHUNK
 from localdflash.kernels.planes import COLUMNS
 from localdflash.kernels.qkv import HEAD_DIMS
+from localdflash.kernels.split_k import MOST_TILES
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.model.dflash_gguf import own_tensors
@@ -73,7 +74,7 @@ def predict_bytes(
 ) -> Memory:
     """What a target, whose weights take `target_bytes`, and its drafter will need."""
     per_token = kv_bytes(config, kv) + config.head_dim * 4 + 4 + _scratch_bytes(config)
-    fixed = _activation_bytes(config) + _sampling_bytes(config.vocab_size) + DOCUMENTS * 4
+    fixed = MOST_TILES * _activation_bytes(config) + _sampling_bytes(config.vocab_size) + DOCUMENTS * 4
     if drafter:
         per_token += kv_bytes(drafter.decoder, torch.float16) + drafter.decoder.head_dim * 4
         width = len(drafter.taps) * config.hidden_size

@@ -17,7 +17,7 @@ from localdflash.cuda.weights import Dense, TargetWeights
 from localdflash.errors import ModelError
 from localdflash.kernels.fp4 import Fp4Matrix, Fp4Rows, fp4_matmul, fp4_matrix, plan, quantize_rows_fp4
 from localdflash.kernels.planes import COLUMNS, Planes
-from localdflash.kernels.split_k import ROWS, SplitPlan, SplitWorkspace
+from localdflash.kernels.split_k import MOST_TILES, ROWS, SplitPlan, SplitWorkspace
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class NativeFp4:
             return planes
         matrix, width = fp4_matrix(planes), -(-planes.n // COLUMNS) * COLUMNS
         if width not in self._products:
-            self._products[width] = torch.zeros(ROWS, width, device=planes.base.device)
+            self._products[width] = torch.zeros(MOST_TILES * ROWS, width, device=planes.base.device)
         product = self._products[width]
         stand_in = Planes(planes.n, planes.k, 32, product, None, "product", product)
         self._natives[id(stand_in)] = _Native(stand_in, matrix, Fp4Rows.empty(matrix))
@@ -79,8 +79,9 @@ class NativeFp4:
             native = self._natives.get(id(planes))
             if native:
                 workspace = next(item for item in (*rest, *options.values()) if isinstance(item, SplitWorkspace))
-                quantize_rows_fp4(a, native.rows)
-                fp4_matmul(native.rows, native.matrix, planes.base, workspace)
+                for tile, product in zip(a.view(-1, ROWS, a.shape[-1]), planes.base.split(ROWS), strict=False):
+                    quantize_rows_fp4(tile, native.rows)
+                    fp4_matmul(native.rows, native.matrix, product, workspace)
             op(a, sums, planes, *rest, **options)
 
         return run

@@ -33,6 +33,7 @@ from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, n
 from localdflash.engine.sampling import NOT_NUMBERS, Sampler
 from localdflash.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
 from localdflash.kernels.cache import Cache
+from localdflash.kernels.split_k import MOST_TILES
 from localdflash.kernels.state import CONTEXT, DRAFTER, STEP
 
 MOST = 2**31 - 1
@@ -109,8 +110,8 @@ class CudaPair:
         self.stepper.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
         try:
             while self._computed < len(ids) - 1 and not cancelled():
-                self._extend(min(ROWS, len(ids) - 1 - self._computed))
-                if self._computed % PATIENCE == 0:
+                self._extend(min(MOST_TILES * ROWS, len(ids) - 1 - self._computed))
+                if (self._computed - kept) % PATIENCE == 0:
                     self.runner.synchronize()  # else a cancellation would be read long before its time
         finally:  # what is computed is theirs
             self.ids = list(ids[: self._computed + 1])
@@ -118,10 +119,11 @@ class CudaPair:
 
     def _extend(self, count: int) -> None:
         """Compute `count` more tokens of the prompt; the drafter sees them at once."""
-        self.runner.extend(self._computed)
+        tiles = -(-count // ROWS)
+        self.runner.extend(tiles, self._computed)
         self._computed += count
         self.stepper.state[CONTEXT] = self._computed
-        if self.stepper.block:
+        for _ in range(tiles if self.stepper.block else 0):
             self._catch_up()
 
     def _catch_up(self) -> None:

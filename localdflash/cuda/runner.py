@@ -25,6 +25,7 @@ from localdflash.cuda.stepper import Stepper, Way
 from localdflash.errors import DeviceFailed
 from localdflash.kernels.attention import BUCKETS, CHUNK
 from localdflash.kernels.launch import Launch, withheld
+from localdflash.kernels.split_k import MOST_TILES
 
 Key = tuple[str, int]  # a sequence's name, and how many chunks of attention it covers
 
@@ -70,7 +71,8 @@ class Runner:
     def _sequences(self, ways: Sequence[Way]) -> Iterator[tuple[Key, Callable[[], None]]]:
         most = -(-self._slots // CHUNK)
         for splits in sorted({min(bucket, most) for bucket in BUCKETS}):
-            yield self._extending(splits)
+            for tiles in range(1, MOST_TILES + 1):
+                yield self._extending(tiles, splits)
             for way in ways:
                 yield self._stepping(way, True, splits)
                 yield self._stepping(way, False, splits)
@@ -116,14 +118,15 @@ class Runner:
             here.copy_(there[:rows])
             return self.stepper.draft[1:rows].tolist(), here.numpy()
 
-    def extend(self, length: int) -> None:
-        """Compute the 16 tokens after a context of `length`."""
-        self.make_room(length + ROWS)
+    def extend(self, tiles: int, length: int) -> None:
+        """Compute one or two tiles of 16 tokens after a context of `length`."""
+        last = length + ROWS * (tiles - 1)  # where the last tile starts
+        self.make_room(last + ROWS)
         with self._on_gpu():
-            self._run(*self._extending(chunks(length, self._slots)))
+            self._run(*self._extending(tiles, chunks(last, self._slots)))
 
-    def _extending(self, splits: int) -> tuple[Key, Callable[[], None]]:
-        return ("extend", splits), lambda: self.stepper.extend(splits)
+    def _extending(self, tiles: int, splits: int) -> tuple[Key, Callable[[], None]]:
+        return (f"extend {tiles}", splits), lambda: self.stepper.extend(tiles, splits)
 
     def catch_up(self, length: int) -> None:
         """Give the drafter 16 more tokens of a context of `length`."""

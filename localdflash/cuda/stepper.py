@@ -8,7 +8,8 @@ decisions are in device memory and nothing is read back inside. The ways to step
 * `block`   the drafter fills a block; where lookup has a long match, its draft is verified instead
 * `draft`   the drafter's block alone, to measure what it is worth
 
-All of them verify with the same 16 rows, so that a token's bits never depend on the way it was reached.
+All of them verify with the same 16 rows, so that a token's bits never depend on the way it was reached. A prompt goes
+through in two tiles of 16 rows, each with the bits of a step's rows.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ from localdflash.cuda.weights import TAP_SCALE, DrafterWeights, TargetWeights
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.sample import SampleScratch
-from localdflash.kernels.state import CONTEXT, DRAFTER, FIELDS, LIVE
+from localdflash.kernels.split_k import MOST_TILES
+from localdflash.kernels.state import CONTEXT, DRAFTER, FIELDS, LIVE, SECOND
 
 Way = Literal["plain", "lookup", "block", "draft"]
 
@@ -119,8 +121,9 @@ class Stepper:
         self.masks = [Mask()] * c.num_hidden_layers
         self.state, self.tokens = self._int32(FIELDS), self._int32(slots)
         live = self.field(LIVE)
-        self.stack = Stack(ops, c, target.layers, target.final_gain, target.rope, caches, shared, live, dtype)
-        self.draft, self.choice = self._int32(ROWS), self._int32(ROWS)
+        layers, gain, rope = target.layers, target.final_gain, target.rope
+        self.stack = Stack(ops, c, layers, gain, rope, caches, shared, live, dtype, MOST_TILES)
+        self.draft, self.choice, self.prompt = self._int32(ROWS), self._int32(ROWS), self._int32(MOST_TILES, ROWS)
         self.documents, self.documents_length = self._int32(DOCUMENTS), self._int32(1)
         self.lookup_scratch = torch.zeros(2, dtype=torch.int64, device=self.device)
         self.records = self._int32(RECORDS, RECORD_FIELDS)
@@ -157,17 +160,20 @@ class Stepper:
         counters = shared.workspace.counters, shared.scratch.counter, shared.head_scratch.counter, self.lookup_scratch
         self.ops.set_back(*counters, chooser.counters if chooser else None)
 
-    def extend(self, splits: int) -> None:
-        """Keys, values and taps of the 16 tokens from CONTEXT on; the caller counts those that are the prompt's."""
+    def extend(self, tiles: int, splits: int) -> None:
+        """Keys, values and taps of one or two tiles of 16 tokens from CONTEXT on; the caller counts the prompt's."""
         self._set_back()
-        self.ops.next_tokens(self.tokens, self.state, self.draft)
-        self.forward(splits)
+        self.ops.next_tokens(self.tokens, self.state, self.prompt)
+        ids = [self.prompt[tile] for tile in range(tiles)]
+        self._compute(ids, (self.field(CONTEXT), self.field(SECOND))[:tiles], splits)
 
     def forward(self, splits: int) -> None:
         """The target over the 16 rows of `draft`, from CONTEXT on: its last hidden states, its cache, its taps."""
-        start = self.field(CONTEXT)
-        self.stack.embed(self.draft, self.target.embedding)
-        self.stack.forward(start, self.masks, splits, self.block.ring if self.block else None)
+        self._compute((self.draft,), (self.field(CONTEXT),), splits)
+
+    def _compute(self, ids: Sequence[Tensor], starts: Sequence[Tensor], splits: int) -> None:
+        self.stack.embed(ids, self.target.embedding)
+        self.stack.forward(starts, self.masks, splits, self.block.ring if self.block else None)
 
     def verify(self, greedy: bool, splits: int) -> None:
         """The target's token after each of the 16 rows of `draft`, in `choice`."""
@@ -240,8 +246,8 @@ class Stepper:
         assert block is not None
         config, stack, slots = block.weights.config, block.stack, block.slots
         self.ops.begin(self.tokens, self.state, self.draft, config.mask_token_id)
-        stack.embed(self.draft, block.weights.embedding, config.embedding_scale)
-        stack.forward(self.field(CONTEXT), block.masks, splits)
+        stack.embed((self.draft,), block.weights.embedding, config.embedding_scale)
+        stack.forward((self.field(CONTEXT),), block.masks, splits)
         self.ops.head(
             stack.buffers.hidden,
             stack.buffers.hidden_sums,

@@ -49,7 +49,7 @@ def test_every_kernel_of_every_way_fits(chip: int) -> None:
     assert {"_markov_anchor", "_markov_slot", "_convolve_in", "_convolve_out", "_top_k", "_select"} <= names
     for kernel in found:
         assert kernel["shared"] <= SHARED[chip]
-        assert kernel["spills"] == 0
+        assert kernel["spills"] <= (2 if kernel["kernel"] == "_residual" else 0)  # by triton 3.7.1, outside of loops
         assert kernel["ticket_fenced"] is not False
 
 
@@ -77,8 +77,8 @@ def test_variants_are_those_that_triton_compiles(chip: int) -> None:
 @on_each
 def test_steps_do_not_compile_anything_twice(chip: int) -> None:
     """Variants that differ by the alignment of an argument alone would cost seconds in the middle of a text."""
-    assert len(compiled(chip)["dense"]["kernels"]) <= 38
-    assert len(compiled(chip)["experts"]["kernels"]) <= 22
+    assert len(compiled(chip)["dense"]["kernels"]) <= 46
+    assert len(compiled(chip)["experts"]["kernels"]) <= 27
     for kind, own in (("dspark", "_markov_slot"), ("dflash2", "_select")):
         names = [kernel["kernel"] for kernel in compiled(chip)[kind]["kernels"]]
         assert names.count(own) == 1  # whatever the slot

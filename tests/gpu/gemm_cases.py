@@ -1,6 +1,7 @@
 """Cases of everything that multiplies with quantized weights."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -11,7 +12,7 @@ from localdflash.kernels.qkv import HeadRange
 from localdflash.kernels.residual import Tap
 from localdflash.kernels.rope import rope_tables
 from localdflash.kernels.split_k import SplitWorkspace
-from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, WIDE, Arguments, Case, K, N, built, moved, needed
+from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, ROW_AXES, WIDE, Arguments, Case, K, N, built, moved, needed
 from tests.support.random_planes import LAYOUTS, activations, group_sums, random_planes
 
 
@@ -189,9 +190,28 @@ def _experts(n: int, k: int, inner: int, experts: int, chosen: int) -> list[Case
     ]  # fmt: skip
 
 
+def _two_tiles(case: Case) -> Case:
+    """The call with a second tile of rows: the first's, each five places further on."""
+
+    def pair(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+        return torch.stack((tensor, tensor.roll(5, axis)))
+
+    def build(device: torch.device) -> Arguments:
+        made = case.build(device)
+        for name, value in made.items():
+            if name in ROW_AXES and isinstance(value, torch.Tensor):
+                made[name] = pair(value, ROW_AXES[name])
+            if isinstance(value, Norm):
+                made[name] = replace(value, squares=pair(value.squares, 1), before=pair(value.before, 1))
+        return made
+
+    return replace(case, name=f"two tiles {case.name}", build=build, rows=False, free=False)
+
+
 CASES: list[Case] = [
     *(_gemm(name, N, K) for name in LAYOUTS),
     *(_residual(name, WIDE, K, tapped) for name, tapped in (("q4_k", False), ("q6_k", True), ("q8_0", False))),
+    *(_residual(name, WIDE, K, False) for name in ("q4_1", "mxfp4", "int4 by 128, minimum")),
     _swiglu("q4_k", N + 536 if REAL else 128, WIDE),
     _swiglu("q8_0", 200, WIDE),
     *(_qkv("q4_k", *HEADS, WIDE, dtype) for dtype in (F16, I8, F8)),
@@ -204,3 +224,5 @@ CASES: list[Case] = [
     *_convolve(160, 3, 32),
     *_experts(1024 if REAL else 128, 1024 if REAL else 256, 512 if REAL else 256, 8 if REAL else 3, 2),
 ]
+TILED = [_two_tiles(case) for case in CASES if case.op in (residual.residual, swiglu.swiglu, qkv.qkv)]
+CASES += TILED

@@ -5,11 +5,13 @@ the matrix instructions, the inline assembly, split sums across programs that re
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from localdflash.kernels.norm import Norm
 from tests.gpu import gemm_cases, token_cases
 from tests.gpu.case import CPU, ROW_AXES, Arguments, Case
 
@@ -164,3 +166,33 @@ def test_heads_of_a_row_of_a_block_are_those_of_plain_decoding(case: Case, t: in
     assert equal(plain["q_out"][0], block["q_out"][t])
     for name in (name for name in block if name.startswith("cache.")):
         assert equal(plain[name][start + t], block[name][start + t]), name
+
+
+def alone(tile: int) -> Callable[[Arguments], None]:
+    """Leave one of two tiles of rows."""
+
+    def change(arguments: Arguments) -> None:
+        for name, value in arguments.items():
+            if name in ROW_AXES and isinstance(value, Tensor):
+                arguments[name] = value[tile].clone()
+            if isinstance(value, Norm):
+                arguments[name] = replace(value, squares=value.squares[tile], before=value.before[tile])
+        for start in (arguments.get("start"), getattr(arguments.get("tap"), "start", None)):
+            if start is not None:
+                start.add_(16 * tile)
+
+    return change
+
+
+@named(gemm_cases.TILED)
+@pytest.mark.parametrize("tile", [0, 1])
+def test_two_tiles_leave_the_bits_of_each(case: Case, tile: int, device: torch.device) -> None:
+    """A prompt's rows are those that decoding would have computed."""
+    both, one = case.run(device), case.run(device, alone(tile))
+    start = int(case.build(CPU).get("start", 57)) + 16 * tile  # 57: of a tap
+    for name, got in one.items():
+        if name in ROW_AXES:
+            assert equal(both[name][tile], got), name
+        elif not name.endswith("start"):  # a ring, or a cache
+            places = (start + torch.arange(16)) % len(got)
+            assert equal(both[name].view(torch.uint8)[places], got.view(torch.uint8)[places]), name

@@ -15,7 +15,7 @@ from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.proof import stages
 
 EMBEDDED = Path(__file__).parents[2] / "localdflash" / "embedded"
-STAGES = ("operations", "short prompt", "rows", "texts", "sampled texts", "graphs")
+STAGES = ("operations", "short prompt", "rows", "prompts", "texts", "sampled texts", "graphs")
 CONTEXT = 1024
 
 

@@ -73,7 +73,7 @@ def _select(vocabulary: int, k: int, rank: int) -> Case:
 
 
 def _state(context: int, drafter: int = 0, live: int = 16) -> Tensor:
-    return torch.tensor([context, drafter, live, 5, 0, 2, 0, 0], dtype=torch.int32)
+    return torch.tensor([context, drafter, live, 5, 0, 0, 2, 0], dtype=torch.int32)
 
 
 def _ids(*values: int) -> Tensor:
@@ -93,8 +93,8 @@ def _bookkeeping() -> list[Case]:
     return [
         case("begin", rounds.begin, rounds.begin_reference, ("state", "draft"),
              tokens=tokens, state=_state(40), draft=_ids(), fill=77),
-        case("next_tokens", rounds.next_tokens, rounds.next_tokens_reference, ("state", "draft"),
-             tokens=tokens, state=_state(90), draft=_ids()),
+        case("next_tokens", rounds.next_tokens, rounds.next_tokens_reference, ("state", "ids"),
+             tokens=tokens, state=_state(90), ids=_ids().repeat(2, 1)),
         case("propose", rounds.propose, rounds.propose_reference, ("state", "draft"),
              choice=_ids(1, 2, 3, 4, -1), state=_state(40), draft=_ids(9), first=1, drafts=7),
         case("propose from the anchor", rounds.propose, rounds.propose_reference, ("state", "draft"),

@@ -55,7 +55,7 @@ def test_a_draft_is_committed_up_to_the_first_disagreement_and_the_bonus(op: Op,
     step = Step.of(draft, choice, live=16)
     step.run(op)
     assert step.committed() == [*draft[1 : agreeing + 1], 9 if agreeing < 15 else choice[15]]
-    assert step.state.tolist() == [6 + agreeing, 0, 16, 1, 0, 2, 0, 0]
+    assert step.state.tolist() == [6 + agreeing, 0, 16, 1, 0, 0, 2, 0]
     assert step.line()[:6] == [0, 15, 2, agreeing, 0, agreeing + 1]
 
 

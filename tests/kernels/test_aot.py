@@ -40,6 +40,18 @@ BUDGETS: dict[str, Limits] = {
     "matmul q5_k": limits(835, (86, 120)),
     "matmul mxfp4": limits(960, (86, 120)),
     "matmul nvfp4": limits(1300, (86, 120)),
+    "two tiles int4": limits(725),
+    "two tiles q4_k": limits(830),
+    "two tiles q6_k": limits(1800),
+    "two tiles q8_0": limits(545),
+    "two tiles int8": limits(405, (86, 120)),
+    "two tiles q4_0": limits(1030, (86, 120)),
+    "two tiles q4_1": limits(1030),
+    "two tiles q5_k": limits(1000, (86, 120)),
+    "two tiles mxfp4": limits(1210, (86, 120)),
+    "two tiles nvfp4": limits(1710, (86, 120)),
+    "two tiles residual": limits(1800, MOST),
+    "two tiles qkv": limits(830, MOST),
     "swiglu": limits(700, MOST),
     "residual": limits(1340, MOST),
     "qkv fp16": limits(690, MOST),
@@ -64,9 +76,14 @@ OTHERS = dict.fromkeys(
     ),
     MOST,
 ) | {"taken over": (120,)}
+TILED = (("two tiles q4_k", "swiglu"), ("two tiles residual", "residual"), ("two tiles qkv", "qkv fp16"))
 SMALL = (("int8", 86), ("int8", 89), ("int8", 120), ("fp8", 89), ("fp8", 120))
 REFUSED = {("attention fp8", 86)}  # e4m3 came with compute capability 8.9
-SPILLS = {("head", 90): 3, ("fp4 nv", 120): 8}  # loads and stores of registers by triton 3.7.1, outside of main loops
+SPILLS = {
+    ("head", 90): 3,
+    ("fp4 nv", 120): 8,
+    ("residual", 120): 2,
+}  # loads and stores of registers by triton 3.7.1, outside of main loops
 TRAPS = ("reads before it waits", "ticket without order", "shared memory", "blocking loads", "spills")
 HALF_MMA = ".f32.f16.f16"
 MMA = {
@@ -162,6 +179,13 @@ def test_main_loop(case: str, chip: int) -> None:
     expected = MMA.get(case, HALF_MMA)
     assert any(expected in name for name in found["mma"])
     assert all(expected in name or HALF_MMA in name for name in found["mma"])  # minimums are always float16
+
+
+@pytest.mark.parametrize("chip", [first(chip) for chip in MOST])
+@pytest.mark.parametrize(("case", "single"), TILED)
+def test_two_tiles_fuse_products_and_sums_as_one_does(case: str, single: str, chip: int) -> None:
+    """The assembler chooses what is fused: where it chose another for two tiles, a row would be rounded otherwise."""
+    assert loop(case, chip)["fused"] == 2 * loop(single, chip)["fused"] > 0
 
 
 @pytest.mark.parametrize(("case", "chip"), [first(*pair) for pair in SMALL])

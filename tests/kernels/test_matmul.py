@@ -172,8 +172,8 @@ def _tile(
     SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr, HAS_MIN: tl.constexpr, ASM: tl.constexpr,
     BN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    acc = accumulate(a, sums, base, high, scale, supers, minimum, K, N, column, 0, expert, R, HIGH_BITS, SCALING,
-                     ZERO, CODE, HAS_MIN, BN, 1, STAGES, ASM)  # fmt: skip
+    acc, _ = accumulate(a, sums, base, high, scale, supers, minimum, K, N, column, 0, expert, R, HIGH_BITS, SCALING,
+                        ZERO, CODE, HAS_MIN, BN, 1, STAGES, ASM)  # fmt: skip
     tl.store(out + tl.arange(0, 16)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
 
 

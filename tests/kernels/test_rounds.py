@@ -8,7 +8,7 @@ from torch import Tensor
 
 from localdflash.kernels import rounds
 
-CONTEXT, DRAFTER, LIVE, DRAFTED_BY = 0, 1, 2, 5
+CONTEXT, DRAFTER, LIVE, DRAFTED_BY = 0, 1, 2, 6
 Op = Callable[..., None]
 
 
@@ -17,7 +17,7 @@ def both(name: str) -> pytest.MarkDecorator:
 
 
 def state_of(context: int, drafter: int = 0) -> Tensor:
-    return torch.tensor([context, drafter, 9, 30, 0, 2, 70, 80], dtype=torch.int32)
+    return torch.tensor([context, drafter, 9, 30, 60, 0, 2, 80], dtype=torch.int32)
 
 
 TOKENS = torch.arange(1000, 1100, dtype=torch.int32)
@@ -29,17 +29,17 @@ def test_a_round_begins_with_the_anchor_alone(op: Op, context: int) -> None:
     state, draft = state_of(context, 3), torch.full((16,), -7, dtype=torch.int32)
     op(TOKENS, state, draft, 77)
     assert draft.tolist() == [1000 + context] + [77] * 15
-    assert state.tolist() == [context, 3, 1, 30, 0, 0, 70, 80]
+    assert state.tolist() == [context, 3, 1, 30, 60, 0, 0, 80]
 
 
 @both("next_tokens")
-@pytest.mark.parametrize("context", [0, 50, 92])
+@pytest.mark.parametrize("context", [0, 50, 78, 92])
 def test_next_tokens_are_read_to_the_end_of_the_buffer(op: Op, context: int) -> None:
-    state, draft = state_of(context), torch.full((16,), -7, dtype=torch.int32)
-    op(TOKENS, state, draft)
-    found = TOKENS[context : context + 16].tolist()
-    assert draft.tolist() == found + [0] * (16 - len(found))
-    assert state.tolist() == [context, 0, 16, 30, 0, 2, 70, 80]
+    state, ids = state_of(context), torch.full((2, 16), -7, dtype=torch.int32)
+    op(TOKENS, state, ids)
+    found = TOKENS[context : context + 32].tolist()
+    assert ids.flatten().tolist() == found + [0] * (32 - len(found))
+    assert state.tolist() == [context, 0, 16, 30, context + 16, 0, 2, 80]
 
 
 @both("propose")
@@ -79,4 +79,4 @@ def test_proposals_end_where_there_are_no_numbers(op: Op, broken: int, live: int
 def test_the_drafter_sees_sixteen_more_but_no_more_than_there_are(op: Op, context: int, seen: int, after: int) -> None:
     state = state_of(context, seen)
     op(state)
-    assert state.tolist() == [context, after, 9, 30, 0, 2, 70, 80]
+    assert state.tolist() == [context, after, 9, 30, 60, 0, 2, 80]

@@ -10,7 +10,17 @@ from localdflash.backend.fit import MemoryBudget
 from localdflash.backend.running import Running
 from localdflash.cuda import device as devices
 
-STAGES = ("loading", "operations", "short prompt", "rows", "texts", "sampled texts", "graphs", "long context")
+STAGES = (
+    "loading",
+    "operations",
+    "short prompt",
+    "rows",
+    "prompts",
+    "texts",
+    "sampled texts",
+    "graphs",
+    "long context",
+)
 
 
 def pretend(patch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ def stages(pair: CudaPair, ids: Sequence[int], watch: Watch) -> Iterator[tuple[s
     yield "operations", proof.operations
     yield "short prompt", proof.short_prompt
     yield "rows", proof.rows
+    yield "prompts", proof.prompts
     yield "texts", proof.texts
     yield "sampled texts", proof.sampled_texts
     yield "graphs", proof.graphs
@@ -74,9 +75,10 @@ class _Proof:
         stepper.set_sampling(*DRAWING)
         stepper.tokens[: len(self.ids)] = torch.tensor(self.ids, dtype=torch.int32)
         with using(stepper, beside_references(stepper, self.watch)):
+            stepper.extend(2, self._splits)
             for length in range(0, len(self.ids) - 1, ROWS):
                 stepper.state[CONTEXT] = length
-                stepper.extend(self._splits)
+                stepper.extend(1, self._splits)
                 stepper.state[CONTEXT] = min(length + ROWS, len(self.ids) - 1)
                 if stepper.block:
                     stepper.catch_up()
@@ -102,7 +104,7 @@ class _Proof:
         """Float32 [16, V] after each of the prompt's first 16 tokens."""
         stepper, vocabulary = self.stepper, self.stepper.target.config.vocab_size
         stepper.state[CONTEXT] = 0
-        stepper.extend(1)
+        stepper.extend(1, 1)
         logits = torch.zeros(ROWS, vocabulary, device=stepper.device)
         b, stack = stepper.stack.buffers, stepper.stack
         end = (b.hidden, b.hidden_sums, stepper.target.head, stack.final_norm, stepper.choice)
@@ -127,6 +129,32 @@ class _Proof:
         stepper.draft.copy_(torch.tensor([*draft, *[0] * (ROWS - len(draft))]))
         with using(stepper, rows.watched(stepper.ops)):
             stepper.verify(False, self._splits)
+
+    def prompts(self) -> None:
+        """Two tiles of a prompt's rows leave the bits that each of them leaves by itself, in every layer."""
+        together, alone = self._prompt(2), self._prompt(1)
+        for name, tensor in together.items():
+            if not same_bits(tensor, alone[name]):
+                raise Unsound("a prompt in two tiles", f"{name} are not those of 16 rows at a time")
+
+    def _prompt(self, tiles: int) -> dict[str, Tensor]:
+        """What 32 tokens of a prompt leave, so many tiles at a time: keys, values and taps."""
+        stepper, rows = self.stepper, 2 * ROWS
+        self.pair.forget()
+        stepper.tokens[: len(self.ids)] = torch.tensor(self.ids, dtype=torch.int32)
+        for length in range(0, rows, tiles * ROWS):
+            stepper.state[CONTEXT] = length
+            stepper.extend(tiles, self._splits)
+        left: dict[str, Tensor] = {}
+        for index in range(len(stepper.target.layers)):
+            cache = stepper.cache.layer(index)
+            for name, tensor in (("keys", cache.k), ("values", cache.v), ("scales", cache.k_scale)):
+                if tensor is not None:
+                    left[f"the {name} of layer {index}"] = tensor[:rows].clone()
+        if stepper.block:
+            left["the drafter's taps"] = stepper.block.ring.ring[:rows].clone()
+        self.pair.forget()
+        return left
 
     def texts(self) -> None:
         """64 tokens: the same again, and the same with drafts of every kind, some of them right for long."""

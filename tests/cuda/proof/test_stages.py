@@ -86,7 +86,7 @@ def add(part: str, value: float) -> Spoil:
 def test_a_sound_pair_passes_every_check_and_is_empty_afterwards(pair: CudaPair) -> None:
     heard: list[str] = []
     assert run(pair, heard=heard) == [
-        *("operations", "short prompt", "rows", "texts", "sampled texts", "graphs", "long context"),
+        *("operations", "short prompt", "rows", "prompts", "texts", "sampled texts", "graphs", "long context"),
     ]
     assert pair.ids == []
     assert int(pair.stepper.state.abs().sum()) == 0
@@ -110,7 +110,7 @@ def test_a_sound_pair_passes_every_check_and_is_empty_afterwards(pair: CudaPair)
 
 WRONG = {
     "embed": "x", "qkv": "cache.v", "attention": "out", "residual": "x", "swiglu": "sums_out", "head": "out",
-    "sample": "choice", "gather_taps": "sums", "begin": "draft", "next_tokens": "draft", "propose": "state",
+    "sample": "choice", "gather_taps": "sums", "begin": "draft", "next_tokens": "ids", "propose": "state",
     "caught_up": "state", "lookup": "draft", "accept": "state",
 }  # fmt: skip
 
@@ -181,6 +181,20 @@ def test_rows_that_see_their_neighbours_are_found(pair: CudaPair) -> None:
 
     with fault(pair, {"residual": spoil}), pytest.raises(Unsound, match=r"^residual of layer 0: a row's bits in "):
         run(pair, "rows")
+
+
+@pytest.mark.parametrize(("part", "what"), [("a_out", "the keys of layer 1"), ("tap", "the drafter's taps")])
+def test_two_tiles_that_leave_other_bits_are_found(part: str, what: str, pair: CudaPair) -> None:
+    """By less than any rounding: in the first layer, or where nothing but the drafter reads it."""
+
+    def spoil(arguments: dict[str, Any]) -> None:
+        if part == "a_out" and arguments["x"].ndim == 3:
+            arguments["a_out"][1, 3] *= 1 + 1e-6
+        if part == "tap" and arguments["x"].ndim == 3 and arguments.get("tap"):
+            arguments["tap"].ring[5] *= 1 + 1e-6
+
+    with fault(pair, {"residual": spoil}), pytest.raises(Unsound, match=rf"^a prompt in two tiles: {what} "):
+        run(pair, "prompts")
 
 
 def test_a_model_that_is_another_one_is_found(pair: CudaPair) -> None:
@@ -340,6 +354,6 @@ def test_references_make_nothing_elsewhere_than_on_the_device_of_their_arguments
     pair.rollback(len(IDS))
     pair.stepper.set_sampling(*stages.DRAWING)
     with using(pair.stepper, around(REFERENCES, elsewhere)):
-        pair.stepper.extend(1)
+        pair.stepper.extend(2, 1)
         for way, greedy in (("plain", True), ("lookup", False), ("block", True)):
             pair.stepper.step(way, greedy, 1)  # type: ignore[arg-type]

@@ -31,10 +31,10 @@ def nothing(constants: dict[str, Any]) -> tuple[int, int]:
 
 
 def planes_tile(constants: dict[str, Any]) -> tuple[int, int]:
-    """One block of 4R weights by BN columns; of one head for `qkv`."""
+    """One block of 4R weights by BN columns, for each tile of rows; of one head for `qkv`."""
     columns = constants["BN"] if "BN" in constants else constants["D"]
     weights = columns * 4 * constants["R"]
-    return weights * (4 + constants["HIGH_BITS"]) // 8, 16 * weights
+    return weights * (4 + constants["HIGH_BITS"]) // 8, 16 * constants.get("TILES", 1) * weights
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,15 @@ def planes(n: int, k: int, layout: PlaneLayout, experts: int = 1) -> Planes:
     return empty(layout, n, k, experts, META)
 
 
-def rows(k: int) -> tuple[Tensor, Tensor]:
-    """Activations of 16 rows and their sums."""
-    return halves(16, k), floats(k // 32, 16)
+def rows(k: int, *tiles: int) -> tuple[Tensor, Tensor]:
+    """Activations of 16 rows, or of so many tiles of them, and their sums."""
+    return halves(*tiles, 16, k), floats(*tiles, k // 32, 16)
 
 
-def norm(size: int = H) -> Norm:
+def norm(size: int = H, *tiles: int) -> Norm:
     """The norm of a residual stream."""
-    return Norm(floats(size // 128, 16), floats(size // 128, 16), size, 1e-6)
+    squares, before = (floats(*tiles, size // 128, 16) for _ in range(2))
+    return Norm(squares, before, size, 1e-6)
 
 
 def workspace() -> SplitWorkspace:

@@ -53,6 +53,7 @@ def _kernel_facts(case: Case, kernel: Any) -> dict[str, Any]:
         "releases": "griddepcontrol.launch_dependents" in ptx,
         "before_wait": None if touched is None else [name for name, kind in early if kind.startswith("*")],
         "mma": mma_mnemonics(ptx),
+        "fused": whole["FFMA"] + 2 * whole["FFMA2"],  # products with sums, single ones and pairs
     }
     if not result["mma"]:
         return result

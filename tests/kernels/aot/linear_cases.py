@@ -63,14 +63,15 @@ def _matmul(layout: PlaneLayout) -> None:
     matmul(*rows(H), planes(H, H, layout), halves(16, H), workspace(), norm())
 
 
-def _swiglu() -> None:
-    swiglu(*rows(H), planes(2 * F, H, Q4_K), norm(), *rows(F), workspace())
+def _swiglu(layout: PlaneLayout, *tiles: int) -> None:
+    swiglu(*rows(H, *tiles), planes(2 * F, H, layout), norm(H, *tiles), *rows(F, *tiles), workspace())
 
 
-def _residual() -> None:
+def _residual(*tiles: int) -> None:
     tap = Tap(halves(32, 5 * H), H, ints(8)[1:2])
-    into = (*rows(H), floats(H // 128, 16))
-    residual(*rows(F), planes(H, F, Q6_K), floats(16, H), floats(H), norm(), *into, workspace(), tap=tap)
+    into = (*rows(H, *tiles), floats(*tiles, H // 128, 16))
+    x, before = floats(*tiles, 16, H), norm(H, *tiles)
+    residual(*rows(F, *tiles), planes(H, F, Q6_K), x, floats(H), before, *into, workspace(), tap=tap)
 
 
 def _taken_over() -> None:
@@ -80,13 +81,14 @@ def _taken_over() -> None:
     residual(*rows(F), product, floats(16, H), floats(H), norm(), *into, workspace())
 
 
-def _qkv(dtype: torch.dtype) -> None:
+def _qkv(dtype: torch.dtype, *tiles: int) -> None:
     cache = Cache.empty(1, SLOTS, HKV, D, dtype, META).layer(0)
     tables = Rope(floats(SLOTS, D // 2), floats(SLOTS, D // 2))
     heads = HeadRange(0, HQ + HKV, HQ, HKV)
     weights = planes((HQ + HKV) * D, H, Q4_K)
     state, gains = ints(8), (floats(D), floats(D))
-    qkv(*rows(H), weights, norm(), heads, *gains, tables, state[0:1], halves(16, HQ, D), cache, workspace())
+    a, q = rows(H, *tiles), halves(*tiles, 16, HQ, D)
+    qkv(*a, weights, norm(H, *tiles), heads, *gains, tables, state[0:1], q, cache, workspace())
 
 
 def _head() -> None:
@@ -135,8 +137,14 @@ CASES = (
         Case(f"matmul {name}", partial(_matmul, LAYOUTS[name]), planes_tile, capabilities)
         for name, capabilities in MATMULS.items()
     ),
-    Case("swiglu", _swiglu, planes_tile),
+    *(
+        Case(f"two tiles {name}", partial(_swiglu, LAYOUTS[name], 2), planes_tile, capabilities)
+        for name, capabilities in MATMULS.items()
+    ),
+    Case("swiglu", partial(_swiglu, Q4_K), planes_tile),
     Case("residual", _residual, planes_tile),
+    Case("two tiles residual", partial(_residual, 2), planes_tile),
+    Case("two tiles qkv", partial(_qkv, torch.float16, 2), planes_tile),
     Case("qkv fp16", partial(_qkv, torch.float16), planes_tile),
     Case("qkv int8", partial(_qkv, torch.int8), planes_tile, (120,)),
     Case("qkv fp8", partial(_qkv, torch.float8_e4m3fn), planes_tile, (89, 120)),

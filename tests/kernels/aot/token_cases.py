@@ -38,7 +38,7 @@ def _lookup() -> None:
 def _rounds() -> None:
     state, draft = ints(8), ints(16)
     begin(ints(SLOTS), state, draft, 151669)
-    next_tokens(ints(SLOTS), state, draft)
+    next_tokens(ints(SLOTS), state, ints(2, 16))
     propose(ints(16), state, draft, 1, 15)
     caught_up(state)
 

@@ -146,7 +146,8 @@ def run(made: Stepper, splits: Sequence[int]) -> None:
         made.fill_block(splits[0])
         return
     for chunks in splits:
-        made.extend(chunks)
+        for tiles in (1, 2):
+            made.extend(tiles, chunks)
         for way in WAYS if made.block else WAYS[:2]:
             for greedy in (True, False):
                 made.step(way, greedy, chunks)
