@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
+from localdflash.answers.fill.choices import past_its_end
 from localdflash.answers.fill.filler import Filler
 from localdflash.engine.generate import Generation, Request
 from localdflash.engine.pair import Step
@@ -30,6 +31,7 @@ from localdflash.server.worker import TextDelta
 from localdflash.text.stream import AnswerText, Detokenizer
 
 FIRST, EACH = 0.030, 0.004  # seconds, as a small pair has them on a laptop
+NO_END = "\0"  # what an answer is recorded by that may not end at once, instead of a word
 AT_ONCE = 8  # tokens that are generated at a time
 
 
@@ -119,17 +121,22 @@ class _Worker:
         """See `PairWorker.stream`."""
         text = AnswerText(Detokenizer(self._loaded.tokenizer), request.ends, stops, ending)
         await asyncio.sleep(FIRST)
+        current, word, begins, ids = request, self._word, 0, list(request.ids)
         for number in range(request.max_tokens):
-            record = self._records.of(request, self._word, number + 1)
-            if number == len(record.tokens):
+            record = self._records.of(current, word, number - begins + 1)
+            if number - begins == len(record.tokens):
                 break
+            token, logprob = record.tokens[number - begins], record.logprobs[number - begins]
+            ids.append(token)
             await asyncio.sleep(EACH)
-            token, logprob = record.tokens[number], record.logprobs[number]
             step = Step([token], "none", 0, 0, 0.0, EACH * 1e3)
             request.stats.add(step, EACH * 1e3)
             yield TextDelta(text.push([token], [logprob]), step, [Chosen(token, logprob, ())])
             if text.stopped:
                 break
+            if token in request.ends and self._loaded.vocab_size and text.resumes():
+                current, word, begins = past_its_end(current, ids, self._loaded.vocab_size), NO_END, number + 1
+                ids.pop()
         request.finish = "length" if request.stats.tokens == request.max_tokens else "stop"
         if rest := text.finish():
             yield TextDelta(rest, None)
