@@ -14,7 +14,6 @@ No code of other files is looked up, and an answer takes as long as `bench/suppo
 """
 
 import argparse
-import asyncio
 import json
 import tempfile
 from collections.abc import Sequence
@@ -32,7 +31,6 @@ from localdflash.bench.replay import Manner, type_all
 from localdflash.bench.typing import keystrokes, total
 from localdflash.bench.typist import TypedKeys
 from localdflash.loading.load import LoadedPair
-from localdflash.machine.hardware import commit
 
 
 def main() -> None:

@@ -3,17 +3,13 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bench.keys_saved import typed
 from bench.support import virtual_time
-from bench.support.recorded_engine import AT_ONCE, Records
-from localdflash.bench.passages import TypingJob, from_line
+from localdflash.bench.passages import from_line
 from localdflash.bench.replay import Manner
-from localdflash.engine.generate import Request
 from localdflash.lsp.completer import Asker, Source
 from localdflash.lsp.events import Event
 

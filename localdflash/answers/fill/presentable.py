@@ -1,9 +1,9 @@
 """Lets through of an answer what can stand at the cursor by itself, however the answer goes on or breaks off.
 
 Lines come as soon as they are whole and sound. At the end the longest sound beginning is kept: all of it, else without
-what stands after the cursor already, else up to an earlier line, word or sign. Where nothing of it is sound, a text that the
-model was sure of goes on past its end, to where it is: the header of a block into its body, a docstring to its quotes.
-Where the user asked, a text that is not sound anywhere is better than none, and comes whole.
+what stands after the cursor already, else up to an earlier line, word or sign. Where nothing of it is sound, a text
+whose first line the model was sure of goes on past its end to where it is: a header into its body, a docstring to its
+quotes. Where the user asked, a text that is not sound anywhere is better than none, and comes whole.
 """
 
 import math
@@ -16,7 +16,7 @@ from localdflash.answers.fill.names import Names
 from localdflash.answers.fill.repeats import stutter
 from localdflash.answers.fill.stopping import Stopping
 
-SURE, FIRST = 0.5, 2  # geometric mean of the first tokens' probabilities that lets a text go on past its end
+SURE = 0.1  # product of the probabilities of a first line's tokens, above which a text may go on past its end
 PASSED = 2  # ends that it may go on past
 _PASSABLE = frozenset({"line", "statement", "unsure"})
 TRIED = 24  # ends of one answer: each costs a parse
@@ -46,7 +46,7 @@ class Presentable:
         self._lead = lead
         self._doubt = ""
         self._pieces = list[str]()  # as they came
-        self._first = list[float]()  # logarithms of the first tokens' probabilities
+        self._logprob = 0.0  # of the first line
         self._passed = 0  # ends that did not count
 
     @classmethod
@@ -83,8 +83,7 @@ class Presentable:
             self._doubt = "unsure"
             return ""
         self._pieces.append(text)
-        if logprob is not None and text.strip():
-            self._first = [*self._first, logprob][:FIRST]
+        self._weigh(logprob)
         self._text += self._stopping.push(text, logprob)
         if self._stopping.reason in _PASSABLE and self._is_to_go_on():
             self._pass()
@@ -103,7 +102,7 @@ class Presentable:
 
     def finish(self) -> str:
         """See `Ending`."""
-        if self._doubt or (self._names and not self._names.plausible_at_the_end()):
+        if self._doubt or (self._passed and self._sent) or (self._names and not self._names.plausible_at_the_end()):
             return ""
         self._text += self._stopping.finish()
         whole = self._text.rstrip()
@@ -113,12 +112,15 @@ class Presentable:
 
     def _is_to_go_on(self) -> bool:
         """Whether a text that would end here goes on."""
-        if self._asked or self._sent or self._passed == PASSED:
-            return False
-        if not self._first or sum(self._first) / len(self._first) < math.log(SURE):
+        if self._asked or self._sent or self._passed == PASSED or self._logprob < math.log(SURE):
             return False
         whole = (self._text + copy(self._stopping).finish()).rstrip()
         return bool(whole) and self._sound_end(whole) is None
+
+    def _weigh(self, logprob: float | None) -> None:
+        """Count how sure the model was of the newest piece, if that is of the first line."""
+        if "\n" not in "".join(self._pieces[:-1]).lstrip():
+            self._logprob += -math.inf if logprob is None else logprob
 
     def _pass(self) -> None:
         """Go on past this end: what came is read again up to a later one."""
