@@ -25,7 +25,9 @@ def _unhealed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answered(*answers: tuple[str, Sequence[str]], **change: Any) -> tuple[dict[str, Any], int]:
-    """The answer of a pair that says what belongs to the end of its prompt, and how many prompts it read."""
+    """The answer of a pair that says what belongs to the end of its prompt, which is without its last token here, and
+    how many prompts it read.
+    """
     asked = list[str]()
 
     def answer(prompt: str) -> Sequence[str]:
@@ -39,8 +41,8 @@ def answered(*answers: tuple[str, Sequence[str]], **change: Any) -> tuple[dict[s
 
 
 END = "<|im_end|>"
-HEADER = ("    if pa", ["th is None:", END])
-BODY_OF_IT = ("if path is None:", ["\n        return 0", END])
+HEADER = ("<|fim_middle|>if", ["th is None:", END])
+BODY_OF_IT = ("if path is None", ["\n        return 0", END])
 
 
 def test_a_header_comes_with_its_body() -> None:
@@ -56,5 +58,5 @@ def test_who_asks_gets_the_model_s_own_end() -> None:
 
 
 def test_what_may_stand_ends_where_the_model_ends_it() -> None:
-    choice, prompts = answered(("    if pa", ["th: return 1", END]))
+    choice, prompts = answered(("<|fim_middle|>if", ["th: return 1", END]))
     assert (choice["text"], prompts) == ("th: return 1", 1)

@@ -130,9 +130,9 @@ GOES_ON = {
         *("def f(a):\n    ", "\n\n\nx = 1\n"),
         *([("if", 0.9), (" a:", 0.9), END, ("\n        b = 1\n", 0.9), ("        c = 2", 0.9)], "if a:\n        b = 1"),
     ),
-    "not one that began unsure": (
+    "not from a line that the model is not sure of": (
         *("def f(a):\n    ", "\n\n\nx = 1\n"),
-        *([("if", 0.4), (" a:", 0.5), END, ("\n        return a", 0.9), END], ""),
+        *([("if", 0.4), (" a:", 0.2), END, ("\n        return a", 0.9), END], ""),
     ),
     "not for ever": ("x = ", "\n", [("f", 0.9), ("(", 0.9), END, ("(", 0.9), END, ("(", 0.9), END, ("))))", 0.9)], "f"),
 }
