@@ -1,14 +1,11 @@
 """What completions save somebody who types, in virtual time: the answers of a pair are written down once, and the same
 keys can be typed again after every change of a rule, in seconds.
 
-`PYTHONPATH=. python -P bench/keys_saved.py FOLDER --records FILE --name NAME [--turn N] [--seed N] [--keys N] [--json FILE]`
+`PYTHONPATH=. python -P bench/keys_saved.py FOLDER --records FILE --name NAME [--turn N] [--seed N] [--keys N] [--json F]`
 
 FOLDER is that of `train adapter`: parts of files of its held-out packages are typed, see `held_out_files.py`. Editor,
-typist and language server are those of `bench --typing`, and so are the words of the result. Beside them:
-
-* `halves`: what is saved in every other file, and in the rest;
-* `typed_over`: suggestions of which nothing was accepted; `wrong`: of those, how many did not even begin with the
-  word that was typed.
+typist and language server are those of `bench --typing`, and so are the words of the result. `halves` is what is saved
+in every other file and in the rest; `rejected` are suggestions that the typist typed something else over.
 
 No code of other files is looked up, and an answer takes as long as `bench/support/recorded_engine.py` says.
 """
@@ -31,6 +28,7 @@ from localdflash.bench.replay import Manner, type_all
 from localdflash.bench.typing import keystrokes, total
 from localdflash.bench.typist import TypedKeys
 from localdflash.loading.load import LoadedPair
+from localdflash.machine.hardware import commit
 
 
 def main() -> None:
@@ -49,7 +47,13 @@ def main() -> None:
     jobs = [from_file(name, text, given.keys, given.seed) for name, text in chosen(given.folder, given.turn)]
     with LoadedPair(Options(given.pair, backend="cpu", draft=False)) as loaded:
         result = typed(jobs, manner, RecordedEngine(loaded, given.records))
-    print(json.dumps({given.name: result}, indent=1))
+    ways = f"--name {given.name} --pair {given.pair} --turn {given.turn} --seed {given.seed} --keys {given.keys}"
+    command = f"PYTHONPATH=. python -P bench/keys_saved.py FOLDER --records FILE {ways}"
+    found = {given.name: {"command": command, "commit": commit(), **result}}
+    print(json.dumps(found, indent=1))
+    if given.json:
+        known = json.loads(given.json.read_text(encoding="utf-8")) if given.json.exists() else {}
+        given.json.write_text(json.dumps(known | found, indent=1) + "\n", encoding="utf-8")
 
 
 def typed(jobs: Sequence[TypingJob], manner: Manner, engine: RecordedEngine) -> dict[str, Any]:

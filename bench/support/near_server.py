@@ -45,6 +45,7 @@ class _Server(SuggestionServer):
         return self._asker, TypingPace()
 
     def initialized_with(self, params: types.InitializeParams) -> None:
+        """See `SuggestionServer`."""
         super().initialized_with(params)
         self._context = _Alone([], self.protocol.documents, lambda _: None)
 

@@ -50,6 +50,7 @@ async def complete(http: HttpRequest) -> Response:
 
 
 def fill(filler: Filler, body: CompleteRequest) -> Filling:
+    """The completions that a body asks for."""
     hole = Hole(
         " ".join(body.path.split()),
         language_of(body.path, body.language),
