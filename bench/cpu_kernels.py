@@ -233,10 +233,8 @@ def peak(crew: Crew, kernels: Any) -> float:
     return crew.threads * count * MACS_OF_GROUP / min(crew.seconds(work) for _ in range(ROUNDS)) / 1e9
 
 
-def measure_product(
-    crew: Crew, kernels: Any, shape: StackedShape, kind: Kind, limits: tuple[float, float]
-) -> dict[str, Any]:
-    """Measure a matrix of one type at all widths. `limits`: integer peak and memory bandwidth."""
+def measure_product(crew: Crew, kernels: Any, shape: StackedShape, kind: Kind) -> dict[str, Any]:
+    """Measure a matrix of one type at all widths."""
     product = Product(kernels, shape, kind)
     seconds = fastest(crew, {rows: product.work(rows, crew.threads) for rows in WIDTHS}, ROUNDS)
     table = {}
@@ -245,16 +243,14 @@ def measure_product(
         table[rows] = {
             "us": round(taken / product.copies * 1e6, 2),
             "gmac_s": round(rate, 1),
-            "of_peak": round(rate / limits[0], 3),
             "gb_s": round(read, 2),
-            "of_bandwidth": round(read / limits[1], 3),
             "over_one_row": round(taken / seconds[1], 3),
         }
     named = {"model": shape.model, "matrix": shape.name, "n": shape.n, "k": shape.k, "kind": kind.name}
     return {**named, "copies": product.copies, "mb": round(product.bytes / 1e6, 1), "rows": table}
 
 
-def measure_attention(crew: Crew, kernels: Any, model: str, context: int, kv: str, memory: float) -> dict[str, Any]:
+def measure_attention(crew: Crew, kernels: Any, model: str, context: int, kv: str) -> dict[str, Any]:
     """Measure the attention of a model's layer at all widths, without the time of the calls."""
     attention = TimedAttention(kernels, MODELS[model], context, kv)
     seconds = fastest(crew, {tokens: attention.work(tokens, crew.threads) for tokens in (0, *WIDTHS)}, ROUNDS)
@@ -268,31 +264,39 @@ def measure_attention(crew: Crew, kernels: Any, model: str, context: int, kv: st
             "us": round(taken * 1e6, 2),
             "gmac_s": round(macs / taken / 1e9, 1),
             "gb_s": round(read, 2),
-            "of_bandwidth": round(read / memory, 3),
             "over_one_row": round((together - calls) / (seconds[1] - calls), 3),
         }
     return {"model": model, "context": context, "kv": kv, "layers": attention.layers, "rows": table}
 
 
-def measure(
-    crew: Crew, instruction_set: str, models: Sequence[str], memory: float, say: Callable[[str], None]
-) -> dict[str, Any]:
+def measure(crew: Crew, instruction_set: str, models: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:
     """Measure all kernels of an instruction set."""
     kernels = library.load().kernels(instruction_set)
     models = ["embedded"] if instruction_set == "portable" else models
     top = peak(crew, kernels)
-    say(f"{instruction_set}: {top:.1f} GMAC/s, {memory:.1f} GB/s")
+    say(f"{instruction_set}: {top:.1f} GMAC/s")
     products, attention = [], []
     for shape in (shape for model in models for shape in shapes(model, MODELS[model])):
         for kind in Kind:
-            products.append(measure_product(crew, kernels, shape, kind, (top, memory)))
+            products.append(measure_product(crew, kernels, shape, kind))
             say(line(f"{shape.model} {shape.name} {kind.name}", products[-1]["rows"]))
     for model in models:
         for context, kv in itertools.product(CONTEXTS, KV_FORMATS):
             if context <= MODELS[model].context_length:
-                attention.append(measure_attention(crew, kernels, model, context, kv, memory))
+                attention.append(measure_attention(crew, kernels, model, context, kv))
                 say(line(f"{model} attention {context} {kv}", attention[-1]["rows"]))
+    top = max(top, peak(crew, kernels))
     return {"peak_gmac_s": round(top, 1), "products": products, "attention": attention}
+
+
+def add_shares(measured: dict[str, Any], memory: float) -> None:
+    """Put beside every rate its share of the integer peak and of the memory's bandwidth."""
+    for product in measured["products"]:
+        for cell in product["rows"].values():
+            cell["of_peak"] = round(cell["gmac_s"] / measured["peak_gmac_s"], 3)
+    for entry in measured["products"] + measured["attention"]:
+        for cell in entry["rows"].values():
+            cell["of_bandwidth"] = round(cell["gb_s"] / memory, 3)
 
 
 def line(name: str, table: dict[int, dict[str, float]]) -> str:
@@ -306,8 +310,12 @@ def run(
 ) -> dict[str, Any]:
     """Measure everything; return the result object."""
     with Crew(threads) as crew:
-        memory = bandwidth(threads)
-        measured = {name: measure(crew, name, models, memory, say) for name in instruction_sets}
+        memory, measured = bandwidth(threads), dict[str, Any]()
+        for name in instruction_sets:
+            measured[name] = measure(crew, name, models, say)
+            memory = max(memory, bandwidth(threads))  # other programs may have taken some of it
+        for found in measured.values():
+            add_shares(found, memory)
     return {
         "device": device(),
         "threads": threads,
