@@ -1,7 +1,7 @@
 """What completions save somebody who types, in virtual time: the answers of a pair are written down once, and the same
 keys can be typed again after every change of a rule, in seconds.
 
-`PYTHONPATH=. python -P bench/keys_saved.py FOLDER --records FILE --name NAME [--turn N] [--seed N] [--keys N] [--json F]`
+`PYTHONPATH=. python -P bench/keys_saved.py FOLDER --records FILE --name NAME [--turn N] [--seed N] [--keys N]`
 
 FOLDER is that of `train adapter`: parts of files of its held-out packages are typed, see `held_out_files.py`. Editor,
 typist and language server are those of `bench --typing`, and so are the words of the result. `halves` is what is saved
