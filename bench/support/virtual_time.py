@@ -5,8 +5,9 @@ For what neither waits for a thread nor for another process: nothing else moves 
 
 import asyncio
 import selectors
+import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -31,13 +32,17 @@ class _Clock(selectors.DefaultSelector):
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result; `time.perf_counter` and `time.monotonic` are the loop's own time meanwhile."""
-    clock = _Clock()
+    """The coroutine's result; `time.perf_counter` and `time.monotonic` are the loop's own time in this thread."""
+    clock, thread = _Clock(), threading.get_ident()
+
+    def here(real: Callable[[], float]) -> Callable[[], float]:
+        return lambda: clock.now if threading.get_ident() == thread else real()
+
     loop = asyncio.SelectorEventLoop(clock)
     with (
         mock.patch.object(loop, "time", clock.time),
-        mock.patch.object(time, "perf_counter", clock.time),
-        mock.patch.object(time, "monotonic", clock.time),
+        mock.patch.object(time, "perf_counter", here(time.perf_counter)),
+        mock.patch.object(time, "monotonic", here(time.monotonic)),
         asyncio.Runner(loop_factory=lambda: loop) as runner,
     ):
         return runner.run(coroutine)
