@@ -55,7 +55,7 @@ class ChatConfig:
 class CompletionConfig:
     """What completions have of their own."""
 
-    pair: str | None = None  # None: `model.pair`
+    pair: str | None = None  # None: as for the chat
 
 
 @dataclass(frozen=True)

@@ -303,7 +303,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, SpeedActions, ModelActions, 
         self.transcript.model = about.pair if about else self.start.pair
         panel = self.query_one(SpeedPanel)
         if panel.display:
-            panel.update_view(speed)
+            panel.update_view(speed, about.drafters if about else None)
 
     # Commands
 

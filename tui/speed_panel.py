@@ -4,7 +4,7 @@ The panel stands at the right, or below if the screen has the class `-narrow` (a
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from textual.app import ComposeResult
@@ -19,10 +19,17 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 _SLOTS = 16  # rows of slots; a block has no more
 # What each tint of the acceptance view means, and how the text on it looks, so that colours are not needed.
 LEGEND: Mapping[str, str] = {
-    "dflash": "drafted by DFlash",
+    "dflash": "drafted by a model",
     "lookup": "copied from the text",
     "grammar": "forced by a grammar",
     "own": "the model's own",
+}
+# The models that have the first of these tints, by the name of the drafter.
+MODELS: Mapping[str, str] = {
+    "dflash": "drafted by DFlash",
+    "eagle3": "drafted by EAGLE-3",
+    "mtp": "drafted by MTP heads",
+    "draft-model": "a small model's draft",
 }
 _LOOKS = {"dflash": "", "lookup": "italic", "grammar": "bold italic", "own": "bold"}
 
@@ -79,12 +86,12 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(_LEVELS[round(value / most * (len(_LEVELS) - 1))] if most else _LEVELS[0] for value in last)
 
 
-def panel_text(view: SpeedView | None, width: int) -> Content:
-    """The whole panel for a width in cells."""
+def panel_text(view: SpeedView | None, width: int, drafters: Collection[str] | None = None) -> Content:
+    """The whole panel for a width in cells. `drafters`: those of the pair, by name; None if that is not known."""
     sections = [section for section in _sections(view, width) if section] if view else []
     if not sections:
         sections = [[Content("No numbers yet: they come with the first answer.")]]
-    sections.append(_legend())
+    sections.append(_legend(drafters, view.by_drafter if view else ()))
     return Content("\n\n").join(Content("\n").join(section) for section in sections)
 
 
@@ -132,7 +139,7 @@ def _drafters(by_drafter: Mapping[str, int], width: int) -> list[Content]:
     for name, count in sorted(by_drafter.items(), key=lambda one: -one[1]):
         label = f"{printable(name) or 'nobody':<8.8} "
         number = f" {_percent(count / steps):>5} {grouped(count):>{most}}"
-        style = f"${name}" if name in LEGEND else "$text-muted"
+        style = f"${'dflash' if name in MODELS else name}" if name in {*LEGEND, *MODELS} else "$text-muted"
         rows.append(_row(label, count / steps, number, width, style))
     return rows
 
@@ -142,12 +149,19 @@ def _row(label: str, share: float, number: str, width: int, style: str) -> Conte
     return Content.assemble(label, (bar(share, room), style), number)
 
 
-def _legend() -> list[Content]:
+def _legend(drafters: Collection[str] | None, seen: Collection[str]) -> list[Content]:
     rows = [_title("Tints of the acceptance view, F2")]
     for name, meaning in LEGEND.items():
         style = f"{_LOOKS[name]} ${name} on ${name}-tint".strip()
-        rows.append(Content.assemble((f" {name:<7} ", style), f" {meaning}"))
+        told = _models(drafters, seen) if name == "dflash" else {name: meaning}
+        rows += [Content.assemble((f" {label:<7} ", style), f" {said}") for label, said in told.items()]
     return [*rows, Content("Every second step is underlined.")]
+
+
+def _models(drafters: Collection[str] | None, seen: Collection[str]) -> Mapping[str, str]:
+    """Which models draft, and as what they are told: those that the pair has, and those of an answer before."""
+    known = {name: said for name, said in MODELS.items() if name in seen or name in (drafters or ())}
+    return known or ({"model": LEGEND["dflash"]} if drafters is None else {})
 
 
 def _title(text: str) -> Content:
@@ -174,18 +188,18 @@ class SpeedPanel(VerticalScroll):
     .-narrow SpeedPanel:focus { border-top: solid $border; }
     """
 
-    def __init__(self, view: SpeedView | None = None) -> None:
+    def __init__(self, view: SpeedView | None = None, drafters: Collection[str] | None = None) -> None:
         super().__init__()
-        self._view = view
+        self._view, self._drafters = view, drafters
         self._text = Static(markup=False)
 
     def compose(self) -> ComposeResult:
         """A single text, as high as it must be."""
         yield self._text
 
-    def update_view(self, view: SpeedView) -> None:
-        """Show these numbers."""
-        self._view = view
+    def update_view(self, view: SpeedView, drafters: Collection[str] | None = None) -> None:
+        """Show these numbers, of a pair with these drafters."""
+        self._view, self._drafters = view, drafters
         self._draw()
 
     def on_resize(self) -> None:
@@ -194,4 +208,4 @@ class SpeedPanel(VerticalScroll):
 
     def _draw(self) -> None:
         if width := self.scrollable_content_region.width:
-            self._text.update(panel_text(self._view, width))
+            self._text.update(panel_text(self._view, width, self._drafters))

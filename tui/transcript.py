@@ -84,6 +84,7 @@ class Transcript(Scroller, can_focus=True):
         self._pace = DisplayPace(whole=motion_unwanted(os.environ))
         self._frames: Timer | None = None
         self._found: tuple[int, tuple[int, int]] | None = None  # the entry, and its characters
+        self._note_expected = False
 
     # What is shown
 
@@ -99,6 +100,7 @@ class Transcript(Scroller, can_focus=True):
     def add(self, message: Message) -> None:
         """Append a message and bring it into view."""
         self._flush()
+        self._note_expected = False
         self._column.add(message)
         self._to_end()
 
@@ -111,6 +113,10 @@ class Transcript(Scroller, can_focus=True):
         with self._staying():
             self._column.replace_last(message)
 
+    def expect_note(self) -> None:
+        """Bring the next line of the program's own into view: it answers the user, who may have scrolled up."""
+        self._note_expected = True
+
     def note(self, text: str, kind: str = "note") -> None:
         """Add a line of the program's own under the last message; `kind` may be "error"."""
         with self._staying():
@@ -118,6 +124,9 @@ class Transcript(Scroller, can_focus=True):
                 self._column.add(None)
             self._column.entries[-1].notes.append((text, kind))
             self._lay_out_last()
+        if self._note_expected:
+            self._note_expected = False
+            self._to_end()
 
     def feed(self, text: str, step: StepRecord | None = None) -> None:
         """Append to the answer under way, the last message; start one if there is none."""
@@ -250,6 +259,7 @@ class Transcript(Scroller, can_focus=True):
             for index in range(len(self._column.entries))
             for found in pattern.finditer(self._column.copied(index, 0, None))
         ]
+        self._note_expected = False
         if not places:
             return None
         above = [place for place in places if self._found is None or place < self._found]

@@ -33,7 +33,7 @@ class Options:
     drafter: str = ""  # another one than the pair's: a path, or an hf: name
     kv: str = "f16"  # keys and values of our own engines: f16 or int8, on CUDA also fp8
     proposals: Proposals = "deterministic"  # or sampled, where answers are: see engine/drawing.py
-    roomy: bool = field(default=False, compare=False)  # OutOfMemory where it would be cramped on a processor
+    roomy: bool = field(default=False, compare=False)  # OutOfMemory where it would be cramped
     progress: Progress | None = None
     compiling: Compiling | None = None
     costs: Costs | None = None  # what a verify and a draft cost on a processor; None: they are measured at load

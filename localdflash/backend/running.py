@@ -16,14 +16,14 @@ class Running:
     """A pair on its backend. `close` frees it, once.
 
     `identity` is what decides the bytes of a saved sequence beside the files and the options. `vocab_size` is the
-    width of the logits that the host sees, None if they stay on the device. `measured` gives the bytes of each part
-    as they are now, by the names of `predicted`, which is empty if nothing could be planned.
+    width of the logits. `measured` gives the bytes of each part as they are now, by the names of `predicted`, which
+    is empty if nothing could be planned.
     """
 
     pair: Pair
     context: int  # tokens
     device: str  # "cpu" or "cuda"
-    vocab_size: int | None
+    vocab_size: int
     identity: tuple[object, ...]
     measured: Callable[[], Parts]
     close: Callable[[], None]

@@ -65,6 +65,7 @@ class About:
     notice: str = ""
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by part
     rows: str = ""  # what llama.cpp's are, and what that costs
+    drafters: Sequence[str] | None = None  # by name; None: not known
     sampling: Mapping[str, float] = field(default_factory=dict)  # fields of SamplingParams that its makers recommend
 
 
@@ -371,6 +372,7 @@ def _about(told: Mapping[str, Any]) -> About:
             str(told.get("notice") or ""),
             {str(part): int(size) for part, size in (told.get("memory") or {}).items()},
             str(told.get("rows") or ""),
+            [str(name) for name in told["drafters"]] if "drafters" in told else None,
             {
                 str(name): value
                 for name, value in (told.get("sampling") or {}).items()

@@ -212,6 +212,8 @@ class Files:
         if is_secret(PurePath(lexical)) or is_secret(PurePath(real)):
             raise UsageError(f"{shown}: its name is on the list of files that hold secrets: it is never read")
         top = self.root.rstrip("/") + "/"
+        if real == self.root:
+            raise UsageError(f"{shown}: is a folder: name a file in it")
         if not real.startswith(top):
             raise UsageError(f"{shown}: lies outside of this folder, where nothing is read")
         rules, below = IgnoreRules(Path(self.root)), real.removeprefix(top)

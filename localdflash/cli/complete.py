@@ -126,7 +126,7 @@ def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interr
     with opened(Options(**options, draft=not no_draft)) as loaded, interrupt:
         hole = Hole(place.name, language_of(place.name), place.prefix, "", place.suffix)
         others = [FillContext(**part) for part in place.context]
-        filler = Filler(loaded, patience=None)
+        filler = Filler(loaded)
         filling = filler.fill(hole, others, mode=place.mode, max_tokens=place.max_tokens, params=place.params)
         filling.first.request.cancelled = interrupt
         answer = Answer(loaded, filling.first)

@@ -34,6 +34,7 @@ def _probes() -> tuple[Probe, ...]:
         Probe("python", installation.python, REINSTALL),
         Probe("torch", installation.torch, f"run `{installation.CPU_TORCH}`", required=False),
         Probe("cuda", installation.cuda, "update the NVIDIA driver, or use --backend llama.cpp", required=False),
+        Probe("GPUs", installation.cuda_gpus, "update the NVIDIA driver", required=False),
         Probe("gpu check", gpu_check.found, "see `localdflash doctor --check-gpu`", required=False),
         Probe("cpu engine", installation.cpu_engine, "use --backend llama.cpp", required=False),
         Probe("llama-cpp-python", installation.llama, "run `pip install --force-reinstall llama-cpp-python`"),

@@ -15,12 +15,15 @@ from localdflash.text.thoughts import split
 from localdflash.tui.captions import model_name
 
 Form = Literal["text", "json", "jsonl"]
+LARGEST = 16 * 2**20  # bytes of stdin, as many as the engine takes in a request
 _COUNTED = ("tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot", "steps_by_drafter")
 
 
 def piped() -> str:
-    """The text on stdin; UsageError if it is not UTF-8."""
-    data = sys.stdin.buffer.read() if sys.stdin else b""  # None: started without one
+    """The text on stdin; UsageError if it is not UTF-8, or more than any context holds."""
+    data = sys.stdin.buffer.read(LARGEST + 1) if sys.stdin else b""  # None: started without one
+    if len(data) > LARGEST:
+        raise UsageError(f"stdin has more than {LARGEST // 2**20} MiB, which no context holds: pipe a part of it")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -176,7 +176,7 @@ def wanted(ctx: click.Context, options: dict[str, Any], role: PairRole | None = 
 
     `role`: what the pair is for; the pair of another role stays as it is.
     """
-    options = {**options, "pair": _absolute(options["pair"]), "drafter": _absolute(options["drafter"])}
+    options = {**options, "pair": _absolute_pair(options["pair"]), "drafter": _absolute_path(options["drafter"])}
     return Wanted(options, given(ctx, options), load_config().server.idle_minutes, role)
 
 
@@ -185,8 +185,12 @@ def given(ctx: click.Context, options: dict[str, Any]) -> set[str]:
     return {name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
-def _absolute(pair: str) -> str:
-    """The name of a pair or a drafter as a process in another folder would need it."""
-    if pair.startswith("hf:") or not (pair.endswith((".gguf", ".safetensors")) or "/" in pair or os.sep in pair):
-        return pair
-    return str(Path(pair).expanduser().absolute())
+def _absolute_pair(pair: str) -> str:
+    """The name of a pair as a process in another folder would need it; without a suffix or a folder it is an id."""
+    is_path = pair.endswith((".gguf", ".safetensors")) or "/" in pair or os.sep in pair
+    return _absolute_path(pair) if is_path else pair
+
+
+def _absolute_path(path: str) -> str:
+    """The name of a drafter, which may be a folder beside the user."""
+    return path if not path or path.startswith("hf:") else str(Path(path).expanduser().absolute())

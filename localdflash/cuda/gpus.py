@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 OLDEST = (8, 0)  # compute capability: int8 and fp16 tensor cores with asynchronous copies, RTX 30 and newer
 OLDEST_NAME = "RTX 30, A100"
+_NEEDED = f"{'.'.join(map(str, OLDEST))} is needed ({OLDEST_NAME} or newer)"
 ANY = ("auto", "gpu")
 LEAST_UUID = 8  # characters of a UUID that are taken for it
 
@@ -55,12 +56,25 @@ class Gpu:
 
         return torch.cuda.get_device_capability(self.device)
 
+    @property
+    def chip(self) -> str:
+        """Its compute capability, as NVIDIA writes it."""
+        return ".".join(map(str, self.capability))
+
     def is_called(self, name: str) -> bool:
         """Whether a name means this one: its number, its name or a part of that, or the beginning of its UUID."""
         uuid, asked = self.uuid.lower(), name.lower()
         by_uuid = len(asked) >= LEAST_UUID and (uuid.startswith(asked) or uuid.startswith(f"gpu-{asked}"))
         by_name = (len(asked) > 2 or not asked.isdecimal()) and asked in self.name.lower()  # "4090" is no number
         return name == str(self.number) or by_uuid or by_name
+
+    def described(self) -> str:
+        """All that there is to say of it: number, name, memory, UUID, compute capability."""
+        import torch
+
+        free, size = torch.cuda.mem_get_info(self.device)
+        memory, chip = f"{free / 1e9:.1f} GB free of {size / 1e9:.1f}", f"compute capability {self.chip}"
+        return f"{self.number}: {', '.join(filter(None, [self.name, memory, self.uuid, chip]))}"
 
     def __str__(self) -> str:
         return f"{self.number} ({', '.join(filter(None, [self.name, self.uuid]))})"
@@ -91,9 +105,24 @@ def able(name: str) -> Sequence[Gpu]:
         raise NoDevice(f"--device {name}: the CUDA engine has no such GPU, {there}")
     if new := [gpu for gpu in meant if gpu.capability >= OLDEST]:
         return new
-    has = ".".join(map(str, meant[0].capability))
-    wanted = ".".join(map(str, OLDEST))
-    raise NoDevice(f"{meant[0].name} has compute capability {has}: {wanted} is needed ({OLDEST_NAME} or newer)")
+    others = f"; there are {', '.join(map(str, found))}" if len(found) > 1 else ""
+    old = f"{meant[0].name} has compute capability {meant[0].chip}: {_NEEDED}"
+    raise NoDevice(f"{old}{others}")
+
+
+def roles(name: str) -> Sequence[tuple[Gpu, str]]:
+    """Each GPU with when `able(name)` has it taken, or why it has not: a few words for `doctor`."""
+    told, before = [], list[int]()
+    for gpu in all_gpus():
+        if name not in ANY and not gpu.is_called(name):
+            told.append((gpu, f"not taken, since device is {name}"))
+        elif gpu.capability < OLDEST:
+            told.append((gpu, f"not taken: {_NEEDED}"))
+        else:
+            room = f"taken where there is no room on {' and '.join(map(str, before))} for a pair with its drafter"
+            told.append((gpu, room if before else "taken first"))
+            before.append(gpu.number)
+    return told
 
 
 def place(

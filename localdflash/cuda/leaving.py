@@ -1,4 +1,5 @@
 """Sequences on their way off the device: through pinned memory into ordinary one, on a thread and stream of their own.
+And back through pinned memory, at once.
 
 Whoever puts one aside goes on at once. Slots leave in blocks, the first ones first, and who writes over a slot waits
 for no more than that slot: a short completion after a long chat waits for a block, not for the chat. Blocks are small,
@@ -6,6 +7,7 @@ so that waiting for the whole device does not take long either.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -16,6 +18,11 @@ from torch import Tensor
 from localdflash.cuda.device import on
 
 STAGE = 16 << 20  # bytes of pinned memory, which all of it passes through
+
+
+def new_stage(on_gpu: bool) -> Tensor:
+    """Memory to pass through, uint8; pinned, if there is a GPU to pin it for."""
+    return torch.empty(STAGE, dtype=torch.uint8, pin_memory=on_gpu)
 
 
 class Leaving:
@@ -88,6 +95,40 @@ class Leaving:
             self._changed.wait_for(condition)
 
 
+def bring_back(
+    groups: Sequence[Sequence[Tensor]], saved: Sequence[bytes | bytearray], slots: int, stage: Tensor
+) -> None:
+    """What `Leaving` saved of groups of contiguous tensors becomes their first `slots` rows again.
+
+    Through the halves of `stage`, uint8, in turn: one is filled while the other is on its way. Whoever writes over
+    `stage` or `saved` afterwards must wait for the stream.
+    """
+    if not slots:
+        return
+    halves, gone = stage.chunk(2), deque[torch.cuda.Event](maxlen=2)
+    for number, (part, to) in enumerate(_pieces(groups, saved, slots, len(halves[0]))):
+        half = halves[number % 2][: len(part)]
+        if len(gone) == 2:
+            gone[0].synchronize()
+        half.copy_(part)
+        to.copy_(half, non_blocking=True)
+        if stage.is_pinned():
+            gone.append(torch.cuda.Event())
+            gone[-1].record()
+
+
+def _pieces(
+    groups: Sequence[Sequence[Tensor]], saved: Sequence[bytes | bytearray], slots: int, most: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """From where to where, uint8 of at most so many bytes each, in the order of `saved`."""
+    for group, held in zip(groups, saved, strict=True):
+        left = torch.frombuffer(held if isinstance(held, bytearray) else bytearray(held), dtype=torch.uint8)
+        for tensor in group:
+            to = tensor[:slots].view(torch.uint8).view(-1)
+            part, left = left.split([len(to), len(left) - len(to)])
+            yield from zip(part.split(most), to.split(most), strict=True)
+
+
 class Outbox:
     """The thread that moves sequences off a device, one after the other."""
 
@@ -112,7 +153,7 @@ class Outbox:
             on_gpu = self._device.type == "cuda"
             with on(self._device), torch.cuda.stream(torch.cuda.Stream()) if on_gpu else nullcontext():
                 if self._stage is None:
-                    self._stage = torch.empty(STAGE, dtype=torch.uint8, pin_memory=on_gpu)
+                    self._stage = new_stage(on_gpu)
                 leaving.move(self._stage)
         except BaseException as error:  # of another thread: whoever waits must hear of it
             leaving.end(error)

@@ -3,6 +3,10 @@
 While the host looks at what a step committed, the next one is already on its way, so that the GPU never waits for
 Python. What runs too far (an end token, the limit, a cancellation) is forgotten: the host's `ids` are the truth, and
 the device is set back to them before anything else is started.
+
+A request that needs the logits on the host (a grammar, log probabilities, bias, penalties of presence and frequency)
+goes step by step: the device drafts and verifies as it does for requests that sample, and what it chose is put right
+from its logits by the acceptance of every other backend, before the next step.
 """
 
 import secrets
@@ -10,20 +14,24 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from localdflash.cuda.leaving import Leaving
 from localdflash.cuda.runner import Arrival, Runner, device_errors
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.stepper import DOCUMENTS, DRAFTING, SLACK, TAP_SLOTS, Stepper, Way
 from localdflash.cuda.ways import Ways
+from localdflash.engine.accept import accept
 from localdflash.engine.common_prefix import common_prefix
+from localdflash.engine.draft import Draft
 from localdflash.engine.lookup import BREAK
-from localdflash.engine.pair import Cancelled, SavedSequence, Step, never
-from localdflash.engine.sampling import Sampler
-from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
+from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, never
+from localdflash.engine.sampling import NOT_NUMBERS, Sampler
+from localdflash.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.state import CONTEXT, DRAFTER, STEP
 
@@ -31,6 +39,7 @@ MOST = 2**31 - 1
 DRAFTERS = ("none", "lookup", "dflash")  # by their number in a record
 PATIENCE = 8 * ROWS  # prompt tokens that may be on their way
 AHEAD = 2  # steps on their way at most, the one waited for among them
+UNTOUCHED = (0.0, 1.0, 0.0, 1.0), (0, 0, 0, 0)  # parameters of sampling that leave the logits as the head made them
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +139,19 @@ class CudaPair:
         if not self._flying:
             self._arrived = time.perf_counter()
         self._ahead = True  # until this step has landed
-        while len(self._flying) < AHEAD and self._launch():
+        ahead = 1 if sampler.reads_logits else AHEAD
+        while len(self._flying) < ahead and self._launch():
             pass
-        return self._land(self._flying.popleft(), room)
+        return self._land(self._flying.popleft(), sampler, room)
 
     def _use(self, sampler: Sampler) -> None:
         """Put a request's sampling parameters on the device; a request without a seed gets one of its own."""
-        if sampler.reads_logits:
-            raise UsageError(
-                "grammars, log probabilities, logit_bias and the penalties of presence and frequency need the target's"
-                " logits, which the CUDA engine keeps on the GPU: leave them out, or use --backend llama.cpp"
-            )
         p, self._sampler = sampler.params, sampler
-        self._greedy = p.temperature == 0.0 and not sampler.window
+        self._greedy = p.temperature == 0.0 and not sampler.window and not sampler.reads_logits
         if self._greedy:
+            return
+        if sampler.reads_logits:
+            self.stepper.set_sampling(*UNTOUCHED)
             return
         seed = secrets.randbits(62) if p.seed is None else p.seed
         low, high = (np.array(part, np.uint32).astype(np.int32).item() for part in (seed & 0xFFFFFFFF, seed >> 32))
@@ -175,24 +183,41 @@ class CudaPair:
             return False
         return self._computed - self._seen <= ROWS
 
-    def _land(self, flying: _Flying, room: int) -> Step:
+    def _land(self, flying: _Flying, sampler: Sampler, room: int) -> Step:
         """Take in what a step committed, cut at the first end token and at `room`."""
         _, drafted, drafted_by, accepted, status, count, *ids = self.runner.record(flying.arrival, flying.number)
         now = time.perf_counter()
         ms, self._arrived = (now - self._arrived) * 1e3, now
         if status:
             self.forget()
-            raise LocaldflashError("the model gave logits that are not numbers: the file may be damaged")
+            raise LocaldflashError(NOT_NUMBERS)
         if flying.way in DRAFTING:
             self._seen = min(self._seen + ROWS, self._computed)
+        if sampler.reads_logits:
+            tokens = self._accept(drafted, sampler, room)
+            accepted, count = len(tokens) - 1, len(tokens)
+        else:
+            tokens = ids[: min(count, room)]
+            tokens = tokens[: next((i + 1 for i, token in enumerate(tokens) if token in self.ends), len(tokens))]
+            self._ahead = len(tokens) < count
         if self.drafting:
             self.ways.learn(flying.way, count, ms)
-        tokens = ids[: min(count, room)]
-        tokens = tokens[: next((i + 1 for i, token in enumerate(tokens) if token in self.ends), len(tokens))]
-        self._ahead = len(tokens) < count
         self.ids += tokens
         self._computed += len(tokens)
         return Step(tokens, DRAFTERS[drafted_by], drafted, min(accepted, len(tokens)), 0.0, ms)
+
+    def _accept(self, drafted: int, sampler: Sampler, room: int) -> list[int]:
+        """What the sampler commits of the step that has just arrived, in place of what the device did."""
+        try:
+            proposed, logits = self.runner.draft_and_logits(drafted)
+            tokens = accept(Draft("", proposed, ()), logits, sampler, self.ids, room, self.ends)
+        except BaseException:
+            self.forget()
+            raise
+        first = len(self.ids)
+        with device_errors():
+            self.stepper.tokens[first : first + len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+        return tokens
 
     def _set_back(self, length: int) -> None:
         """Wait for the steps under way and discard them: the device's context becomes `length` tokens of `ids`."""
@@ -231,18 +256,16 @@ class CudaPair:
             self._catch_up()
         leaving = self.runner.put_aside([list(_layers(cache)) for cache in self._caches], self._computed)
         target, *drafters = leaving.saved
-        return SavedSequence(tuple(self.cached), target, tuple(drafters), arrived=leaving.arrived)
+        return SavedSequence(tuple(self.cached), target, tuple(drafters), arrived=partial(_arrived, leaving))
 
     def load(self, state: SavedSequence) -> None:
         """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""
+        state.arrived()
         self.forget()
         length = len(state.ids)
-        with device_errors():
-            state.arrived()
-        self.runner.make_room(length)
         self.stepper.tokens[:length] = torch.tensor(state.ids, dtype=torch.int32)
-        for cache, saved in zip(self._caches, (state.target, *state.drafters), strict=True):
-            _fill(cache, saved, length)
+        groups = [list(_layers(cache)) for cache in self._caches]
+        self.runner.bring_back(groups, (state.target, *state.drafters), length)
         if self.stepper.block:
             self._seen = length
         self.ids = list(state.ids)
@@ -256,11 +279,12 @@ def _layers(cache: Cache) -> Iterator[Tensor]:
             yield from tensor
 
 
-def _fill(cache: Cache, saved: bytes | bytearray, length: int) -> None:
-    """The first `length` slots of a cache, as `Leaving` saved them."""
-    if not length:
-        return
-    flat, offset = torch.frombuffer(saved if isinstance(saved, bytearray) else bytearray(saved), dtype=torch.uint8), 0
-    for part in (layer[:length] for layer in _layers(cache)):
-        part.copy_(flat[offset : offset + part.nbytes].view(part.dtype).view(part.shape))
-        offset += part.nbytes
+def _arrived(leaving: Leaving) -> None:
+    """Wait until a sequence has left; StateLost if it has not, and DeviceFailed if the GPU is lost with it."""
+    try:
+        with device_errors():
+            leaving.arrived()
+    except DeviceFailed:
+        raise
+    except Exception as error:
+        raise StateLost(str(error).partition("\n")[0] or type(error).__name__) from error

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from localdflash.backend.options import Compiling
 from localdflash.cuda.compiling import compile_all
 from localdflash.cuda.device import on
-from localdflash.cuda.leaving import Leaving, Outbox
+from localdflash.cuda.leaving import Leaving, Outbox, bring_back, new_stage
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.stepper import Stepper, Way
 from localdflash.errors import DeviceFailed
@@ -44,6 +46,8 @@ class Runner:
         self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._graphed else None
         self._records = torch.zeros_like(stepper.records, device="cpu", pin_memory=self._graphed)
+        self._logits: Tensor | None = None  # pinned, from the first request that reads them
+        self._arriving: Tensor | None = None  # pinned, from the first sequence that comes back
         self._outbox = Outbox(stepper.device)
         self._leaving: Leaving | None = None
 
@@ -99,6 +103,19 @@ class Runner:
         fields: list[int] = self._records[number % len(self._records)].tolist()
         return fields
 
+    def draft_and_logits(self, drafted: int) -> tuple[list[int], NDArray[np.float32]]:
+        """The tokens that the newest step drafted, and the target's logits [drafted + 1, V]: valid until the next call.
+
+        It must have arrived, not be greedy, and nothing may have been started since.
+        """
+        there, rows = self.stepper.sampling.logits, drafted + 1
+        with device_errors():
+            if self._logits is None:
+                self._logits = torch.empty(there.shape, pin_memory=self._graphed)
+            here = self._logits[:rows]
+            here.copy_(there[:rows])
+            return self.stepper.draft[1:rows].tolist(), here.numpy()
+
     def extend(self, length: int) -> None:
         """Compute the 16 tokens after a context of `length`."""
         self.make_room(length + ROWS)
@@ -123,6 +140,14 @@ class Runner:
         self.make_room(len(self.stepper.tokens))
         self._leaving = self._outbox.send(groups, slots)
         return self._leaving
+
+    def bring_back(self, groups: Sequence[Sequence[Tensor]], saved: Sequence[bytes | bytearray], slots: int) -> None:
+        """Fill the first `slots` rows of each group's tensors with what `put_aside` saved of them."""
+        self.make_room(slots)
+        with self._on_gpu():
+            if self._arriving is None:
+                self._arriving = new_stage(self._graphed)
+            bring_back(groups, saved, slots, self._arriving)
 
     def make_room(self, slots: int) -> None:
         """Wait until nothing that is leaving the device is in the first `slots` slots of the caches."""

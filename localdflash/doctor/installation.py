@@ -61,6 +61,16 @@ def cuda(name: str) -> Check:
     return Check(name, "ok", detail)
 
 
+def cuda_gpus(name: str) -> Check:
+    """Tell every GPU that CUDA sees, by what `--device` calls it, and when the CUDA engine takes it."""
+    from localdflash.config import load_config
+    from localdflash.cuda.device import driver_present
+    from localdflash.cuda.gpus import roles
+
+    seen = roles(load_config().model.device) if driver_present() else ()
+    return Check(name, "ok", "; ".join(f"{gpu.described()}, {role}" for gpu, role in seen) or "none that CUDA sees")
+
+
 def cpu_engine(name: str) -> Check:
     """Check which instructions our CPU engine runs with, or say what is lost without it."""
     from localdflash.cpu import library

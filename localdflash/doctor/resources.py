@@ -58,9 +58,9 @@ def models(name: str) -> Check:
     folder = models_folder()
     there = next(place for place in (folder, *folder.parents) if place.is_dir())
     free = shutil.disk_usage(there).free
-    files = [path for path in folder.glob("*/*/**/*") if path.suffix in (".gguf", ".safetensors")]
+    files = [path for path in folder.glob("*/**/*") if path.suffix in (".gguf", ".safetensors")]
     changed = [path for path in files if records.read(path) and not records.current(path)]
-    detail = f"{folder}: {len(files)} files, {free / 1e9:.1f} GB of disk free"
+    detail = f"{folder}: {len(files)} {'file' if len(files) == 1 else 'files'}, {free / 1e9:.1f} GB of disk free"
     if changed:
         detail += f"; {changed[0].name} changed since it was verified"
         return Check(name, "warning", detail, "run `localdflash models pull` for it")

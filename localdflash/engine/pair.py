@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.draft import Chances, Draft
 from localdflash.engine.sampling import Sampler
+from localdflash.errors import LocaldflashError
 
 Logits = NDArray[np.float32]
 Taps = NDArray[np.float32]  # [rows, n_taps * H], the target's hidden states that feed a drafter
@@ -47,6 +48,10 @@ class Step:
     verify_ms: float
 
 
+class StateLost(LocaldflashError):
+    """A saved sequence whose bytes did not all arrive: it has to be computed again."""
+
+
 def at_once() -> None:
     """What is there need not be waited for."""
 
@@ -59,7 +64,7 @@ class SavedSequence:
     target: bytes | bytearray
     drafters: tuple[bytes | bytearray, ...]
     whole: bool = False  # whether one can go on from its end alone, as with recurrent layers
-    arrived: Callable[[], None] = field(default=at_once, compare=False)  # waits until the caches' bytes are all there
+    arrived: Callable[[], None] = field(default=at_once, compare=False)  # waits for all bytes; StateLost, each time
 
     def shared(self, ids: Sequence[int]) -> int:
         """How many of these ids it has, in a state that one can go on from."""
@@ -197,4 +202,4 @@ class Pair(Protocol):
         """Return the sequence so far, for `load`."""
 
     def load(self, state: SavedSequence) -> None:
-        """Continue from a saved sequence."""
+        """Continue from a saved sequence; StateLost leaves the pair as it was."""

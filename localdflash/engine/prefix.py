@@ -5,15 +5,19 @@ others, so that two documents, or a chat and an editor, do not evict each other 
 process it may be written to disk, for the next one.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from localdflash.engine.common_prefix import begins_with, common_prefix
-from localdflash.engine.pair import Pair, SavedSequence
+from localdflash.engine.pair import Pair, SavedSequence, StateLost
 
 if TYPE_CHECKING:  # the disk needs packages that a machine for GPU tests may lack
     from localdflash.engine.prefix_disk import DiskCache
+
+log = logging.getLogger(__name__)
 
 MOST = 64  # states: more documents than anybody has open; looking through hundreds takes as long as some steps
 WORTH_KEEPING = 32  # tokens; computing less again is cheaper than copying a state
@@ -35,31 +39,50 @@ class PrefixCache:
         return sum(state.size for state in list(self._states.values()))
 
     def prepare(self, pair: Pair, ids: Sequence[int]) -> None:
-        """Before a prefill of `ids`, load the saved state that shares most with it, if it beats the live one."""
+        """Before a prefill of `ids`, load the saved state that shares most with it, if it beats the live one.
+
+        A state whose bytes were lost is dropped, and the next best one taken.
+        """
         live, ids = tuple(pair.cached), tuple(ids)
         shared = common_prefix(live, ids)
-        longest = shared + WORTH_KEEPING
+        best = self._best(ids, shared + WORTH_KEEPING)
+        loses = self._budget > 0 and len(live) - shared >= WORTH_KEEPING
+        if loses and not any(begins_with(key, live) and state.contains(live) for key, state in self._states.items()):
+            self._put(pair.save())  # this may evict `best`, which is still at hand
+        while best is not None and not self._loads(pair, best):
+            best = self._best(ids, shared + WORTH_KEEPING)
+
+    def _best(self, ids: tuple[int, ...], longest: int) -> SavedSequence | None:
+        """The saved state that shares most with `ids`, if that is at least `longest` tokens."""
         best: SavedSequence | None = None
         for state in self._states.values():
             if longest <= len(ids) and begins_with(state.ids, ids[:longest]) and state.shared(ids) >= longest:
                 best, longest = state, state.shared(ids)
         if self._disk and (written := self._disk.longest(ids, longest + (best is not None))):
             best = written
-        loses = self._budget > 0 and len(live) - shared >= WORTH_KEEPING
-        if loses and not any(begins_with(key, live) and state.contains(live) for key, state in self._states.items()):
-            self._put(pair.save())  # this may evict `best`, which is still at hand
-        if best is not None:
-            self._put(best)
-            pair.load(best)
+        return best
+
+    def _loads(self, pair: Pair, state: SavedSequence) -> bool:
+        """Load a state; False if its bytes were lost: it is dropped, and costs no more than computing it again."""
+        self._put(state)
+        try:
+            pair.load(state)
+        except StateLost as error:
+            self._states.pop(state.ids, None)
+            log.warning("a saved prefix of %d tokens is dropped: %s", len(state.ids), error)
+            return False
+        return True
 
     def write_out(self, pair: Pair) -> None:
         """Write all states to disk at the end of a process, if there is one; OSError if that fails."""
         if not self._disk:
             return
         for state in self._states.values():
-            self._disk.keep(state)
+            with suppress(StateLost):  # it would have been dropped
+                self._disk.keep(state)
         if len(pair.cached) >= WORTH_KEEPING:
-            self._disk.keep(pair.save())
+            with suppress(StateLost):
+                self._disk.keep(pair.save())
 
     def _put(self, state: SavedSequence) -> None:
         if state.size > self._budget:

@@ -82,13 +82,13 @@ class TomlTable:
 
 
 def read_toml(file: Path) -> TomlTable:
-    """Read the root table of a file (UTF-8, at most 1 MiB)."""
+    """Read the root table of a file (UTF-8, with or without a byte order mark, at most 1 MiB)."""
     with open_model(file) as (stream, size):
         if size > MAX_BYTES:
             raise ModelError(f"{file}: has {size} bytes; at most {MAX_BYTES} are read")
         data = stream.read(MAX_BYTES)
     try:
-        text = data.decode()
+        text = data.decode("utf-8-sig")  # editors on Windows begin files with a byte order mark
         _check_nesting(file, text)
         return TomlTable(file, text, (), tomllib.loads(text))
     except UnicodeDecodeError as error:

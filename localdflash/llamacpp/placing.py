@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localdflash.backend import free
-from localdflash.backend.fit import COMFORTABLE, NO_DRAFTER, Fit, MemoryBudget, Sizes, fit, largest_context
+from localdflash.backend.fit import COMFORTABLE, NO_DRAFTER, ROOMY, Fit, MemoryBudget, Sizes, fit, largest_context
 from localdflash.backend.options import Options
 from localdflash.backend.parts import Parts, gigabytes
 from localdflash.errors import ModelError, OutOfMemory
@@ -44,9 +44,10 @@ def plan(target: Path, drafter: Path | None, options: Options) -> Placed:
             sizes = _Cached(target, drafter, stack)
             steps = ladder(target, device, options)
             check_context(target, options.context, sizes(steps[0]).trained)
-            return place(sizes, steps, device.budget(), options.context)
+            return place(sizes, steps, device.budget(), options.context, roomy=options.roomy)
     except (OutOfMemory, ModelError) as error:
-        if options.device != "auto" or not device:
+        no_room_yet = options.roomy and isinstance(error, OutOfMemory)
+        if options.device != "auto" or not device or no_room_yet:
             raise
         on_processor = _on_processor(target, drafter, options)
         return replace(on_processor, notice=f"llama.cpp runs on the processor: {error}")
@@ -100,12 +101,19 @@ def ladder(target: Path, device: Device, options: Options) -> Sequence[Placement
     return steps
 
 
-def place(needs: Needs, steps: Sequence[Placement], budget: MemoryBudget, wanted: int) -> Placed:
-    """The first of the steps that fits, with the drafter where that is possible; OutOfMemory says what lacks."""
+def place(
+    needs: Needs, steps: Sequence[Placement], budget: MemoryBudget, wanted: int, *, roomy: bool = False
+) -> Placed:
+    """The first of the steps that fits, with the drafter where that is possible; OutOfMemory says what lacks.
+
+    If it is to be `roomy`, that is the first step with the drafter and `ROOMY` tokens, or as many as were asked for.
+    """
     full = needs(steps[0])
     most = wanted or full.trained
-    enough = wanted or min(most, COMFORTABLE)
-    for drafter in full.drafters:
+    enough = wanted or min(most, ROOMY if roomy else COMFORTABLE)
+    if roomy:
+        steps = steps[:1]
+    for drafter in full.drafters[:1] if roomy else full.drafters:
         if (found := _first(needs, steps, drafter, budget, enough)) is None:
             continue
         sizes = needs(found)
@@ -113,7 +121,7 @@ def place(needs: Needs, steps: Sequence[Placement], budget: MemoryBudget, wanted
         chosen = Fit(drafter, context, sizes.parts(context, drafter))
         return Placed(found, replace(chosen, notice=_notice(needs, steps, Placed(found, chosen), budget, most)))
     last, layers = steps[-1], steps[0].layers
-    memory, needed = budget.tight(needs(last).parts(enough, NO_DRAFTER))
+    memory, needed = budget.tight(needs(last).parts(enough, full.drafters[0] if roomy else NO_DRAFTER))
     what = f"all {layers} layers" if last.layers == layers else f"{last.layers} of {layers} layers"
     raise OutOfMemory(
         f"{what} and a context of {enough} tokens need {gigabytes(needed)} ({gigabytes(memory.margin)} of it as"

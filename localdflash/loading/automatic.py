@@ -21,12 +21,14 @@ def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
     """The pair, and the backend that runs it; a notice says why if that is not the first choice.
 
     A GPU that is named is the CUDA engine's if that has one of this name; layers that are to lie on one mean llama.cpp.
+    A pair that is to be roomy goes no further than the GPU that has no room for it: another one may leave there.
     """
     why = list[str]()
     if proof.is_tried_on(options):
         try:
             return "cuda", _on_cuda(files, options)
         except CANNOT as error:
+            _raise_for_room(error, options)
             why.append(f"not the CUDA engine: {error}")
         device.give_back()  # llama.cpp may want the GPU
     if options.device not in ("auto", "cpu"):
@@ -38,8 +40,14 @@ def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
         try:
             return _on_llamacpp(files, replace(options, device="gpu"), why)
         except CANNOT as error:
+            _raise_for_room(error, options)
             why.append(f"not a GPU through llama.cpp: {error}")
     return _on_processor(files, replace(options, device="cpu"), why)
+
+
+def _raise_for_room(error: Exception, options: Options) -> None:
+    if options.roomy and isinstance(error, OutOfMemory):
+        raise error
 
 
 def _on_cuda(files: LocalPair, options: Options) -> Running:

@@ -115,7 +115,7 @@ class Removal:
 def removal(pair: PairEntry, registry: Registry) -> Removal:
     """Find the downloaded files of a pair, without those of other pairs whose target is here."""
     if pair.target.fetched_from is None:
-        raise ModelError(f"{pair.target.path} was not downloaded by localdflash; delete it yourself if you mean to")
+        raise ModelError(f"{pair.target.path} was not downloaded: it came with localdflash, or was yours before")
     own = [_inside(source) for source in pair.sources if source.fetched_from]
     others = [other for other in (*registry.pairs.values(), *registry.others_here()) if _is_other(other, pair)]
     used = {source.path for other in others for source in other.sources}

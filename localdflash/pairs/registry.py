@@ -248,7 +248,7 @@ def _drafter_at(path: Path) -> DrafterSource:
         path /= drafter_among(file.name for file in path.iterdir()) or SAFETENSORS
     path = files_of(path)[0]
     if path.suffix not in (".gguf", ".safetensors") or not _is_file(path):
-        raise ModelError(f"{path}: no such .gguf or .safetensors file; give a drafter's path, or hf:owner/name/file")
+        raise ModelError(f"{path}: {_no(path, '.gguf or .safetensors')}; give a drafter's path, or hf:owner/name/file")
     return _source_at(path)
 
 
@@ -267,7 +267,7 @@ def _pair_at(target: Path) -> PairEntry:
     """
     target = files_of(target)[0]
     if not _is_file(target) or not (target.suffix == ".gguf" or is_gguf(target)):
-        raise ModelError(f"{target}: no such .gguf file; give the path of a GGUF target, or an id")
+        raise ModelError(f"{target}: {_no(target, '.gguf')}; give the path of a GGUF target, or an id")
     own = target.stem.partition("-00001-of-")[0]
     stem = own.replace("target", "drafter")
     siblings = (target.with_name(stem + end) for end in (".gguf", ".safetensors") if stem != own)
@@ -280,6 +280,13 @@ def _pair_at(target: Path) -> PairEntry:
         origin=target,
         backends=("llama.cpp",),
     )
+
+
+def _no(path: Path, wanted: str) -> str:
+    """Say what is at a path instead of a file of the wanted kind."""
+    if os.path.isdir(path):
+        return f"a folder, not a {wanted} file"
+    return f"{'not a' if os.path.exists(path) else 'no such'} {wanted} file"
 
 
 def _is_file(path: Path) -> bool:

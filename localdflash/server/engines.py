@@ -2,8 +2,9 @@
 
 Other chats may have other pairs, which stay beside these as long as they are used and memory holds them; only requests
 that name them get them. Where memory is short a pair of the chats leaves, an idle one before one that answers, the
-larger one first; that of completions never does for a chat. Nothing else ever answers for a pair that left: a request
-for the chat's loads it again, if it fits by then. All of this belongs to one event loop.
+larger one first; that of completions does so for a chat only if nobody has asked for any in a while. Nothing else ever
+answers for a pair that left: a request for it loads it again, that of a chat if it fits by then. All of this belongs to
+one event loop.
 """
 
 import asyncio
@@ -23,7 +24,9 @@ from localdflash.server.worker import PairWorker
 
 PURPOSE: Mapping[PairRole, str] = {"chat": "the chat", "completion": "completions"}
 COMMANDS: Mapping[PairRole, str] = {"chat": "chat", "completion": "complete"}
-UNUSED = 600.0  # seconds without an answer after which a pair leaves that only requests which name it get
+# Seconds without an answer after which a pair leaves that only requests which name it get; without a completion, after
+# which theirs may leave for a chat's.
+UNUSED = 600.0
 T = TypeVar("T")
 
 
@@ -40,6 +43,7 @@ class Engines:
         self._workers: dict[PairRole, PairWorker] = dict.fromkeys(roles, first)
         self._beside: list[PairWorker] = []  # what other chats named, without a role
         self._later: dict[PairRole, Options] = dict(later or {})
+        self._left: set[PairRole] = set()  # whose pairs made room for others
         self._changing = asyncio.Lock()
         self._awaited: PairWorker | None = None  # whose requests somebody waits for who holds that lock
 
@@ -56,7 +60,7 @@ class Engines:
     @property
     def continuing(self) -> PairRole:
         """The role of prompts that are to be continued as they are, which editors send too."""
-        return "completion" if "completion" in self._workers else "chat"
+        return "completion" if "completion" in (*self._workers, *self._left) else "chat"
 
     @property
     def failed(self) -> bool:
@@ -197,23 +201,30 @@ class Engines:
             raise
 
     async def _with_room(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
-        """Place a pair; as long as it does not fit, or would be cramped, a pair of the chats leaves."""
+        """Place a pair; as long as it does not fit, or would be cramped, another one leaves."""
         while True:
-            leaving = self._in_the_way()
+            leaving = self._in_the_way(roles)
             roomy = leaving is not None and not (leaving.busy and "completion" in roles)  # these wait for no chat
             try:
                 return await self._placed(roles, replace(options, roomy=roomy), others)
             except OutOfMemory as error:
-                if not (leaving := self._in_the_way()):
+                if not (leaving := self._in_the_way(roles)):
                     raise self._explained(error, roles, options) from error
             await self._emptied(leaving, others)
             await _whole(self._drop(leaving))
 
-    def _in_the_way(self) -> PairWorker | None:
-        """The pair of the chats that is to leave first."""
-        kept = self._workers.get("completion")
-        chats = [worker for worker in self.workers if worker is not kept and worker.loaded]
-        return min(chats, key=lambda worker: (worker.busy, -worker.size), default=None)
+    def _in_the_way(self, roles: Sequence[PairRole]) -> PairWorker | None:
+        """The pair that is to leave first for one of these roles."""
+        found = [worker for worker in self.workers if worker.loaded and self._may_leave(worker, roles)]
+        return min(found, key=lambda worker: (worker.busy, -worker.size), default=None)
+
+    def _may_leave(self, worker: PairWorker, roles: Sequence[PairRole]) -> bool:
+        own = self.roles(worker)
+        if "completion" not in own:
+            return True
+        if "completion" in roles:
+            return "chat" in own  # whose alone it is from now on
+        return time.monotonic() - worker.completed > UNUSED
 
     def _explained(self, error: OutOfMemory, roles: Sequence[PairRole], options: Options) -> OutOfMemory:
         kept = self._workers.get("completion")
@@ -255,6 +266,7 @@ class Engines:
         left = [one for one in self.workers if one not in replaced]
         before, runs = {role: one for role, one in self._workers.items() if one in left}, worker in left
         self._workers = before | dict.fromkeys(roles, worker)
+        self._left -= set(roles)
         self._beside = [one for one in left if not self.roles(one)]
         try:
             if not runs:
@@ -287,6 +299,7 @@ class Engines:
         await worker.retire()
         for role in self.roles(worker):
             self._later[role] = self._workers.pop(role).options
+            self._left.add(role)
         self._beside = [one for one in self._beside if one is not worker]
 
 

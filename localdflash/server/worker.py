@@ -69,7 +69,7 @@ class PairWorker:
         self.doing = ""  # of a load: what takes long
         self._cache_bytes, self._disk_bytes, self._queue, self._observe = cache_bytes, disk_bytes, queue, observe
         self._turns = turns or Turns()
-        self.used = time.monotonic()  # when the last answer ended
+        self.used = self.completed = time.monotonic()  # when the last answer ended, and the last completion
         self.taken = False  # whether its answers end for the sake of another pair
         self._loading: Future[LoadedPair] = Future()
         self._gate: Future[None] = Future()  # done: requests may begin
@@ -286,6 +286,8 @@ class PairWorker:
                 raise delta
         finally:
             self.used, left = time.monotonic(), True
+            if urgent:
+                self.completed = self.used
             scheduler.cancel(job)
 
 

@@ -102,11 +102,11 @@ class Progress:
     def line(self, going: int) -> str:
         """One line with rate and time left."""
         rate = (self.answered - self.before + going) / max(time.monotonic() - self.began, 1e-3)
-        left = max(0, self.wanted - self.answered - going) / max(rate, 1e-3) / 60
-        return (
-            f"{self.answers:,} answers, {self.answered:,} of {self.wanted:,} answer tokens,"
-            f" {rate:.1f} tokens/s, {left:.0f} min left"
-        )
+        line = f"{self.answers:,} answers, {self.answered:,} of {self.wanted:,} answer tokens"
+        if not rate:  # nothing was answered in this run yet
+            return line
+        left = max(0, self.wanted - self.answered - going) / rate / 60
+        return f"{line}, {rate:.1f} tokens/s, {left:.0f} min left"
 
 
 def answer_prompts(

@@ -108,6 +108,12 @@ def test_no_stdin_at_all(fails: Callable[..., str], monkeypatch: pytest.MonkeyPa
     assert fails(2, "chat") == "the prompt is empty: pass text with -p or on stdin"
 
 
+def test_a_stdin_that_does_not_end(fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/zero", encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert fails(2, "chat").startswith("stdin has more than 16 MiB")
+
+
 def test_stdin_that_is_no_text(fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"a\xff")
     assert fails(2, "chat") == "stdin is not UTF-8 at byte 1"

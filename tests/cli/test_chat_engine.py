@@ -56,6 +56,9 @@ def test_the_engine_is_started_once_and_stays(short_home: Path, run: Callable[..
 def test_errors_of_the_engine_are_those_of_the_command(fails: Callable[..., str]) -> None:
     assert fails(3, "chat", "-p", "x", "--pair", "embeded") == "no pair 'embeded'; did you mean 'embedded'?"
     assert "context of 7 tokens" in fails(2, "chat", "-p", "x", "--threads", 1, "--context", 7)
+    elsewhere = fails(3, "chat", "-p", "x", "--threads", 1, "--drafter", "nowhere")
+    assert elsewhere.endswith("; give a drafter's path, or hf:owner/name/file")
+    assert f"{Path.cwd() / 'nowhere'}: no such .gguf or .safetensors file" in elsewhere  # not below the engine's folder
     assert "the context holds 1024" in fails(2, "chat", "--threads", 1, "-p", "x = 1\n" * 900)
 
 

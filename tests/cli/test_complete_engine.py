@@ -29,8 +29,6 @@ def test_the_engine_gives_the_same_insertion(options: tuple[str, ...], file: Pat
 @pytest.mark.usefixtures("short_home")
 def test_the_engine_explains_as_the_command_does(long_file: Path, run: Callable[..., Any]) -> None:
     arguments = ("complete", f"{long_file}:1001:6", "--threads", 1, "--max-tokens", 30)
-    while '"word"' not in run(*arguments, "--json", "--explain").out:
-        pass  # the vocabulary is read beside the first requests
     assert run(*arguments, "--explain") == run(*arguments, "--explain", "--no-daemon")
     told = json.loads(run(*arguments, "--json").out)
     assert told["finish"] in FINISHES

@@ -15,7 +15,7 @@ from tests.cli.conftest import Command
 from tests.support.gguf_files import write_header
 
 NAMES = [
-    *("python", "torch", "cuda", "gpu check", "cpu engine", "llama-cpp-python", "llama.cpp on GPUs", "jinja2"),
+    *("python", "torch", "cuda", "GPUs", "gpu check", "cpu engine", "llama-cpp-python", "llama.cpp on GPUs", "jinja2"),
     "offline mode",
     *(
         "processor",

@@ -96,7 +96,7 @@ def test_no_such_pair(pair_id: str, said: str, refused: Callable[..., str]) -> N
 
 def test_a_folder_is_no_model(tmp_path: Path, refused: Callable[..., str]) -> None:
     (tmp_path / "x.gguf").mkdir()
-    assert "no such .gguf file" in refused(tmp_path / "x.gguf")
+    assert "x.gguf: a folder, not a .gguf file" in refused(tmp_path / "x.gguf")
 
 
 @pytest.mark.parametrize("command", [("chat", "--no-daemon", "-p", "x"), ("bench", "--limit", "1")])

@@ -31,6 +31,7 @@ LENGTH, CHUNK, TAPS = 150, 16, 96  # of the context, of a chunk of attention, of
 STAGE = 1 << 15  # bytes: some ten slots of a sequence that leaves
 WAYS: tuple[Way, ...] = ("plain", "lookup", "block", "draft")
 SAMPLED = SamplingParams(temperature=0.8, seed=11)
+BIASED = SamplingParams(logit_bias=((3, 1.5), (7, -100.0), (11, 1.0)))  # what the host has to choose
 
 
 class Anything(Ways):
@@ -63,6 +64,8 @@ class World:
         text = torch.tensor([ids[:-1]])
         hidden, _ = self.model(text, torch.arange(len(ids) - 1), causal)
         logits = self.model.logits(hidden)[0, first - 1 :]
+        for token, bias in params.logit_bias:
+            logits[:, token] += bias
         if not params.temperature:
             return [int(token) for token in logits.argmax(-1)]
         chosen = torch.zeros(len(logits), dtype=torch.int32)
@@ -187,7 +190,7 @@ class History:
     def request(self) -> None:
         """The next steps belong to a request of its own."""
         self.check()
-        self.sampler = Sampler(self.random.choice([SAMPLED, SamplingParams()]))
+        self.sampler = Sampler(self.random.choice([SAMPLED, SamplingParams(), BIASED]))
         self.pair.ends = frozenset(self.random.sample(range(160), self.random.choice([0, 0, 60])))
         self.pair.drafting = self.random.random() < 0.8
 

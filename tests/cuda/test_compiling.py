@@ -20,7 +20,6 @@ from localdflash.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import UsageError
 from localdflash.kernels.launch import Launch, withheld
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
@@ -30,6 +29,8 @@ CONTEXT = 700
 BOOKKEEPING = ("begin", "next_tokens", "propose", "caught_up", "lookup", "accept")
 SAMPLED = SamplingParams(temperature=0.9, top_k=20, top_p=0.9, min_p=0.01, seed=3)
 PENALISED = SamplingParams(repetition_penalty=1.3, penalty_window=64)
+SHIFTED = SamplingParams(presence_penalty=0.5)
+PARAMS = {"greedy": SamplingParams(), "sampled": SAMPLED, "penalised": PENALISED, "shifted": SHIFTED}
 MOE: dict[str, Any] = EXPERTS
 
 
@@ -99,7 +100,7 @@ def write(pair: CudaPair, ids: list[int], count: int, params: SamplingParams, **
     return [token for step in generate(pair, request) for token in step.tokens]
 
 
-@pytest.mark.parametrize("params", [SamplingParams(), SAMPLED, PENALISED], ids=["greedy", "sampled", "penalised"])
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
 @pytest.mark.parametrize("way", ["plain", "lookup", "block"])
 def test_answers_of_any_length(world: World, way: Way, params: SamplingParams) -> None:
     if way == "block" and not world.pair.stepper.block:
@@ -131,16 +132,6 @@ def test_everything_else_that_is_asked_of_a_pair(world: World) -> None:
     pair.prefill(prompt(140)[::-1], lambda: next(calls, True))
     pair.set_documents([])
     world.check()
-
-
-def test_a_grammar_is_refused_before_anything_is_launched(world: World) -> None:
-    pair = world.pair
-    pair.forget()
-    pair.prefill(prompt(5))
-    world.launched.clear()
-    with pytest.raises(UsageError, match="keeps on the GPU"):
-        pair.step(Sampler(SamplingParams(), alternatives=3), 1)
-    assert not world.launched
 
 
 class Graph:

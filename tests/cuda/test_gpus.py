@@ -12,6 +12,7 @@ from localdflash.backend.options import Options
 from localdflash.backend.parts import SCRATCH, Parts
 from localdflash.cuda import device as devices
 from localdflash.cuda.gpus import Gpu, place
+from localdflash.doctor import installation
 from localdflash.errors import NoDevice, OutOfMemory
 from localdflash.loading import automatic
 from localdflash.plan import planner
@@ -70,6 +71,51 @@ def test_a_name_that_none_has_is_told_with_those_there_are(name: str) -> None:
 def test_one_that_is_too_old_is_told_where_it_is_meant() -> None:
     with pytest.raises(NoDevice, match=r"RTX 2080 has compute capability 7\.5: 8\.0 is needed"):
         devices.find_gpus("0")
+
+
+def test_the_others_are_told_with_one_that_is_too_old() -> None:
+    with pytest.raises(NoDevice, match=r"or newer\); there are 0 \(NVIDIA GeForce RTX 2080, .*, 1 \(.* 4090, .*, 3 \("):
+        devices.find_gpus("2080")
+
+
+def test_one_alone_that_is_too_old_is_told_once(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(NoDevice, match=r"8\.0 is needed \(RTX 30, A100 or newer\)$"):
+        devices.find_gpus()
+
+
+OLD, FIRST = "not taken: 8.0 is needed (RTX 30, A100 or newer)", "taken first"
+ELSE = "taken where there is no room on {} for a pair with its drafter"
+
+
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    [
+        ("auto", [OLD, FIRST, ELSE.format("1"), ELSE.format("1 and 2")]),
+        ("3090", ["not taken, since device is 3090"] * 2 + [FIRST, ELSE.format("2")]),
+        ("0", [OLD, *["not taken, since device is 0"] * 3]),
+        ("cpu", ["not taken, since device is cpu"] * 4),
+    ],
+)
+def test_doctor_tells_each_gpu_and_when_it_is_taken(name: str, roles: list[str], machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(torch.cuda, "mem_get_info", lambda device: (10**9 * (device.index + 1), 24 * 10**9))
+    machine.setenv("LOCALDFLASH_MODEL_DEVICE", name)
+    found = installation.cuda_gpus("gpus")
+    told = [
+        f"{number}: {gpu}, {number + 1}.0 GB free of 24.0, GPU-{uuid}, compute capability {'.'.join(map(str, chip))}"
+        for number, (gpu, uuid, chip) in enumerate(GPUS)
+    ]
+    assert found.status == "ok"
+    assert found.detail == "; ".join(f"{gpu}, {role}" for gpu, role in zip(told, roles, strict=True))
+    if name != "cpu" and FIRST in roles:  # what is told is what is done
+        assert devices.find_gpus(name)[0].number == roles.index(FIRST)
+
+
+def test_doctor_where_cuda_sees_nothing(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(torch.cuda, "device_count", lambda: 0)
+    assert installation.cuda_gpus("gpus").detail == "none that CUDA sees"
+    machine.setattr(devices, "driver_present", lambda: False)
+    assert installation.cuda_gpus("gpus").detail == "none that CUDA sees"
 
 
 def test_a_driver_without_a_gpu(machine: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,16 @@ def test_sampled_text_is_the_same_too(pairs: tuple[CudaPair, CudaPair]) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
+@pytest.mark.parametrize("pairs", ["dense f16"], indirect=True)
+def test_so_is_text_that_the_host_chooses(pairs: tuple[CudaPair, CudaPair]) -> None:
+    kernels, _ = pairs
+    params = SamplingParams(presence_penalty=1.0, logit_bias=((5, 0.5),))
+    plain, _ = run(kernels, "plain", 2, params)
+    assert run(kernels, "block", 2, params)[0] == plain
+
+
+@pytest.mark.timeout(300)
 def test_hidden_states_and_drafts_are_those_of_float32(pairs: tuple[CudaPair, CudaPair]) -> None:
     """Before any token is chosen, where a near tie could hide or fake a difference."""
     for pair in pairs:

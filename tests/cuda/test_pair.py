@@ -267,16 +267,6 @@ def test_bad_calls_are_refused(drafting: CudaPair) -> None:
         drafting.rollback(11)
 
 
-@pytest.mark.parametrize(
-    "shift", [{"presence_penalty": 1.0}, {"frequency_penalty": 0.5}, {"logit_bias": ((3, 2.0),)}], ids=str
-)
-def test_what_needs_the_logits_is_refused_in_one_line(drafting: CudaPair, shift: dict[str, Any]) -> None:
-    expected = run(drafting, ids_of(10), 5)
-    with pytest.raises(UsageError, match=r"logit_bias and the penalties .* leave them out, or use --backend llama.cpp"):
-        run(drafting, ids_of(10), 5, **shift)
-    assert run(drafting, ids_of(10), 5) == expected
-
-
 def test_logits_that_are_no_numbers_fail_the_request_and_nothing_else(drafting: CudaPair) -> None:
     pair, ids = drafting.only("block"), ids_of(30)
     expected = run(pair, ids, 20)

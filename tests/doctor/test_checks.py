@@ -184,15 +184,17 @@ class TestMachine:
         assert (found.status, "make room" in found.remedy) == ("warning", True)
         assert "0 files, 1.0 GB of disk free" in found.detail
 
-    def test_a_model_that_changed_since_it_was_verified(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("folder", ["owner/name", "adapted"])
+    def test_a_model_that_changed_since_it_was_verified(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**12))
-        path = models_folder() / "owner" / "name" / "model.gguf"
+        path = models_folder() / folder / "model.gguf"
         path.parent.mkdir(parents=True)
         path.write_bytes(b"model")
         stat = path.stat()
         record = records.FileRecord("owner/name", "c", "main", "0" * 64, stat.st_size, stat.st_mtime_ns, stat.st_ino)
         records.write(path, record)
-        assert resources.models("models").status == "ok"
+        found = resources.models("models")
+        assert (found.status, f"{models_folder()}: 1 file," in found.detail) == ("ok", True)
         path.write_bytes(b"other bytes")
         found = resources.models("models")
         assert (found.status, "model.gguf changed since" in found.detail) == ("warning", True)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import Cancelled, SavedSequence, Step, never
+from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, never
 from localdflash.engine.prefix import MOST, WORTH_KEEPING, PrefixCache
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.errors import DeviceFailed
 
 Make = Callable[..., Any]
 
@@ -236,6 +237,58 @@ def test_answers_and_halves_are_those_of_a_cold_start(
         assert answer(warm, ids, prefixes) == answer(HostPair(fake_target(table)), ids, None)
         assert drafter.seen == target.cached == warm.ids[:-1]
         assert prefixes.size <= budget
+
+
+class Losing(Recorder):
+    """A pair of which some states are lost on their way to where they are kept."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__()
+        self.lost, self.tried = lost, 0
+
+    def load(self, state: SavedSequence) -> None:
+        self.tried += 1
+        if state.ids[0] == self.lost:
+            raise StateLost("CUDA error: out of memory")
+        super().load(state)
+
+
+def test_a_state_that_was_lost_is_dropped_once_and_its_prompt_computed(caplog: pytest.LogCaptureFixture) -> None:
+    prefixes, pair = PrefixCache(1_000_000), Losing(1000)
+    for document in DOCUMENTS[:3]:
+        ask(prefixes, pair, document)
+    size = prefixes.size
+    assert ask(prefixes, pair, [*DOCUMENTS[1], 7]) == 100
+    assert "99 tokens is dropped: CUDA error: out of memory" in caplog.text
+    assert (pair.tried, prefixes.size) == (1, size)  # the live one took its place
+    assert ask(prefixes, pair, [*DOCUMENTS[0], 7]) == 1
+    assert pair.tried == 2
+
+
+def test_in_place_of_a_state_that_was_lost_the_next_best_is_taken() -> None:
+    class Once(Recorder):
+        def load(self, state: SavedSequence) -> None:
+            if len(state.ids) == 99:
+                raise StateLost("it is gone")
+            super().load(state)
+
+    prefixes, pair = PrefixCache(1_000_000), Once()
+    shorter, other = [*DOCUMENTS[0][:50], -3, -4], DOCUMENTS[1]
+    for ids in (DOCUMENTS[0], other, shorter, other):
+        ask(prefixes, pair, ids)
+    assert ask(prefixes, pair, [*DOCUMENTS[0], 7]) == 50  # of 100
+
+
+def test_a_device_that_is_lost_is_no_state_that_is_lost() -> None:
+    class Dead(Recorder):
+        def load(self, state: SavedSequence) -> None:
+            raise DeviceFailed("the GPU failed")
+
+    prefixes, pair = PrefixCache(1_000_000), Dead()
+    ask(prefixes, pair, DOCUMENTS[0])
+    ask(prefixes, pair, DOCUMENTS[1])
+    with pytest.raises(DeviceFailed):
+        ask(prefixes, pair, DOCUMENTS[0])
 
 
 def test_there_are_never_too_many(pair: Recorder) -> None:

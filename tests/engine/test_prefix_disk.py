@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from safetensors.numpy import save
 
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import SavedSequence
+from localdflash.engine.pair import SavedSequence, StateLost
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
 
@@ -177,3 +178,18 @@ def test_a_new_process_computes_only_what_is_new(
     prefixes.write_out(first)
     second, prefixes = pair(), PrefixCache(BIG, DiskCache(tmp_path, "model", BIG))
     assert [answer(second, ids, prefixes) for ids in documents] == [(text, 0) for text in expected]
+
+
+def test_a_state_that_was_lost_is_not_written_and_the_others_are(tmp_path: Path) -> None:
+    def lost() -> None:
+        raise StateLost("it is gone")
+
+    class Idle:
+        cached: tuple[int, ...] = ()
+
+    disk = DiskCache(tmp_path, "model", BIG)
+    prefixes = PrefixCache(BIG, disk)
+    for kept in (state(0), replace(state(1000), arrived=lost), state(2000)):
+        prefixes._put(kept)
+    prefixes.write_out(Idle())  # type: ignore[arg-type]
+    assert sorted(known.ids[0] for known in disk._known.values()) == [0, 2000]

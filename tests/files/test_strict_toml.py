@@ -1,9 +1,10 @@
 import tomllib
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.files.strict_toml import key_lines
+from localdflash.files.strict_toml import key_lines, read_toml
 
 # Lines of keys: an independent oracle writes the line into every value.
 
@@ -57,3 +58,11 @@ def test_lines_of_keys(document: tuple[str, dict[tuple[str | int, ...], int]]) -
     tomllib.loads(text)
     found = key_lines(text)
     assert {where: found[where] for where in expected} == expected
+
+
+def test_a_byte_order_mark_and_carriage_returns_change_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(b"\xef\xbb\xbf[model]\r\nthreads = 2\r\n")
+    model = read_toml(file).table("model")
+    assert model
+    assert (model.line("threads"), model.optional("threads", lambda value: value)) == (2, 2)

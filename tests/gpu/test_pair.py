@@ -76,7 +76,14 @@ def test_drafts_do_not_change_a_token(pair: CudaPair, prompts: list[list[int]], 
         assert run(pair.only(way), ids, length) == run(pair.only("plain"), ids, length)
 
 
-@pytest.mark.parametrize("params", [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 40, "top_p": 0.9}])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_k": 40, "top_p": 0.9},
+        {"temperature": 0.7, "presence_penalty": 0.5, "logit_bias": ((198, -2.0),)},  # the host draws
+    ],
+)
 def test_sampled_drafts_do_not_change_a_token_either(
     pair: CudaPair, prompts: list[list[int]], params: dict[str, Any], length: int
 ) -> None:

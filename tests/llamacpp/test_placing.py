@@ -86,6 +86,18 @@ def test_too_little_is_said_with_numbers() -> None:
         place(Layered, steps(5, False), budget(50 + 4 * 140 - 1), 4000)
 
 
+@pytest.mark.parametrize(("free", "fits"), [(1050 + 819 + 80, True), (1050 + 819 + 79, False)])
+def test_a_roomy_pair_lies_on_the_gpu_with_its_drafter_and_its_context_or_is_refused(free: int, fits: bool) -> None:
+    if fits:
+        placed = place(Layered, steps(1, True), budget(free), 0, roomy=True)
+        assert placed.fit
+        assert (placed.placement.layers, placed.fit.drafter, placed.fit.context) == (11, AS_IT_IS, 8192)
+    else:
+        with pytest.raises(OutOfMemory, match="all 11 layers and a context of 8192 tokens need"):
+            place(Layered, steps(1, True), budget(free), 0, roomy=True)
+        assert place(Layered, steps(1, True), budget(free), 0).fit, "it is there, and cramped"
+
+
 def test_the_memory_beside_the_gpu_counts_too() -> None:
     with pytest.raises(OutOfMemory, match=r"need 500.0 MB .* 499.0 MB of memory are free"):
         place(Layered, steps(6, False)[-1:], budget(2000, 499), 4000)

@@ -85,6 +85,18 @@ def test_a_gpu_that_is_too_small_is_said(load: Load) -> None:
     )
 
 
+@pytest.mark.parametrize("full", ["cuda auto", "llama.cpp gpu"])
+def test_a_pair_that_is_to_be_roomy_is_not_put_elsewhere_than_on_the_gpu_that_is_full(
+    full: str, load: Load, asked: Asked
+) -> None:
+    """Another pair may leave there; when none is left it is asked for again, and may be cramped."""
+    broken = {"cuda auto": ModelError("a type")} | {full: OutOfMemory("9 GB are needed")}
+    with pytest.raises(OutOfMemory, match="9 GB are needed"):
+        load(Options(roomy=True), nvidia=True, broken=broken)
+    assert f"{asked[-1][0]} {asked[-1][1]}" == full
+    assert load(Options(), nvidia=True, broken=broken)[0] in ("llama.cpp", "cpu")
+
+
 @pytest.mark.parametrize(
     ("deaths", "options", "device"),
     [

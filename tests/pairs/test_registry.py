@@ -225,7 +225,7 @@ def test_a_file_without_the_suffix_is_known_by_its_first_bytes(user_file: Path, 
     blob.write_bytes(b"GGUF\x03\0\0\0")
     text.write_bytes(b"{}")
     assert load_registry().resolve(str(blob)).target.path == blob
-    with pytest.raises(ModelError, match=r"no such .gguf file"):
+    with pytest.raises(ModelError, match=r"sha256-2c3d: not a .gguf file"):
         load_registry().resolve(str(text))
     entry = HEAD + "[pair.target]\npath = '{}'\n"
     user_file.write_text(entry.format(blob))
@@ -237,7 +237,7 @@ def test_a_file_without_the_suffix_is_known_by_its_first_bytes(user_file: Path, 
 
 @pytest.mark.parametrize("spec", ["no.gguf", "./embedded", "/", "~nobody/x.gguf", "a/b", "a\\b", "x\x00.gguf"])
 def test_a_path_that_is_no_model(spec: str) -> None:
-    with pytest.raises(ModelError, match=r"no such .gguf file"):
+    with pytest.raises(ModelError, match=r"(no such|a folder, not a) .gguf file"):
         load_registry().resolve(spec)
 
 

@@ -96,7 +96,8 @@ def test_what_is_no_file(kind: str, tmp_path: Path, refused: Callable[..., str])
             path.symlink_to(path)
         case "dangling":
             path.symlink_to(other)
-    assert "no such .gguf file" in refused(path)
+    said = {"folder": "a folder, not a", "loop": "no such", "dangling": "no such"}.get(kind, "not a")
+    assert f"model.gguf: {said} .gguf file" in refused(path)
 
 
 def test_a_link_to_a_model_is_the_model(tiny_pair: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from localdflash.errors import OutOfMemory
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
-from localdflash.server.engines import Engines
+from localdflash.server.engines import UNUSED, Engines
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker
 from tests.support.gguf_files import write_header
@@ -175,6 +176,49 @@ def test_the_pair_of_completions_takes_the_room_of_the_chats(
     asked = client.post("/v1/chat/completions", HELLO)
     assert (asked.status_code, asked.json()["error"]["code"]) == (503, "model_not_loaded")
     assert client.post("/complete", PLACE).status_code == 200
+
+
+def test_a_pair_of_completions_that_nobody_has_used_in_a_while_makes_room_for_the_chats(
+    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever is larger; it comes back with the next completion, and the chat's leaves."""
+    fails_beside_another(monkeypatch)
+    engines, client = make("completion", chat="embedded")
+    monkeypatch.setattr(engines.worker("completion"), "completed", time.monotonic() - UNUSED + 60)
+    assert "does not fit beside" in client.post("/v1/chat/completions", HELLO).json()["error"]["message"]
+    monkeypatch.setattr(engines.worker("completion"), "completed", time.monotonic() - UNUSED - 1)
+    assert client.post("/complete", PLACE).status_code == 200
+    assert client.post("/v1/chat/completions", HELLO).status_code == 503, "it was used just now"
+    monkeypatch.setattr(engines.worker("completion"), "completed", time.monotonic() - UNUSED - 1)
+    assert client.post("/v1/chat/completions", HELLO).json()["model"] == "embedded"
+    assert pairs(client) == {"embedded": ["chat"]}
+    assert client.post("/complete", PLACE).status_code == 200
+    assert pairs(client) == {tiny: ["completion"]}
+
+
+def test_the_chats_pair_answers_no_prompt_that_is_the_completions(
+    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails_beside_another(monkeypatch)
+    engines, client = make("completion", chat="embedded")
+    monkeypatch.setattr(engines.worker("completion"), "completed", time.monotonic() - UNUSED - 1)
+    assert client.post("/v1/chat/completions", HELLO).status_code == 200
+    assert client.post("/v1/completions", {"prompt": "def", "max_tokens": 2}).json()["model"] == tiny
+    assert pairs(client) == {tiny: ["completion"]}
+
+
+def test_a_pair_for_everything_steps_aside_for_one_of_completions_alone(
+    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the chat's alone by then."""
+    fails_beside_another(monkeypatch)
+    engines, client = make()
+    assert client.post("/complete", PLACE).status_code == 200
+    told = client.post("/load", {"pair": "embedded", "role": "completion"})
+    assert told.status_code == 200, told.text
+    assert pairs(client) == {"embedded": ["completion"]}
+    assert "does not fit beside embedded" in client.post("/v1/chat/completions", HELLO).json()["error"]["message"]
+    assert engines.continuing == "completion"
 
 
 def test_a_model_that_cannot_fill_in_is_refused_before_it_is_loaded(

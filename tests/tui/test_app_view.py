@@ -254,3 +254,19 @@ def test_a_mistake_of_ours_is_one_line(debug: bool, monkeypatch: pytest.MonkeyPa
     assert ("Traceback" in told[0]) is debug
     line = "localdflash: internal error: TypeError: 'NoneType' object is not callable; the chat is kept;"
     assert debug or " ".join(told[0].split()) == f"{line} --debug shows more"  # all of it, on however many rows
+
+
+def test_what_a_command_says_is_brought_into_view() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        await answered(pilot)
+        for _ in range(40):
+            app.say("a line of before")
+        await pilot.press("tab", "home", "tab")
+        await wait_until(pilot, lambda: "more below" in shown(app))
+        app.say("nobody asked for this")
+        await pilot.pause()
+        assert "nobody asked for this" not in shown(app)
+        await command(pilot, "/theme nope")
+        await wait_until(pilot, lambda: "no theme 'nope'" in shown(app))
+
+    on_stage(script)

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 
 from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.messages import StepRecord
-from localdflash.tui.speed_panel import LEGEND, SpeedPanel, SpeedView, bar, panel_text, sparkline
+from localdflash.tui.speed_panel import LEGEND, MODELS, SpeedPanel, SpeedView, bar, panel_text, sparkline
 from localdflash.tui.themes import THEMES, VARIABLE_DEFAULTS
 from tests.tui.stage import Stage, play, shown
 
@@ -86,8 +86,38 @@ def test_the_legend_names_every_colour() -> None:
     changes = {"success-tint", "error-tint"}  # of a file
     assert {*LEGEND} | {f"{name}-tint" for name in LEGEND} == {*VARIABLE_DEFAULTS} - changes
     for view in (VIEW, View()):
+        text = panel_text(view, 38, ["lookup", "dflash"]).plain
+        assert "dflash   drafted by DFlash" in text
+        assert all(name in text and meaning in text for name, meaning in LEGEND.items() if name != "dflash")
+
+
+@pytest.mark.parametrize(
+    ("drafters", "seen", "told"),
+    [
+        (["lookup", "dflash"], {}, ["dflash"]),
+        (["lookup", "draft-model"], {"lookup": 3}, ["draft-model"]),
+        (["lookup", "mtp"], {"mtp": 3}, ["mtp"]),
+        (["lookup", "eagle3"], {}, ["eagle3"]),
+        (["lookup"], {"lookup": 3}, []),
+        (["lookup"], {"dflash": 3}, ["dflash"]),  # an answer of before
+        ([], {}, []),
+        (None, {"eagle3": 3}, ["eagle3"]),
+    ],
+)
+def test_the_legend_says_what_kind_of_model_drafts(
+    drafters: list[str] | None, seen: dict[str, int], told: list[str]
+) -> None:
+    text = panel_text(View(by_drafter=seen), 38, drafters).plain.partition("Tints")[2]
+    assert [name for name, meaning in MODELS.items() if f" {name:<7}  {meaning}" in text] == told
+    assert "drafted by a model" not in text
+    assert all(cell_len(row) <= 38 for row in text.split("\n"))
+
+
+def test_where_nobody_knows_what_drafts_the_legend_says_no_more() -> None:
+    for view in (None, View(by_drafter={"lookup": 3, "": 2})):
         text = panel_text(view, 38).plain
-        assert all(name in text and meaning in text for name, meaning in LEGEND.items())
+        assert "model    drafted by a model" in text
+        assert "DFlash" not in text
 
 
 def test_the_legend_looks_like_the_acceptance_view() -> None:
@@ -95,8 +125,9 @@ def test_the_legend_looks_like_the_acceptance_view() -> None:
 
     variables = THEMES["localdflash-dark"].to_color_system().generate() | THEMES["localdflash-dark"].variables
     spans = {
-        panel_text(None, 38).plain[span.start : span.end].strip(): str(span.style)
-        for span in panel_text(None, 38).spans
+        text.plain[span.start : span.end].strip(): str(span.style)
+        for text in [panel_text(None, 38, ["dflash"])]
+        for span in text.spans
     }
     for name in LEGEND:
         look = Palette(variables)[f"tint.{name}"]

@@ -65,6 +65,7 @@ class AnswerActions(OutsideActions):
 
     @on(Prompt.Submitted)
     def _submitted(self, event: Prompt.Submitted) -> None:
+        self.transcript.expect_note()
         try:
             command = parse(event.text)
         except UsageError as error:

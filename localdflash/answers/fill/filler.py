@@ -22,7 +22,7 @@ from localdflash.text.fim import check_place, stop_ids
 COPIED = 1024  # tokens of texts that drafts may be copied from; each costs some microseconds when they change
 SPARE = 3  # answers more than are asked for, in place of those that end at once
 VARIED = 0.8  # temperature of choices but the first, where nothing else tells them apart
-PATIENCE = 0.1  # seconds: the first key does not wait for a large vocabulary
+PATIENCE = 0.1  # seconds: the first key does not wait for a large vocabulary; who asks by hand does
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,13 @@ class Filler:
     """
 
     def __init__(self, loaded: LoadedPair, patience: float | None = PATIENCE) -> None:
-        """`patience`: seconds that a completion waits for the spellings, without which it is not healed; None:
-        forever.
+        """`patience`: seconds that a completion nobody asked for waits for the spellings, without which it is not
+        healed; None: forever, as whoever asks waits.
         """
-        self._loaded, self._form, self._patience = loaded, loaded.fim_format(), patience
+        self._context, self._form, self._patience = loaded.context, loaded.fim_format(), patience  # not the pair itself
         self._encoder = Encoder(loaded.tokenizer)
         self._ends = stop_ids(self._form, loaded.tokenizer)
-        self._has_logits = loaded.vocab_size is not None
-        self._spellings = self._prepare_spellings(loaded.vocab_size) if loaded.vocab_size else None
-
-    def _prepare_spellings(self, vocab_size: int) -> Future[Spellings]:
-        """Compute the spellings in a thread; a pair that is closed meanwhile waits for it."""
-        thread = ThreadPoolExecutor(1, "spellings")
-        made = thread.submit(Spellings, self._loaded.tokenizer, vocab_size)
-        self._loaded.before_close(thread.shutdown)
-        return made
+        self._spellings = _prepare_spellings(loaded)
 
     def fill(
         self,
@@ -93,15 +85,16 @@ class Filler:
         which a large one takes long to read. Unless it `heals`, an answer begins at the cursor whatever stands there.
         """
         check_place(self._form, hole.suffix)
+        asked = heals and least_sure == 0
         before, after = _with_line_feeds(hole.prefix + hole.middle), _with_line_feeds(hole.suffix)
-        spellings = self._ready_spellings() if heals else None
+        spellings = self._ready_spellings(None if asked and max_tokens else self._patience) if heals else None
         word = unfinished_word(before.rpartition("\n")[2]) if spellings else ""
         extent = find(hole.language, before, after, mode)
         lead = missing_blanks(extent) if heals else ""
         if lead:
             before, hole = before + lead, replace(hole, middle=hole.middle + lead)
             extent = find(hole.language, before, after, mode)
-        place, context = hole.without(word), self._loaded.context
+        place, context = hole.without(word), self._context
         prompt = assemble(
             self._encoder, self._form, context, place, others, max_tokens, word, min(most, self._form.longest)
         )
@@ -112,10 +105,9 @@ class Filler:
             prompt.max_tokens,
             params,
             self._ends,
-            alternatives=0 if self._has_logits else None,
+            alternatives=0,
             documents=self._documents(prompt, copies),
         )
-        asked = heals and least_sure == 0
         taken = {*self._ends}  # tokens that no answer begins with; each adds its own
         requests = []
         spare = SPARE if asked and spellings and max_tokens else 0
@@ -127,8 +119,8 @@ class Filler:
         sound, texts = Soundness.at(extent, before, after, hole.closed), (before, after, *(one.text for one in others))
         return Filling(prompt, requests, self._form.stop_strings, extent, sound, texts, word, lead, least_sure)
 
-    def _ready_spellings(self) -> Spellings | None:
-        if not self._spellings or not wait([self._spellings], self._patience).done:
+    def _ready_spellings(self, patience: float | None) -> Spellings | None:
+        if not wait([self._spellings], patience).done:
             return None
         return self._spellings.result()
 
@@ -143,6 +135,14 @@ class Filler:
                 documents.insert(0, ids)
                 room -= len(ids)
         return documents
+
+
+def _prepare_spellings(loaded: LoadedPair) -> Future[Spellings]:
+    """Compute the spellings in a thread; a pair that is closed meanwhile waits for it."""
+    thread = ThreadPoolExecutor(1, "spellings")
+    made = thread.submit(Spellings, loaded.tokenizer, loaded.vocab_size)
+    loaded.before_close(thread.shutdown)
+    return made
 
 
 def _varied(params: SamplingParams, number: int) -> SamplingParams:

@@ -33,6 +33,7 @@ PLACES = (1, 6, 15)  # rows of a verify that are compared with plain decoding
 REGRET = 0.2  # nats between the kernels' likeliest token and the reference's
 DRAWING = (0.8, 0.95, 0.05, 1.1), (40, 12345, -678, 64)  # in the order of the stepper's buffers
 WARM = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, repetition_penalty=1.1, seed=7)
+COUNTED = SamplingParams(temperature=0.8, top_k=40, presence_penalty=0.5, seed=7)  # what the host draws
 
 Check = Callable[[], None]
 
@@ -137,10 +138,11 @@ class _Proof:
         self.pair.set_documents([])
 
     def sampled_texts(self) -> None:
-        """The same of drawn tokens."""
-        plain = self._text("plain", SAMPLED, WARM)
-        for way in self._ways:
-            _same(f"{way}, sampled", "drafts change the text", self._text(way, SAMPLED, WARM), plain)
+        """The same of drawn tokens, on the device and on the host."""
+        for params in (WARM, COUNTED):
+            plain = self._text("plain", SAMPLED, params)
+            for way in self._ways:
+                _same(f"{way}, sampled", "drafts change the text", self._text(way, SAMPLED, params), plain)
 
     def _text(self, way: Way, count: int, params: SamplingParams | None = None) -> list[int]:
         pair = self.pair.only(way)

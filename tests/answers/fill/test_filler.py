@@ -1,6 +1,7 @@
 """Preparing a large vocabulary holds up neither the first key nor the end of a pair too early."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -21,8 +22,9 @@ def loaded() -> Iterator[LoadedPair]:
         yield pair
 
 
-def filled(filler: Filler) -> Filling:
-    return filler.fill(Hole("a.py", "python", "x = se", "", "\n"), max_tokens=8, params=SamplingParams())
+def filled(filler: Filler, least_sure: float) -> Filling:
+    place = Hole("a.py", "python", "x = se", "", "\n")
+    return filler.fill(place, max_tokens=8, params=SamplingParams(), least_sure=least_sure)
 
 
 def test_completions_are_healed_once_the_spellings_are_there(
@@ -36,8 +38,8 @@ def test_completions_are_healed_once_the_spellings_are_there(
 
     monkeypatch.setattr(filler, "Spellings", slow)
     made = Filler(loaded, patience=0.001)
-    assert filled(made).word == ""
-    assert filled(made).requests[0].constraint is None
+    assert filled(made, 0.25).word == ""
+    assert filled(made, 0.25).requests[0].constraint is None
     closing = threading.Thread(target=loaded.close)
     closing.start()
     closing.join(0.1)
@@ -47,8 +49,16 @@ def test_completions_are_healed_once_the_spellings_are_there(
     assert not closing.is_alive()
 
 
-def test_a_patient_one_waits_for_them(loaded: LoadedPair) -> None:
-    filling = filled(Filler(loaded, patience=None))
+@pytest.mark.parametrize(("patience", "least_sure"), [(None, 0.25), (0.0, 0.0)])
+def test_a_patient_one_waits_for_them_and_who_asks(
+    loaded: LoadedPair, monkeypatch: pytest.MonkeyPatch, patience: float | None, least_sure: float
+) -> None:
+    def slow(tokenizer: Tokenizer, size: int) -> Spellings:
+        time.sleep(0.2)
+        return Spellings(tokenizer, size)
+
+    monkeypatch.setattr(filler, "Spellings", slow)
+    filling = filled(Filler(loaded, patience), least_sure)
     assert filling.word == " se"
     assert filling.requests[0].constraint is not None
 

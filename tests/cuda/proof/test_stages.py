@@ -19,6 +19,7 @@ from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.proof import calls, operations, stages
 from localdflash.cuda.proof.compare import Unsound
 from localdflash.cuda.proof.operations import around, using
+from localdflash.cuda.runner import Runner
 from localdflash.model.decoder_config import DecoderConfig
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
@@ -243,6 +244,19 @@ def test_sampled_texts_are_compared(pair: CudaPair, stepping: Any) -> None:
 
     stepping(spoil)
     with pytest.raises(Unsound, match=r"^block, sampled: drafts change the text"):
+        run(pair, "sampled texts")
+
+
+def test_texts_that_the_host_draws_are_compared_too(pair: CudaPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Runner.draft_and_logits
+
+    def shifted(runner: Runner, drafted: int) -> Any:
+        """With drafts, the rows are the wrong way round."""
+        draft, logits = read(runner, drafted)
+        return draft, logits[::-1]
+
+    monkeypatch.setattr(Runner, "draft_and_logits", shifted)
+    with pytest.raises(Unsound, match="sampled: drafts change the text"):
         run(pair, "sampled texts")
 
 
