@@ -34,6 +34,10 @@ class Repetition:
         self._tail = whole[-ROUNDS * LONGEST :]
         return text
 
+    def resumes(self) -> bool:
+        """See `Ending`: an answer ends where the model ends it."""
+        return False
+
     def finish(self) -> str:
         """See `Ending`: nothing is held back."""
         return ""

@@ -8,7 +8,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from localdflash.server.client import Client
 from localdflash.server.spawn import PROGRAM
 from localdflash.text.syntax import language_of
 
+Heard = Callable[[str, Any], None]  # method and parameters of what the server notifies
 NAMES = {"tsx": "typescriptreact", "": "plaintext"}  # what editors call a language
 _TOKENS = re.compile(r"^localdflash_tokens_total (\S+)$", re.MULTILINE)
 
@@ -59,7 +60,7 @@ def run(
     trace = Trace()
     files: dict[str, TypedKeys] = {}
     began = time.perf_counter()
-    said = asyncio.run(_type_all(jobs, workspace, manner, trace, files, progress))
+    said = asyncio.run(type_all(_start, jobs, workspace, manner, trace, files, progress))
     seconds = time.perf_counter() - began
     about, after = client.get("/ps?role=completion"), _tokens(client)
     engine: dict[str, Any] = {
@@ -72,7 +73,12 @@ def run(
     return TypingReplay(trace, files, seconds, engine)
 
 
-async def _type_all(
+async def _start(workspace: Path, heard: Heard) -> LanguageServer:
+    return await LanguageServer.start((sys.executable, "-P", "-c", PROGRAM, "lsp"), str(workspace), heard)
+
+
+async def type_all(
+    start: Callable[[Path, Heard], Awaitable[LanguageServer]],
     jobs: Sequence[TypingJob],
     workspace: Path,
     manner: Manner,
@@ -80,10 +86,9 @@ async def _type_all(
     files: dict[str, TypedKeys],
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Type all jobs; return what the server says of itself."""
+    """Type all jobs through a server; return what it says of itself. `trace` and `files` are filled meanwhile."""
     session = _Session()
-    command = (sys.executable, "-P", "-c", PROGRAM, "lsp")
-    session.server = await LanguageServer.start(command, str(workspace), session.heard)
+    session.server = await start(workspace, session.heard)
     try:
         encoding = await _initialize(session.server, workspace, manner.style)
         session.editor = Editor(session.server, manner.style, encoding, trace)

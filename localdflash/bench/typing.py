@@ -54,7 +54,7 @@ def report(replay: TypingReplay, manner: Manner) -> dict[str, Any]:
     """The result as JSON values; shares are of 1, times milliseconds."""
     trace, texts = replay.trace, replay.trace.request_to_text
     generated, shown = replay.engine["generated_tokens"], replay.engine["shown_tokens"]
-    total = _total(replay.files.values())
+    whole = total(replay.files.values())
     return {
         "device": device(),
         "commit": commit(),
@@ -62,8 +62,8 @@ def report(replay: TypingReplay, manner: Manner) -> dict[str, Any]:
         "seconds": round(replay.seconds, 1),
         "engine": replay.engine,
         "overall": {
-            **_keystrokes(total),
-            "pressed_per_second": round(total.pressed / replay.seconds, 2),
+            **keystrokes(whole),
+            "pressed_per_second": round(whole.pressed / replay.seconds, 2),
             "requests": trace.requests,
             "answered": len(trace.request_to_answer),
             "with_text": len(texts),
@@ -85,7 +85,7 @@ def report(replay: TypingReplay, manner: Manner) -> dict[str, Any]:
             "request_to_first_line_not_cached": spread([ms for ms in texts if ms > CACHED_MS]),
             "key_to_shown": spread(trace.key_to_shown),
         },
-        "files": {name: _keystrokes(typed) for name, typed in replay.files.items()},
+        "files": {name: keystrokes(typed) for name, typed in replay.files.items()},
     }
 
 
@@ -94,16 +94,18 @@ def saved(typed: TypedKeys) -> float:
     return 1 - typed.pressed / typed.keys if typed.keys else 0.0
 
 
-def _total(files: Iterable[TypedKeys]) -> TypedKeys:
-    total = TypedKeys()
+def total(files: Iterable[TypedKeys]) -> TypedKeys:
+    """The keys of all of these files."""
+    whole = TypedKeys()
     for typed in files:
-        total.keys += typed.keys
-        total.pressed += typed.pressed
-        total.accepted_characters += typed.accepted_characters
+        whole.keys += typed.keys
+        whole.pressed += typed.pressed
+        whole.accepted_characters += typed.accepted_characters
         for part, count in typed.accepted.items():
-            total.accepted[part] += count
-    return total
+            whole.accepted[part] += count
+    return whole
 
 
-def _keystrokes(typed: TypedKeys) -> dict[str, Any]:
+def keystrokes(typed: TypedKeys) -> dict[str, Any]:
+    """The keys as JSON values."""
     return {**asdict(typed), "keystrokes_saved": round(saved(typed), 3)}

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import psutil
 
+from localdflash.answers.fill.choices import past_its_end
 from localdflash.backend.options import Options
 from localdflash.backend.parts import PROGRAM, total
 from localdflash.engine.generate import Request
@@ -236,7 +237,7 @@ class PairWorker:
             raise EngineGone("this model was unloaded: ask again")
         loop, deltas = asyncio.get_running_loop(), asyncio.Queue[TextDelta | BaseException | None]()
         text = AnswerText(spelling(loaded.tokenizer), request.ends, stops, ending)
-        deadline = 0.0
+        deadline, left = 0.0, False
 
         def tell(delta: TextDelta | BaseException | None) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody reads any more
@@ -249,15 +250,32 @@ class PairWorker:
             self._observe(step)
             tell(TextDelta(text.push(step.tokens, [one.logprob for one in chosen]), step, chosen))
             if text.stopped:
-                request.finish = "stop"
+                job.request.finish = "stop"
             elif seconds and time.perf_counter() > deadline:
-                request.finish = "length"
-            return not request.finish
+                job.request.finish = "length"
+            return not job.request.finish
 
         def on_end(error: BaseException | None) -> None:
+            if error is None and job.request.finish == "stop" and goes_on():
+                return
+            request.finish = job.request.finish
             if rest := text.finish():
                 tell(TextDelta(rest, None))
             tell(error)
+
+        def goes_on() -> bool:
+            """Whether the model's end did not count, and more was asked for."""
+            nonlocal job
+            if left or not loaded.vocab_size or not text.resumes():
+                return False
+            following = past_its_end(job.request, job.generation.ids, loaded.vocab_size)
+            job = Job(following, on_step, on_end, urgent)  # of no document: it must not end a newer one of it
+            with suppress(LocaldflashError):
+                scheduler.submit(job)
+                if left:
+                    scheduler.cancel(job)
+                return True
+            return False
 
         job = Job(request, on_step, on_end, urgent, document)
         scheduler.submit(job)
@@ -267,7 +285,7 @@ class PairWorker:
             if delta:
                 raise delta
         finally:
-            self.used = time.monotonic()
+            self.used, left = time.monotonic(), True
             if urgent:
                 self.completed = self.used
             scheduler.cancel(job)

@@ -92,6 +92,9 @@ class Ending(Protocol):
     def push(self, text: str, logprob: float | None = None) -> str:
         """The text that is certain by now. `logprob` is that of the token whose text this is, if known."""
 
+    def resumes(self) -> bool:
+        """Whether the end that the model has written does not count; if so the text goes on."""
+
     def finish(self) -> str:
         """The text held back so far, at the end."""
 
@@ -128,6 +131,10 @@ class AnswerText:
             if self._ending.ended:
                 break
         return certain
+
+    def resumes(self) -> bool:
+        """Whether the model's end does not count, by what `ending` says."""
+        return self._ending is not None and not self.stopped and self._ending.resumes()
 
     def finish(self) -> str:
         """The text held back so far, at the end of the answer."""

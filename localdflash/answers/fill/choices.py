@@ -1,11 +1,15 @@
-"""Different answers at one place: each begins with a token that none before it had there, and none is empty."""
+"""Different answers at one place: each begins with a token that none before it had there, and none is empty. And one
+answer that goes on past an end.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.answers.fill.healing import Healing
+from localdflash.engine.generate import Request
 
 
 class Different:
@@ -48,3 +52,10 @@ class Different:
     def forced(self) -> Sequence[int]:
         """See `Constraint`."""
         return ()
+
+
+def past_its_end(request: Request, ids: Sequence[int], vocab_size: int) -> Request:
+    """The request that goes on with an answer whose end, the last of all its `ids`, does not count. It counts what it
+    does in the same `stats`.
+    """
+    return replace(request, ids=list(ids[:-1]), constraint=Different(None, vocab_size, {*request.ends}), finish="")

@@ -1,19 +1,24 @@
 """Lets through of an answer what can stand at the cursor by itself, however the answer goes on or breaks off.
 
 Lines come as soon as they are whole and sound. At the end the longest sound beginning is kept: all of it, else without
-what stands after the cursor already, else up to an earlier line, word or sign. Where the user asked, a text that is not
-sound anywhere is better than none, and comes whole.
+what stands after the cursor already, else up to an earlier line, word or sign. Where nothing of it is sound, a text
+whose first line the model was sure of goes on past its end to where it is: a header into its body, a docstring to its
+quotes. Where the user asked, a text that is not sound anywhere is better than none, and comes whole.
 """
 
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 
 from localdflash.answers.fill.extent import Extent
 from localdflash.answers.fill.names import Names
 from localdflash.answers.fill.repeats import stutter
 from localdflash.answers.fill.stopping import Stopping
 
+SURE = 0.1  # product of the probabilities of a first line's tokens, above which a text may go on past its end
+PASSED = 2  # ends that it may go on past
+_PASSABLE = frozenset({"line", "statement", "unsure"})
 TRIED = 24  # ends of one answer: each costs a parse
 _END = re.compile(r"(?<=[\w)\]}\"'`;])(?![\w\"'`])")
 _WANTS_MORE = re.compile(
@@ -40,6 +45,9 @@ class Presentable:
         self._text, self._sent, self._looked = "", 0, 0
         self._lead = lead
         self._doubt = ""
+        self._pieces = list[str]()  # as they came
+        self._logprob = 0.0  # of the first line
+        self._passed = 0  # ends that did not count
 
     @classmethod
     def at(
@@ -62,7 +70,7 @@ class Presentable:
     @property
     def ended(self) -> bool:
         """See `Ending`."""
-        return bool(self._doubt) or self._stopping.ended
+        return bool(self._doubt) or self._stopping.ended or bool(self._passed and self._sent)
 
     @property
     def reason(self) -> str:
@@ -74,25 +82,60 @@ class Presentable:
         if self._names and not self._names.plausible(text, math.inf if logprob is None else logprob):
             self._doubt = "unsure"
             return ""
+        self._pieces.append(text)
+        self._weigh(logprob)
         self._text += self._stopping.push(text, logprob)
+        if self._stopping.reason in _PASSABLE and self._is_to_go_on():
+            self._pass()
         end = self._text.rfind("\n")
         if end <= max(self._sent, self._looked):
             return ""
         self._looked = end
         return self._up_to(end) if self._sound(self._text[:end]) else ""
 
+    def resumes(self) -> bool:
+        """See `Ending`."""
+        if self.ended or not self._is_to_go_on():
+            return False
+        self._pass()
+        return True
+
     def finish(self) -> str:
         """See `Ending`."""
-        if self._doubt or (self._names and not self._names.plausible_at_the_end()):
+        if self._doubt or (self._passed and self._sent) or (self._names and not self._names.plausible_at_the_end()):
             return ""
         self._text += self._stopping.finish()
         whole = self._text.rstrip()
+        if (end := self._sound_end(whole)) is not None:
+            return self._up_to(end)
+        return self._up_to(len(whole)) if self._asked and not self._sent else ""
+
+    def _is_to_go_on(self) -> bool:
+        """Whether a text that would end here goes on."""
+        if self._asked or self._sent or self._passed == PASSED or self._logprob < math.log(SURE):
+            return False
+        whole = (self._text + copy(self._stopping).finish()).rstrip()
+        return bool(whole) and self._sound_end(whole) is None
+
+    def _weigh(self, logprob: float | None) -> None:
+        """Count how sure the model was of the newest piece, if that is of the first line."""
+        if "\n" not in "".join(self._pieces[:-1]).lstrip():
+            self._logprob += -math.inf if logprob is None else logprob
+
+    def _pass(self) -> None:
+        """Go on past this end: what came is read again up to a later one."""
+        self._passed += 1
+        self._stopping = self._stopping.later()
+        self._text = "".join(map(self._stopping.push, self._pieces))
+
+    def _sound_end(self, whole: str) -> int | None:
+        """The end of the longest beginning that is sound; None if there is none behind what was sent."""
         for number, (end, text) in enumerate(self._ends(whole)):
             if number == TRIED or end < self._sent:
                 break
             if self._sound(text):
-                return self._up_to(end)
-        return self._up_to(len(whole)) if self._asked and not self._sent else ""
+                return end
+        return None
 
     def _up_to(self, end: int) -> str:
         """The text from what was sent up to there."""

@@ -7,15 +7,18 @@ pieces in which text comes do not matter, except for how sure the model is, whic
 
 import math
 import re
+from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace
 from typing import Literal
 
 from localdflash.answers.fill import clauses
 from localdflash.answers.fill.brackets import CLOSERS
-from localdflash.answers.fill.extent import Extent, indent_of, opens_block
+from localdflash.answers.fill.extent import Extent, ExtentKind, indent_of, opens_block
 from localdflash.answers.fill.repeats import Repeats, stutter
 
 Reason = Literal["line", "statement", "block", "suffix", "repeat", "unsure"]
+_LATER: Mapping[str, ExtentKind] = {"line": "statement", "statement": "block"}
 LINES = 12  # of a block or a statement
 EMPTY_LINES = 2
 _WITHIN_WORD = re.compile(r"\w\w")
@@ -32,7 +35,7 @@ class Stopping:
 
     def __init__(self, extent: Extent, skipped: int = 0, least_sure: float = 0.0) -> None:
         self.reason: Reason | Literal[""] = ""
-        self._extent, self._skipped = extent, skipped
+        self._extent, self._skipped, self._word = extent, skipped, skipped
         self._kind = extent.kind
         self._brackets = deepcopy(extent.brackets)
         self._before = len(self._brackets.stack)  # open brackets that stand before the cursor
@@ -54,6 +57,15 @@ class Stopping:
         self._linking = False  # after a statement, unless the next line begins as a link of it
         blank = not extent.line.strip() and not self._rest
         self._lead: str | None = "" if blank else None  # blanks that the text begins with on an empty line
+
+    def later(self) -> "Stopping":
+        """What ends the same text, read from its beginning, where this end does not count: a line at the end of its
+        statement, a statement at that of its block, over empty lines too, however unsure the model is.
+        """
+        kind = _LATER.get(self.reason, self._extent.kind)
+        later = Stopping(replace(self._extent, kind=kind), self._word)
+        later._grouped = False
+        return later
 
     @property
     def ended(self) -> bool:

@@ -32,7 +32,7 @@ async def complete(http: HttpRequest) -> Response:
     state: AppState = http.app.state.shared
     body = await read(http, CompleteRequest)
     loaded = await state.ready("completion", body.model)
-    filling = await asyncio.to_thread(_fill, state.filler(loaded), body)
+    filling = await asyncio.to_thread(fill, state.filler(loaded), body)
     if await http.is_disconnected():
         return Response(status_code=GONE)  # it would cancel the newer request of its document
     ask = Ask(
@@ -40,16 +40,17 @@ async def complete(http: HttpRequest) -> Response:
     )
     explained = {"model": loaded.files.id, **(filling.prompt.explained() if body.explain else {})}
     if body.stream:
-        return EventStream(_as_events(_answers(state, ask, body.count), explained))
+        return EventStream(_as_events(answers(state, ask, body.count), explained))
     try:
-        found = await until_disconnect(http.receive, _collect(_answers(state, ask, body.count)))
+        found = await until_disconnect(http.receive, _collect(answers(state, ask, body.count)))
     except Disconnected:
         return Response(status_code=GONE)
     ran = [request for request in ask.requests if request.finish]
     return json_response({"choices": found, "timings": timings(ran), **explained})
 
 
-def _fill(filler: Filler, body: CompleteRequest) -> Filling:
+def fill(filler: Filler, body: CompleteRequest) -> Filling:
+    """The completions that a body asks for."""
     hole = Hole(
         " ".join(body.path.split()),
         language_of(body.path, body.language),
@@ -101,7 +102,7 @@ class _Told:
         return round(math.exp(self.logprob / self.tokens), 4) if self.tokens else None
 
 
-async def _answers(state: AppState, ask: Ask, count: int) -> AsyncGenerator[Event]:
+async def answers(state: AppState, ask: Ask, count: int) -> AsyncGenerator[Event]:
     """The events of at most so many answers. The first one's come as they are made; others, if they differ, when
     complete. One that is empty makes way for the next.
     """

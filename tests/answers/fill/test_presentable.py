@@ -103,3 +103,57 @@ def test_the_pieces_do_not_matter_and_nothing_is_taken_back(cuts: list[int], ask
         assert text.startswith(came)
         at += cut
     assert came + one.finish() == expected == "b = [\n        a,\n    ]"
+
+
+END = ""  # the model ends its text
+GOES_ON = {
+    "a header goes on into its body": (
+        *("def f(a):\n    ", "\n\n\nx = 1\n"),
+        *(
+            [("if", 0.9), (" a:", 0.9), END, ("\n        ", 0.2), ("return", 0.1), (" a", 0.1), END],
+            "if a:\n        return a",
+        ),
+    ),
+    "a body that the model is not sure of": (
+        *("def f(a):\n    ", "\n\n\nx = 1\n"),
+        *([("if", 0.9), (" a:\n", 0.9), ("        pass", 0.1), (" # a", 0.1), ("\n", 0.9)], "if a:\n        pass # a"),
+    ),
+    "a statement goes on to the header that is missing": (
+        *("def f(a):\n    ", "\n        return a\n"),
+        *([("b", 0.9), (" = 1", 0.9), ("\n\n", 0.9), ("    if b:", 0.9), ("\n", 0.9)], "b = 1\n\n    if b:"),
+    ),
+    "a docstring goes on to its quotes": (
+        *('def f():\n    """Sum.\n\n    ', "\n    return 1\n"),
+        *([("Add", 0.9), (" them.", 0.9), ("\n", 0.9), ('    """', 0.9), END], 'Add them.\n    """'),
+    ),
+    "no further than it has to": (
+        *("def f(a):\n    ", "\n\n\nx = 1\n"),
+        *([("if", 0.9), (" a:", 0.9), END, ("\n        b = 1\n", 0.9), ("        c = 2", 0.9)], "if a:\n        b = 1"),
+    ),
+    "not from a line that the model is not sure of": (
+        *("def f(a):\n    ", "\n\n\nx = 1\n"),
+        *([("if", 0.4), (" a:", 0.2), END, ("\n        return a", 0.9), END], ""),
+    ),
+    "not for ever": ("x = ", "\n", [("f", 0.9), ("(", 0.9), END, ("(", 0.9), END, ("(", 0.9), END, ("))))", 0.9)], "f"),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "tokens", "expected"), GOES_ON.values(), ids=GOES_ON)
+def test_goes_on(before: str, after: str, tokens: list[tuple[str, float] | str], expected: str) -> None:
+    one, came = ending(before, after), ""
+    for token in tokens:
+        if isinstance(token, str):
+            if not one.resumes():
+                break
+            continue
+        came += one.push(token[0], math.log(token[1]))
+        if one.ended:
+            break
+    assert came + one.finish() == expected
+
+
+def test_who_asks_gets_no_more_than_the_model_says() -> None:
+    one = ending("def f(a):\n    ", "\n\n\nx = 1\n", asked=True)
+    one.push("if a:", math.log(0.9))
+    assert not one.resumes()
+    assert one.finish() == "if a:"

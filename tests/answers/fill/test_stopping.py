@@ -235,3 +235,22 @@ def test_a_long_class_above_begins_in_no_docstring() -> None:
     for cut in range(0, 200, 7):  # wherever the window begins
         assert find("python", before[cut:], "\n").kind == "statement"
         assert find("python", before[cut:] + '"""One', '\n        """\n').kind == "line"
+
+
+def test_a_later_end_of_the_same_text() -> None:
+    """Read again: over the end of the line, then over that of the statement and an empty line, however unsure."""
+    first = Stopping(find("python", "def f(a):\n    nu", "\n"), skipped=2, least_sure=0.25)
+    assert first.push("num = a\n", -0.1) == "m = a"
+    assert first.reason == "statement"
+    later = first.later()
+    came = later.push("num = a\n") + later.push("\n    b", -9.0) + later.push(" = 1\n", -9.0)
+    assert not later.ended
+    assert came + later.finish() == "m = a\n\n    b = 1"
+
+
+def test_where_a_line_ends_a_statement_may_go_on() -> None:
+    first = Stopping(find("python", 'def f():\n    """Sum', "\n    return 1\n"))
+    assert (first.push(".\n"), first.reason) == (".", "line")
+    later = first.later()
+    assert later.push('.\n    """\n') + later.finish() == '.\n    """'
+    assert later.reason == "statement"

@@ -1,0 +1,142 @@
+"""An engine for the language server whose answers are written down: what a pair writes after a prompt is kept in a
+file, with its probabilities, and cut anew by today's rules each time. What is not known yet is generated.
+
+Greedy answers alone. An answer takes `FIRST` and `EACH` for a token, of a time that may be virtual.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+
+from localdflash.answers.fill.choices import past_its_end
+from localdflash.answers.fill.filler import Filler
+from localdflash.engine.generate import Generation, Request
+from localdflash.engine.pair import Step
+from localdflash.engine.sampling import Chosen
+from localdflash.loading.load import LoadedPair
+from localdflash.lsp.completer import Asker, Source
+from localdflash.lsp.events import Event
+from localdflash.server.api import complete
+from localdflash.server.api.ask import Ask
+from localdflash.server.api.schemas import CompleteRequest
+from localdflash.server.api.state import AppState
+from localdflash.server.worker import TextDelta
+from localdflash.text.stream import AnswerText, Detokenizer
+
+FIRST, EACH = 0.030, 0.004  # seconds, as a small pair has them on a laptop
+NO_END = "\0"  # what an answer is recorded by that may not end at once, instead of a word
+AT_ONCE = 8  # tokens that are generated at a time
+
+
+class Record(msgspec.Struct):
+    """What a pair wrote after one prompt: tokens, the logarithms of their probabilities, and whether that is all."""
+
+    key: str
+    tokens: list[int]
+    logprobs: list[float]
+    ended: bool
+
+
+class Records:
+    """The answers of one pair, in a file that grows by a line for each."""
+
+    def __init__(self, loaded: LoadedPair, path: Path) -> None:
+        self._loaded, self._path = loaded, path
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        self._known = {record.key: record for record in (msgspec.json.decode(line, type=Record) for line in lines)}
+
+    def of(self, request: Request, word: str, count: int) -> Record:
+        """At least so many tokens of a request's answer, unless it is shorter; `word` is what it begins with."""
+        key = hashlib.sha256(json.dumps([list(request.ids), word]).encode()).hexdigest()[:24]
+        record = self._known.get(key) or Record(key, [], [], ended=False)
+        while len(record.tokens) < count and not record.ended:
+            self._lengthen(record, request)
+        return record
+
+    def _lengthen(self, record: Record, request: Request) -> None:
+        constraint = None if record.tokens else request.constraint
+        asked = Request(
+            [*request.ids, *record.tokens], AT_ONCE, ends=request.ends, constraint=constraint, alternatives=0
+        )
+        generation = Generation(asked)
+        generation.take(self._loaded.pair)
+        while generation.step(self._loaded.pair):
+            pass
+        for one in generation.sampler.chosen:
+            record.tokens.append(one.token)
+            record.logprobs.append(round(one.logprob, 4))
+        record.ended = asked.finish != "length"
+        self._known[record.key] = record
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(record) + b"\n")
+
+
+class RecordedEngine(Asker):
+    """What the language server asks instead of the daemon."""
+
+    def __init__(self, loaded: LoadedPair, path: Path) -> None:
+        super().__init__(lambda _: None, lambda _: None)
+        self._loaded, self._filler, self._records = loaded, Filler(loaded, patience=None), Records(loaded, path)
+
+    async def find(self) -> Source:
+        """See `Asker`."""
+        return cast(Source, self)
+
+    async def model(self) -> str:
+        """See `Asker`."""
+        return self._loaded.files.id
+
+    async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
+        """See `Asker`: what `POST /complete` answers."""
+        asked = msgspec.convert(dict(body), CompleteRequest)
+        filling = complete.fill(self._filler, asked)
+        worker = _Worker(self._loaded, self._records, filling.word)
+        ask = Ask(self._loaded, filling.requests, filling.stops, urgent=True, ending=filling.ending)
+        async with aclosing(complete.answers(worker.state, ask, asked.count)) as events:
+            async for event in events:
+                yield cast(Event, event)
+
+
+class _Worker:
+    """Stands for the engine's thread, see `PairWorker`, and for what the server knows of it."""
+
+    def __init__(self, loaded: LoadedPair, records: Records, word: str) -> None:
+        self._loaded, self._records, self._word, self.taken = loaded, records, word, False
+        metrics = SimpleNamespace(first_token=lambda _: None)
+        self.state = cast(AppState, SimpleNamespace(newest={}, metrics=metrics, engines=self))
+
+    async def runs(self, _: LoadedPair) -> "_Worker":
+        return self
+
+    async def stream(
+        self, request: Request, stops: Sequence[str] = (), *, ending: Any, **_: Any
+    ) -> AsyncGenerator[TextDelta]:
+        """See `PairWorker.stream`."""
+        text = AnswerText(Detokenizer(self._loaded.tokenizer), request.ends, stops, ending)
+        await asyncio.sleep(FIRST)
+        current, word, begins, ids = request, self._word, 0, list(request.ids)
+        for number in range(request.max_tokens):
+            record = self._records.of(current, word, number - begins + 1)
+            if number - begins == len(record.tokens):
+                break
+            token, logprob = record.tokens[number - begins], record.logprobs[number - begins]
+            ids.append(token)
+            await asyncio.sleep(EACH)
+            step = Step([token], "none", 0, 0, 0.0, EACH * 1e3)
+            request.stats.add(step, EACH * 1e3)
+            yield TextDelta(text.push([token], [logprob]), step, [Chosen(token, logprob, ())])
+            if text.stopped:
+                break
+            if token in request.ends and self._loaded.vocab_size and text.resumes():
+                current, word, begins = past_its_end(current, ids, self._loaded.vocab_size), NO_END, number + 1
+                ids.pop()
+        request.finish = "length" if request.stats.tokens == request.max_tokens else "stop"
+        if rest := text.finish():
+            yield TextDelta(rest, None)
