@@ -28,6 +28,7 @@ from localdflash.bench.replay import Manner, type_all
 from localdflash.bench.typing import keystrokes, total
 from localdflash.bench.typist import TypedKeys
 from localdflash.loading.load import LoadedPair
+from localdflash.lsp.completer import Asker
 from localdflash.machine.hardware import commit
 
 
@@ -56,7 +57,7 @@ def main() -> None:
         given.json.write_text(json.dumps(known | found, indent=1) + "\n", encoding="utf-8")
 
 
-def typed(jobs: Sequence[TypingJob], manner: Manner, engine: RecordedEngine) -> dict[str, Any]:
+def typed(jobs: Sequence[TypingJob], manner: Manner, engine: Asker) -> dict[str, Any]:
     """Type everything; the counts."""
     trace, files = Trace(), dict[str, TypedKeys]()
 

@@ -23,11 +23,11 @@ from localdflash.engine.sampling import Chosen
 from localdflash.loading.load import LoadedPair
 from localdflash.lsp.completer import Asker, Source
 from localdflash.lsp.events import Event
+from localdflash.server.answering import TextDelta
 from localdflash.server.api import complete
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.schemas import CompleteRequest
 from localdflash.server.api.state import AppState
-from localdflash.server.worker import TextDelta
 from localdflash.text.stream import AnswerText, Detokenizer
 
 FIRST, EACH = 0.030, 0.004  # seconds, as a small pair has them on a laptop

@@ -10,39 +10,29 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Self
 
 import psutil
 
-from localdflash.answers.fill.choices import past_its_end
 from localdflash.backend.options import Options
 from localdflash.backend.parts import PROGRAM, total
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
-from localdflash.engine.sampling import Chosen
-from localdflash.engine.scheduler import Job, Scheduler
+from localdflash.engine.scheduler import Scheduler
 from localdflash.engine.turns import Turns
 from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.files.paths import cache_folder
 from localdflash.loading.load import LoadedPair
+from localdflash.server.answering import Answering, TextDelta
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, Spelling
 from localdflash.text.tokenizer import Tokenizer
 
 LOOK = 0.02  # seconds between two looks at whether requests are done
 SMALLEST_CACHE, LARGEST_CACHE = 256_000_000, 8_192_000_000  # bytes
-
-
-@dataclass(frozen=True, slots=True)
-class TextDelta:
-    """The text that one step added, which may be empty: half a character, or what could begin a stop string."""
-
-    text: str
-    step: Step | None  # None: only text that was held back until the end
-    chosen: Sequence[Chosen] = ()  # one for each token of the step, where the request asks for probabilities
 
 
 class PairWorker:
@@ -235,60 +225,17 @@ class PairWorker:
         loaded, scheduler = self.loaded, self.scheduler
         if not (loaded and scheduler):
             raise EngineGone("this model was unloaded: ask again")
-        loop, deltas = asyncio.get_running_loop(), asyncio.Queue[TextDelta | BaseException | None]()
         text = AnswerText(spelling(loaded.tokenizer), request.ends, stops, ending)
-        deadline, left = 0.0, False
-
-        def tell(delta: TextDelta | BaseException | None) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody reads any more
-                loop.call_soon_threadsafe(deltas.put_nowait, delta)
-
-        def on_step(step: Step) -> bool:
-            nonlocal deadline
-            deadline = deadline or (time.perf_counter() + seconds)
-            chosen, job.generation.sampler.chosen = job.generation.sampler.chosen, []
-            self._observe(step)
-            tell(TextDelta(text.push(step.tokens, [one.logprob for one in chosen]), step, chosen))
-            if text.stopped:
-                job.request.finish = "stop"
-            elif seconds and time.perf_counter() > deadline:
-                job.request.finish = "length"
-            return not job.request.finish
-
-        def on_end(error: BaseException | None) -> None:
-            if error is None and job.request.finish == "stop" and goes_on():
-                return
-            request.finish = job.request.finish
-            if rest := text.finish():
-                tell(TextDelta(rest, None))
-            tell(error)
-
-        def goes_on() -> bool:
-            """Whether the model's end did not count, and more was asked for."""
-            nonlocal job
-            if left or not loaded.vocab_size or not text.resumes():
-                return False
-            following = past_its_end(job.request, job.generation.ids, loaded.vocab_size)
-            job = Job(following, on_step, on_end, urgent)  # of no document: it must not end a newer one of it
-            with suppress(LocaldflashError):
-                scheduler.submit(job)
-                if left:
-                    scheduler.cancel(job)
-                return True
-            return False
-
-        job = Job(request, on_step, on_end, urgent, document)
-        scheduler.submit(job)
+        answer = Answering(request, text, loaded.vocab_size, scheduler, self._observe, urgent, seconds)
+        answer.begin(document)
         try:
-            while isinstance(delta := await deltas.get(), TextDelta):
+            while delta := await answer.next():
                 yield delta
-            if delta:
-                raise delta
         finally:
-            self.used, left = time.monotonic(), True
+            answer.leave()
+            self.used = time.monotonic()
             if urgent:
                 self.completed = self.used
-            scheduler.cancel(job)
 
 
 def _write_out(prefixes: PrefixCache, loaded: LoadedPair) -> None:

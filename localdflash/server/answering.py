@@ -1,0 +1,106 @@
+"""A request on its way through the engine's thread: what its steps write becomes text that the server's loop reads."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from localdflash.answers.fill.choices import past_its_end
+from localdflash.engine.generate import Request
+from localdflash.engine.pair import Step
+from localdflash.engine.sampling import Chosen
+from localdflash.engine.scheduler import Job, Scheduler
+from localdflash.errors import LocaldflashError
+from localdflash.text.stream import AnswerText
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """The text that one step added, which may be empty: half a character, or what could begin a stop string."""
+
+    text: str
+    step: Step | None  # None: only text that was held back until the end
+    chosen: Sequence[Chosen] = ()  # one for each token of the step, where the request asks for probabilities
+
+
+class Answering:
+    """`begin` it, read on with `next`, and `leave`, whether it ended or not; all three in one loop.
+
+    `request` says afterwards how it went. An answer that goes on past an end of the model's is another job of the
+    scheduler's. `seconds` bounds the time after the first step, 0 does not: the answer then ends with "length".
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        text: AnswerText,
+        vocab_size: int | None,
+        scheduler: Scheduler,
+        observe: Callable[[Step], None],
+        urgent: bool,
+        seconds: float,
+    ) -> None:
+        self._request, self._text, self._vocab_size = request, text, vocab_size
+        self._scheduler, self._observe, self._urgent, self._seconds = scheduler, observe, urgent, seconds
+        self._loop, self._deltas = asyncio.get_running_loop(), asyncio.Queue[TextDelta | BaseException | None]()
+        self._deadline, self._left = 0.0, threading.Event()  # set when nobody reads any more
+
+    def begin(self, document: str | None) -> None:
+        """Ask for it; LocaldflashError if too many wait already."""
+        self._submit(self._request, document)
+
+    async def next(self) -> TextDelta | None:
+        """The next of what it writes; None at its end. Raises what ended it early."""
+        delta = await self._deltas.get()
+        if isinstance(delta, BaseException):
+            raise delta
+        return delta
+
+    def leave(self) -> None:
+        """End it, if it has not ended."""
+        self._left.set()
+        self._scheduler.cancel(self._job)
+
+    def _submit(self, request: Request, document: str | None = None) -> None:
+        self._job = Job(request, self._on_step, self._on_end, self._urgent, document)
+        self._scheduler.submit(self._job)
+
+    def _on_step(self, step: Step) -> bool:
+        self._deadline = self._deadline or (time.perf_counter() + self._seconds)
+        job, text = self._job, self._text
+        chosen, job.generation.sampler.chosen = job.generation.sampler.chosen, []
+        self._observe(step)
+        self._tell(TextDelta(text.push(step.tokens, [one.logprob for one in chosen]), step, chosen))
+        if text.stopped:
+            job.request.finish = "stop"
+        elif self._seconds and time.perf_counter() > self._deadline:
+            job.request.finish = "length"
+        return not job.request.finish
+
+    def _on_end(self, error: BaseException | None) -> None:
+        if error is None and self._job.request.finish == "stop" and self._goes_on():
+            return
+        self._request.finish = self._job.request.finish
+        if rest := self._text.finish():
+            self._tell(TextDelta(rest, None))
+        self._tell(error)
+
+    def _goes_on(self) -> bool:
+        """Whether the model's end did not count, and more was asked for."""
+        if self._left.is_set() or not self._vocab_size or not self._text.resumes():
+            return False
+        ended = self._job
+        try:  # of no document: it must not end a newer request of it
+            self._submit(past_its_end(ended.request, ended.generation.ids, self._vocab_size))
+        except LocaldflashError:  # too many wait
+            self._job = ended
+            return False
+        if self._left.is_set():
+            self._scheduler.cancel(self._job)
+        return True
+
+    def _tell(self, delta: TextDelta | BaseException | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+            self._loop.call_soon_threadsafe(self._deltas.put_nowait, delta)
