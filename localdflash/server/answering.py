@@ -36,7 +36,7 @@ class Answering:
         self,
         request: Request,
         text: AnswerText,
-        vocab_size: int | None,
+        vocab_size: int,
         scheduler: Scheduler,
         observe: Callable[[Step], None],
         urgent: bool,
@@ -89,7 +89,7 @@ class Answering:
 
     def _goes_on(self) -> bool:
         """Whether the model's end did not count, and more was asked for."""
-        if self._left.is_set() or not self._vocab_size or not self._text.resumes():
+        if self._left.is_set() or not self._text.resumes():
             return False
         ended = self._job
         try:  # of no document: it must not end a newer request of it
