@@ -214,8 +214,8 @@ def _steps(pair: CudaPair, ids: list[int]) -> dict[str, int]:
 def test_a_cancelled_prefill_keeps_what_it_has(drafting: CudaPair) -> None:
     ids, pair, calls = ids_of(100), drafting.only("plain"), iter([False, False, True])
     pair.forget()
-    assert pair.prefill(ids, lambda: next(calls)) == 32
-    assert pair.prefill(ids) == 99 - 32
+    assert pair.prefill(ids, lambda: next(calls)) == 64  # two tiles of 16 rows at a time
+    assert pair.prefill(ids) == 99 - 64
 
 
 def test_documents_are_copied_from(drafting: CudaPair) -> None:

@@ -31,7 +31,7 @@ def _sum(parts, out, partials, counters, SPLIT_K: tl.constexpr):
     tile, split = tl.program_id(0), tl.program_id(1)
     here = tl.arange(0, 16)[:, None] * 32 + tl.arange(0, 32)[None, :]
     acc = tl.load(parts + (tile * SPLIT_K + split) * 512 + here)
-    if arrive(acc, partials, counters, tile, split, 32, SPLIT_K):
+    if arrive((acc,), partials, counters, tile, split, 32, SPLIT_K):
         tl.store(out + tile * 512 + here, gather(acc, partials, counters, tile, 32, SPLIT_K))
 
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import interpreter_builder
 
-from localdflash.kernels.split_k import SplitPlan, SplitWorkspace, arrive, gather
+from localdflash.kernels.split_k import MOST_TILES, SplitPlan, SplitWorkspace, arrive, gather
 
 CPU = torch.device("cpu")
 
@@ -35,7 +35,7 @@ def _sum(parts, out, last, partials, counters, BN: tl.constexpr, SPLIT_K: tl.con
     tile, split = tl.program_id(0), tl.program_id(1)
     here = tl.arange(0, 16)[:, None] * BN + tl.arange(0, BN)[None, :]
     acc = tl.load(parts + (tile * SPLIT_K + split) * (16 * BN) + here)
-    if arrive(acc, partials, counters, tile, split, BN, SPLIT_K):
+    if arrive((acc,), partials, counters, tile, split, BN, SPLIT_K):
         tl.atomic_add(last + tile * SPLIT_K + split, 1)
         tl.store(out + tile * (16 * BN) + here, gather(acc, partials, counters, tile, BN, SPLIT_K))
 
@@ -69,5 +69,5 @@ def test_the_last_to_arrive_sums_in_index_order(splits):
 
 def test_a_workspace_serves_the_largest_plan():
     workspace = SplitWorkspace(CPU, [SplitPlan(3, 128, 2), SplitPlan(9, 64, 1), SplitPlan(2, 128, 8)])
-    assert workspace.partials.numel() == 2 * 8 * 16 * 128
+    assert workspace.partials.numel() == MOST_TILES * 2 * 8 * 16 * 128
     assert workspace.counters.numel() == 3

@@ -335,7 +335,8 @@ class TestCuda:
 
     @pytest.mark.usefixtures("asked")
     def test_what_one_drafter_saved_is_for_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pair = SimpleNamespace(stepper=SimpleNamespace(context=1024, block=0), close=lambda: None)
+        target = SimpleNamespace(config=SimpleNamespace(vocab_size=64))
+        pair = SimpleNamespace(stepper=SimpleNamespace(context=1024, block=0, target=target), close=lambda: None)
         monkeypatch.setattr("localdflash.cuda.load.load_pair", lambda *_, **__: pair)
         identities = set()
         for holds in ("8 bits", "4 bits", "none"):

@@ -84,5 +84,6 @@ def test_any_body(client: Any, path: str, data: st.DataObject) -> None:
 @given(body=VALUES)
 def test_any_json(client: Any, path: str, body: Any) -> None:
     response = client("POST", path, content=json.dumps(body).encode(), headers={"content-type": "application/json"})
-    assert response.status_code == 400
-    assert is_error(path, response.json())
+    is_sound = path == "/v1/responses" and isinstance(body, dict) and "input" in body  # the one key that it needs
+    assert response.status_code == 400 or (is_sound and response.status_code == 200)
+    assert response.status_code == 200 or is_error(path, response.json())
