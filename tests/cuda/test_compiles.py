@@ -77,7 +77,7 @@ def test_variants_are_those_that_triton_compiles(chip: int) -> None:
 @on_each
 def test_steps_do_not_compile_anything_twice(chip: int) -> None:
     """Variants that differ by the alignment of an argument alone would cost seconds in the middle of a text."""
-    assert len(compiled(chip)["dense"]["kernels"]) <= 46
+    assert len(compiled(chip)["dense"]["kernels"]) <= 47
     assert len(compiled(chip)["experts"]["kernels"]) <= 27
     for kind, own in (("dspark", "_markov_slot"), ("dflash2", "_select")):
         names = [kernel["kernel"] for kernel in compiled(chip)[kind]["kernels"]]

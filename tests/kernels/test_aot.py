@@ -83,6 +83,7 @@ SPILLS = {
     ("head", 90): 3,
     ("fp4 nv", 120): 8,
     ("residual", 120): 2,
+    ("moe down", 90): 2,
 }  # loads and stores of registers by triton 3.7.1, outside of main loops
 TRAPS = ("reads before it waits", "ticket without order", "shared memory", "blocking loads", "spills")
 HALF_MMA = ".f32.f16.f16"

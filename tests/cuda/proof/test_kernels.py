@@ -80,7 +80,7 @@ def test_sound_kernels_pass(kind: str, load: Load) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_sound_kernels_pass_every_check(load: Load) -> None:
-    assert len(run(load())) == 7
+    assert len(run(load())) == 8
 
 
 @pytest.mark.timeout(300)
