@@ -27,7 +27,7 @@ from bench.support.daemon import ROOT
 from bench.support.scripted_answers import Answer
 from bench.support.scripted_engine import script
 from bench.support.terminal import READY, Terminal, chat
-from localdflash.machine.hardware import commit, device
+from localdflash.base.machine.hardware import commit, device
 
 STARTS, KEYS, STOPS, OPENINGS, TURNS = 20, 150, 20, 10, 2000
 TICK = 0.005  # seconds

@@ -23,8 +23,8 @@ from localdflash.cpu.cache import KV_FORMATS, KeysAndValues
 from localdflash.cpu.packed import open_target
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
-from localdflash.machine.cores import physical_cores
-from localdflash.machine.hardware import bandwidth, commit, device
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.hardware import bandwidth, commit, device
 
 SECONDS, LEAST = 20.0, 3  # to repeat for, and rounds
 

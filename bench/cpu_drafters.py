@@ -25,8 +25,8 @@ from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
 from localdflash.engine.pair import Taps
-from localdflash.machine.cores import physical_cores
-from localdflash.machine.hardware import bandwidth, commit, device
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.hardware import bandwidth, commit, device
 from localdflash.weights.ggml_types import GGMLType
 
 SHAPES = {"0.6B": synthetic.QWEN3_0_6B, "1.7B": synthetic.QWEN3_1_7B, "4B": synthetic.QWEN3_4B}

@@ -22,7 +22,7 @@ from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target
-from localdflash.machine.hardware import commit, device
+from localdflash.base.machine.hardware import commit, device
 
 WIDTHS = (1, 2, 4, 8, 16)
 CONTEXT, CACHED, DECODED = 512, 128, 48  # tokens that the cache holds, that lie in it, that are decoded after them

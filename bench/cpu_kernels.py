@@ -31,8 +31,8 @@ from localdflash.cpu.arrays import aligned
 from localdflash.cpu.cache import KV_FORMATS, KeysAndValues, cache_bytes
 from localdflash.cpu.library import address
 from localdflash.cpu.matrices import GROUP, PANEL, Kind, MatrixShape
-from localdflash.machine.cores import physical_cores
-from localdflash.machine.hardware import bandwidth, commit, device
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.hardware import bandwidth, commit, device
 from localdflash.model.decoder_config import DecoderConfig
 
 WIDTHS = (1, 2, 4, 8, 16, 32)

@@ -16,8 +16,8 @@ import torch
 from bench.cpu_quality import LONGEST, ROWS, Difference, decoded, held_out, of_engine
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
-from localdflash.machine.cores import physical_cores
-from localdflash.machine.hardware import commit, device
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.hardware import commit, device
 from localdflash.model.gguf_config import decoder_config
 from localdflash.pairs.registry import load_registry, local_files
 from localdflash.reference.decoder import causal

@@ -24,8 +24,8 @@ from localdflash.cpu.packed import open_target
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
 from localdflash.llamacpp import library
-from localdflash.machine.cores import physical_cores
-from localdflash.machine.hardware import commit, device
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.hardware import commit, device
 from localdflash.pairs.registry import load_registry, local_files
 from localdflash.weights.ggml_types import GGMLType
 

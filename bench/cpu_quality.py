@@ -30,9 +30,9 @@ from localdflash.bench import prompt_set
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Target
-from localdflash.files.paths import HOME_VARIABLE
-from localdflash.machine.cores import physical_cores
-from localdflash.machine.hardware import commit, device
+from localdflash.base.files.paths import HOME_VARIABLE
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.hardware import commit, device
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.gguf_config import decoder_config
 from localdflash.pairs.pair import LocalPair

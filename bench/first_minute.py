@@ -25,7 +25,7 @@ from bench.support.daemon import ROOT
 from bench.support.terminal import READY, Terminal
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
-from localdflash.machine.hardware import commit, device
+from localdflash.base.machine.hardware import commit, device
 
 QUESTIONS = (
     "What is the difference between a list and a tuple in Python?",

@@ -29,7 +29,7 @@ from localdflash.bench.typing import keystrokes, total
 from localdflash.bench.typist import TypedKeys
 from localdflash.loading.load import LoadedPair
 from localdflash.lsp.completer import Asker
-from localdflash.machine.hardware import commit
+from localdflash.base.machine.hardware import commit
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.support import instant_engine
 from localdflash.bench.rpc import LanguageServer
-from localdflash.machine.hardware import device
+from localdflash.base.machine.hardware import device
 from localdflash.server.client import find
 
 ROOT = Path(__file__).resolve().parent.parent

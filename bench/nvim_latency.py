@@ -21,7 +21,7 @@ from statistics import quantiles
 from bench.editors import fetch, nvim_scene
 from bench.editors.nvim_scene import Scene
 from bench.support import daemon, instant_engine
-from localdflash.machine.hardware import commit, device
+from localdflash.base.machine.hardware import commit, device
 
 KEYS = 200
 LINE = "".join(chr(ord("a") + number % 26) for number in range(KEYS + 10)) + "\n"

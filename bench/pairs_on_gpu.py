@@ -27,7 +27,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.stats import Stats
 from localdflash.llamacpp.devices import find_gpu
 from localdflash.loading.load import LoadedPair
-from localdflash.machine.hardware import commit, device
+from localdflash.base.machine.hardware import commit, device
 from localdflash.text.chat_template import TemplateMessage, encode_chat
 from tests.support.costs import drafting_pays
 

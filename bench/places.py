@@ -26,7 +26,7 @@ from localdflash.bench.spread import spread
 from localdflash.cli.output import say
 from localdflash.lsp.pace import SURE
 from localdflash.lsp.session import LEAST_SURE, LONGEST, SENT_AFTER, SENT_BEFORE
-from localdflash.machine.hardware import commit, device
+from localdflash.base.machine.hardware import commit, device
 from localdflash.server.client import Client
 from localdflash.server.spawn import connect
 from localdflash.server.wanted import Wanted

@@ -18,9 +18,9 @@ from localdflash.bench.ways import Always
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.loading.load import LoadedPair
-from localdflash.machine.hardware import commit
+from localdflash.base.machine.hardware import commit
 
 
 def measure(loaded: LoadedPair, count: int, tokens: int, params: SamplingParams) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from localdflash.llamacpp.devices import find_gpu
 from localdflash.llamacpp.placement import ALL, PROCESSOR, Placement
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.llamacpp.ways import MOST, ON_GPU, ON_PROCESSOR, Way
-from localdflash.machine.hardware import commit, device
+from localdflash.base.machine.hardware import commit, device
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.random_models import EMBEDDED, Shape, quantize, write
 

@@ -28,9 +28,9 @@ from localdflash.answers.conversation import prepare as prepare_chat
 from localdflash.backend.options import Options
 from localdflash.bench.prompt_set import load
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import EngineGone, LocaldflashError
+from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.loading.load import LoadedPair
-from localdflash.machine.hardware import commit, device
+from localdflash.base.machine.hardware import commit, device
 from localdflash.server.client import Client, find
 from localdflash.server.spawn import connect, stop
 from localdflash.server.wanted import Wanted

@@ -21,7 +21,7 @@ from localdflash.backend.options import Options
 from localdflash.bench.prompt_set import load
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load import LoadedPair
-from localdflash.machine.hardware import commit, device
+from localdflash.base.machine.hardware import commit, device
 from localdflash.server.client import find
 
 ROUNDS = 11

@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.editors.fetch_vscode import ROOT, tools
 from bench.editors.vscode import GHOST, Window, studio, until
 from localdflash.bench.spread import spread
-from localdflash.machine.hardware import commit, device
+from localdflash.base.machine.hardware import commit, device
 
 GAPS = 0.12, 0.25  # seconds from key to key
 WATCH = f"""() => {{

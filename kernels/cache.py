@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 CODES = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}  # largest code of types with a scale
 SMALLEST = 1e-30  # the scale of a head of zeros is this over the largest code

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.planes import E2M1, Planes, unpack_fields, unpack_halves
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace, arrive, gather

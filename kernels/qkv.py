@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.kernels.cache import CODES, SMALLEST, Cache, check_type, limit
 from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, product_reference, switches, tiles_of

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.kernels.keys import index_of, is_nan, key_of, value_of
 from localdflash.kernels.launch import Kernel, every_launch, release, wait
 

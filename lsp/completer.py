@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Protocol
 
-from localdflash.errors import EngineGone, LocaldflashError
-from localdflash.files import paths
+from localdflash.base.errors import EngineGone, LocaldflashError
+from localdflash.base.files import paths
 from localdflash.lsp.events import Event, decode
 from localdflash.server.address import Address
 from localdflash.server.spawn import connect

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from localdflash.backend.names import BACKENDS
 from localdflash.config import Config, ModelConfig, ServerConfig, config_file, load_config, variable
-from localdflash.errors import LocaldflashError, ModelError, UsageError
+from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 
 Write = Callable[[str], Path]
 

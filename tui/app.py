@@ -31,8 +31,8 @@ from localdflash.chat.files import code_file
 from localdflash.chat.mentions import spelled
 from localdflash.chat.settings import SETTINGS
 from localdflash.chat.store import ChatStore
-from localdflash.errors import LocaldflashError
-from localdflash.system.process import LEAVING
+from localdflash.base.errors import LocaldflashError
+from localdflash.base.system.process import LEAVING
 from localdflash.text.sanitize import printable
 from localdflash.tui import state
 from localdflash.tui.actions.chats import ChatActions

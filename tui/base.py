@@ -20,7 +20,7 @@ from localdflash.chat.messages import Attachment
 from localdflash.chat.settings import ChatSettings
 from localdflash.chat.sources import ServerSource
 from localdflash.chat.talk import Talk
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.commands import Command
 from localdflash.tui.history import History, history_file

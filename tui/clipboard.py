@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from localdflash.system.process import apart
+from localdflash.base.system.process import apart
 from localdflash.text.sanitize import sanitize
 
 TERMINAL_LIMIT = 74_000  # bytes: beyond 100 KB in base64 many terminals drop it without a word

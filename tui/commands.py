@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

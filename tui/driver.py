@@ -15,7 +15,7 @@ from textual.app import App
 from textual.constants import ESCAPE_DELAY
 from textual.drivers.linux_driver import LinuxDriver
 
-from localdflash.system import descriptor
+from localdflash.base.system import descriptor
 from localdflash.tui.pasted_input import PasteParser
 
 _READ = 1 << 16  # bytes at a time

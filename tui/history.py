@@ -12,9 +12,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from localdflash.errors import LocaldflashError
-from localdflash.files.paths import create_private, data_folder
-from localdflash.system import descriptor
+from localdflash.base.errors import LocaldflashError
+from localdflash.base.files.paths import create_private, data_folder
+from localdflash.base.system import descriptor
 from localdflash.text.sanitize import sanitize
 
 MOST = 500

@@ -21,7 +21,7 @@ from localdflash.chat.files import Files, size
 from localdflash.chat.mentions import attach, mentions, parted, spelled, spellings
 from localdflash.chat.messages import Attachment
 from localdflash.chat.shell import command_of
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.tui import commands, pasting
 from localdflash.tui.attachments import Attachments
 from localdflash.tui.history import History

@@ -9,8 +9,8 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from localdflash.errors import LocaldflashError
-from localdflash.files.paths import create_private, data_folder
+from localdflash.base.errors import LocaldflashError
+from localdflash.base.files.paths import create_private, data_folder
 from localdflash.tui.themes import DEFAULT, THEMES
 
 

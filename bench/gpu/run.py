@@ -127,7 +127,7 @@ def run_phase(name: str, arguments: argparse.Namespace) -> None:
         steps,
     )
     from bench.gpu.setup import BenchReport, Setup
-    from localdflash.machine.hardware import commit
+    from localdflash.base.machine.hardware import commit
 
     runs = {
         "environment": environment.run,

@@ -33,7 +33,7 @@ from localdflash.backend.options import Options
 from localdflash.bench.run import rotated
 from localdflash.engine.draft import NOTHING
 from localdflash.loading.load import LoadedPair
-from localdflash.machine.hardware import commit, device
+from localdflash.base.machine.hardware import commit, device
 from localdflash.model.dflash_file import config_of_file
 from localdflash.pairs.registry import load_registry, local_files
 

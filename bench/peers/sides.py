@@ -10,7 +10,7 @@ from localdflash.backend.options import Options
 from localdflash.bench import prompt_set
 from localdflash.bench.chat import prompts as chat_prompts
 from localdflash.bench.run import prompt_ids
-from localdflash.files import paths
+from localdflash.base.files import paths
 from localdflash.loading.load import LoadedPair
 from localdflash.server import private
 from localdflash.server.address import Address

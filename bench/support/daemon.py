@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from localdflash.errors import EngineGone
-from localdflash.files import paths
+from localdflash.base.errors import EngineGone
+from localdflash.base.files import paths
 from localdflash.server.address import Address
 from localdflash.server.client import Client, find
 

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from localdflash.files import paths
+from localdflash.base.files import paths
 from localdflash.server.sockets import local, prepare_folder
 
 Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]

@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.support.instant_engine import chunk, respond, serving
 from bench.support.scripted_answers import Answer, error, timings, tokens, usage
-from localdflash.files import paths
+from localdflash.base.files import paths
 from localdflash.server.spawn import own_version
 
 COMMAND = (sys.executable, "-P", __file__)

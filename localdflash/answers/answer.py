@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from localdflash.engine.generate import Request, generate
-from localdflash.errors import ContextOverflow
+from localdflash.base.errors import ContextOverflow
 from localdflash.loading.load import LoadedPair
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, Spelling
 from localdflash.text.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ from localdflash.answers.answer import Answer, Prepared
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Cancelled, never
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.loading.load import LoadedPair
 from localdflash.text.fim import build, stop_ids
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from localdflash.backend.parts import TARGET, Parts, divided, gigabytes, total
-from localdflash.errors import OutOfMemory
+from localdflash.base.errors import OutOfMemory
 
 NO_DRAFTER = "none"
 AS_IT_IS = "as it is"

@@ -21,9 +21,9 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Drafter
 from localdflash.engine.stats import Stats
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.loading.load import LoadedPair
-from localdflash.machine import hardware
+from localdflash.base.machine import hardware
 from localdflash.text.chat_template import TemplateMessage
 
 PLAIN, DRAFTING, FORCED = "plain", "drafting", "forced"

@@ -24,8 +24,8 @@ import msgspec
 
 from localdflash.bench import sandbox
 from localdflash.bench.spread import spread
-from localdflash.errors import ContextOverflow, ModelError
-from localdflash.machine.hardware import commit, device
+from localdflash.base.errors import ContextOverflow, ModelError
+from localdflash.base.machine.hardware import commit, device
 from localdflash.server.client import Client
 
 TOKENS = 128

@@ -13,7 +13,7 @@ import llama_cpp.llama_cpp as api
 
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
-from localdflash.errors import ModelError, OutOfMemory
+from localdflash.base.errors import ModelError, OutOfMemory
 from localdflash.llamacpp.placement import PROCESSOR, Placement
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.llamacpp.ways import AS_IT_COMES

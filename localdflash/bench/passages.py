@@ -15,7 +15,7 @@ from difflib import SequenceMatcher
 from itertools import islice
 from pathlib import Path
 
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.text.sanitize import printable
 
 LARGEST = 1_000_000  # characters of a file

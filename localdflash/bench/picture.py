@@ -6,7 +6,7 @@ from typing import Any
 
 from localdflash.bench.replay import TypingReplay
 from localdflash.bench.typing import saved
-from localdflash.errors import LocaldflashError, UsageError
+from localdflash.base.errors import LocaldflashError, UsageError
 
 KINDS = (".png", ".svg")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.train.examples import (
     Change,
     add_line,

@@ -18,7 +18,7 @@ from localdflash.bench.editor import DEADLINE_MS, ENCODINGS, Editor, Style, Trac
 from localdflash.bench.passages import TypingJob, count_keys, first_keys
 from localdflash.bench.rpc import Json, LanguageServer
 from localdflash.bench.typist import TypedKeys, Typist
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.server.client import Client
 from localdflash.server.spawn import PROGRAM
 from localdflash.text.syntax import language_of

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from localdflash.errors import EngineGone
+from localdflash.base.errors import EngineGone
 from localdflash.text.sanitize import printable
 
 Json = dict[str, Any]

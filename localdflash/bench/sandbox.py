@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from localdflash.errors import LocaldflashError
-from localdflash.system.process import apart, kill_with_children
+from localdflash.base.errors import LocaldflashError
+from localdflash.base.system.process import apart, kill_with_children
 
 SECONDS = 5  # of wall-clock time, and of processor time
 MEMORY = 1 << 30  # bytes of address space

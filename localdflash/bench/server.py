@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from localdflash.bench.prompt_set import BenchPrompt, load
 from localdflash.bench.spread import percentile, spread
-from localdflash.machine.hardware import commit, device
+from localdflash.base.machine.hardware import commit, device
 from localdflash.server.client import Client
 
 BLOCK = 10  # completions in a row with the chat or without it

@@ -14,8 +14,8 @@ from localdflash.bench.prompt_set import FOLDER
 from localdflash.bench.replay import Manner, TypingReplay
 from localdflash.bench.spread import spread
 from localdflash.bench.typist import TypedKeys
-from localdflash.errors import UsageError
-from localdflash.machine.hardware import commit, device
+from localdflash.base.errors import UsageError
+from localdflash.base.machine.hardware import commit, device
 
 FILES = 20  # of the held-out ones
 CACHED_MS = 10.0  # an answer with text that comes within this was there already: no engine is that fast

@@ -20,8 +20,8 @@ from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.loading.load import LoadedPair
-from localdflash.machine import hardware
-from localdflash.system.limits import peak_memory
+from localdflash.base.machine import hardware
+from localdflash.base.system.limits import peak_memory
 
 
 class BenchWays(Protocol):

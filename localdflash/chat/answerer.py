@@ -18,7 +18,7 @@ from localdflash.chat.replay import Replay
 from localdflash.chat.request import openai_fields, own_fields, spoken, template_fields
 from localdflash.chat.settings import ChatSettings
 from localdflash.chat.sources import NamedServer, ServerSource, in_thread
-from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, ModelBusy, ModelError, ModelNotLoaded
+from localdflash.base.errors import DeviceFailed, EngineGone, LocaldflashError, ModelBusy, ModelError, ModelNotLoaded
 from localdflash.server.wanted import Others
 
 if TYPE_CHECKING:  # what they import takes long; `_open` does it beside the event loop

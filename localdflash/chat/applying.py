@@ -20,10 +20,10 @@ import msgspec
 
 from localdflash.chat.confined import Folder, FoundFile, checked, read_at
 from localdflash.chat.proposals import Proposal
-from localdflash.errors import LocaldflashError, UsageError
-from localdflash.files.paths import create_private
-from localdflash.system.descriptor import NEW, set_mode
-from localdflash.system.open_folder import OpenFolder
+from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.files.paths import create_private
+from localdflash.base.system.descriptor import NEW, set_mode
+from localdflash.base.system.open_folder import OpenFolder
 from localdflash.workspace.files import clean
 
 KEPT = 50  # sets in the journal

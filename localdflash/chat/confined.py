@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from localdflash.errors import UsageError
-from localdflash.system.open_folder import OpenFolder
+from localdflash.base.errors import UsageError
+from localdflash.base.system.open_folder import OpenFolder
 from localdflash.text.sanitize import sanitize
 from localdflash.workspace.denied import is_secret
 

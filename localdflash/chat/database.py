@@ -15,9 +15,9 @@ from pathlib import Path
 
 from localdflash.chat import schema
 from localdflash.chat.presence import PATIENCE, Presence
-from localdflash.errors import LocaldflashError, StoreFailed, StoreLost
-from localdflash.files import paths
-from localdflash.system.owner import is_open_to_others
+from localdflash.base.errors import LocaldflashError, StoreFailed, StoreLost
+from localdflash.base.files import paths
+from localdflash.base.system.owner import is_open_to_others
 
 INDEXES = ("texts", "titles")
 _BESIDE = ("-wal", "-shm")  # what SQLite keeps beside the file

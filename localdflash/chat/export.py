@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from localdflash.chat.listing import SessionInfo
 from localdflash.chat.messages import Message, fenced
-from localdflash.errors import StoreFailed, UsageError
+from localdflash.base.errors import StoreFailed, UsageError
 from localdflash.text.sanitize import sanitize
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import NamedTuple, Self
 
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 CONTEXT = 3  # lines around a change
 _BOM = b"\xef\xbb\xbf"

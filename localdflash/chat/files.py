@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from localdflash.chat.fuzzy import FuzzyMatch, Haystack, matched
 from localdflash.chat.messages import Attachment
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 if TYPE_CHECKING:
     from localdflash.workspace.index import Workspace

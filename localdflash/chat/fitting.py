@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from localdflash.chat.answerer import Answerer
 from localdflash.chat.messages import Message
 from localdflash.chat.settings import ChatSettings
-from localdflash.errors import ContextOverflow
+from localdflash.base.errors import ContextOverflow
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from localdflash.chat.files import Files
 from localdflash.chat.messages import Attachment
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 MOST = 50  # files that one message mentions
 LONGEST = 1_000  # characters of a path

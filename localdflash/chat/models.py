@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localdflash.backend.parts import gigabytes
-from localdflash.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 
 LIST_SECONDS = 20.0
 ENDS = 5.0  # seconds that a download may take to end its own processes

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from localdflash.chat.file_text import FileText, Splice
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 NOTHING = "/dev/null"
 _HEAD = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")

@@ -4,8 +4,8 @@ import os
 import time
 from pathlib import Path
 
-from localdflash.errors import StoreFailed
-from localdflash.system import file_lock
+from localdflash.base.errors import StoreFailed
+from localdflash.base.system import file_lock
 
 PATIENCE = 5.0  # seconds to wait for another process
 _PAUSE = 0.01

@@ -10,8 +10,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from localdflash.errors import LocaldflashError, UsageError
-from localdflash.files.paths import create_private, data_folder
+from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.files.paths import create_private, data_folder
 
 NAME = "AGENTS.md"
 LARGEST = 32 << 10  # bytes

@@ -20,7 +20,7 @@ from localdflash.chat.file_text import FileText, ShownHunk, Splice, hunks
 from localdflash.chat.naming import fits, language
 from localdflash.chat.patches import NOTHING, FilePatch
 from localdflash.chat.rewriting import rewritten
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.workspace.files import clean
 
 ProposalKind = Literal["change", "new", "delete"]

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from localdflash.chat.file_text import Splice, splices
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from localdflash.errors import UsageError
-from localdflash.files.paths import config_folder
-from localdflash.files.strict_toml import did_you_mean
+from localdflash.base.errors import UsageError
+from localdflash.base.files.paths import config_folder
+from localdflash.base.files.strict_toml import did_you_mean
 
 LARGEST = 64 << 10  # bytes of a file
 NONE = "none"  # what a user types for no role

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.schema import stored
-from localdflash.errors import StoreFailed
+from localdflash.base.errors import StoreFailed
 
 if TYPE_CHECKING:
     from msgspec.json import Decoder

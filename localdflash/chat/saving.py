@@ -12,7 +12,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
-from localdflash.errors import StoreFailed, StoreLost
+from localdflash.base.errors import StoreFailed, StoreLost
 
 P = ParamSpec("P")
 T = TypeVar("T")

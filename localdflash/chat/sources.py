@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from localdflash.errors import LocaldflashError
-from localdflash.files import paths
+from localdflash.base.errors import LocaldflashError
+from localdflash.base.files import paths
 from localdflash.server.wanted import Wanted
 
 if TYPE_CHECKING:

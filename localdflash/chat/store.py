@@ -16,7 +16,7 @@ from localdflash.chat.database import INDEXES, Database
 from localdflash.chat.listing import SessionInfo
 from localdflash.chat.messages import Message
 from localdflash.chat.schema import stored
-from localdflash.errors import StoreLost, UsageError
+from localdflash.base.errors import StoreLost, UsageError
 
 __all__ = ["ChatStore", "SessionInfo"]
 

@@ -8,7 +8,7 @@ from localdflash.chat.answerer import Answerer, AnswerPiece, Restarted
 from localdflash.chat.fitting import plan_fit
 from localdflash.chat.messages import Message
 from localdflash.chat.settings import ChatSettings
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.text.thoughts import split
 
 SHARE = 8  # of the context, one part in so many, is what a summary may take

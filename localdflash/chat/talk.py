@@ -18,7 +18,7 @@ from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.saving import Chat, Saver
 from localdflash.chat.settings import ChatSettings
 from localdflash.chat.store import ChatStore
-from localdflash.errors import LocaldflashError, UsageError
+from localdflash.base.errors import LocaldflashError, UsageError
 
 if TYPE_CHECKING:
     from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from localdflash.errors import LocaldflashError, OutOfMemory
+from localdflash.base.errors import LocaldflashError, OutOfMemory
 from localdflash.text.sanitize import printable
 
 INTERRUPTED = 130
@@ -73,7 +73,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """See click; suggests what was meant, which older versions do not."""
         if args[0] not in COMMANDS:
-            from localdflash.files.strict_toml import did_you_mean
+            from localdflash.base.files.strict_toml import did_you_mean
 
             ctx.fail(f"no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)

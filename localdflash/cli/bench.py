@@ -18,7 +18,7 @@ from localdflash.cli import shell
 from localdflash.cli.bench_chat import chats
 from localdflash.cli.options import pair_options, wanted
 from localdflash.cli.output import print_fields, print_table
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.text.sanitize import printable
 
 COMPLETIONS = 200

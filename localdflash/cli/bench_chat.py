@@ -14,7 +14,7 @@ def chats(pair: str, suite: str) -> bool:
     """Whether this pair runs the chat suite: as asked, by default where its target cannot fill in the middle."""
     if suite != "auto":
         return suite == "chat"
-    from localdflash.errors import ModelError
+    from localdflash.base.errors import ModelError
     from localdflash.pairs.registry import load_registry, local_files
     from localdflash.text.fim import detect
     from localdflash.text.tokenizer import Tokenizer

@@ -13,8 +13,8 @@ from localdflash.chat.settings import ChatSettings
 from localdflash.cli import GlobalOptions, shell
 from localdflash.cli.options import chat_pair_options, daemon_option, given, sampling_options, take_sampling, wanted
 from localdflash.config import load_config
-from localdflash.errors import UsageError
-from localdflash.files import paths
+from localdflash.base.errors import UsageError
+from localdflash.base.files import paths
 
 if TYPE_CHECKING:
     from localdflash.chat.messages import Attachment
@@ -87,7 +87,7 @@ def command(
         raise UsageError("--json and --jsonl: choose one")
     if prompt is None and not plain and _has_screen():
         from localdflash.cli.offer import with_offer
-        from localdflash.system.early_keys import kept as early_keys_kept
+        from localdflash.base.system.early_keys import kept as early_keys_kept
 
         if "pair" not in given(ctx, options):
             options["pair"] = with_offer(options["pair"])

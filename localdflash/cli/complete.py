@@ -17,7 +17,7 @@ from localdflash.cli.output import print_json
 from localdflash.cli.remote import Filled, fill, fill_by_another, sampling_fields
 from localdflash.config import load_config
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.lsp.foreign.named import NamedEngine
 from localdflash.text.sanitize import printable, sanitize
 from localdflash.text.syntax import language_of

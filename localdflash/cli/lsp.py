@@ -10,8 +10,8 @@ import click
 
 from localdflash.cli.options import completion_pair_options, given, wanted
 from localdflash.config import load_config
-from localdflash.errors import LocaldflashError, UsageError
-from localdflash.files import paths
+from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.files import paths
 
 if TYPE_CHECKING:
     import socket
@@ -63,7 +63,7 @@ def _tcp(port: int) -> "Iterator[socket.socket]":
 def _unix(path: Path) -> "Iterator[socket.socket]":
     """A listening socket, where there is none or a stale one; it is removed at the end."""
     from localdflash.server.sockets import AlreadyRunning, lifetime, listening_socket, prepare_folder
-    from localdflash.system import unix_socket
+    from localdflash.base.system import unix_socket
 
     if not unix_socket.THERE:
         raise UsageError("--socket: Windows has no Unix sockets; --port serves as well")

@@ -13,7 +13,7 @@ from localdflash.cli.plan import plan
 from localdflash.cli.ps import ps
 from localdflash.cli.pull import pull
 from localdflash.cli.remove import remove
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.drafter_kind import has_head
 from localdflash.pairs import records
 from localdflash.pairs.pair import DrafterSource, FileSource, PairEntry

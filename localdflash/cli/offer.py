@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from localdflash.config import load_config
-from localdflash.errors import LocaldflashError
-from localdflash.files.paths import create_private, data_folder
+from localdflash.base.errors import LocaldflashError
+from localdflash.base.files.paths import create_private, data_folder
 from localdflash.pairs.defaults import CHAT, chat_pair, worth_pulling
 from localdflash.pairs.pair import PairEntry
 from localdflash.text.sanitize import printable

@@ -13,7 +13,7 @@ from localdflash.chat.shell import command_of, output_of
 from localdflash.cli.output import say
 from localdflash.cli.plain_commands import PlainCommands, exchange
 from localdflash.cli.talking import Talking
-from localdflash.errors import DeviceFailed, LocaldflashError
+from localdflash.base.errors import DeviceFailed, LocaldflashError
 from localdflash.tui.captions import attachment_line
 from localdflash.tui.commands import parse
 

@@ -11,7 +11,7 @@ from localdflash.chat.messages import Message
 from localdflash.cli.headless import print_answer
 from localdflash.cli.output import say
 from localdflash.cli.talking import Show, Talking
-from localdflash.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
+from localdflash.base.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
 from localdflash.tui.captions import model_name
 from localdflash.tui.clipboard import copy
 from localdflash.tui.commands import COMMANDS, Command

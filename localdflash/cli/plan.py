@@ -10,7 +10,7 @@ from localdflash.backend.names import PLANNED
 from localdflash.cli import shell
 from localdflash.cli.output import print_fields, print_json, print_table
 from localdflash.config import KV_FORMATS
-from localdflash.errors import OutOfMemory
+from localdflash.base.errors import OutOfMemory
 
 if TYPE_CHECKING:
     from localdflash.backend.names import Backend

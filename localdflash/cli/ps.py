@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from localdflash.cli.output import print_fields, print_json, print_table
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 
 
 @click.command()

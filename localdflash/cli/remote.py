@@ -15,7 +15,7 @@ from localdflash.cli.options import wanted
 from localdflash.cli.output import say
 from localdflash.config import load_config
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import DeviceFailed, EngineGone, UsageError
+from localdflash.base.errors import DeviceFailed, EngineGone, UsageError
 from localdflash.server.client import Client
 from localdflash.server.refusals import Json
 from localdflash.server.spawn import connect

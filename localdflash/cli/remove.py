@@ -7,7 +7,7 @@ import click
 from localdflash.backend.parts import gigabytes
 from localdflash.cli import shell
 from localdflash.cli.output import print_json
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.text.sanitize import printable
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localdflash.cli.options import given, pair_options
-from localdflash.errors import LocaldflashError, UsageError
-from localdflash.files import paths
+from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.files import paths
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.text.sanitize import printable
 

@@ -16,7 +16,7 @@ from localdflash.chat.talk import Answering, Talk
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.output import say
 from localdflash.cli.remote import GONE
-from localdflash.errors import DeviceFailed, EngineGone, UsageError
+from localdflash.base.errors import DeviceFailed, EngineGone, UsageError
 from localdflash.text.thoughts import ThoughtSplit
 
 OURS = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # what OpenAI's interface lacks, and what asks for nothing

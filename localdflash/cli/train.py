@@ -22,7 +22,7 @@ from localdflash.cli.training import (
     threads_option,
     tokenizer_of,
 )
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 
 class Steps(click.Group):

@@ -6,7 +6,7 @@ import click
 
 from localdflash.cli.meter import Meter
 from localdflash.cli.training import folder_argument, prepare, seed_option, threads_option
-from localdflash.errors import ModelError, UsageError
+from localdflash.base.errors import ModelError, UsageError
 
 RANK = 16
 

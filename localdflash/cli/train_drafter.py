@@ -20,7 +20,7 @@ from localdflash.cli.training import (
     threads_option,
     tokenizer_of,
 )
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.pairs.pair import LocalPair
 from localdflash.text.fim import FimFormat
 

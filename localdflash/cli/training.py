@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from localdflash.errors import TrainingError, UsageError
+from localdflash.base.errors import TrainingError, UsageError
 
 folder_argument = click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 device_option = click.option(

@@ -22,7 +22,7 @@ from localdflash.cpu.short_head import rows_of
 from localdflash.cpu.target import CpuTarget
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
-from localdflash.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.model.dflash_config import DFlashConfig
 
 WAITING_BYTES = 32 * 1024 * 1024

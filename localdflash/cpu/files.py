@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from localdflash.cpu.image import mapped, read_header
-from localdflash.system.descriptor import write_at
-from localdflash.system.process import is_there
+from localdflash.base.system.descriptor import write_at
+from localdflash.base.system.process import is_there
 
 SUFFIX = ".packed"
 SEAL = struct.Struct("<QQ32s")  # inode, nanoseconds of the last change, SHA-256

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.cpu.matrices import PackedMatrix
-from localdflash.errors import ModelError, NoDevice, OutOfMemory
-from localdflash.system.descriptor import in_memory
+from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
+from localdflash.base.system.descriptor import in_memory
 
 MAX_ROWS = 64
 REINSTALL = "install a C++ compiler, then `pip install --force-reinstall --no-deps localdflash`"

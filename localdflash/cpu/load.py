@@ -14,8 +14,8 @@ from localdflash.cpu.pair import CpuPair
 from localdflash.cpu.sizes import CpuSizes
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
-from localdflash.errors import UsageError
-from localdflash.machine.cores import clamp, physical_cores
+from localdflash.base.errors import UsageError
+from localdflash.base.machine.cores import clamp, physical_cores
 from localdflash.model.dflash_config import check_fit
 from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.pair import LocalPair

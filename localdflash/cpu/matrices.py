@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from localdflash.cpu.blocks import QUADS, READERS, Bytes, Words, read
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights.ggml_types import GGMLType
 
 PANEL, GROUP, SUPER = 16, 32, 256  # channels of a panel, inputs of a scale, inputs of a super-scale

@@ -25,9 +25,9 @@ from localdflash.cpu.image import Header, ImageLayout, Stamp, mapped, parts_of, 
 from localdflash.cpu.model import PackedDecoder, PackedDrafter, PackedHeads, PackedLayer
 from localdflash.cpu.packing import Progress, header_of, pack
 from localdflash.cpu.source import CheckedFile, Config, drafter_source, target_source
-from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
-from localdflash.files import paths
-from localdflash.files.regular import open_model
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
+from localdflash.base.files import paths
+from localdflash.base.files.regular import open_model
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.weights import split

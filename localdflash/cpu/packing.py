@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from localdflash.cpu.image import Header, ImageEntry, ImageLayout, PlacedArray, Stamp, as_json
 from localdflash.cpu.matrices import PANEL, floats_of, pack_rows
 from localdflash.cpu.source import CheckedFile, Config, FileTensor
-from localdflash.errors import ModelError
-from localdflash.files.regular import open_model
-from localdflash.system.descriptor import read_at
+from localdflash.base.errors import ModelError
+from localdflash.base.files.regular import open_model
+from localdflash.base.system.descriptor import read_at
 
 CHUNK_WEIGHTS = 1 << 19  # packed at a time, so that the intermediates stay in cache
 

@@ -20,7 +20,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.pair import Drafter, Step
 from localdflash.engine.sampling import NOT_NUMBERS, Sampler
-from localdflash.errors import LocaldflashError, UsageError
+from localdflash.base.errors import LocaldflashError, UsageError
 
 Propose = ctypes.CFUNCTYPE(c_int32, c_int32, c_int32, POINTER(c_int32), POINTER(c_double))
 RAISED, NO_NUMBERS, NO_TOKEN = -1, -2, -3  # what a step says instead of 0

@@ -19,8 +19,8 @@ from localdflash.cpu.matrices import GROUP, Kind, MatrixShape
 from localdflash.cpu.source import OTHERWISE, FileTensor, drafter_source, is_vector, target_source
 from localdflash.cpu.states import state_bytes
 from localdflash.cpu.tensors import drafter_shapes
-from localdflash.errors import ModelError
-from localdflash.machine.cores import clamp
+from localdflash.base.errors import ModelError
+from localdflash.base.machine.cores import clamp
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig, check_fit
 from localdflash.model.dflash_file import config_of_file

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from localdflash.cpu.matrices import FLOATS, GROUP, KINDS, PANEL, SHRINKING, Kind, MatrixShape
 from localdflash.cpu.model import BASES, DELTA_VECTORS, HEAD_VECTORS, VECTORS
 from localdflash.cpu.tensors import Shape, drafter_names, drafter_shapes, names_of, shapes_of
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.model.dflash_file import UNUSED, config_of_file, plain_name

@@ -19,7 +19,7 @@ from localdflash.cpu.states import DeltaStates
 from localdflash.cpu.team import Team
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps, Verification
-from localdflash.errors import LocaldflashError, ModelError, UsageError
+from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 
 
 class CpuTarget:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from localdflash.cpu import library
 from localdflash.cpu.library import address
 from localdflash.cpu.model import Floats
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 
 
 class Team:

@@ -50,7 +50,7 @@ from localdflash.cuda.weights import (
     load_drafter,
     load_target,
 )
-from localdflash.errors import ModelError, OutOfMemory, UsageError
+from localdflash.base.errors import ModelError, OutOfMemory, UsageError
 from localdflash.kernels import attention, head, matmul, moe
 from localdflash.kernels.cache import check_type
 from localdflash.kernels.planes import Planes

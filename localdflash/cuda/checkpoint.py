@@ -22,7 +22,7 @@ from localdflash.cuda.memory import INT8, matrix_bytes
 from localdflash.cuda.repack.checkpoints import AGAIN, BLOCK, linear_planes
 from localdflash.cuda.repack.planes import in_turn, join, layout, stack
 from localdflash.cuda.weights import Progress
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.kernels.planes import Planes
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.gguf_config import EXPERT_TENSORS, LAYER_TENSORS

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.weights.gguf_limits import LARGEST_SIZE, MOST_LAYERS
 

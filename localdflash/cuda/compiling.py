@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from localdflash.backend.options import Compiling
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.kernels.launch import Launch
 
 FOLDER = "TRITON_CACHE_DIR"  # the variable by which Triton is told
@@ -32,6 +32,6 @@ def keep_compiled() -> None:
     if FOLDER in os.environ:
         return
     with suppress(LocaldflashError, ImportError):  # without a folder of ours Triton has one of its own
-        from localdflash.files.paths import cache_folder, create_private  # needs more than the GPU's tests do
+        from localdflash.base.files.paths import cache_folder, create_private  # needs more than the GPU's tests do
 
         os.environ[FOLDER] = str(create_private(cache_folder() / "triton"))

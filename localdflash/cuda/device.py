@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from localdflash.backend.fit import MemoryBudget
 from localdflash.cuda import gpus
-from localdflash.errors import NoDevice
+from localdflash.base.errors import NoDevice
 
 if TYPE_CHECKING:
     import torch

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.weights.gguf import GGUFHeader
 

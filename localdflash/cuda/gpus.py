@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localdflash.backend.fit import Fit, MemoryBudget, Sizes, fit
-from localdflash.errors import NoDevice, OutOfMemory
+from localdflash.base.errors import NoDevice, OutOfMemory
 
 if TYPE_CHECKING:
     import torch

@@ -27,7 +27,7 @@ from localdflash.cuda.runner import device_errors
 from localdflash.cuda.sizes import BITS, CudaSizes
 from localdflash.cuda.stepper import Stepper
 from localdflash.engine.lookup import LookupDrafter
-from localdflash.errors import DeviceFailed, OutOfMemory
+from localdflash.base.errors import DeviceFailed, OutOfMemory
 from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.pair import LocalPair
 

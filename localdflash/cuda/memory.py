@@ -11,7 +11,7 @@ import torch
 
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.stepper import DOCUMENTS, SLACK, TAP_SLOTS
-from localdflash.errors import ModelError, OutOfMemory
+from localdflash.base.errors import ModelError, OutOfMemory
 from localdflash.kernels.attention import BUCKETS, CHUNK
 from localdflash.kernels.planes import COLUMNS
 from localdflash.kernels.qkv import HEAD_DIMS

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from localdflash.cuda.ops import KERNELS, Ops
 from localdflash.cuda.weights import Dense, TargetWeights
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.kernels.fp4 import Fp4Matrix, Fp4Rows, fp4_matmul, fp4_matrix, plan, quantize_rows_fp4
 from localdflash.kernels.planes import COLUMNS, Planes
 from localdflash.kernels.split_k import MOST_TILES, ROWS, SplitPlan, SplitWorkspace

@@ -31,7 +31,7 @@ from localdflash.engine.draft import Draft
 from localdflash.engine.lookup import BREAK
 from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, never
 from localdflash.engine.sampling import NOT_NUMBERS, Sampler
-from localdflash.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
+from localdflash.base.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.split_k import MOST_TILES
 from localdflash.kernels.state import CONTEXT, DRAFTER, STEP

@@ -12,7 +12,7 @@ from localdflash.backend.fit import NO_DRAFTER, Fit, MemoryBudget, Sizes, fit
 from localdflash.backend.parts import total
 from localdflash.cuda.display import is_shown_on
 from localdflash.cuda.memory import RESERVE
-from localdflash.errors import OutOfMemory
+from localdflash.base.errors import OutOfMemory
 
 DESKTOP, OTHERS = 512 << 20, 128 << 20  # bytes for windows, where some are shown, and for whatever else runs
 SPARE = 8  # the part of what is free that a context which nobody asked for leaves free

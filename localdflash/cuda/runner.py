@@ -22,7 +22,7 @@ from localdflash.cuda.device import on
 from localdflash.cuda.leaving import Leaving, Outbox, bring_back, new_stage
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.stepper import Stepper, Way
-from localdflash.errors import DeviceFailed
+from localdflash.base.errors import DeviceFailed
 from localdflash.kernels.attention import BUCKETS, CHUNK
 from localdflash.kernels.launch import Launch, withheld
 from localdflash.kernels.split_k import MOST_TILES

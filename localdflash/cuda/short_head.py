@@ -5,7 +5,7 @@ from dataclasses import replace
 from torch import Tensor
 from torch.nn.functional import pad
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.kernels.planes import COLUMNS, Planes
 from localdflash.model.short_vocabulary import check_ids
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from localdflash.cuda.repack.planes import load_planes, scaled
 from localdflash.cuda.repack.quantize import quantize
 from localdflash.cuda.short_head import rows_of
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.qkv import HeadRange
 from localdflash.kernels.rope import Rope, rope_tables

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from typing import Literal
 
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 
 Status = Literal["ok", "warning", "failed"]
 

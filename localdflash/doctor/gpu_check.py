@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localdflash.doctor.check import Check, Status
-from localdflash.errors import LocaldflashError, NoDevice
+from localdflash.base.errors import LocaldflashError, NoDevice
 
 if TYPE_CHECKING:
     from localdflash.backend.options import Options

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from localdflash.doctor.check import Check
-from localdflash.machine import gpu_watch
+from localdflash.base.machine import gpu_watch
 
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # PCI

@@ -6,7 +6,7 @@ import sys
 from importlib.metadata import version
 
 from localdflash.doctor.check import Check
-from localdflash.errors import NoDevice
+from localdflash.base.errors import NoDevice
 
 OLDEST_JINJA = (3, 1, 6)  # earlier sandboxes can be left: CVE-2025-27516
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -74,7 +74,7 @@ def cuda_gpus(name: str) -> Check:
 def cpu_engine(name: str) -> Check:
     """Check which instructions our CPU engine runs with, or say what is lost without it."""
     from localdflash.cpu import library
-    from localdflash.machine.cores import physical_cores
+    from localdflash.base.machine.cores import physical_cores
 
     if why := library.available():
         what = why.removesuffix(f": {library.REINSTALL}")

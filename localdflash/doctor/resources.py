@@ -16,7 +16,7 @@ def processor(name: str) -> Check:
     """Report the processor's name and cores."""
     import psutil
 
-    from localdflash.machine.hardware import device
+    from localdflash.base.machine.hardware import device
 
     return Check(name, "ok", f"{device()}, {psutil.cpu_count(logical=False) or psutil.cpu_count()} cores")
 
@@ -37,8 +37,8 @@ def memory(name: str) -> Check:
 def bandwidth(name: str) -> Check:
     """Report how fast memory is read, which bounds tokens per second."""
     from localdflash.cuda.device import driver_present, find_device
-    from localdflash.errors import NoDevice
-    from localdflash.machine import measurements
+    from localdflash.base.errors import NoDevice
+    from localdflash.base.machine import measurements
 
     found = [measurements.bandwidth()]
     if driver_present():

@@ -78,7 +78,7 @@ def _generate(name: str, options: "Options", prompt: "Callable[[LoadedPair], Seq
     """Tokens per verify are remembered for `models plan`."""
     from localdflash.engine.generate import Request, generate
     from localdflash.loading.load import LoadedPair
-    from localdflash.machine import measurements
+    from localdflash.base.machine import measurements
 
     with LoadedPair(options) as loaded:
         ids, rows = prompt(loaded), loaded.rows

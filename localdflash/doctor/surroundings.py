@@ -16,7 +16,7 @@ CAPABLE = ("kitty", "wezterm", "ghostty", "foot", "alacritty", "iterm")  # of OS
 
 def runtime_socket(name: str) -> Check:
     """Check that the daemon's socket can be made in a folder of this user alone. LocaldflashError if it cannot."""
-    from localdflash.files import paths
+    from localdflash.base.files import paths
 
     path = paths.engine_socket()
     if not path.parent.exists():

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 import llama_cpp.llama_cpp as api
 
 from localdflash.engine.checkpoints import Checkpoints
-from localdflash.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.llamacpp import library
 from localdflash.llamacpp.ways import MOST, MOST_WITH_STATES
 

@@ -20,13 +20,13 @@ from typing import Any, Literal
 import llama_cpp.llama_cpp as api
 
 from localdflash.backend.names import RowsMode
-from localdflash.errors import LocaldflashError, ModelError
-from localdflash.files.paths import cache_folder, create_private
+from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.base.files.paths import cache_folder, create_private
 from localdflash.llamacpp import library
 from localdflash.llamacpp.cache import most_rows
 from localdflash.llamacpp.classes import PLAIN, WIDTHS, LlamaDecoder, classes
 from localdflash.llamacpp.ways import AS_IT_COMES, MOST, ON_GPU, ON_PROCESSOR, RAW, Flags, Way
-from localdflash.machine.measurements import machine
+from localdflash.base.machine.measurements import machine
 from localdflash.weights.split import stats_of
 
 METHOD = 4  # of measuring: what another one found is measured again

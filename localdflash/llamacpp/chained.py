@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
-from localdflash.errors import LocaldflashError, OutOfMemory
+from localdflash.base.errors import LocaldflashError, OutOfMemory
 from localdflash.llamacpp import library
 from localdflash.llamacpp.draft_model import LONGEST, likeliest
 from localdflash.llamacpp.target import LlamaCppTarget
-from localdflash.machine.cores import physical_cores
+from localdflash.base.machine.cores import physical_cores
 from localdflash.model import eagle3
 from localdflash.weights.gguf import read_header
 

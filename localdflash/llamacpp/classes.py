@@ -19,7 +19,7 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.llamacpp import library
 from localdflash.llamacpp.cache import SequenceCache, has_states
 from localdflash.llamacpp.ways import MOST, MOST_WITH_STATES, Flags

@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Sequence
 
-from localdflash.errors import NoDevice
+from localdflash.base.errors import NoDevice
 from localdflash.llamacpp.library import ggml, quiet
 from localdflash.llamacpp.placement import Device
 

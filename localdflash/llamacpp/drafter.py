@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from localdflash.engine.draft import NOTHING, Chances, Draft
 from localdflash.engine.pair import Draw, Taps
-from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.llamacpp import library
 from localdflash.llamacpp.cache import SequenceCache, hold_two
 from localdflash.llamacpp.short_head import check_short_head
 from localdflash.llamacpp.target import LlamaCppTarget
-from localdflash.machine.cores import physical_cores
+from localdflash.base.machine.cores import physical_cores
 from localdflash.model.dflash_config import DFlashConfig, check_fit
 from localdflash.model.dflash_gguf import config_of_gguf
 from localdflash.weights.gguf import read_header

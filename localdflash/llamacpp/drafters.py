@@ -9,7 +9,7 @@ import llama_cpp.llama_cpp as api
 
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, Parts
 from localdflash.engine.pair import Drafter
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.llamacpp import library, sizes
 from localdflash.llamacpp.chained import ChainedDrafter, LlamaCppEagle3Drafter, LlamaCppMtpDrafter
 from localdflash.llamacpp.draft_model import LlamaCppDraftModel

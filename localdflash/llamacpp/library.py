@@ -21,7 +21,7 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.errors import ModelError, NoDevice
+from localdflash.base.errors import ModelError, NoDevice
 from localdflash.llamacpp.builds import BACKEND
 from localdflash.llamacpp.placement import PROCESSOR, Placement
 from localdflash.weights.gguf import check_header

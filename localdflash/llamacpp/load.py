@@ -20,9 +20,9 @@ from localdflash.llamacpp.drafters import Measure, Opened, open_drafter, readabl
 from localdflash.llamacpp.placement import Placement
 from localdflash.llamacpp.placing import Placed
 from localdflash.llamacpp.target import LlamaCppTarget
-from localdflash.machine import gpu_watch
-from localdflash.machine.cores import physical_cores
-from localdflash.machine.gpu_watch import Watch
+from localdflash.base.machine import gpu_watch
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.gpu_watch import Watch
 from localdflash.model.drafter_kind import drafter_of, head_bytes, kind_of
 from localdflash.pairs.pair import LocalPair
 from localdflash.weights.gguf import read_header

@@ -14,7 +14,7 @@ from localdflash.backend import free
 from localdflash.backend.fit import COMFORTABLE, NO_DRAFTER, ROOMY, Fit, MemoryBudget, Sizes, fit, largest_context
 from localdflash.backend.options import Options
 from localdflash.backend.parts import Parts, gigabytes
-from localdflash.errors import ModelError, OutOfMemory
+from localdflash.base.errors import ModelError, OutOfMemory
 from localdflash.llamacpp.devices import devices, find_gpu
 from localdflash.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.llamacpp.sizes import LlamaCppSizes

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from localdflash.errors import ModelError
-from localdflash.files.regular import open_model
+from localdflash.base.errors import ModelError
+from localdflash.base.files.regular import open_model
 from localdflash.model.dflash_config import ANOTHER_LIST, SHORT_HEAD, DFlashConfig
 from localdflash.weights.gguf import GGUFHeader
 

@@ -18,7 +18,7 @@ import llama_cpp.llama_cpp as api
 from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.engine.checkpoints import MOST as CHECKPOINTS
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.llamacpp import library
 from localdflash.llamacpp.cache import has_states
 from localdflash.llamacpp.chained import eagle3_params, mtp_params

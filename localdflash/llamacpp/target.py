@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Taps, Verification
-from localdflash.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.llamacpp import library
 from localdflash.llamacpp.cache import SequenceCache, has_states, hold_two
 from localdflash.llamacpp.placement import PROCESSOR, Placement
 from localdflash.llamacpp.ways import DEFAULT, MOST, Way
-from localdflash.machine.cores import physical_cores
-from localdflash.machine.gpu_watch import UNWATCHED, Watch
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.gpu_watch import UNWATCHED, Watch
 
 # Architectures whose graphs publish the inputs of their layers; in any other llama.cpp aborts when one is asked for.
 # fmt: off

@@ -6,12 +6,12 @@ from localdflash.backend.names import Runner
 from localdflash.backend.options import Options
 from localdflash.backend.running import Running
 from localdflash.cuda import device
-from localdflash.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
+from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
 from localdflash.llamacpp.builds import gpu_backends
 from localdflash.loading import proof
 from localdflash.loading.backends import load_on
 from localdflash.loading.timing import choose
-from localdflash.machine import gpu_watch
+from localdflash.base.machine import gpu_watch
 from localdflash.pairs.pair import LocalPair
 
 CANNOT = (NoDevice, ModelError, OutOfMemory)  # another backend may do it

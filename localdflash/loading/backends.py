@@ -7,7 +7,7 @@ from localdflash.backend.names import Runner
 from localdflash.backend.options import Options
 from localdflash.backend.running import Running
 from localdflash.cuda.device import give_back, missing_tools, told
-from localdflash.errors import LocaldflashError, NoDevice
+from localdflash.base.errors import LocaldflashError, NoDevice
 from localdflash.pairs.pair import LocalPair
 
 T = TypeVar("T")

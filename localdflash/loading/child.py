@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from localdflash.backend.options import Options
-from localdflash.system.process import apart
+from localdflash.base.system.process import apart
 
 LONGEST = 4096  # bytes of the child's last words
 # Fields of the options that no other process can have, or that are no reason there.

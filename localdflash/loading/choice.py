@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from localdflash.cpu import library
-from localdflash.errors import ModelError, NoDevice
-from localdflash.machine import measurements
-from localdflash.machine.cores import clamp
+from localdflash.base.errors import ModelError, NoDevice
+from localdflash.base.machine import measurements
+from localdflash.base.machine.cores import clamp
 from localdflash.weights.split import size_of, stats_of
 
 HostBackend = Literal["cpu", "llama.cpp"]  # of the backends, those that `auto` chooses between

@@ -15,7 +15,7 @@ from localdflash.backend.options import Options
 from localdflash.backend.parts import Parts
 from localdflash.backend.running import Running
 from localdflash.cpu.cache import KV_FORMATS
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
 from localdflash.loading.proof import SOUND, check_first, is_tried_on, standing

@@ -15,13 +15,13 @@ from localdflash.backend.options import Options
 from localdflash.engine.calibrate import calibrate
 from localdflash.engine.controller import Controller
 from localdflash.engine.pair import Drafter, Target
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.loading.backends import load_on
 from localdflash.loading.choice import HOST_BACKENDS, NOT_TIMED, Case, HostBackend, HostChoice, likely
-from localdflash.machine import measurements
-from localdflash.machine.cores import physical_cores
+from localdflash.base.machine import measurements
+from localdflash.base.machine.cores import physical_cores
 from localdflash.pairs.pair import LocalPair
-from localdflash.system import processors
+from localdflash.base.system import processors
 
 WIDTHS = (1, 4, 8)  # rows of the forwards that are timed
 CONTEXT = 512  # tokens, at most, of the pairs that are timed

@@ -16,16 +16,16 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from localdflash import errors
+from localdflash.base import errors
 from localdflash.backend.options import Options
 from localdflash.cuda.device import driver_present
-from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
-from localdflash.files.paths import cache_folder, create_private
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
+from localdflash.base.files.paths import cache_folder, create_private
 from localdflash.loading import child
-from localdflash.machine import gpu_watch
+from localdflash.base.machine import gpu_watch
 from localdflash.pairs.known import is_known
 from localdflash.pairs.pair import LocalPair
-from localdflash.system.process import ending_signal
+from localdflash.base.system.process import ending_signal
 from localdflash.weights.gguf import check_header
 from localdflash.weights.split import files_of, size_of
 

@@ -15,11 +15,11 @@ from typing import Any, Literal, Self, get_args
 from filelock import Timeout
 
 from localdflash.backend.options import Options
-from localdflash.errors import LocaldflashError
-from localdflash.files.paths import cache_folder, create_private
+from localdflash.base.errors import LocaldflashError
+from localdflash.base.files.paths import cache_folder, create_private
 from localdflash.loading.backends import on_cuda
 from localdflash.pairs.pair import LocalPair
-from localdflash.system.process_lock import process_lock
+from localdflash.base.system.process_lock import process_lock
 
 METHOD = 1  # of checking: what another one found is checked again
 HOW = ("drafter", "draft", "kv", "drafter_bits", "native_fp4")  # options that choose kernels

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.fingerprint import TrainedFor
 

@@ -10,8 +10,8 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
-from localdflash.errors import ModelError
-from localdflash.files.regular import open_model
+from localdflash.base.errors import ModelError
+from localdflash.base.files.regular import open_model
 from localdflash.model.dflash_config import DFlashConfig, checked
 from localdflash.model.dflash_gguf import config_of_gguf
 from localdflash.model.dflash_json import config_of_json

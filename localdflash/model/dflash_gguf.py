@@ -5,8 +5,8 @@ What is only our own (see `dflash_json`) stands there as metadata `localdflash.*
 
 import struct
 
-from localdflash.errors import ModelError
-from localdflash.files.regular import open_model
+from localdflash.base.errors import ModelError
+from localdflash.base.files.regular import open_model
 from localdflash.model.config_fields import (
     Fields,
     as_flag,

@@ -10,7 +10,7 @@ drafter was trained for (fingerprint.py). They are in the field `localdflash`.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.config_fields import (
     Fields,
     as_flag,

@@ -7,7 +7,7 @@ next (multi-token prediction) that a target's own file may hold: there the targe
 from pathlib import Path
 from typing import Literal
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.dflash_config import check_fit
 from localdflash.model.dflash_file import config_of_file
 from localdflash.model.eagle3 import check_eagle3

@@ -7,8 +7,8 @@ stand for. Format: llama.cpp's `eagle3` architecture.
 
 from array import array
 
-from localdflash.errors import ModelError
-from localdflash.files.regular import open_model
+from localdflash.base.errors import ModelError
+from localdflash.base.files.regular import open_model
 from localdflash.weights.gguf import GGUFHeader
 
 TAPS = 3

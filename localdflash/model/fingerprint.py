@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from localdflash.files.regular import open_model
+from localdflash.base.files.regular import open_model
 from localdflash.weights.gguf import GGUFHeader
 
 FIRST_BYTES = 256  # of each tensor

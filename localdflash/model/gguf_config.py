@@ -2,7 +2,7 @@
 
 import math
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.weights import gguf
 from localdflash.weights.gguf_limits import LARGEST_SIZE, MOST_LAYERS

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 _KEYS = {
     "temperature": "temp",

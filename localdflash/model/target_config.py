@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig, DeltaShape
 from localdflash.model.gguf_config import ARCHITECTURES, decoder_config, positive_of, scales_rope, size_of
 from localdflash.model.yarn import BETA_FAST, BETA_SLOW, makes_sense, yarn_factors, yarn_magnitude

@@ -1,6 +1,6 @@
 """Whether two models mean the same tokens by their ids."""
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights.gguf import GGUFHeader
 
 

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.pairs import records
 from localdflash.pairs.checking import DownloadReport, verified
 from localdflash.pairs.download import locked

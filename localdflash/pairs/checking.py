@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Protocol
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.pairs.hub import Progress
 
 CHUNK = 4 << 20  # bytes hashed at a time

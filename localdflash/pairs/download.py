@@ -17,8 +17,8 @@ from typing import Protocol
 
 from filelock import FileLock, Timeout
 
-from localdflash.errors import LocaldflashError, ModelError
-from localdflash.files.paths import create_private
+from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.base.files.paths import create_private
 from localdflash.pairs import hub, records
 from localdflash.pairs.checking import DownloadReport, digests, verified
 from localdflash.pairs.hub import Remote

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from localdflash.errors import ModelError, UsageError
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.model.dflash_file import config_of_file
 from localdflash.pairs import names
 from localdflash.pairs.pair import DrafterSource, PairEntry

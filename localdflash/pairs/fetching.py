@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.pairs import adapted, download, member, records
 from localdflash.pairs.adapted import MergeJob, WantedMerge
 from localdflash.pairs.checking import DownloadReport

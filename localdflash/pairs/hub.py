@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from localdflash.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
-from localdflash.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.pairs import packages, records
 from localdflash.pairs.checking import CHUNK, DownloadReport, digests, verified
 from localdflash.pairs.download import link_or_copy, locked

@@ -7,7 +7,7 @@ Every function takes a value and returns it as text, or raises ValueError that s
 import re
 from pathlib import PurePosixPath
 
-from localdflash.files.strict_toml import matching
+from localdflash.base.files.strict_toml import matching
 
 LONGEST_FILE = 191  # characters of a file's own name: our names beside it (.NAME.digest.partial) stay below 255
 

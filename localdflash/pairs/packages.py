@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
-from localdflash.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.pairs import hub
 from localdflash.pairs.hub import Progress, Unreachable
 from localdflash.pairs.pair import Package

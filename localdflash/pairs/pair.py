@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from localdflash.files.paths import cache_folder
+from localdflash.base.files.paths import cache_folder
 from localdflash.weights.split import names_of
 
 DrafterKind = Literal["dflash", "dflash2", "dspark", "eagle3", "draft-model"]

@@ -9,7 +9,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 
 LONGEST = 4096  # bytes of a record
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localdflash.errors import ModelError
-from localdflash.files.paths import config_folder
-from localdflash.files.strict_toml import did_you_mean
+from localdflash.base.errors import ModelError
+from localdflash.base.files.paths import config_folder
+from localdflash.base.files.strict_toml import did_you_mean
 from localdflash.model.drafter_kind import kind_of_file
 from localdflash.pairs import hub, records
 from localdflash.pairs.base_model import find_drafter

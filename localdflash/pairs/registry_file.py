@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from localdflash.backend.names import RUNNERS
-from localdflash.files.strict_toml import TomlTable, listed, matching, number, one_of, read_toml, text, whole
+from localdflash.base.files.strict_toml import TomlTable, listed, matching, number, one_of, read_toml, text, whole
 from localdflash.pairs import names
 from localdflash.pairs.pair import Adapted, DrafterKind, DrafterSource, Package, PairEntry, RanWith, Read, TargetSource
 from localdflash.weights.gguf import is_gguf

@@ -4,7 +4,7 @@ from collections import Counter
 from math import prod
 from pathlib import Path
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import read_header
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from localdflash.errors import ModelError, NoDevice
+from localdflash.base.errors import ModelError, NoDevice
 from localdflash.pairs.pair import DrafterSource, PairEntry
 from localdflash.pairs.registry import missing_files
 from localdflash.plan.speed import quantization

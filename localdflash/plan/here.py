@@ -13,9 +13,9 @@ from localdflash.backend.parts import gigabytes
 from localdflash.cpu import library
 from localdflash.cuda import device
 from localdflash.cuda.device import gpu_budget
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.loading.automatic import gpu_is_there
-from localdflash.machine import measurements
+from localdflash.base.machine import measurements
 from localdflash.pairs.pair import PairEntry
 from localdflash.pairs.registry import missing_files, shipped_file
 from localdflash.plan import speed

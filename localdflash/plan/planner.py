@@ -21,10 +21,10 @@ from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, IN_MEMORY, PROGRAM, Parts, divided, total
 from localdflash.cuda.device import gpu_budget, means_gpu
 from localdflash.cuda.gpus import ANY
-from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading.automatic import gpu_is_there
 from localdflash.loading.choice import Case, likely
-from localdflash.machine import measurements
+from localdflash.base.machine import measurements
 from localdflash.model.drafter_kind import drafter_of
 from localdflash.pairs.hub import Unreachable
 from localdflash.pairs.pair import PairEntry

@@ -5,7 +5,7 @@ The rest of a stand-in takes no disk and is never read: enough to plan a pair be
 
 from pathlib import Path
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.dflash_file import LARGEST_JSON
 from localdflash.pairs import hub, packages
 from localdflash.pairs.hub import Unreachable

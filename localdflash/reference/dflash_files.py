@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.model.dflash_file import UNUSED, config_of_file, plain_name
 from localdflash.model.dflash_gguf import own_tensors

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from localdflash.engine.draft import NOTHING, Chances, Draft
 from localdflash.engine.pair import Draw, Taps
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.reference.dflash_model import DFlash, block_mask
 
 # (token before, hidden state [H], logits [V]) -> tokens [n], their logits [n], and what a confidence head says

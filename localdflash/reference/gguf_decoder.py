@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.gguf_config import EXPERT_TENSORS, LAYER_TENSORS, ROPE_FACTORS, TOP_TENSORS, decoder_config
 from localdflash.reference.decoder import Decoder

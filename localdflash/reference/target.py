@@ -14,7 +14,7 @@ from torch import Tensor
 
 from localdflash.engine.draft import MAX_NODES, NOTHING, Draft
 from localdflash.engine.pair import Taps, Verification
-from localdflash.errors import ModelError, UsageError
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.reference.decoder import Decoder
 
 TILE = 16  # rows of every matrix product

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Chosen
 from localdflash.engine.scheduler import Job, Scheduler
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.text.stream import AnswerText
 
 

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.server.api import chat, complete, completions, control, embeddings, native, ports, slots, tokens
 from localdflash.server.api.anthropic import endpoint as anthropic
 from localdflash.server.api.errors import error_response, on_error

@@ -8,13 +8,13 @@ import socket
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 
-from localdflash.errors import EngineGone
-from localdflash.files import paths
+from localdflash.base.errors import EngineGone
+from localdflash.base.files import paths
 from localdflash.server.address import Address
 from localdflash.server.exchange import CHUNK, CONNECT, DONE, Events, Exchange, broken
 from localdflash.server.refusals import Json, error_of, json_object
 from localdflash.server.sockets import is_listening, located
-from localdflash.system import unix_socket
+from localdflash.base.system import unix_socket
 
 
 class Client:

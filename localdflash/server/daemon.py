@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from localdflash.errors import DeviceFailed, LocaldflashError
-from localdflash.files import paths
+from localdflash.base.errors import DeviceFailed, LocaldflashError
+from localdflash.base.files import paths
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
 from localdflash.server.connections import DESCRIPTORS, Connection, OutOfDescriptors, waiting
@@ -30,7 +30,9 @@ from localdflash.server.sockets import BACKLOG, Local, lifetime, local, lock_of,
 from localdflash.server.tcp import Tcp
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker
-from localdflash.system import limits, process, unix_socket
+from localdflash.base.system import limits
+from localdflash.base.system import process
+from localdflash.base.system import unix_socket
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

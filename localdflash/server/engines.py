@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from localdflash.backend.options import Options
 from localdflash.engine.scheduler import Totals
-from localdflash.errors import EngineGone, ModelBusy, ModelError, OutOfMemory
+from localdflash.base.errors import EngineGone, ModelBusy, ModelError, OutOfMemory
 from localdflash.loading.filling import check_fills, fills
 from localdflash.loading.load import LoadedPair
 from localdflash.server.wanted import ROLES, Others, PairRole

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import h11
 import msgspec
 
-from localdflash.errors import EngineGone, LocaldflashError
+from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.server.address import Address
 from localdflash.server.refusals import refusal
 

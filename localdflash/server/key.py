@@ -6,9 +6,9 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from localdflash.errors import LocaldflashError, UsageError
-from localdflash.files import paths
-from localdflash.system import owner
+from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.files import paths
+from localdflash.base.system import owner
 
 LARGEST = 4096  # bytes
 

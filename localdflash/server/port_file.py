@@ -15,10 +15,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from localdflash.errors import LocaldflashError
-from localdflash.files import paths
-from localdflash.system import file_lock, owner, tcp_socket
-from localdflash.system.descriptor import PLAIN, READ
+from localdflash.base.errors import LocaldflashError
+from localdflash.base.files import paths
+from localdflash.base.system import file_lock
+from localdflash.base.system import owner
+from localdflash.base.system import tcp_socket
+from localdflash.base.system.descriptor import PLAIN, READ
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 128

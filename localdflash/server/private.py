@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from localdflash.errors import EngineGone
+from localdflash.base.errors import EngineGone
 from localdflash.server.address import Address
 from localdflash.server.client import Client
 from localdflash.server.sockets import is_listening, lock_of, prepare_folder

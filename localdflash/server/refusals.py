@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from localdflash.errors import (
+from localdflash.base.errors import (
     ContextOverflow,
     DeviceFailed,
     EngineGone,

@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from localdflash.errors import (
+from localdflash.base.errors import (
     DeviceFailed,
     EngineGone,
     LocaldflashError,
@@ -25,12 +25,12 @@ from localdflash.errors import (
     OutOfMemory,
     UsageError,
 )
-from localdflash.files import paths
-from localdflash.machine import gpu_watch
+from localdflash.base.files import paths
+from localdflash.base.machine import gpu_watch
 from localdflash.server.client import Client, find
 from localdflash.server.sockets import is_listening
 from localdflash.server.wanted import Wanted
-from localdflash.system import process
+from localdflash.base.system import process
 
 Look = Callable[[str], None]  # gets "starting" or "loading", or "loading: compiling 3 of 37"
 PATIENCE = 0.5  # seconds before a line says that the engine is being started

@@ -24,8 +24,8 @@ from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.scheduler import Scheduler
 from localdflash.engine.turns import Turns
-from localdflash.errors import EngineGone, LocaldflashError
-from localdflash.files.paths import cache_folder
+from localdflash.base.errors import EngineGone, LocaldflashError
+from localdflash.base.files.paths import cache_folder
 from localdflash.loading.load import LoadedPair
 from localdflash.server.answering import Answering, TextDelta
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, Spelling

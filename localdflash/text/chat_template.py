@@ -25,7 +25,7 @@ from typing import Any, Literal, NoReturn, get_args
 
 from jinja2 import TemplateError
 
-from localdflash.errors import LocaldflashError, ModelError, UsageError
+from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 from localdflash.text.sanitize import sanitize
 from localdflash.text.template_sandbox import RenderBudget, Sandbox
 from localdflash.text.thoughts import split

@@ -20,7 +20,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.text.gbnf import gbnf_to_lark
 from localdflash.text.grammar_trial import LIMITS, TooMuchWork, problem
 from localdflash.text.sanitize import sanitize

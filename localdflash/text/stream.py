@@ -10,7 +10,7 @@ import codecs
 from collections.abc import Container, Iterable, Sequence
 from typing import Protocol
 
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.text.tokenizer import Tokenizer
 
 

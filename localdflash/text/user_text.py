@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, SupportsIndex
 
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 _PLANES = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 _STAND_INS = re.compile("([\U000f0000-\U000ffffd\U00100000-\U0010fffd]+)")

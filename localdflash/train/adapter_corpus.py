@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.text.syntax import language_of
 from localdflash.train import corpus
 from localdflash.weights.low_rank import sha256_of

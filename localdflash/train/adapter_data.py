@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.train.adapter_examples import FillExample
 
 LANGUAGES = ("python", "javascript", "typescript", "tsx", "c", "cpp", "go", "java", "lua", "rust", "chat")

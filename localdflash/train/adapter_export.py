@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.reference.gguf_decoder import rotate_half_order, state_name
 from localdflash.train.adapter import AdaptedLinear, Adapter
 from localdflash.weights.gguf import read_header

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.train.adapter import Adapter
 from localdflash.train.adapter_attention import within
 from localdflash.train.adapter_data import LANGUAGES, ExampleIds, FillData

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.text.chat_template import Role, TemplateMessage, encode_chat
 from localdflash.text.fim import FimFormat, stop_ids
 from localdflash.text.tokenizer import Tokenizer

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 
 CORPUS_LIST = Path(__file__).with_name("corpus.toml")
 PACKAGE_BUDGET = 5_000_000  # bytes of one package, so that no house style dominates

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.dflash_model import DFlash

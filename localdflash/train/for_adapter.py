@@ -12,7 +12,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from localdflash.answers.fill.encoder import Encoder
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.model.gguf_config import decoder_config
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.fim import detect

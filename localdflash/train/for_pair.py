@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localdflash.backend.free import system_budget
-from localdflash.errors import ModelError, TrainingError
-from localdflash.machine.cores import physical_cores
+from localdflash.base.errors import ModelError, TrainingError
+from localdflash.base.machine.cores import physical_cores
 from localdflash.model.dflash_file import config_of_file
 from localdflash.model.gguf_config import decoder_config
 from localdflash.pairs.download import link_or_copy

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.train.kept_answers import KeptAnswers
 
 NO_TOKEN, NOT_SHORT = -1, -2  # labels: the answer is over; the token is not in the short vocabulary

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.model.gguf_config import decoder_config
 from localdflash.reference.decoder import Layer, RMSNorm, rotary

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from localdflash.backend.fit import MemoryBudget
 from localdflash.backend.parts import gigabytes
-from localdflash.errors import OutOfMemory, TrainingError, UsageError
+from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.train.answering import CONTEXT, LONGEST_FILL, LONGEST_PROMPT
 from localdflash.train.likely import COUNT, LIKELY

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.model import short_vocabulary
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig, check_fit

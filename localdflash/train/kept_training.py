@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.reference.dflash_model import DFlash
 from localdflash.train.kept_batches import Source
 from localdflash.train.kept_drafter import Frozen, accepted, logits_of, loss_of, verifies

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from localdflash.errors import TrainingError, UsageError
+from localdflash.base.errors import TrainingError, UsageError
 from localdflash.train.muon import Muon
 
 SAVE_SECONDS = 300

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from localdflash.chat.messages import Message, prompt_text
 from localdflash.chat.store import ChatStore
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.train import corpus, prompts
 from localdflash.train.questions import Question
 

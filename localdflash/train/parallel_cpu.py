@@ -24,7 +24,7 @@ from localdflash.cpu.matrices import GROUP, PANEL
 from localdflash.cpu.packed import open_target
 from localdflash.cpu.team import Team
 from localdflash.engine.common_prefix import common_prefix
-from localdflash.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.train.likely import likely
 from localdflash.train.parallel_target import Step
 from localdflash.weights import gguf

@@ -15,7 +15,7 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.llamacpp import library
 from localdflash.train.likely import likely
 

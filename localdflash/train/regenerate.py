@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.reference.decoder import Decoder
 from localdflash.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.train.examples import KINDS

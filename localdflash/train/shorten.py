@@ -6,7 +6,7 @@ from pathlib import Path
 
 import gguf
 
-from localdflash.errors import ModelError, TrainingError, UsageError
+from localdflash.base.errors import ModelError, TrainingError, UsageError
 from localdflash.model.dflash_config import OURS, SHORT_HEAD, SHORT_KEY, check_fit
 from localdflash.model.dflash_file import config_of_file
 from localdflash.model.gguf_config import decoder_config

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.train.dataset import Dataset

@@ -6,7 +6,7 @@ Prompts are not counted: what the drafter must be able to propose is what the ta
 from collections.abc import Iterator
 from pathlib import Path
 
-from localdflash.errors import TrainingError, UsageError
+from localdflash.base.errors import TrainingError, UsageError
 from localdflash.model.short_vocabulary import ShortVocabulary, count
 from localdflash.train.dataset import Dataset
 

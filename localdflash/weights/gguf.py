@@ -19,8 +19,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
-from localdflash.errors import ModelError
-from localdflash.files.regular import open_model
+from localdflash.base.errors import ModelError
+from localdflash.base.files.regular import open_model
 from localdflash.weights import split
 from localdflash.weights.ggml_types import BY_CODE, GGMLType
 from localdflash.weights.gguf_limits import check_limits

@@ -18,7 +18,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights.gguf import DEFAULT_ALIGNMENT, GGUFHeader, TensorInfo, read_header
 
 FILE_TYPES = {"Q4_1": 3, "Q8_0": 7, "Q5_1": 9}  # llama_ftype

@@ -12,7 +12,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights.ggml_types import GGMLType
 
 # Weights unpacked at a time: the intermediates stay in cache and never double the memory of a large tensor.

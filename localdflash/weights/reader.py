@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 
 # A header is a vocabulary, its merges and a chat template: 16 MiB for 262k tokens.
 MAX_HEADER_BYTES = 128 << 20

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeGuard
 
-from localdflash.errors import ModelError
-from localdflash.files.regular import open_model
+from localdflash.base.errors import ModelError
+from localdflash.base.files.regular import open_model
 from localdflash.weights import split
 from localdflash.weights.safetensors_index import check_index
 

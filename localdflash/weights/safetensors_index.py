@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from localdflash.errors import ModelError
-from localdflash.files.regular import open_model
+from localdflash.base.errors import ModelError
+from localdflash.base.files.regular import open_model
 
 AGAIN = "download it again"
 LARGEST_JSON = 16 << 20  # bytes; the index of a mixture of experts is large

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 
 MOST_PARTS = 512
 COUNT, NUMBER, TENSORS = "split.count", "split.no", "split.tensors.count"

@@ -9,7 +9,7 @@ import stat
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from localdflash.system.open_folder import OpenFolder
+from localdflash.base.system.open_folder import OpenFolder
 from localdflash.text.sanitize import sanitize
 
 LARGEST = 1_000_000  # bytes

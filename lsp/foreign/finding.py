@@ -7,7 +7,7 @@ completion needs. A prompt of ours comes first, wherever the server takes one as
 import asyncio
 from typing import Any
 
-from localdflash.errors import EngineGone, LocaldflashError, ModelError
+from localdflash.base.errors import EngineGone, LocaldflashError, ModelError
 from localdflash.lsp.completer import Daemon, Source
 from localdflash.lsp.foreign import families
 from localdflash.lsp.foreign.llama import InfillLlama, RawLlama, model_of

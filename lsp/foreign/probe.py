@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from localdflash.errors import EngineGone, UsageError
+from localdflash.base.errors import EngineGone, UsageError
 from localdflash.server.address import Address
 from localdflash.server.refusals import error_of
 from localdflash.server.stream import Connection

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from localdflash.answers.fill.encoder import Encoder
 from localdflash.answers.fill.prompt import MOST, assemble
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.lsp.foreign.place import Place
 from localdflash.text.fim import FimFormat
 

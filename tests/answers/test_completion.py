@@ -6,7 +6,7 @@ import pytest
 from localdflash.answers.completion import complete, prepare_text
 from localdflash.backend.options import Options
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import ContextOverflow, ModelError, UsageError
+from localdflash.base.errors import ContextOverflow, ModelError, UsageError
 from localdflash.loading.load import LoadedPair
 from localdflash.text import fim
 

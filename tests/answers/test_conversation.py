@@ -7,7 +7,7 @@ import pytest
 from localdflash.answers.conversation import prepare, template_of
 from localdflash.backend.options import Options
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.loading.load import LoadedPair
 from localdflash.text.chat_template import TemplateMessage
 

@@ -18,7 +18,7 @@ from localdflash.backend.fit import (
     weights_of,
 )
 from localdflash.backend.parts import DRAFTER, TARGET, TARGET_KV, Parts
-from localdflash.errors import OutOfMemory
+from localdflash.base.errors import OutOfMemory
 
 MB = 10**6
 

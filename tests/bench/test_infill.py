@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from localdflash.bench import infill
 from localdflash.bench.infill import Task, load, run, similarity
-from localdflash.errors import ContextOverflow, ModelError
+from localdflash.base.errors import ContextOverflow, ModelError
 
 LINE = {
     "task_id": "T/0",

@@ -8,7 +8,7 @@ import pytest
 from localdflash.backend.options import Options
 from localdflash.bench.llama_plain import LoneRowTarget, llama_plain
 from localdflash.engine.draft import NOTHING
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.loading.load import LoadedPair
 

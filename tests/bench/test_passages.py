@@ -17,7 +17,7 @@ from localdflash.bench.passages import (
     from_line,
     next_key,
 )
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 SOURCE = "import os\n\n\ndef f(a):\n    b = a\n\n    if b:\n        return b\n    return a\n\n\nprint(f(1))\n"
 texts = st.text("ab \n\t:é😀", max_size=60)

@@ -11,7 +11,7 @@ import pytest
 
 from localdflash.bench import prompt_set
 from localdflash.bench.prompt_set import CATEGORIES, BenchPrompt, load
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 FILES = sorted((Path(prompt_set.__file__).parent / "prompts").glob("*.py"))
 PROMPTS = load()

@@ -8,7 +8,7 @@ import pytest
 from localdflash.bench import picture, replay, typing
 from localdflash.bench.passages import TypedPassage, TypingJob, from_line
 from localdflash.bench.replay import Manner, TypingReplay, run
-from localdflash.errors import EngineGone, LocaldflashError, UsageError
+from localdflash.base.errors import EngineGone, LocaldflashError, UsageError
 from tests.bench.scripted_server import program
 
 WHOLE = "import os\n\n\ndef size(path):\n    found = os.stat(path)\n    return found.st_size\n\n\nprint(size('.'))\n"

@@ -18,10 +18,10 @@ from localdflash.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.bench.run import Category, PromptRun, prompt_ids, run_prompt
 from localdflash.engine.pair import Step
 from localdflash.engine.stats import Stats
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.loading.backends import load_on
 from localdflash.loading.load import LoadedPair
-from localdflash.machine import hardware as machine
+from localdflash.base.machine import hardware as machine
 from localdflash.pairs.pair import LocalPair
 
 

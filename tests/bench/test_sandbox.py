@@ -9,7 +9,7 @@ import pytest
 
 from localdflash.bench import jail, sandbox
 from localdflash.bench.sandbox import run, weaknesses
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 
 SHUT = {"limits": "set", "network": "namespace", "files": "landlock", "processes": "filter"}
 

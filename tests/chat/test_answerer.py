@@ -14,7 +14,7 @@ from localdflash.chat.answerer import AnswerPiece
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.settings import ChatSettings
 from localdflash.chat.sources import NamedServer
-from localdflash.errors import ContextOverflow, ModelError, UsageError
+from localdflash.base.errors import ContextOverflow, ModelError, UsageError
 from tests.chat.asking import GREEDY, QUESTION, At, ask, asking
 
 LONG = ChatSettings(temperature=5.0, seed=0, max_tokens=0)  # an answer that fills the context

@@ -11,7 +11,7 @@ import pytest
 from localdflash.chat.answerer import AnswerPiece, Restarted
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.chat.settings import ChatSettings
-from localdflash.errors import (
+from localdflash.base.errors import (
     ContextOverflow,
     DeviceFailed,
     EngineGone,

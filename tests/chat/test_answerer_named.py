@@ -11,7 +11,7 @@ from localdflash.chat.answerer import About, Answerer, AnswerPiece
 from localdflash.chat.messages import Message
 from localdflash.chat.settings import ChatSettings
 from localdflash.chat.sources import NamedServer
-from localdflash.errors import EngineGone, LocaldflashError, ModelError, UsageError
+from localdflash.base.errors import EngineGone, LocaldflashError, ModelError, UsageError
 from tests.chat.asking import HEAD, QUESTION, Script, answer, ask, asking, event, finish, text
 from tests.support import daemons
 

@@ -13,8 +13,8 @@ from localdflash.chat.answerer import AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Message
 from localdflash.chat.settings import ChatSettings
 from localdflash.chat.sources import PrivateDaemon, SharedDaemon
-from localdflash.errors import LocaldflashError, ModelError
-from localdflash.files import paths
+from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.base.files import paths
 from localdflash.server import spawn
 from localdflash.server.sockets import is_listening
 from localdflash.server.wanted import Wanted

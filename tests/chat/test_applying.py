@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from localdflash.chat.applying import KEPT, Journal, Outcome, Undone, apply, undo
 from localdflash.chat.proposals import Proposal
-from localdflash.files import paths
+from localdflash.base.files import paths
 from tests.chat.workplace import contents, made, proposal
 
 

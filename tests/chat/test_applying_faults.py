@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from localdflash.chat.applying import Journal, Undone, apply, undo
-from localdflash.files import paths
+from localdflash.base.files import paths
 from tests.chat.workplace import contents, made, proposal
 
 

@@ -10,7 +10,7 @@ from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted
 from localdflash.chat.compare import ORDER, TOKENS, Comparison, compare
 from localdflash.chat.messages import Message
 from localdflash.chat.settings import ChatSettings
-from localdflash.errors import EngineGone, UsageError
+from localdflash.base.errors import EngineGone, UsageError
 from tests.chat.asking import QUESTION, At, asking
 
 TALK = [Message("user", "a"), Message("assistant", "b"), *QUESTION, Message("assistant", "an answer")]

@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from localdflash.chat.export import export_json, export_markdown, write_export
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.store import SessionInfo
-from localdflash.errors import LocaldflashError, StoreFailed, UsageError
+from localdflash.base.errors import LocaldflashError, StoreFailed, UsageError
 from tests.chat.stored import ANSWER, QUESTION
 from tests.chat.test_store import MESSAGES
 
@@ -225,7 +225,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from localdflash.chat.export import write_export
-from localdflash.errors import StoreFailed
+from localdflash.base.errors import StoreFailed
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, -1))
 for overwrite in (False, True):
     try:

@@ -11,7 +11,7 @@ import pytest
 
 from localdflash.chat import files as module
 from localdflash.chat.files import LARGEST, Files, Hit, size
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 CANARY = "CANARY_91c2"
 PATIENCE = 20.0  # seconds

@@ -8,7 +8,7 @@ import pytest
 
 from localdflash.chat.files import Files
 from localdflash.chat.mentions import attach
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 CANARY = "CANARY_5be0"
 SECRET = [".env", ".env.local", "prod.ENV", "Secrets.PY", "id_rsa", ".ssh/config", "deep/.aws/credentials", "x.pem"]

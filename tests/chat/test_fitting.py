@@ -12,7 +12,7 @@ from localdflash.chat.answerer import About
 from localdflash.chat.fitting import FittedChat, plan_fit
 from localdflash.chat.messages import Message
 from localdflash.chat.settings import ChatSettings
-from localdflash.errors import ContextOverflow
+from localdflash.base.errors import ContextOverflow
 from tests.chat.asking import GREEDY, At, ask, asking
 
 

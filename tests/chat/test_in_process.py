@@ -15,7 +15,7 @@ from localdflash.chat.messages import Message
 from localdflash.chat.settings import ChatSettings
 from localdflash.chat.talk import Talk
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import ContextOverflow
+from localdflash.base.errors import ContextOverflow
 from localdflash.loading.load import LoadedPair
 from localdflash.text.chat_template import TemplateMessage
 

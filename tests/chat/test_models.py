@@ -14,7 +14,7 @@ import pytest
 
 from localdflash.backend.parts import gigabytes
 from localdflash.chat import models
-from localdflash.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.pairs.pair import models_folder
 from localdflash.pairs.registry import load_registry
 from localdflash.server import spawn

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.chat import project
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.chat.roles import BUILTIN, LARGEST, role, roles
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from localdflash.chat.talk import Talk
-from localdflash.errors import EngineGone, StoreFailed
+from localdflash.base.errors import EngineGone, StoreFailed
 from tests.support.fake_answerer import ANSWER, STEP, FakeAnswerer
 
 Work = Callable[[Talk[Any], Any], Coroutine[Any, Any, None]]

@@ -2,7 +2,7 @@ import pytest
 
 from localdflash.chat.settings import ANSWER_SHARE, SETTINGS, ChatSettings
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from localdflash.chat.database import Database
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
-from localdflash.errors import LocaldflashError, StoreFailed, StoreLost
+from localdflash.base.errors import LocaldflashError, StoreFailed, StoreLost
 from tests.chat.stored import chat, lines, opened, program, texts
 
 PAGE = 4096

@@ -14,8 +14,8 @@ import pytest
 
 from localdflash.chat import database, schema
 from localdflash.chat.messages import Message
-from localdflash.errors import StoreFailed
-from localdflash.files import paths
+from localdflash.base.errors import StoreFailed
+from localdflash.base.files import paths
 from tests.chat.stored import ANSWER, QUESTION, chat, lines, opened, program, texts
 
 # Writes without end, and says what is stored: session, message, text.

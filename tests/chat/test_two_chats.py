@@ -12,7 +12,7 @@ from localdflash.chat.answerer import Answerer, AnswerPiece, Done
 from localdflash.chat.messages import Message
 from localdflash.chat.settings import ChatSettings
 from localdflash.chat.sources import SharedDaemon
-from localdflash.errors import LocaldflashError, ModelBusy
+from localdflash.base.errors import LocaldflashError, ModelBusy
 from localdflash.server import spawn
 from localdflash.server.wanted import Others, Wanted
 from tests.chat.asking import ask

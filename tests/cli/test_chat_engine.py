@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.files import paths
+from localdflash.base.files import paths
 from localdflash.server import spawn
 from tests.support import daemons
 

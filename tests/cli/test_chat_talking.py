@@ -20,8 +20,8 @@ from localdflash.cli.chat import chats_file
 from localdflash.cli.headless import answer_once
 from localdflash.cli.plain_commands import exchange
 from localdflash.cli.talking import Talking, by_engine
-from localdflash.errors import EngineGone, OutOfMemory
-from localdflash.files import paths
+from localdflash.base.errors import EngineGone, OutOfMemory
+from localdflash.base.files import paths
 from localdflash.server.address import Address
 from localdflash.server.wanted import Wanted
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.cli.complete import offset_of, parse_place, read_text
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 
 
 @pytest.mark.parametrize(

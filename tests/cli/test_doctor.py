@@ -10,7 +10,7 @@ import pytest
 from localdflash.cli import doctor
 from localdflash.doctor import self_test
 from localdflash.doctor.check import Check, Probe, Status
-from localdflash.machine import measurements
+from localdflash.base.machine import measurements
 from tests.cli.conftest import Command
 from tests.support.gguf_files import write_header
 

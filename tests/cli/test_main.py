@@ -10,7 +10,7 @@ import click
 import pytest
 
 from localdflash.cli import COMMANDS, main
-from localdflash.errors import ContextOverflow, LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.base.errors import ContextOverflow, LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.text.sanitize import printable
 
 HEAVY = ("torch", "llama_cpp", "numpy", "transformers", "gguf", "jinja2", "huggingface_hub")

@@ -8,7 +8,7 @@ import pytest
 
 from localdflash.cli import offer
 from localdflash.config import config_file
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.pairs import fetching, hub
 from localdflash.pairs.defaults import CHAT, CODE
 from localdflash.pairs.pair import PairEntry

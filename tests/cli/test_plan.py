@@ -11,8 +11,8 @@ import pytest
 
 from localdflash.backend import free
 from localdflash.backend.fit import MemoryBudget
-from localdflash.machine import hardware as machine
-from localdflash.machine import measurements
+from localdflash.base.machine import hardware as machine
+from localdflash.base.machine import measurements
 from localdflash.pairs.pair import models_folder
 from tests.cli.conftest import Command
 from tests.support.fake_hub import FakeHub, File, hub_for_tests

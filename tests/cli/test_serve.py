@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from localdflash.cli import serve
-from localdflash.errors import UsageError
-from localdflash.files import paths
+from localdflash.base.errors import UsageError
+from localdflash.base.files import paths
 from localdflash.server.key import own_key, read_key
 from tests.support import daemons
 

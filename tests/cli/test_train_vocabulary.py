@@ -19,7 +19,7 @@ from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.sizes import CudaSizes
 from localdflash.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.dflash_file import config_of_file
 from localdflash.reference import dflash_files
 from localdflash.reference.drafter import DFlashDrafter

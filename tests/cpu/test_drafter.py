@@ -19,7 +19,7 @@ from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
 from localdflash.engine.draft import NOTHING
-from localdflash.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.reference.dflash_files import load
 from localdflash.reference.dflash_model import DFlash
 from localdflash.reference.drafter import DFlashDrafter

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from localdflash.cpu.matrices import KINDS, Kind, MatrixShape, PackedMatrix, pack_rows
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights.ggml_types import GGMLType
 from tests.cpu.packed_models import QUANTIZED, SCALES, Bytes, dequantized, random_blocks, unpacked
 

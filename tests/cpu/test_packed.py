@@ -14,7 +14,7 @@ from localdflash.cpu.matrices import PackedMatrix
 from localdflash.cpu.model import PackedLayer
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.tensors import LAYER_FIELDS, MIXTURE_FIELDS, drafter_names
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.dflash_file import config_of_file
 from localdflash.model.dflash_tensors import key_of
 from localdflash.model.gguf_config import decoder_config

@@ -15,7 +15,7 @@ import pytest
 
 from localdflash.cpu import files, image, packed, packing
 from localdflash.cpu.packed import open_drafter, open_target
-from localdflash.errors import ModelError, OutOfMemory
+from localdflash.base.errors import ModelError, OutOfMemory
 from tests.cpu.packed_models import dequantized, target_tensors, unpacked, write
 
 FASTER: dict[str, Any] = {"rope.freq_base": 2e4}

@@ -26,7 +26,7 @@ from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.pair import Step, Taps, Verification
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import LocaldflashError, UsageError
+from localdflash.base.errors import LocaldflashError, UsageError
 
 pytestmark = pytest.mark.usefixtures("cpu_engine")
 TICK = 2.0**-14  # seconds

@@ -13,10 +13,10 @@ from localdflash.cpu.sizes import CpuSizes
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
 from localdflash.engine.checkpoints import MOST as CHECKPOINTS
-from localdflash.errors import ModelError, UsageError
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.loading.choice import Case
 from localdflash.loading.load import LoadedPair
-from localdflash.machine import measurements
+from localdflash.base.machine import measurements
 from localdflash.plan.planner import make_plan
 from localdflash.weights.gguf import read_header
 from tests.support import gpt_oss_models, qwen35_models

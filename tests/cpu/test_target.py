@@ -13,7 +13,7 @@ from localdflash.cpu.packed import open_target
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
 from localdflash.engine.draft import Draft
-from localdflash.errors import LocaldflashError, ModelError, NoDevice, UsageError
+from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, UsageError
 from localdflash.reference.gguf_decoder import load_decoder
 from tests.cpu.conftest import SHAPES, needs_library
 from tests.cpu.rounded import logits_of, relative, round_inputs

@@ -8,7 +8,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from localdflash.cuda.checkpoint_config import decoder_config_of_json
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from tests.support.checkpoint_folders import CONFIGS, HEADS, LLAMA3
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.ops import REFERENCES
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from tests.support.checkpoint_folders import (
     HIDDEN,
     INNER,

@@ -18,7 +18,7 @@ from localdflash.cuda import device as devices
 from localdflash.cuda.memory import check_kinds
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.runner import device_errors
-from localdflash.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading.load import LoadedPair
 from localdflash.weights.gguf import read_header
 

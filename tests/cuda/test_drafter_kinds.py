@@ -24,7 +24,7 @@ from localdflash.cuda.sizes import CudaSizes
 from localdflash.cuda.stepper import SLACK, Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.kernels.state import CONTEXT, DRAFTED_BY, DRAFTER, LIVE
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.reference.dflash_files import load

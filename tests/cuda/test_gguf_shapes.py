@@ -9,7 +9,7 @@ import torch
 from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.pair import CudaPair
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from tests.security.gguf_mutations import build, parse
 
 

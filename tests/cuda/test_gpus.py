@@ -13,7 +13,7 @@ from localdflash.backend.parts import SCRATCH, Parts
 from localdflash.cuda import device as devices
 from localdflash.cuda.gpus import Gpu, place
 from localdflash.doctor import installation
-from localdflash.errors import NoDevice, OutOfMemory
+from localdflash.base.errors import NoDevice, OutOfMemory
 from localdflash.loading import automatic
 from localdflash.plan import planner
 

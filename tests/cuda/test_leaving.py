@@ -12,7 +12,7 @@ from localdflash.engine.pair import StateLost
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import DeviceFailed
+from localdflash.base.errors import DeviceFailed
 from tests.cuda.histories import World, tiny_world
 from tests.support.software_gpu import CUDA, SoftwareGpu
 

@@ -17,7 +17,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.engine.sampling import Chosen, Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.reference.target import TorchTarget

@@ -24,7 +24,7 @@ from localdflash.cuda.ops import KERNELS
 from localdflash.cuda.repack.planes import planes_of_blocks
 from localdflash.cuda.repack.quantize import quantize
 from localdflash.cuda.stepper import SLACK
-from localdflash.errors import OutOfMemory
+from localdflash.base.errors import OutOfMemory
 from localdflash.model.dflash_gguf import config_of_gguf
 from localdflash.model.gguf_config import decoder_config
 from localdflash.weights.ggml_types import GGMLType

@@ -10,7 +10,7 @@ from localdflash.cuda.native_fp4 import NativeFp4
 from localdflash.cuda.ops import KERNELS
 from localdflash.cuda.stack import activations
 from localdflash.engine.generate import Request, generate
-from localdflash.errors import ModelError, UsageError
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.kernels.fp4 import Fp4Rows, fp4_matrix, quantize_rows_fp4_reference
 from tests.support import dot_scaled
 from tests.support.tiny_models import SHAPE, write_target

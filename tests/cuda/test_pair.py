@@ -15,7 +15,7 @@ from localdflash.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
+from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.kernels.state import LIVE
 from localdflash.reference.dflash_files import load as load_drafter
 from localdflash.reference.drafter import DFlashDrafter

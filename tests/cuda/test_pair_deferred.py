@@ -17,7 +17,7 @@ from torch import Tensor
 from localdflash.cuda.leaving import Leaving, Outbox
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.runner import Runner
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.kernels.state import STEP
 from tests.cuda.histories import ACTS, FAILING, STAGE, History, World, fuzz, play, tiny_world
 from tests.support.software_gpu import CUDA, Event, SoftwareGpu, Stream, poisoned

@@ -20,7 +20,7 @@ from localdflash.cuda.memory import RESERVE
 from localdflash.cuda.runner import Runner
 from localdflash.cuda.sizes import CudaSizes
 from localdflash.cuda.stepper import Stepper
-from localdflash.errors import ModelError, NoDevice, OutOfMemory
+from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic
 from localdflash.pairs.pair import LocalPair
 from tests.support.cards import Card, in_this_machine

@@ -14,9 +14,9 @@ from localdflash.backend.fit import MemoryBudget
 from localdflash.cli import doctor
 from localdflash.doctor import installation, resources, surroundings
 from localdflash.doctor.check import Check, Probe
-from localdflash.errors import ModelError, NoDevice
-from localdflash.files import paths
-from localdflash.machine import measurements
+from localdflash.base.errors import ModelError, NoDevice
+from localdflash.base.files import paths
+from localdflash.base.machine import measurements
 from localdflash.pairs import records
 from localdflash.pairs.pair import models_folder
 
@@ -132,7 +132,7 @@ class TestInstallation:
         self, sets: list[str], cores: list[int], detail: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("localdflash.cpu.library._load", lambda: SimpleNamespace(instruction_sets=sets))
-        monkeypatch.setattr("localdflash.machine.cores.physical_cores", lambda: cores)
+        monkeypatch.setattr("localdflash.base.machine.cores.physical_cores", lambda: cores)
         found = installation.cpu_engine("cpu engine")
         assert (found.status, found.remedy) == ("ok", "")
         assert found.detail.startswith(detail)

@@ -7,7 +7,7 @@ import pytest
 
 from localdflash.cuda import device as devices
 from localdflash.doctor import gpu_check
-from localdflash.errors import LocaldflashError, NoDevice
+from localdflash.base.errors import LocaldflashError, NoDevice
 from localdflash.loading import proof
 from localdflash.loading.verdict import Subject, Verdict, keep
 

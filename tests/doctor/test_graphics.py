@@ -9,7 +9,7 @@ from localdflash.doctor import graphics
 from localdflash.doctor.graphics import Chip, built_for, command, has_code, here, llama_gpu
 from localdflash.llamacpp import builds
 from localdflash.llamacpp.placement import Device
-from localdflash.machine import gpu_watch
+from localdflash.base.machine import gpu_watch
 
 RTX_4090, RTX_5090 = Chip("NVIDIA", "RTX 4090", 89), Chip("NVIDIA", "RTX 5090", 120)
 AMD, INTEL, APPLE = Chip("AMD", "AMD GPU"), Chip("Intel", "Intel GPU"), Chip("Apple", "Apple GPU")

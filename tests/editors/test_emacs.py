@@ -11,7 +11,7 @@ import pytest
 
 from bench.editors import fetch_emacs
 from bench.support import instant_engine
-from localdflash.files import paths
+from localdflash.base.files import paths
 from tests.support import daemons
 
 pytestmark = pytest.mark.editors

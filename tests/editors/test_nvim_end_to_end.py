@@ -11,7 +11,7 @@ from bench.editors import nvim_scene
 from bench.editors.nvim import Editor
 from bench.editors.nvim_scene import ADD
 from bench.support import instant_engine
-from localdflash.files import paths
+from localdflash.base.files import paths
 from localdflash.pairs.registry import PACKAGE
 from localdflash.weights.low_rank import merge
 from tests.support import daemons

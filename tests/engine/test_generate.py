@@ -9,7 +9,7 @@ import pytest
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.prefix import PrefixCache
-from localdflash.errors import ContextOverflow, UsageError
+from localdflash.base.errors import ContextOverflow, UsageError
 
 Make = Callable[..., Any]
 

@@ -12,7 +12,7 @@ from localdflash.engine.host_pair import AGREED, HostPair
 from localdflash.engine.pair import SavedSequence, Verification
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
+from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 
 Make = Callable[..., Any]
 

@@ -15,7 +15,7 @@ from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, n
 from localdflash.engine.prefix import MOST, WORTH_KEEPING, PrefixCache
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import DeviceFailed
+from localdflash.base.errors import DeviceFailed
 
 Make = Callable[..., Any]
 

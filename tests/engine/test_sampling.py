@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import LocaldflashError, UsageError
+from localdflash.base.errors import LocaldflashError, UsageError
 
 LOGITS = st.lists(st.integers(-40, 40).map(lambda n: n / 4), min_size=1, max_size=24)
 

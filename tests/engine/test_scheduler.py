@@ -14,7 +14,7 @@ from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Job, Scheduler
-from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, QueueFull
+from localdflash.base.errors import DeviceFailed, EngineGone, LocaldflashError, QueueFull
 
 Make = Callable[..., Any]
 V = 12

@@ -14,7 +14,7 @@ from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from tests.engine.test_lossless import KIND_LISTS, PROMPTS, Table, V, drafting_pair, table_of, take
 
 __all__ = ["drafting_pair"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.kernels.fp4 import (
     Fp4Matrix,
     Fp4Rows,

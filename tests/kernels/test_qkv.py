@@ -8,7 +8,7 @@ from torch import Tensor
 
 import localdflash.kernels.qkv as module
 from localdflash.cuda.repack.quantize import quantize
-from localdflash.errors import ModelError, UsageError
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.kernels.cache import CODES, Cache, check_type, encode
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes

@@ -9,7 +9,7 @@ from torch import Tensor
 from triton.runtime.interpreter import interpreter_builder
 
 import localdflash.kernels.top_k as top_k_module
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.kernels.top_k import TopKScratch, top_k, top_k_reference
 
 CPU, NAN, INF = torch.device("cpu"), float("nan"), float("inf")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from localdflash.engine.checkpoints import APART
 from localdflash.engine.draft import NOTHING, Draft
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.llamacpp.ways import NOT_REPACKED, Way
 from tests.support.converted_models import VOCABULARY, ids_of

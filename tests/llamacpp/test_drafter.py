@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.reference.dflash_files import load

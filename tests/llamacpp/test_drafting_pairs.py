@@ -20,7 +20,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Drafter, Taps
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.llamacpp import certified
 from localdflash.llamacpp.certified import Certified, Record
 from localdflash.llamacpp.drafters import open_drafter

@@ -16,7 +16,7 @@ from bench.peers.gpu_software import environment, installed
 from bench.rows import differing
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, TARGET, TARGET_KV
 from localdflash.engine.draft import NOTHING, Draft
-from localdflash.errors import NoDevice
+from localdflash.base.errors import NoDevice
 from localdflash.llamacpp import library, sizes
 from localdflash.llamacpp.classes import LlamaDecoder, classes
 from localdflash.llamacpp.devices import devices, find_gpu

@@ -8,7 +8,7 @@ import pytest
 from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER, MemoryBudget
 from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
-from localdflash.errors import NoDevice, OutOfMemory
+from localdflash.base.errors import NoDevice, OutOfMemory
 from localdflash.llamacpp import devices as gpus
 from localdflash.llamacpp import placement, placing
 from localdflash.llamacpp.placement import ALL, PROCESSOR, Device, Placement

@@ -9,7 +9,7 @@ import pytest
 
 from localdflash.backend.fit import AS_IT_IS
 from localdflash.backend.parts import DRAFTER
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.llamacpp import library
 from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
 from localdflash.llamacpp.sizes import LlamaCppSizes

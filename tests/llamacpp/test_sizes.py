@@ -6,7 +6,7 @@ import pytest
 
 from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.llamacpp.sizes import LlamaCppSizes, Said, sizes_said
 from localdflash.weights.gguf import read_header
 from tests.support.random_models import Shape, write

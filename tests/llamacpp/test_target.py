@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from localdflash.engine.draft import NOTHING, Draft
-from localdflash.errors import ModelError, UsageError
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.llamacpp import library as llama_library
 from localdflash.llamacpp.certified import choose
 from localdflash.llamacpp.certified import measure as really_measure  # every test has another one

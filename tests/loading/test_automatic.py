@@ -12,11 +12,11 @@ from localdflash.backend.names import Runner
 from localdflash.backend.options import Options
 from localdflash.backend.running import Running
 from localdflash.cuda import device
-from localdflash.errors import LocaldflashError, ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading import automatic
 from localdflash.loading.choice import HostChoice
 from localdflash.loading.load import LoadedPair
-from localdflash.machine import gpu_watch
+from localdflash.base.machine import gpu_watch
 from localdflash.pairs.pair import LocalPair
 
 FILES: Any = SimpleNamespace(target=Path("target.gguf"))

@@ -21,7 +21,7 @@ from localdflash.backend.running import Running
 from localdflash.cuda import device as devices
 from localdflash.cuda import room
 from localdflash.cuda.ops import REFERENCES
-from localdflash.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
+from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic, backends
 from localdflash.loading.choice import HostChoice
 from localdflash.loading.load import LoadedPair

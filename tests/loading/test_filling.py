@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.errors import ModelError
-from localdflash.files.paths import config_folder
+from localdflash.base.errors import ModelError
+from localdflash.base.files.paths import config_folder
 from localdflash.loading.filling import check_fills, fills
 from localdflash.text.fim import FORMATS
 from tests.support.gguf_files import write_header

@@ -17,13 +17,13 @@ from localdflash.backend.parts import DRAFTER, PROGRAM, SCRATCH, total
 from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Drafter, Target
-from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.llamacpp import certified
 from localdflash.llamacpp import target as llamacpp
 from localdflash.llamacpp.certified import Certified, Record
 from localdflash.llamacpp.ways import DEFAULT, NOT_REPACKED, Way
 from localdflash.loading.load import LoadedPair
-from localdflash.machine.cores import physical_cores
+from localdflash.base.machine.cores import physical_cores
 from localdflash.weights import gguf
 from tests.support.cards import CardGpu
 from tests.support.split_files import split_file

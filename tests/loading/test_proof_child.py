@@ -13,7 +13,7 @@ from triton.runtime.errors import OutOfResources
 from localdflash.backend.options import Options
 from localdflash.backend.running import Running
 from localdflash.cuda.pair import CudaPair
-from localdflash.errors import DeviceFailed, OutOfMemory
+from localdflash.base.errors import DeviceFailed, OutOfMemory
 from localdflash.loading import child, proof
 from localdflash.loading.verdict import Subject, recall
 from localdflash.pairs.pair import LocalPair

@@ -15,13 +15,13 @@ from localdflash.cpu import library
 from localdflash.cpu import sizes as cpu
 from localdflash.engine.controller import Controller
 from localdflash.engine.lookup import LookupDrafter
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.loading import timing as choosing
 from localdflash.loading.choice import HOST_BACKENDS, Case, HostBackend, HostChoice, likely
 from localdflash.loading.load import LoadedPair
 from localdflash.loading.timing import ACCEPTED, choose, ms_per_token
-from localdflash.machine import measurements
-from localdflash.machine.cores import clamp
+from localdflash.base.machine import measurements
+from localdflash.base.machine.cores import clamp
 from localdflash.pairs.pair import LocalPair
 
 Times = dict[str, float]

@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from localdflash.backend.options import Options
-from localdflash.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.loading import trial
 from localdflash.loading.load import LoadedPair
-from localdflash.machine import gpu_watch
+from localdflash.base.machine import gpu_watch
 from localdflash.pairs.pair import LocalPair
 from localdflash.pairs.registry import PACKAGE, load_registry, local_files
 from tests.security.gguf_mutations import build, parse

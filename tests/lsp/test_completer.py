@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from localdflash.files import paths
+from localdflash.base.files import paths
 from tests.lsp.test_server import inserted, run
 from tests.support import daemons
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bench.support.instant_engine import serving
-from localdflash.errors import LocaldflashError
-from localdflash.files import paths
+from localdflash.base.errors import LocaldflashError
+from localdflash.base.files import paths
 from localdflash.lsp import completer as module
 from localdflash.lsp.completer import Completer
 from localdflash.server.wanted import Wanted

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.dflash_config import DFlashConfig, check_fit
 from localdflash.model.dflash_json import REFUSED, config_of_json
 from localdflash.model.fingerprint import TrainedFor

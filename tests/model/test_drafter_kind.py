@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.drafter_kind import check_drafter, drafter_of, has_head, head_bytes, kind_of, kind_of_file
 from localdflash.weights.gguf import read_header
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from localdflash.cuda.short_head import rows_of
-from localdflash.errors import ModelError, UsageError
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.kernels.planes import Planes, pack_halves
 from localdflash.model.short_vocabulary import count, load, save
 from localdflash.weights.safetensors import read_header

@@ -7,7 +7,7 @@ import pytest
 
 from localdflash.cpu.bound import check_shape
 from localdflash.cpu.source import target_source
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.gguf_config import decoder_config
 from localdflash.model.target_config import target_config

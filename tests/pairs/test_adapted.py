@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.pairs import fetching, records
 from localdflash.pairs.pair import Adapted, FileSource, PairEntry, TargetSource, models_folder
 from localdflash.pairs.registry import Registry, how_to_get, local_files, missing_files

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.errors import ModelError, UsageError
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.model.dflash_file import config_of_file
 from localdflash.pairs.export import LAUNCHERS, Launch, Wishes
 from localdflash.pairs.pair import DrafterSource, PairEntry, TargetSource

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.pairs import hub
 from tests.support.fake_hub import COMMIT, FakeHub, File, hub_for_tests
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.pairs import download, hub, records
 from localdflash.pairs.download import WantedFile, fetch, plan
 from tests.support.fake_hub import COMMIT, FakeHub, File, hub_for_tests, in_hub_cache

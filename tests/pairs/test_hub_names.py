@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.pairs import hub
 from localdflash.pairs.hub_names import chosen, full_name, quantization_of, short_name, without_quantization
 from localdflash.pairs.registry import load_registry

@@ -21,7 +21,7 @@ FETCH = """
 import os, signal, sys
 from pathlib import Path
 from localdflash.cli.pull import LineReport
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.pairs import download, records
 from localdflash.pairs.download import WantedFile, fetch, plan
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from localdflash.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.pairs import hub, packages, records
 from localdflash.pairs.download import check_space
 from localdflash.pairs.hub import Unreachable

@@ -21,7 +21,7 @@ FETCH = """
 import os, signal, sys
 from pathlib import Path
 from localdflash.cli.pull import LineReport
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.pairs import member, packages, records
 from localdflash.pairs.member import WantedMember, fetch, plan
 from localdflash.pairs.pair import Package

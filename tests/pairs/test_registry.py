@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.pairs import records
 from localdflash.pairs.registry import Registry, load_registry, local_files, missing_files, shipped_file
 from tests.support.registry_entries import HASH, HEAD, TARGET, VALID, WAITING, register

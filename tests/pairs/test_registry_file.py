@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.pairs.pair import Package, models_folder
 from localdflash.pairs.registry import load_registry
 from tests.support.registry_entries import ADAPTED, DRAFTER, HASH, PACKAGE, TARGET, VALID

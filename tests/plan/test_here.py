@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from localdflash.backend.fit import MemoryBudget
-from localdflash.errors import NoDevice
-from localdflash.machine.measurements import Measurement
+from localdflash.base.errors import NoDevice
+from localdflash.base.machine.measurements import Measurement
 from localdflash.pairs.pair import PairEntry
 from localdflash.pairs.registry import load_registry
 from localdflash.plan.here import here, why_not

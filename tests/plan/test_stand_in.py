@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.dflash_file import config_of_file
 from localdflash.pairs import remote_head
 from localdflash.pairs.hub import Unreachable

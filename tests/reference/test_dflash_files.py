@@ -12,7 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.dflash_gguf import REFUSED, config_of_gguf
 from localdflash.reference.dflash_files import load
 from localdflash.weights.gguf import GGUFHeader, read_header

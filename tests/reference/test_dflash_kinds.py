@@ -11,7 +11,7 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.reference.dflash_files import load
 from localdflash.reference.drafter import DFlashDrafter

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from localdflash.engine.draft import NOTHING, Draft
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.reference.decoder import causal
 from localdflash.reference.gguf_decoder import load_decoder, rotate_half_order

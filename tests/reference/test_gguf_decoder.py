@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.weights import quants

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from localdflash.engine.draft import MAX_NODES, NOTHING, Draft
-from localdflash.errors import ModelError, UsageError
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.target import TorchTarget

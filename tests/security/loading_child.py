@@ -23,7 +23,7 @@ from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.sizes import CudaSizes
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Pair
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.llamacpp import placing
 from localdflash.loading.backends import load_on
 from localdflash.loading.trial import EVERY_BYTE

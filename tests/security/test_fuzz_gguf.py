@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights.gguf import GGUFHeader, read_header
 from tests.security.fuzzing import fuzz, long_enough
 from tests.support.gguf_bytes import MALFORMED, VALID, array, file, pair, tensor, text

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from localdflash.backend.names import Runner
 from localdflash.backend.options import Options
-from localdflash.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.loading import trial
 from localdflash.weights.gguf import read_header
 from tests.security.fuzzing import fuzz, long_enough

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from hypothesis import strategies as st
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.pairs.pair import PairEntry
 from localdflash.pairs.registry import Registry, shipped_file
 from localdflash.pairs.registry_file import read_pairs

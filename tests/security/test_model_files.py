@@ -13,7 +13,7 @@ from typing import Any
 import gguf
 import pytest
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights.gguf import read_header
 from tests.support.gguf_bytes import STRING, U8, array, file, pair, tensor, text
 

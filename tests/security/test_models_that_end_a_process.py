@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from tests.security.gguf_mutations import build, parse
 from tests.support.daemons import PROGRAM, client, daemons, short_home, start
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.pairs import fetching, names
 from localdflash.pairs.pair import models_folder
 from localdflash.pairs.registry import load_registry

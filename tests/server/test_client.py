@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.errors import (
+from localdflash.base.errors import (
     ContextOverflow,
     DeviceFailed,
     EngineGone,

@@ -10,8 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from localdflash.errors import LocaldflashError, UsageError
-from localdflash.files import paths
+from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.files import paths
 from localdflash.server.client import find
 from tests.support.daemons import (
     DROPPED_SOCKET,
@@ -241,7 +241,7 @@ def test_a_pair_that_does_not_load_is_one_line_and_its_exit_code() -> None:
 
 def test_a_lost_device_ends_it_with_code_5() -> None:
     broken = (
-        "from localdflash.engine.host_pair import HostPair; from localdflash.errors import DeviceFailed\n"
+        "from localdflash.engine.host_pair import HostPair; from localdflash.base.errors import DeviceFailed\n"
         "def step(*_): raise DeviceFailed('CUDA error 700')\n"
         "HostPair.step = step\n"
     )

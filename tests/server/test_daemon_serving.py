@@ -14,9 +14,9 @@ import httpx2
 import pytest
 import uvicorn
 
-from localdflash.errors import LocaldflashError, QueueFull
-from localdflash.files import paths
-from localdflash.system import unix_socket
+from localdflash.base.errors import LocaldflashError, QueueFull
+from localdflash.base.files import paths
+from localdflash.base.system import unix_socket
 from tests.support.daemons import (
     DROPPED_SOCKET,
     LONG,

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from localdflash.backend.options import Options
-from localdflash.errors import OutOfMemory
+from localdflash.base.errors import OutOfMemory
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app

@@ -9,7 +9,7 @@ from contextlib import suppress
 import httpx2
 import pytest
 
-from localdflash.files import paths
+from localdflash.base.files import paths
 from tests.support.daemons import (
     DROPPED_SOCKET,
     LONG,

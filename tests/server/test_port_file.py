@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from localdflash.errors import EngineGone, LocaldflashError, UsageError
-from localdflash.files import paths
+from localdflash.base.errors import EngineGone, LocaldflashError, UsageError
+from localdflash.base.files import paths
 from localdflash.server import port_file
 from localdflash.server.address import Address
 from localdflash.server.client import Client, find
@@ -91,7 +91,7 @@ def test_many_may_look_at_once_and_none_takes_another_for_the_writer(path: Path)
     path.write_text(f"1\n{'k' * 43}\n")
     path.chmod(0o600)
     looking = os.open(path, os.O_RDONLY)
-    from localdflash.system import file_lock
+    from localdflash.base.system import file_lock
 
     assert file_lock.take(looking, shared=True)
     assert port_file.read(path) is None
@@ -102,7 +102,7 @@ def test_many_may_look_at_once_and_none_takes_another_for_the_writer(path: Path)
     "content", ["", "1", "1\nk\n", "0\n{key}\n", "99999x\n{key}\n", "1\n{key}", "1\n{key}\nmore\n", "\0" * 200]
 )
 def test_anything_else_in_a_locked_file_is_no_port(content: str, path: Path) -> None:
-    from localdflash.system import file_lock
+    from localdflash.base.system import file_lock
 
     path.write_text(content.format(key="k" * 43))
     path.chmod(0o600)
@@ -249,7 +249,7 @@ def test_one_engine_has_one_lock_by_either_transport(path: Path) -> None:
         from filelock import Timeout
 
         from localdflash.server.sockets import lock_of
-        from localdflash.system.process_lock import process_lock
+        from localdflash.base.system.process_lock import process_lock
 
         with pytest.raises(Timeout), process_lock(lock_of(other(path))):
             pass

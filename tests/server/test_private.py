@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from localdflash.errors import LocaldflashError, ModelError, UsageError
-from localdflash.files import paths
+from localdflash.base.errors import LocaldflashError, ModelError, UsageError
+from localdflash.base.files import paths
 from localdflash.server import private
 from localdflash.server.address import Address
 from localdflash.server.client import Client, find
@@ -25,7 +25,7 @@ pytestmark = [
 EMBEDDED = Wanted({"pair": "embedded", "threads": 1})
 PARENT = """
 import sys, time
-from localdflash.files import paths
+from localdflash.base.files import paths
 from localdflash.server import private
 from localdflash.server.wanted import Wanted
 look = lambda stage: print(stage, flush=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from localdflash.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
-from localdflash.files import paths
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.base.files import paths
 from localdflash.server import spawn
 from localdflash.server.address import Address
 from localdflash.server.client import Client, find
@@ -126,7 +126,7 @@ def test_one_that_cannot_start_says_why(
 
 def test_one_that_cannot_load_says_why_after_a_while_too(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     slow = (
-        "import time; from localdflash.loading.load import LoadedPair; from localdflash.errors import OutOfMemory\n"
+        "import time; from localdflash.loading.load import LoadedPair; from localdflash.base.errors import OutOfMemory\n"
         "def load(*_): time.sleep(1.5); raise OutOfMemory('too large for this machine')\n"
         "LoadedPair.__init__ = load\n"
     )

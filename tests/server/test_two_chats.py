@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from localdflash.errors import LocaldflashError, ModelBusy, ModelNotLoaded
-from localdflash.files import paths
+from localdflash.base.errors import LocaldflashError, ModelBusy, ModelNotLoaded
+from localdflash.base.files import paths
 from localdflash.server.client import Client
 from localdflash.server.spawn import connect
 from localdflash.server.wanted import Wanted

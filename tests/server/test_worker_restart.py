@@ -9,7 +9,7 @@ from localdflash.answers.completion import prepare
 from localdflash.backend.options import Options
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.files.paths import cache_folder
+from localdflash.base.files.paths import cache_folder
 from localdflash.server.worker import PairWorker
 
 SOURCE = "".join(f"def double_{i}(number):\n    return number * {i}\n\n\n" for i in range(12))

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from bench.support.daemon import PROGRAM, client, is_ready, until
-from localdflash.files import paths
+from localdflash.base.files import paths
 from localdflash.server.address import Address
 from localdflash.server.sockets import located
-from localdflash.system import unix_socket
+from localdflash.base.system import unix_socket
 
 __all__ = ["PROGRAM", "client", "is_ready", "until"]  # tests have them from here
 
@@ -28,7 +28,7 @@ SLOW = (
     "step = HostPair.step; HostPair.step = lambda *a: (time.sleep(0.05), step(*a))[1];"
 )
 ONE_PAIR = (  # a machine whose memory holds one pair
-    "import gc, weakref; from localdflash.server import worker; from localdflash.errors import OutOfMemory;"
+    "import gc, weakref; from localdflash.server import worker; from localdflash.base.errors import OutOfMemory;"
     "real, held = worker.LoadedPair, weakref.WeakSet()\n"
     "def load(options):\n"
     "    gc.collect()\n"
@@ -39,7 +39,7 @@ ONE_PAIR = (  # a machine whose memory holds one pair
 )
 _GPU = (  # a machine with a GPU: what is loaded on it is on the processor, whose first model it is, under the watch
     "import os; from contextlib import ExitStack; from dataclasses import replace;"
-    "from localdflash.loading import automatic; from localdflash.machine import gpu_watch;"
+    "from localdflash.loading import automatic; from localdflash.base.machine import gpu_watch;"
     "automatic.gpu_is_there = lambda: True; real = automatic.load_on\n"
     "def load_on(backend, files, options):\n"
     "    if options.device != 'gpu': return real(backend, files, options)\n"

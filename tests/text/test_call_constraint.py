@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from localdflash.engine.sampling import Constraint
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.text.answer_format import format_of
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer

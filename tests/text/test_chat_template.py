@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from localdflash.errors import ModelError, UsageError
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.text.chat_template import Limits, Role, TemplateMessage, encode_chat, render
 from localdflash.text.tokenizer import Tokenizer
 

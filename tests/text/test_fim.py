@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.text.fim import FORMATS, build, detect, format_of, split, stop_ids
 from localdflash.text.tokenizer import Tokenizer
 

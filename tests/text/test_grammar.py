@@ -18,7 +18,7 @@ import pytest
 
 from localdflash.backend.options import Options
 from localdflash.engine.generate import Request, generate
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.loading.load import LoadedPair
 from localdflash.pairs.registry import load_registry, local_files
 from localdflash.text import grammar_trial

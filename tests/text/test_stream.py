@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.text.stream import Detokenizer, StopStrings
 from localdflash.text.tokenizer import Tokenizer
 

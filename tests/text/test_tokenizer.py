@@ -9,7 +9,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.text.tokenizer import STRETCH, Tokenizer
 
 CODE = "def add(first, second):\n    return first + second  # naïve 错误 😋\n"

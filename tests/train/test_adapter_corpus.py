@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.train.adapter_corpus import Archive, ScriptPackage, fetch, read_list, sources
 from tests.train.test_corpus import SOURCE, wheel
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.train import adapter_data
 from localdflash.train.adapter_data import FillData
 from localdflash.train.adapter_examples import FillExample

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.train import adapter_training
 from localdflash.train.adapter_data import FillData
 from localdflash.train.adapter_training import AdapterRun, AdapterSchedule

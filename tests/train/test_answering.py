@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from localdflash.engine.draft import NOTHING
-from localdflash.errors import LocaldflashError, ModelError, TrainingError
+from localdflash.base.errors import LocaldflashError, ModelError, TrainingError
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.train.corpus import PACKAGE_BUDGET, Package, fetch, python_files, read_list
 
 LIST = read_list()

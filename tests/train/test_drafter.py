@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.reference.decoder import Decoder

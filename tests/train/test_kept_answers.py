@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.train.kept_answers import RECORD, AnswerWriter, KeptAnswers
 from localdflash.train.likely import COUNT, LIKELY
 

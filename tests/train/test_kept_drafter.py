@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from localdflash.errors import TrainingError, UsageError
+from localdflash.base.errors import TrainingError, UsageError
 from localdflash.model import short_vocabulary
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.model.fingerprint import trained_for

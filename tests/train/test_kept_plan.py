@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.backend.fit import MemoryBudget
-from localdflash.errors import OutOfMemory, TrainingError, UsageError
+from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.train.kept_plan import TrainingNeeds, check_disk, check_vocabulary, default_taps, needs
 

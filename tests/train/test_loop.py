@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.train import loop
 from localdflash.train.loop import Accumulate, TrainingBudget, TrainingRun, draw_curve, initialise
 

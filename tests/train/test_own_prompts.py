@@ -6,7 +6,7 @@ import pytest
 
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import ChatStore
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.train import own_prompts
 from localdflash.train.own_prompts import held_out_file, of_chats, of_file, of_repository
 from localdflash.train.questions import Question

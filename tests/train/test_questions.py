@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.train import code_prompts, corpus, prompts
 from localdflash.train.code_prompts import MOST_CHARACTERS, MOST_OF_A_FILE, of_packages, of_source, without_annotations
 from localdflash.train.examples import functions

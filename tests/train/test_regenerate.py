@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.train.dataset import EXAMPLE_DTYPE, Dataset

@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 import pytest
 
-from localdflash.errors import ModelError, UsageError
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.model.dflash_file import config_of_file
 from localdflash.train.shorten import check, shorten
 from localdflash.weights.gguf import read_header

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from localdflash.errors import TrainingError
+from localdflash.base.errors import TrainingError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.reference.decoder import Decoder
 from localdflash.train import target as training

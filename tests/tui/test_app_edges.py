@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from localdflash.chat.sources import SharedDaemon
-from localdflash.errors import EngineGone
+from localdflash.base.errors import EngineGone
 from localdflash.tui.app import ChatApp
 from localdflash.tui.base import Start
 from tests.support.fake_answerer import ANSWER

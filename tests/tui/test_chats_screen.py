@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 
 from localdflash.chat.listing import SessionInfo
-from localdflash.errors import StoreFailed
+from localdflash.base.errors import StoreFailed
 from localdflash.tui.screens.chats import MOST, ChatChoice, ChatPicker, Search, age
 from localdflash.tui.screens.dialog import Choices
 from tests.tui.stage import Script, Stage, play, shown, wait_until

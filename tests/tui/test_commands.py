@@ -1,6 +1,6 @@
 import pytest
 
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.tui.app import ChatApp
 from localdflash.tui.commands import COMMANDS, parse, starting_with
 

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from localdflash.chat.applying import Outcome
 from localdflash.chat.file_text import hunks
 from localdflash.chat.proposals import Proposal
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.tui.diff_view import LONGEST, DiffView
 from localdflash.tui.diff_view import shown as shown_line
 from localdflash.tui.screens.diff import DiffScreen, FileList

@@ -7,7 +7,7 @@ import pytest
 from textual.pilot import Pilot
 
 from localdflash.chat.models import ModelRow, PullProgress
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.tui.screens import models
 from localdflash.tui.screens.dialog import Choices, Field
 from localdflash.tui.screens.models import Meter, ModelPicker

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.tui.state import TuiState, load, save, state_file
 from localdflash.tui.themes import DEFAULT
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights import gguf as module
 from localdflash.weights.ggml_types import BY_CODE
 from localdflash.weights.gguf import check_header, headers_kept, load_blocks, load_tensor, read_header

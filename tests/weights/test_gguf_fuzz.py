@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights.gguf import GGUFHeader, read_header
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights.gguf import GGUFHeader, read_header
 from tests.support.gguf_bytes import F32, I32, STRING, U32, array, file, pair, text, u32
 

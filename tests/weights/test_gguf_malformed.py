@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights.gguf import read_header
 from tests.support.gguf_bytes import MALFORMED, STRING, U8, U64, VALID, array, file, pair, text
 

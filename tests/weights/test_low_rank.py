@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.reference.decoder import causal
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.fim import detect

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.quants import CHUNK_WEIGHTS, SUPPORTED, dequantize
 

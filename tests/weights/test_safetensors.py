@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights.safetensors import SafetensorsHeader, load, read_header, read_part
 from tests.support.split_files import shard
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.weights import split
 from localdflash.weights.gguf import check_header, headers_kept, load_tensor, read_header
 from tests.support import gguf_bytes

@@ -11,7 +11,7 @@ from textual.worker import Worker
 
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.shell import command_of
-from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
+from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.tui.actions.outside import OutsideActions
 from localdflash.tui.base import told
 from localdflash.tui.commands import parse

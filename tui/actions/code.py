@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from textual import on, work
 
-from localdflash.errors import UsageError
-from localdflash.files import paths
+from localdflash.base.errors import UsageError
+from localdflash.base.files import paths
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.base import Base, told
 from localdflash.tui.transcript import Transcript

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from textual import work
 
 from localdflash.chat.settings import AUTO
-from localdflash.errors import ModelBusy, UsageError
+from localdflash.base.errors import ModelBusy, UsageError
 from localdflash.server.wanted import Others
 from localdflash.tui.base import Base, told
 from localdflash.tui.captions import model_name

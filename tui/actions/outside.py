@@ -10,7 +10,7 @@ from textual import work
 from textual.worker import Worker
 
 from localdflash.chat.shell import output_of
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.tui.base import Base, told
 
 

@@ -5,7 +5,7 @@ import asyncio
 from textual import work
 
 from localdflash.chat import project
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.tui.base import Base, told
 
 

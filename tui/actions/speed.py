@@ -2,7 +2,7 @@
 
 from textual import work
 
-from localdflash.errors import LocaldflashError, UsageError
+from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.tui.base import Base, told
 from localdflash.tui.speed_panel import SpeedPanel
 

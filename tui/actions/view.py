@@ -3,8 +3,8 @@
 import asyncio
 from dataclasses import replace
 
-from localdflash.errors import LocaldflashError
-from localdflash.files.strict_toml import did_you_mean
+from localdflash.base.errors import LocaldflashError
+from localdflash.base.files.strict_toml import did_you_mean
 from localdflash.tui import state
 from localdflash.tui.base import Base
 from localdflash.tui.themes import THEMES

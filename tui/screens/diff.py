@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import OptionList, Static
 
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.tui.diff_view import DiffView
 from localdflash.tui.screens.dialog import Choices, Dialog, one_line
 

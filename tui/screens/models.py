@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.tui.screens.dialog import Choices, Dialog, Field, one_line, two_rows
 from localdflash.weights.gguf import is_gguf
 

@@ -15,7 +15,7 @@ from localdflash.answers.fill.python_lines import missing_blanks
 from localdflash.answers.fill.sound import Soundness
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import ContextOverflow
+from localdflash.base.errors import ContextOverflow
 from localdflash.loading.load import LoadedPair
 from localdflash.text.fim import check_place, stop_ids
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from localdflash.bench.spread import spread
-from localdflash.files import paths
+from localdflash.base.files import paths
 from localdflash.server import private
 from localdflash.server.address import Address
 from localdflash.server.client import Client

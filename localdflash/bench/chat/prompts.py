@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from localdflash.bench.prompt_set import FOLDER, DocumentedFunction, choose, functions_of, sound_change
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.train.examples import fenced
 
 ChatCategory = Literal["function", "explain", "edit", "types", "tests", "talk", "json"]

@@ -16,9 +16,9 @@ from localdflash.bench.chat.measuring import PLAIN_PARAMS, ChatBench, Watcher, s
 from localdflash.bench.chat.prompts import CATEGORIES, load
 from localdflash.bench.chat.report import identical, report
 from localdflash.bench.chat.ways import PLAIN, opened
-from localdflash.errors import ModelError, NoDevice, OutOfMemory
+from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
 from localdflash.loading.load import LoadedPair
-from localdflash.machine import hardware
+from localdflash.base.machine import hardware
 from localdflash.server.wanted import Wanted
 
 OTHER_TOKENS = 24  # of one answer: enough to see whether another backend decodes faster

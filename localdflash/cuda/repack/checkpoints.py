@@ -17,7 +17,7 @@ from torch import Tensor
 from localdflash.cuda.repack.blocks import powers_of_two
 from localdflash.cuda.repack.packing import PlaneLayout, UnpackedRows, empty, fill, half_scales
 from localdflash.cuda.repack.quantize import quantize
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.kernels.planes import Planes
 
 BLOCK = 128  # weights under one scale of "block" scaling; also the height of a block of FP8

@@ -10,7 +10,7 @@ from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Chosen
 from localdflash.engine.stats import Stats
-from localdflash.errors import EngineGone
+from localdflash.base.errors import EngineGone
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.errors import ApiError
 from localdflash.server.api.state import AppState

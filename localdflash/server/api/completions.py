@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from localdflash.answers.answer import Prepared
 from localdflash.answers.completion import prepare, prepare_text
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.ask import Ask, choices, constraint_of, limit_of, params_of
 from localdflash.server.api.body import read

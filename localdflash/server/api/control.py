@@ -14,7 +14,7 @@ from starlette.responses import Response
 from localdflash.backend.options import Options
 from localdflash.backend.parts import PREFIXES, PROGRAM, Parts, divided, total
 from localdflash.engine.lookup import LookupDrafter
-from localdflash.errors import LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.loading.load import LoadedPair
 from localdflash.pairs.registry import load_registry
 from localdflash.server.api.body import read

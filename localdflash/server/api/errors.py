@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localdflash.errors import (
+from localdflash.base.errors import (
     ContextOverflow,
     DeviceFailed,
     EngineGone,

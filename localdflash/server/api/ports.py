@@ -10,7 +10,7 @@ from contextlib import aclosing
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.files import paths
+from localdflash.base.files import paths
 from localdflash.server.api.body import read
 from localdflash.server.api.errors import ApiError
 from localdflash.server.api.schemas import ListenRequest

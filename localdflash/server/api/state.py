@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from localdflash.answers.fill.filler import Filler
-from localdflash.errors import LocaldflashError, ModelBusy
-from localdflash.files.strict_toml import did_you_mean
+from localdflash.base.errors import LocaldflashError, ModelBusy
+from localdflash.base.files.strict_toml import did_you_mean
 from localdflash.loading.load import LoadedPair
 from localdflash.pairs.registry import load_registry
 from localdflash.server.api.ask import Ask

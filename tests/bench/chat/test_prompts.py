@@ -13,7 +13,7 @@ import pytest
 from localdflash.bench.chat import prompts
 from localdflash.bench.chat.prompts import CATEGORIES, ChatPrompt, load, schema_of
 from localdflash.bench.prompt_set import FOLDER
-from localdflash.errors import UsageError
+from localdflash.base.errors import UsageError
 from localdflash.train import corpus
 from localdflash.train.questions import QUESTION_LIST
 

@@ -13,7 +13,7 @@ from localdflash.bench.chat import curve, felt, measuring, prompts, run
 from localdflash.bench.chat.measuring import QUICK, ChatBench, Pace, Turn, size_of
 from localdflash.bench.chat.ways import ChatWays, Hosts, opened
 from localdflash.bench.llama_plain import LoneRowTarget
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.loading.backends import load_on
 from localdflash.loading.load import LoadedPair
 from localdflash.server.wanted import Wanted

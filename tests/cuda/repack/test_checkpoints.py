@@ -9,7 +9,7 @@ from torch import Tensor
 from localdflash.cuda.repack import packing
 from localdflash.cuda.repack.checkpoints import linear_planes
 from localdflash.cuda.repack.planes import in_turn, join
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.kernels.planes import E2M1
 
 PREFIX = "model.layers.0.mlp.up_proj"

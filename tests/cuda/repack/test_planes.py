@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from localdflash.cuda.repack import packing
 from localdflash.cuda.repack.blocks import FORMATS
 from localdflash.cuda.repack.planes import join, load_planes, planes_of_blocks, scaled
-from localdflash.errors import ModelError
+from localdflash.base.errors import ModelError
 from localdflash.kernels.planes import Planes
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import GGUFHeader, read_header

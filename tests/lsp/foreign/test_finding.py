@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from localdflash.errors import EngineGone, LocaldflashError, ModelError, UsageError
+from localdflash.base.errors import EngineGone, LocaldflashError, ModelError, UsageError
 from localdflash.lsp.completer import Daemon
 from localdflash.lsp.foreign.finding import find
 from localdflash.lsp.foreign.llama import InfillLlama, RawLlama

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.errors import EngineGone, LocaldflashError
+from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.lsp.completer import Source
 from localdflash.lsp.foreign.finding import find
 from localdflash.lsp.foreign.llama import Probability, begins_with, logprob_of

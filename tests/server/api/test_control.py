@@ -19,7 +19,7 @@ from localdflash.answers.completion import prepare_text
 from localdflash.backend.options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
-from localdflash.errors import OutOfMemory
+from localdflash.base.errors import OutOfMemory
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app

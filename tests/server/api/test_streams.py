@@ -119,7 +119,7 @@ def test_a_slow_reader_holds_nobody_up(live: Any) -> None:
 
 
 def test_an_error_in_the_middle_is_an_event(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from localdflash.errors import LocaldflashError
+    from localdflash.base.errors import LocaldflashError
 
     step = live.worker.loaded.pair.step
     calls = 0

@@ -98,7 +98,7 @@ def test_a_prompt_that_does_not_fit_is_counted_and_refused(client: Any) -> None:
 
 
 def test_an_error_in_the_middle_is_an_event(client: Any, worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from localdflash.errors import LocaldflashError
+    from localdflash.base.errors import LocaldflashError
 
     step, calls = worker.loaded.pair.step, 0
 

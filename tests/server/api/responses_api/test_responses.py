@@ -269,7 +269,7 @@ def test_the_official_client_calls_a_tool(tool_vocabularies: dict[str, Path], fa
 
 
 def test_an_error_in_the_middle_is_the_last_event(client: Any, monkeypatch: pytest.MonkeyPatch, worker: Any) -> None:
-    from localdflash.errors import LocaldflashError
+    from localdflash.base.errors import LocaldflashError
 
     step, calls = worker.loaded.pair.step, 0
 

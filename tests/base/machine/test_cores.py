@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from localdflash.machine import cores
+from localdflash.base.machine import cores
 
 
 @pytest.fixture(autouse=True)

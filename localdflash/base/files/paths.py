@@ -11,8 +11,8 @@ from typing import Literal
 
 from platformdirs import PlatformDirs
 
-from localdflash.errors import LocaldflashError, UsageError
-from localdflash.system import owner
+from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.system import owner
 
 HOME_VARIABLE = "LOCALDFLASH_HOME"
 TRANSPORT_VARIABLE = "LOCALDFLASH_TRANSPORT"

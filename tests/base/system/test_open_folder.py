@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.system import descriptor, open_folder
-from localdflash.system.open_folder import OpenFolder
+from localdflash.base.system import descriptor
+from localdflash.base.system import open_folder
+from localdflash.base.system.open_folder import OpenFolder
 
 pytestmark = pytest.mark.usefixtures("way")
 

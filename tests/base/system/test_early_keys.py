@@ -7,7 +7,7 @@ import termios
 
 import pytest
 
-from localdflash.system.early_keys import kept
+from localdflash.base.system.early_keys import kept
 
 
 def test_keys_are_as_they_were_pressed_and_unseen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from statistics import median
 
 import numpy as np
 
-from localdflash.system import processors
+from localdflash.base.system import processors
 
 
 def bandwidth(threads: int = 0) -> float:

@@ -4,7 +4,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.files.strict_toml import key_lines, read_toml
+from localdflash.base.files.strict_toml import key_lines, read_toml
 
 # Lines of keys: an independent oracle writes the line into every value.
 

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from localdflash.system import limits, processors
+from localdflash.base.system import limits
+from localdflash.base.system import processors
 
 
 def test_the_process_may_have_as_many_descriptors_as_the_system_lets_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +23,7 @@ def test_the_process_may_have_as_many_descriptors_as_the_system_lets_it(monkeypa
 
 
 def test_the_peak_stays_when_the_memory_is_given_back() -> None:
-    program = "from localdflash.system.limits import peak_memory; before = peak_memory()\n"
+    program = "from localdflash.base.system.limits import peak_memory; before = peak_memory()\n"
     program += "data = b'x' * 200_000_000; del data; print(before, peak_memory())"
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     before, after = map(int, done.stdout.split())

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from localdflash.system import process
+from localdflash.base.system import process
 
 FAMILY = (
     "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"

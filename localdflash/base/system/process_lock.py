@@ -16,7 +16,7 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from localdflash.system import file_lock
+from localdflash.base.system import file_lock
 
 POLL = 0.05  # seconds between two tries
 _here: set[Path] = set()

@@ -13,9 +13,9 @@ from typing import Self
 
 from filelock import Timeout
 
-from localdflash.errors import LocaldflashError
-from localdflash.files.paths import create_private, runtime_folder
-from localdflash.system.process_lock import process_lock
+from localdflash.base.errors import LocaldflashError
+from localdflash.base.files.paths import create_private, runtime_folder
+from localdflash.base.system.process_lock import process_lock
 
 UP, DOWN = ord("1"), ord("0")
 REMEMBERED = 86_400.0  # seconds

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.system import file_lock
+from localdflash.base.system import file_lock
 
-HOLD = "import os, sys; from localdflash.system import file_lock; file = os.open(sys.argv[1], os.O_RDWR)\n"
+HOLD = "import os, sys; from localdflash.base.system import file_lock; file = os.open(sys.argv[1], os.O_RDWR)\n"
 HOLD += "print(file_lock.take(file, shared=sys.argv[2] == 'shared'), flush=True); sys.stdin.read()"
 
 

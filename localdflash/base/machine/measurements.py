@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from localdflash.errors import LocaldflashError
-from localdflash.files.paths import cache_folder, create_private
+from localdflash.base.errors import LocaldflashError
+from localdflash.base.files.paths import cache_folder, create_private
 
 LONGEST = 1 << 20  # bytes of the file
 
@@ -33,7 +33,7 @@ def file() -> Path:
 
 def machine() -> str:
     """The machine's name and processor, because several machines may share a cache folder."""
-    from localdflash.machine.hardware import device
+    from localdflash.base.machine.hardware import device
 
     return f"{platform.node()}, {device()}"
 
@@ -67,7 +67,7 @@ def remember(name: str, value: float, how: str) -> Measurement:
 
 def bandwidth(on_gpu: bool = False) -> Measurement:
     """GB/s at which memory is read: measured once per machine (half a second), then recalled."""
-    from localdflash.machine import hardware as bench
+    from localdflash.base.machine import hardware as bench
 
     name = f"bandwidth of {bench.gpu()}" if on_gpu else "bandwidth of memory"
     if known := recall(name):

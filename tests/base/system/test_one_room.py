@@ -1,4 +1,4 @@
-"""What one system alone has is used in localdflash/system, so that the rest at least loads on every system."""
+"""What one system alone has is used in localdflash/base/system, so that the rest at least loads on every system."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROOM = ROOT / "localdflash" / "system"
 PROGRAMS = {  # run by their path, with nothing of ours to import
     ROOT / "localdflash" / "bench" / "jail.py",  # refuses Windows in its first lines
@@ -92,8 +92,8 @@ LINUX_FILES = {
     "localdflash/doctor/installation.py",
     "localdflash/doctor/resources.py",
     "localdflash/llamacpp/library.py",
-    "localdflash/machine/cores.py",
-    "localdflash/machine/hardware.py",
+    "localdflash/base/machine/cores.py",
+    "localdflash/base/machine/hardware.py",
 }
 
 

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import Any, Self
 
-from localdflash.system.descriptor import READ
+from localdflash.base.system.descriptor import READ
 
 BY_PATH = os.open not in os.supports_dir_fd
 _FOLDER = READ | getattr(os, "O_DIRECTORY", 0)

@@ -7,7 +7,7 @@ stands for no run there: it finds what would not even start.
 import subprocess
 import sys
 
-from tests.system.test_one_room import MODULES, NAMES
+from tests.base.system.test_one_room import MODULES, NAMES
 
 POOR = f"""
 import ctypes, importlib, pkgutil, signal, sys, types
@@ -56,7 +56,7 @@ def unlock(handle, reserved, low, high, place):
 kernel.LockFileEx, kernel.UnlockFileEx = lock, unlock
 ctypes.get_last_error = lambda: error
 ctypes.FormatError = lambda code: f"error {code}"
-from localdflash.system import file_lock
+from localdflash.base.system import file_lock
 file_lock._kernel = kernel
 answer = 1
 assert file_lock.take(7) is True
@@ -77,9 +77,12 @@ else:
 """
 REST = """
 import os
-from localdflash.files import paths
+from localdflash.base.files import paths
 from localdflash.server import sockets
-from localdflash.system import limits, owner, process, unix_socket
+from localdflash.base.system import limits
+from localdflash.base.system import owner
+from localdflash.base.system import process
+from localdflash.base.system import unix_socket
 assert paths.transport() == "tcp"
 assert paths.engine_socket().name == "engine.tcp"
 assert not unix_socket.is_listening(sockets.other(paths.engine_socket()))

@@ -6,7 +6,7 @@ from functools import cache
 from math import ceil
 from pathlib import Path
 
-from localdflash.system import processors
+from localdflash.base.system import processors
 
 TOPOLOGY = Path("/sys/devices/system/cpu")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.files.paths import runtime_folder
-from localdflash.machine import gpu_watch
-from localdflash.machine.gpu_watch import UNWATCHED, deaths, watch
+from localdflash.base.files.paths import runtime_folder
+from localdflash.base.machine import gpu_watch
+from localdflash.base.machine.gpu_watch import UNWATCHED, deaths, watch
 
-IMPORTS = "import os, signal; from contextlib import ExitStack; from localdflash.machine.gpu_watch import watch\n"
+IMPORTS = "import os, signal; from contextlib import ExitStack; from localdflash.base.machine.gpu_watch import watch\n"
 ABORT, KILL = "os.abort()", "os.kill(os.getpid(), signal.SIGKILL)"
 INSIDE = "with ExitStack() as stack, watch(stack) as flag:\n    with flag: pass\n    {}"
 OUTSIDE = "with ExitStack() as stack:\n    with watch(stack): pass\n    {}"

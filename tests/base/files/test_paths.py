@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.errors import LocaldflashError, UsageError
-from localdflash.files import paths
+from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.files import paths
 
 FOLDERS = {
     "config": paths.config_folder,

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from localdflash.errors import ModelError
-from localdflash.system.descriptor import READ
+from localdflash.base.errors import ModelError
+from localdflash.base.system.descriptor import READ
 
 _OPEN_FLAGS = READ & ~getattr(os, "O_NOFOLLOW", 0)
 

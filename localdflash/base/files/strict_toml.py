@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from localdflash.errors import ModelError
-from localdflash.files.regular import open_model
+from localdflash.base.errors import ModelError
+from localdflash.base.files.regular import open_model
 
 MAX_BYTES = 1 << 20
 DEEPEST = 64  # open brackets and dots of one statement

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.machine import hardware as machine
-from localdflash.machine import measurements
+from localdflash.base.machine import hardware as machine
+from localdflash.base.machine import measurements
 
 
 def test_bandwidth_is_measured_once_for_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
