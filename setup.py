@@ -23,7 +23,7 @@ COMPILERS = ("c++", "g++", "clang++")
 
 
 class BuildWithRegistry(build_py):
-    """Copies the registry; an editable install reads the original (localdflash.pairs.registry.shipped_file)."""
+    """Copies the registry; an editable install reads the original (localdflash.models.registry.registry.shipped_file)."""
 
     def run(self) -> None:
         """Build as usual, then copy the registry beside the modules."""

@@ -27,7 +27,7 @@ from localdflash.cpu.team import Team
 from localdflash.engine.pair import Taps
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights.ggml_types import GGMLType
 
 SHAPES = {"0.6B": synthetic.QWEN3_0_6B, "1.7B": synthetic.QWEN3_1_7B, "4B": synthetic.QWEN3_4B}
 CONTEXT, CACHED, ACCEPTED = 512, 64, 4

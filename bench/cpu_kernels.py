@@ -33,7 +33,7 @@ from localdflash.cpu.library import address
 from localdflash.cpu.matrices import GROUP, PANEL, Kind, MatrixShape
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
-from localdflash.model.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (256, 1024, 4096, 8192)

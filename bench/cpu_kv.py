@@ -18,12 +18,12 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import commit, device
-from localdflash.model.gguf_config import decoder_config
-from localdflash.pairs.registry import load_registry, local_files
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.reference.decoder import causal
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.weights import gguf
+from localdflash.models.weights import gguf
 
 PROMPTS, PROMPT, CONTINUED = 30, 200, 120  # continuations, tokens of a prompt and of its continuation
 

@@ -26,8 +26,8 @@ from localdflash.cpu.team import Team
 from localdflash.llamacpp import library
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import commit, device
-from localdflash.pairs.registry import load_registry, local_files
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.registry.registry import load_registry, local_files
+from localdflash.models.weights.ggml_types import GGMLType
 
 BATCH, PASS = 2048, 512
 SECONDS, LEAST = 20.0, 2  # to repeat for, and rounds at least

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bench import synthetic
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.bench import prompt_set
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
@@ -33,15 +33,15 @@ from localdflash.engine.pair import Target
 from localdflash.base.files.paths import HOME_VARIABLE
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import commit, device
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.gguf_config import decoder_config
-from localdflash.pairs.pair import LocalPair
-from localdflash.pairs.registry import load_registry, local_files
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.reference.decoder import Layer, RMSNorm, causal, rotary
 from localdflash.reference.gguf_decoder import state_name
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.weights import gguf
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights import gguf
+from localdflash.models.weights.ggml_types import GGMLType
 
 LONGEST = 1000  # tokens of a file
 RANDOM_TOKENS = 192

@@ -30,7 +30,7 @@ from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.llamacpp.ways import MOST, ONE_PATH, Way
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights.ggml_types import GGMLType
 
 SHAPES = {"0.6B": synthetic.QWEN3_0_6B, "1.7B": synthetic.QWEN3_1_7B, "4B": synthetic.QWEN3_4B}
 WIDTHS = (1, 2, 4, 8, 16, 32)

@@ -21,7 +21,7 @@ from bench.held_out_files import chosen
 from bench.support import virtual_time
 from bench.support.near_server import NearServer
 from bench.support.recorded_engine import RecordedEngine
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.bench.editor import Trace
 from localdflash.bench.passages import TypingJob, from_file
 from localdflash.bench.replay import Manner, type_all

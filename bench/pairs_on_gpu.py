@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.bench.chat import prompts as chat_prompts
 from localdflash.bench.prompt_set import load
 from localdflash.bench.run import prompt_ids, run_prompt

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.bench.chat.ways import DRAFTING, FORCED, PLAIN, opened
 from localdflash.bench.run import PromptRun, rotated, run_prompt
 from localdflash.engine.pair import Pair

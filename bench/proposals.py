@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
-from localdflash.backend.names import PROPOSALS, Runner
-from localdflash.backend.options import Options
+from localdflash.models.backend_names import PROPOSALS, Runner
+from localdflash.models.load_options import Options
 from localdflash.bench.prompt_set import load
 from localdflash.bench.run import prompt_ids, run_prompt
 from localdflash.bench.ways import Always

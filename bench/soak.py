@@ -25,7 +25,7 @@ import psutil
 from localdflash.answers.answer import Answer
 from localdflash.answers.completion import prepare as prepare_completion
 from localdflash.answers.conversation import prepare as prepare_chat
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.bench.prompt_set import load
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import EngineGone, LocaldflashError

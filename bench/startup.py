@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from localdflash.answers.completion import complete
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.bench.prompt_set import load
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load import LoadedPair

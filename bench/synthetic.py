@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import SHORT_KEY, DFlashConfig
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import SHORT_KEY, DFlashConfig
+from localdflash.models.weights.ggml_types import GGMLType
 
 QWEN3_8B = DecoderConfig(
     vocab_size=151_936,

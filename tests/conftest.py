@@ -59,7 +59,7 @@ def drafting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pairs that commands load in this test draft, whatever this machine is fast at."""
     from tests.support.costs import drafting_pays
 
-    monkeypatch.setattr("localdflash.backend.running.calibrate", drafting_pays)
+    monkeypatch.setattr("localdflash.models.running_pair.calibrate", drafting_pays)
 
 
 @pytest.fixture(autouse=True)
@@ -109,8 +109,8 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     import torch
 
-    from localdflash.model.decoder_config import DecoderConfig
-    from localdflash.model.dflash_config import DFlashConfig
+    from localdflash.models.shapes.decoder_config import DecoderConfig
+    from localdflash.models.shapes.dflash_config import DFlashConfig
     from localdflash.reference.decoder import Decoder
     from localdflash.reference.dflash_model import DFlash
     from localdflash.train import export

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from localdflash.pairs.registry import shipped_file
+from localdflash.models.registry.registry import shipped_file
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -198,7 +198,7 @@ def test_the_source_tree_has_one_registry() -> None:
 
 def test_the_unpacked_wheel_runs(built: Path, tmp_path: Path) -> None:
     code = (
-        "import sys; from localdflash.cli import main; from localdflash.pairs.registry import shipped_file;"
+        "import sys; from localdflash.cli import main; from localdflash.models.registry.registry import shipped_file;"
         "print(shipped_file()); sys.exit(main(['models', 'list']))"
     )
     environment = os.environ | {"PYTHONPATH": str(built), "PYTHONDONTWRITEBYTECODE": "1"}

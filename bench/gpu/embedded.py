@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from localdflash.cuda.pair import CudaPair
 
 PROMPTS = Path(__file__).with_name("embedded_prompts.json")
-EMBEDDED = Path(__file__).parents[2] / "localdflash" / "embedded"
+EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded"
 REPEATS = 2
 
 
@@ -98,7 +98,7 @@ def _sampled(pairs: "dict[str, CudaPair]", prompts: Sequence[dict[str, Any]]) ->
 
 def write_prompts() -> None:
     """Make the file of ids; needs the whole package."""
-    from localdflash.backend.options import Options
+    from localdflash.models.load_options import Options
     from localdflash.bench.prompt_set import load
     from localdflash.bench.run import prompt_ids
     from localdflash.loading.load import LoadedPair

@@ -29,7 +29,7 @@ from localdflash.kernels.residual import residual
 from localdflash.kernels.rope import rope_tables
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.swiglu import swiglu
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights.ggml_types import GGMLType
 
 ROWS = 16
 

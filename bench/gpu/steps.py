@@ -28,10 +28,10 @@ from localdflash.cuda.ways import Ways
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.state import CONTEXT, DRAFTER, FIELDS, STEP
-from localdflash.model.dflash_gguf import config_of_gguf
-from localdflash.model.gguf_config import decoder_config
-from localdflash.weights import gguf
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.shapes.dflash_gguf import config_of_gguf
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.models.weights import gguf
+from localdflash.models.weights.ggml_types import GGMLType
 
 ROWS = 16
 DRAFTER_TYPES = (GGMLType.Q4_K, GGMLType.Q8_0)

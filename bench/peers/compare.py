@@ -29,13 +29,13 @@ from sides import (  # type: ignore[import-not-found]
     report,
 )
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.bench.run import rotated
 from localdflash.engine.draft import NOTHING
 from localdflash.loading.load import LoadedPair
 from localdflash.base.machine.hardware import commit, device
-from localdflash.model.dflash_file import config_of_file
-from localdflash.pairs.registry import load_registry, local_files
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.registry.registry import load_registry, local_files
 
 PLAIN_TOKENS = 128
 WARM_TOKENS = 16  # of an answer that is not counted: first drafts are slow

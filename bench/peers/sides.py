@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.bench import prompt_set
 from localdflash.bench.chat import prompts as chat_prompts
 from localdflash.bench.run import prompt_ids

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from localdflash.pairs.pair import models_folder
-from localdflash.pairs.registry import load_registry, missing_files
+from localdflash.models.registry.pair_entry import models_folder
+from localdflash.models.registry.registry import load_registry, missing_files
 from localdflash.server.client import find
 from localdflash.server.spawn import stop
 

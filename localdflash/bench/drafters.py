@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localdflash.answers.conversation import prompt_ids as chat_ids
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.bench import prompt_set
 from localdflash.bench.chat import prompts as chat_prompts
 from localdflash.bench.run import PromptRun, prompt_ids, rotated, run_prompt

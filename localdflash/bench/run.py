@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from statistics import quantiles
 from typing import Any, TypeVar
 
-from localdflash.backend.names import RUNNERS, Runner
-from localdflash.backend.options import Options
+from localdflash.models.backend_names import RUNNERS, Runner
+from localdflash.models.load_options import Options
 from localdflash.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.bench.ways import opened
 from localdflash.engine.generate import Request, generate

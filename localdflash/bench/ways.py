@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.bench.llama_plain import llama_plain
 from localdflash.bench.verify_table import verify_table
 from localdflash.engine.calibrate import WIDTHS

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from localdflash.backend.parts import gigabytes
+from localdflash.models.memory.parts import gigabytes
 from localdflash.base.errors import LocaldflashError, ModelError
 
 LIST_SECONDS = 20.0

@@ -146,7 +146,7 @@ def command(
         return _bench_drafters(ctx, drafters, suite, limit, repeats or 1, json_file, options)
     if talks:
         return _bench_chat(ctx, limit, repeats or 1, json_file, picture, options)
-    from localdflash.backend.options import Options
+    from localdflash.models.load_options import Options
     from localdflash.bench.run import run
 
     result = run(Options(**options), limit, repeats or 2, _progress)
@@ -184,7 +184,7 @@ def _bench_chat(
     picture: Path | None,
     options: dict[str, Any],
 ) -> int:
-    from localdflash.backend.options import Options
+    from localdflash.models.load_options import Options
     from localdflash.bench.chat.picture import draw
     from localdflash.cli.bench_chat import measure, show
 
@@ -204,7 +204,7 @@ def _bench_drafters(
     json_file: Path | None,
     options: dict[str, Any],
 ) -> int:
-    from localdflash.backend.options import Options
+    from localdflash.models.load_options import Options
     from localdflash.bench import drafters as bench
 
     ask = bench.chats(limit) if chats(options["pair"], suite) else bench.completions(limit)

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.cli.output import print_fields, print_table, say
 from localdflash.server.wanted import Wanted
 
@@ -15,7 +15,7 @@ def chats(pair: str, suite: str) -> bool:
     if suite != "auto":
         return suite == "chat"
     from localdflash.base.errors import ModelError
-    from localdflash.pairs.registry import load_registry, local_files
+    from localdflash.models.registry.registry import load_registry, local_files
     from localdflash.text.fim import detect
     from localdflash.text.tokenizer import Tokenizer
 

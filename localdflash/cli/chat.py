@@ -12,7 +12,7 @@ import click
 from localdflash.chat.settings import ChatSettings
 from localdflash.cli import GlobalOptions, shell
 from localdflash.cli.options import chat_pair_options, daemon_option, given, sampling_options, take_sampling, wanted
-from localdflash.config import load_config
+from localdflash.models.config import load_config
 from localdflash.base.errors import UsageError
 from localdflash.base.files import paths
 

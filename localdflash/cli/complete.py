@@ -15,7 +15,7 @@ from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import completion_pair_options, daemon_option, given, sampling_options, take_sampling
 from localdflash.cli.output import print_json
 from localdflash.cli.remote import Filled, fill, fill_by_another, sampling_fields
-from localdflash.config import load_config
+from localdflash.models.config import load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import UsageError
 from localdflash.lsp.foreign.named import NamedEngine
@@ -120,7 +120,7 @@ def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interr
     from localdflash.answers.answer import Answer
     from localdflash.answers.fill.filler import Filler
     from localdflash.answers.fill.prompt import FillContext, Hole
-    from localdflash.backend.options import Options
+    from localdflash.models.load_options import Options
     from localdflash.cli.loading import opened
 
     with opened(Options(**options, draft=not no_draft)) as loaded, interrupt:

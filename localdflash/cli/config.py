@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from localdflash.cli.output import print_fields, print_json, print_table
-from localdflash.config import Config, config_file, load_config
+from localdflash.models.config import Config, config_file, load_config
 
 
 @click.group()

@@ -6,8 +6,8 @@ import click
 
 from localdflash.cli import shell
 from localdflash.cli.output import print_json
-from localdflash.pairs.export import LAUNCHERS, Wishes
-from localdflash.pairs.registry import load_registry
+from localdflash.models.registry.launch_commands import LAUNCHERS, Wishes
+from localdflash.models.registry.registry import load_registry
 from localdflash.text.sanitize import printable
 
 

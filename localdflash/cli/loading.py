@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.loading.load import LoadedPair
 
 PATIENCE = 0.5  # seconds before a bar appears

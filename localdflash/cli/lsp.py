@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localdflash.cli.options import completion_pair_options, given, wanted
-from localdflash.config import load_config
+from localdflash.models.config import load_config
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localdflash.backend.parts import gigabytes
+from localdflash.models.memory.parts import gigabytes
 from localdflash.cli import shell
 from localdflash.cli.output import print_fields, print_json, print_table
 from localdflash.cli.plan import plan
@@ -14,12 +14,12 @@ from localdflash.cli.ps import ps
 from localdflash.cli.pull import pull
 from localdflash.cli.remove import remove
 from localdflash.base.errors import ModelError
-from localdflash.model.drafter_kind import has_head
-from localdflash.pairs import records
-from localdflash.pairs.pair import DrafterSource, FileSource, PairEntry
-from localdflash.pairs.registry import how_to_get, load_registry, missing_files, shipped_file
-from localdflash.pairs.run_types import run_types
-from localdflash.weights.gguf import read_header
+from localdflash.models.shapes.drafter_kind import has_head
+from localdflash.models.registry import records
+from localdflash.models.registry.pair_entry import DrafterSource, FileSource, PairEntry
+from localdflash.models.registry.registry import how_to_get, load_registry, missing_files, shipped_file
+from localdflash.models.registry.run_types import run_types
+from localdflash.models.weights.gguf import read_header
 
 if TYPE_CHECKING:
     from localdflash.plan.here import Here

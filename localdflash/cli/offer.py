@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from localdflash.config import load_config
+from localdflash.models.config import load_config
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files.paths import create_private, data_folder
-from localdflash.pairs.defaults import CHAT, chat_pair, worth_pulling
-from localdflash.pairs.pair import PairEntry
+from localdflash.models.registry.defaults import CHAT, chat_pair, worth_pulling
+from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.text.sanitize import printable
 
 QUESTION = "The chat's model is not here yet: {about}, {megabytes:.0f} MB.\nFetch it? Without it a smaller one answers."
@@ -41,7 +41,7 @@ def answer_file() -> Path:
 
 
 def _offline() -> bool:
-    from localdflash.pairs.hub import offline
+    from localdflash.models.registry.hub import offline
 
     return offline()
 
@@ -56,7 +56,7 @@ def _agreed(pair: PairEntry) -> bool:
 def _pull(pairs: list[PairEntry]) -> None:
     """Pull them; a failure is told, and the chat begins without."""
     from localdflash.cli.pull import shown
-    from localdflash.pairs import fetching
+    from localdflash.models.registry import fetching
 
     for pair in pairs:
         try:

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from localdflash.backend.names import BACKENDS, PROPOSALS, ROWS_MODES
+from localdflash.models.backend_names import BACKENDS, PROPOSALS, ROWS_MODES
 from localdflash.cli import shell
-from localdflash.config import DRAFTER_BITS, KV_FORMATS, Config, load_config
+from localdflash.models.config import DRAFTER_BITS, KV_FORMATS, Config, load_config
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.pairs import defaults
+from localdflash.models.registry import defaults
 from localdflash.server.wanted import PairRole, Wanted
 
 Command = TypeVar("Command", bound=Callable[..., Any])

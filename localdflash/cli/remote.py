@@ -13,7 +13,7 @@ import click
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import wanted
 from localdflash.cli.output import say
-from localdflash.config import load_config
+from localdflash.models.config import load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import DeviceFailed, EngineGone, UsageError
 from localdflash.server.client import Client

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from localdflash.backend.parts import gigabytes
+from localdflash.models.memory.parts import gigabytes
 from localdflash.cli import shell
 from localdflash.cli.output import print_json
 from localdflash.base.errors import UsageError
@@ -22,8 +22,8 @@ def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     SPEC is an id of `models list`, hf:owner/name:Q4_K_M, or hf:owner/name/file.gguf.
     """
     from localdflash.cli.pull import LineReport
-    from localdflash.pairs import fetching
-    from localdflash.pairs.registry import load_registry
+    from localdflash.models.registry import fetching
+    from localdflash.models.registry.registry import load_registry
 
     registry = load_registry()
     found = fetching.removal(registry.resolve(spec), registry)

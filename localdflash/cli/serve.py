@@ -17,7 +17,7 @@ from localdflash.server.wanted import ROLES, PairRole
 from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
-    from localdflash.config import Config
+    from localdflash.models.config import Config
     from localdflash.server.tcp import Tcp
 
 MB = 1_000_000
@@ -64,12 +64,12 @@ def command(
     if stops:
         _stop()
         return 0
-    from localdflash.config import load_config
+    from localdflash.models.config import load_config
 
     config, joins = load_config(), port is not None and not private
     port = config.server.port if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)
-    from localdflash.backend.options import Options
+    from localdflash.models.load_options import Options
     from localdflash.server.daemon import DaemonSettings, serve
     from localdflash.server.sockets import AlreadyRunning
 
@@ -112,7 +112,7 @@ class _Shares:
 def _shares(config: "Config", pair: str, role: PairRole | None, *, pair_is_given: bool) -> _Shares:
     """ModelError for completions by a pair that cannot fill in code."""
     from localdflash.loading.filling import check_fills, fills
-    from localdflash.pairs import defaults
+    from localdflash.models.registry import defaults
 
     usual: Mapping[PairRole, str] = {"chat": defaults.chat_pair(config), "completion": defaults.completion_pair(config)}
     everything = role is None and not pair_is_given

@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 def pairs(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Pairs of the registry whose id begins so; where there is none, files."""
-    from localdflash.pairs.registry import load_registry
+    from localdflash.models.registry.registry import load_registry
 
     known = load_registry().pairs.values()
     found = [CompletionItem(pair.id, help=pair.description) for pair in known if pair.id.startswith(begun)]

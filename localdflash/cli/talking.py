@@ -187,7 +187,7 @@ def here(
     options: dict[str, Any], no_draft: bool, chats: Path | None, settings: ChatSettings, system: str
 ) -> Iterator[Talking]:
     """A chat with a pair that this process loads."""
-    from localdflash.backend.options import Options
+    from localdflash.models.load_options import Options
     from localdflash.chat.in_process import InProcess
     from localdflash.cli.loading import opened
 

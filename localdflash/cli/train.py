@@ -101,7 +101,7 @@ def target(
     """Train a Qwen3-shaped target and write FOLDER/target.gguf."""
     _check_sizes(hidden, mlp, batch_tokens, micro_tokens)
     chosen = prepare(device, threads)
-    from localdflash.model.decoder_config import DecoderConfig
+    from localdflash.models.shapes.decoder_config import DecoderConfig
     from localdflash.train import target as training
     from localdflash.train.dataset import Dataset
     from localdflash.train.loop import TrainingBudget
@@ -143,11 +143,11 @@ def vocabulary(folder: Path, size: int, drafter: Path | None) -> int:
     the same.
     """
     need("tokenizers")
-    from localdflash.model.gguf_config import decoder_config
+    from localdflash.models.shapes.gguf_config import decoder_config
     from localdflash.text.tokenizer import Tokenizer
     from localdflash.train import shorten
     from localdflash.train.vocabulary import count_answers
-    from localdflash.weights.gguf import read_header
+    from localdflash.models.weights.gguf import read_header
 
     path = target_of(folder)
     header = read_header(path)

@@ -76,7 +76,7 @@ def adapter(
 
 def _files(pair: str) -> tuple[Path, Path | None]:
     """The target to put adapters into, and the adapter that the pair was made with."""
-    from localdflash.pairs.registry import how_to_get, load_registry, local_files
+    from localdflash.models.registry.registry import how_to_get, load_registry, local_files
 
     entry = load_registry().resolve(pair)
     if not (made_of := entry.target.adapted):

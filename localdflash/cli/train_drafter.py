@@ -21,7 +21,7 @@ from localdflash.cli.training import (
     tokenizer_of,
 )
 from localdflash.base.errors import UsageError
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.text.fim import FimFormat
 
 OF_A_PAIR = (
@@ -178,7 +178,7 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
 
 def _files(pair: str) -> LocalPair:
     """The target's file, and the drafter that it has already."""
-    from localdflash.pairs.registry import load_registry, local_files
+    from localdflash.models.registry.registry import load_registry, local_files
 
     return local_files(load_registry().resolve(pair))
 
@@ -228,7 +228,7 @@ def _completions(
 def _for_folder(folder: Path, options: dict[str, Any]) -> None:
     blocks = block_numbers(FOLDERS_TAPS if options["taps"] is None else options["taps"])
     chosen = prepare(options["device"], options["threads"])
-    from localdflash.model.dflash_config import DFlashConfig, check_fit
+    from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
     from localdflash.reference.gguf_decoder import load_decoder
     from localdflash.text.tokenizer import Tokenizer
     from localdflash.train import drafter as training

@@ -10,8 +10,8 @@ from localdflash.cpu.cache import KeysAndValues
 from localdflash.cpu.library import address, bound_matrix
 from localdflash.cpu.model import CONVOLVED, MATRICES, VECTORS, Floats, PackedLayer
 from localdflash.cpu.states import DeltaStates
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
 
 
 def rope_tables(config: DecoderConfig, capacity: int) -> tuple[Floats, Floats]:

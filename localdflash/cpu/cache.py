@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from localdflash.cpu.arrays import aligned
 from localdflash.cpu.library import CacheStruct, address
 from localdflash.cpu.matrices import GROUP
-from localdflash.model.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
 
 KEYS = 16  # keys that lie together
 KV_FORMATS = ("f16", "int8")

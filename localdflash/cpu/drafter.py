@@ -23,7 +23,7 @@ from localdflash.cpu.target import CpuTarget
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
 from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.model.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
 
 WAITING_BYTES = 32 * 1024 * 1024
 SPARE = 128  # features kept beyond a window

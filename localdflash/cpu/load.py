@@ -2,11 +2,11 @@
 
 from contextlib import ExitStack
 
-from localdflash.backend import free
-from localdflash.backend.fit import NO_DRAFTER, fit
-from localdflash.backend.options import Options
-from localdflash.backend.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV, Parts
-from localdflash.backend.running import Running, compose
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import NO_DRAFTER, fit
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.models.running_pair import Running, compose
 from localdflash.cpu.cache import kept_in
 from localdflash.cpu.drafter import CpuDFlashDrafter
 from localdflash.cpu.packed import open_drafter, open_target
@@ -16,9 +16,9 @@ from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
 from localdflash.base.errors import UsageError
 from localdflash.base.machine.cores import clamp, physical_cores
-from localdflash.model.dflash_config import check_fit
-from localdflash.model.fingerprint import mismatch
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.shapes.dflash_config import check_fit
+from localdflash.models.shapes.fingerprint import mismatch
+from localdflash.models.registry.pair_entry import LocalPair
 
 
 def load(files: LocalPair, options: Options) -> Running:

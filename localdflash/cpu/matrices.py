@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from localdflash.cpu.blocks import QUADS, READERS, Bytes, Words, read
 from localdflash.base.errors import ModelError
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights.ggml_types import GGMLType
 
 PANEL, GROUP, SUPER = 16, 32, 256  # channels of a panel, inputs of a scale, inputs of a super-scale
 ALMOST_HALF = np.nextafter(np.float32(0.5), np.float32(0))  # a half would take what is just below 0.5 up to 1

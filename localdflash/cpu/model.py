@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.cpu.matrices import PackedMatrix
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
 
 Floats = NDArray[np.float32]
 

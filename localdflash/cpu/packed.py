@@ -28,9 +28,9 @@ from localdflash.cpu.source import CheckedFile, Config, drafter_source, target_s
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.files import paths
 from localdflash.base.files.regular import open_model
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig
-from localdflash.weights import split
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.weights import split
 
 SPARE_BYTES = 1 << 28  # what stays free on the disk
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
-from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.cpu import library
 from localdflash.cpu.bound import bound_drafter, bound_model, check_shape
 from localdflash.cpu.cache import cache_bytes, room
@@ -21,10 +21,10 @@ from localdflash.cpu.states import state_bytes
 from localdflash.cpu.tensors import drafter_shapes
 from localdflash.base.errors import ModelError
 from localdflash.base.machine.cores import clamp
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig, check_fit
-from localdflash.model.dflash_file import config_of_file
-from localdflash.weights.gguf import read_header
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.weights.gguf import read_header
 
 FLOAT = 4  # bytes
 

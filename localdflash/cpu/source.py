@@ -13,16 +13,18 @@ from localdflash.cpu.matrices import FLOATS, GROUP, KINDS, PANEL, SHRINKING, Kin
 from localdflash.cpu.model import BASES, DELTA_VECTORS, HEAD_VECTORS, VECTORS
 from localdflash.cpu.tensors import Shape, drafter_names, drafter_shapes, names_of, shapes_of
 from localdflash.base.errors import ModelError
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig
-from localdflash.model.dflash_file import UNUSED, config_of_file, plain_name
-from localdflash.model.dflash_gguf import own_tensors
-from localdflash.model.dflash_tensors import key_of
-from localdflash.model.gguf_config import ROPE_FACTORS
-from localdflash.model.target_config import blocks_of, target_config
-from localdflash.weights import gguf, safetensors, split
-from localdflash.weights.ggml_types import GGMLType
-from localdflash.weights.gguf import TensorInfo
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_file import UNUSED, config_of_file, plain_name
+from localdflash.models.shapes.dflash_gguf import own_tensors
+from localdflash.models.shapes.dflash_tensors import key_of
+from localdflash.models.shapes.gguf_config import ROPE_FACTORS
+from localdflash.models.shapes.target_config import blocks_of, target_config
+from localdflash.models.weights import gguf
+from localdflash.models.weights import safetensors
+from localdflash.models.weights import split
+from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.models.weights.gguf import TensorInfo
 
 OTHERWISE = "use `--backend llama.cpp`"
 FLOAT_PARTS = VECTORS | DELTA_VECTORS | HEAD_VECTORS | BASES | {"norm", "fuse_norm"}

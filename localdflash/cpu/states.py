@@ -14,7 +14,7 @@ from localdflash.cpu.arrays import aligned
 from localdflash.cpu.library import MAX_ROWS, address
 from localdflash.cpu.model import Floats, PackedLayer
 from localdflash.engine.checkpoints import MOST, Checkpoints
-from localdflash.model.decoder_config import DecoderConfig, DeltaShape
+from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape
 
 
 class DeltaStates:

@@ -4,8 +4,8 @@ Imports no torch.
 """
 
 from localdflash.cpu.model import CONVOLVED
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
 
 Shape = tuple[int, ...]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from localdflash.backend.fit import MemoryBudget
-from localdflash.backend.options import Compiling
-from localdflash.backend.parts import gigabytes
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.load_options import Compiling
+from localdflash.models.memory.parts import gigabytes
 from localdflash.cuda import gguf_shapes
 from localdflash.cuda.checkpoint import CheckpointSource
 from localdflash.cuda.device import features, on
@@ -57,13 +57,13 @@ from localdflash.kernels.planes import Planes
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.state import CONTEXT
 from localdflash.kernels.top_k import LARGEST_K
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig, check_fit
-from localdflash.model.dflash_gguf import config_of_gguf
-from localdflash.model.gguf_config import decoder_config
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
+from localdflash.models.shapes.dflash_gguf import config_of_gguf
+from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.reference.dflash_files import check_gguf
 from localdflash.reference.dflash_files import load as load_module
-from localdflash.weights import gguf
+from localdflash.models.weights import gguf
 
 CALIBRATION_CONTEXT, ROUNDS = 64, 3
 KV_TYPES = {"f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}

@@ -24,11 +24,11 @@ from localdflash.cuda.repack.planes import in_turn, join, layout, stack
 from localdflash.cuda.weights import Progress
 from localdflash.base.errors import ModelError
 from localdflash.kernels.planes import Planes
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
-from localdflash.weights import safetensors
-from localdflash.weights.safetensors import SafetensorInfo, SafetensorsHeader
-from localdflash.weights.safetensors_index import read_index, read_object
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
+from localdflash.models.weights import safetensors
+from localdflash.models.weights.safetensors import SafetensorInfo, SafetensorsHeader
+from localdflash.models.weights.safetensors_index import read_index, read_object
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 METHODS = (

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from localdflash.base.errors import ModelError
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.weights.gguf_limits import LARGEST_SIZE, MOST_LAYERS
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.weights.gguf_limits import LARGEST_SIZE, MOST_LAYERS
 
 MODEL_TYPES = ("qwen3", "qwen3_moe", "llama")
 INSTEAD = "use a GGUF of the model with `--backend llama.cpp`"

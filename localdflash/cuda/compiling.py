@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
-from localdflash.backend.options import Compiling
+from localdflash.models.load_options import Compiling
 from localdflash.base.errors import LocaldflashError
 from localdflash.kernels.launch import Launch
 

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localdflash.backend.fit import MemoryBudget
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.cuda import gpus
 from localdflash.base.errors import NoDevice
 

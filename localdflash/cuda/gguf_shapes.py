@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from localdflash.base.errors import ModelError
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.weights.gguf import GGUFHeader
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.weights.gguf import GGUFHeader
 
 Shape = tuple[int, ...]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from localdflash.backend.fit import Fit, MemoryBudget, Sizes, fit
+from localdflash.models.memory.fit import Fit, MemoryBudget, Sizes, fit
 from localdflash.base.errors import NoDevice, OutOfMemory
 
 if TYPE_CHECKING:

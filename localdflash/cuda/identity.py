@@ -4,14 +4,14 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.cuda.device import driver_version, find_gpus
 from localdflash.cuda.gpus import Gpu, place
 from localdflash.cuda.room import budget_of
 from localdflash.cuda.sizes import CudaSizes
-from localdflash.model.dflash_file import config_of_file
-from localdflash.pairs.pair import LocalPair
-from localdflash.weights.gguf import read_header
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.weights.gguf import read_header
 
 Identity = tuple[str, ...]
 

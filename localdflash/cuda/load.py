@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from localdflash.backend.fit import NO_DRAFTER, Fit
-from localdflash.backend.options import Options
-from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, total
-from localdflash.backend.running import Running
+from localdflash.models.memory.fit import NO_DRAFTER, Fit
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, total
+from localdflash.models.running_pair import Running
 from localdflash.cuda import device as devices
 from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.device import give_back
@@ -28,8 +28,8 @@ from localdflash.cuda.sizes import BITS, CudaSizes
 from localdflash.cuda.stepper import Stepper
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.base.errors import DeviceFailed, OutOfMemory
-from localdflash.model.fingerprint import mismatch
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.shapes.fingerprint import mismatch
+from localdflash.models.registry.pair_entry import LocalPair
 
 
 def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:

@@ -16,11 +16,11 @@ from localdflash.kernels.attention import BUCKETS, CHUNK
 from localdflash.kernels.planes import COLUMNS
 from localdflash.kernels.qkv import HEAD_DIMS
 from localdflash.kernels.split_k import MOST_TILES
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig
-from localdflash.model.dflash_gguf import own_tensors
-from localdflash.weights.ggml_types import GGMLType
-from localdflash.weights.gguf import GGUFHeader
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_gguf import own_tensors
+from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.models.weights.gguf import GGUFHeader
 
 RESERVE = 700 << 20  # bytes of a GPU for what torch rounds up (by 1 MB a tensor), compiled kernels and graphs
 LONGEST = BUCKETS[-1] * CHUNK - SLACK

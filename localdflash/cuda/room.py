@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import torch
 
-from localdflash.backend.fit import NO_DRAFTER, Fit, MemoryBudget, Sizes, fit
-from localdflash.backend.parts import total
+from localdflash.models.memory.fit import NO_DRAFTER, Fit, MemoryBudget, Sizes, fit
+from localdflash.models.memory.parts import total
 from localdflash.cuda.display import is_shown_on
 from localdflash.cuda.memory import RESERVE
 from localdflash.base.errors import OutOfMemory

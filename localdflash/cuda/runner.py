@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from localdflash.backend.options import Compiling
+from localdflash.models.load_options import Compiling
 from localdflash.cuda.compiling import compile_all
 from localdflash.cuda.device import on
 from localdflash.cuda.leaving import Leaving, Outbox, bring_back, new_stage

@@ -1,4 +1,4 @@
-"""The drafter's head over a short vocabulary (see model/short_vocabulary.py): the same weights, fewer rows."""
+"""The drafter's head over a short vocabulary (see models/shapes/short_vocabulary.py): the same weights, fewer rows."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from torch.nn.functional import pad
 
 from localdflash.base.errors import ModelError
 from localdflash.kernels.planes import COLUMNS, Planes
-from localdflash.model.short_vocabulary import check_ids
+from localdflash.models.shapes.short_vocabulary import check_ids
 
 
 def rows_of(planes: Planes, ids: Tensor) -> Planes:

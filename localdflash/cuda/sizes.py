@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
-from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.cuda.assembly import KV_TYPES, check_drafter
 from localdflash.cuda.memory import (
     LONGEST,
@@ -17,10 +17,10 @@ from localdflash.cuda.memory import (
     tensor_bytes,
 )
 from localdflash.cuda.stepper import SLACK
-from localdflash.model.dflash_config import DFlashConfig, check_fit
-from localdflash.model.dflash_file import config_of_file
-from localdflash.model.gguf_config import decoder_config
-from localdflash.weights.gguf import read_header
+from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.models.weights.gguf import read_header
 
 BITS = {"8 bits": 8, "4 bits": 4}
 

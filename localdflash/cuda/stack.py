@@ -28,7 +28,7 @@ from localdflash.kernels.planes import Planes
 from localdflash.kernels.residual import Tap
 from localdflash.kernels.rope import Rope
 from localdflash.kernels.split_k import SplitWorkspace
-from localdflash.model.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
 
 ROWS = 16  # of a tile, and of every forward but a prompt's: plain decoding, verification and drafting are the same
 TILE = 128

@@ -20,12 +20,12 @@ from localdflash.base.errors import ModelError
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.qkv import HeadRange
 from localdflash.kernels.rope import Rope, rope_tables
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig
-from localdflash.model.dflash_tensors import key_of
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_tensors import key_of
 from localdflash.reference.dflash_model import DFlash
 from localdflash.reference.gguf_decoder import rotate_half_order
-from localdflash.weights import gguf
+from localdflash.models.weights import gguf
 
 TAP_SCALE = 16  # taps and SwiGLU outputs are stored as sixteenths: float16 ends at 65504
 Progress = Callable[[int, int], None]  # bytes done, bytes in all

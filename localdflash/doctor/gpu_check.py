@@ -8,7 +8,7 @@ from localdflash.doctor.check import Check, Status
 from localdflash.base.errors import LocaldflashError, NoDevice
 
 if TYPE_CHECKING:
-    from localdflash.backend.options import Options
+    from localdflash.models.load_options import Options
     from localdflash.loading.verdict import Verdict
 
 HOW = "`localdflash doctor --check-gpu PAIR` checks one, and repeats what was found of it"
@@ -50,7 +50,7 @@ def again(spec: str, shown: "Callable[[Options], Options]") -> Iterator[Check]:
     """
     from localdflash.loading.proof import check
     from localdflash.loading.verdict import Subject
-    from localdflash.pairs.registry import load_registry, local_files
+    from localdflash.models.registry.registry import load_registry, local_files
 
     for options in _ways(spec):
         files = local_files(load_registry().resolve(options.pair, options.drafter or None))
@@ -62,8 +62,8 @@ def again(spec: str, shown: "Callable[[Options], Options]") -> Iterator[Check]:
 
 
 def _ways(spec: str) -> "Sequence[Options]":
-    from localdflash.backend.options import Options
-    from localdflash.config import load_config
+    from localdflash.models.load_options import Options
+    from localdflash.models.config import load_config
     from localdflash.loading.verdict import known
 
     how = load_config().model

@@ -63,7 +63,7 @@ def cuda(name: str) -> Check:
 
 def cuda_gpus(name: str) -> Check:
     """Tell every GPU that CUDA sees, by what `--device` calls it, and when the CUDA engine takes it."""
-    from localdflash.config import load_config
+    from localdflash.models.config import load_config
     from localdflash.cuda.device import driver_present
     from localdflash.cuda.gpus import roles
 

@@ -25,7 +25,7 @@ def memory(name: str) -> Check:
     """Report the free memory, by the system and by the limit of a container."""
     import psutil
 
-    from localdflash.backend.free import system_budget
+    from localdflash.models.memory.free import system_budget
 
     free = system_budget().free
     detail = f"{free / 1e9:.1f} GB free of {psutil.virtual_memory().total / 1e9:.1f}"
@@ -52,8 +52,8 @@ def bandwidth(name: str) -> Check:
 
 def models(name: str) -> Check:
     """Check where models are, how much room there is, and that the files are still those that were verified."""
-    from localdflash.pairs import records
-    from localdflash.pairs.pair import models_folder
+    from localdflash.models.registry import records
+    from localdflash.models.registry.pair_entry import models_folder
 
     folder = models_folder()
     there = next(place for place in (folder, *folder.parents) if place.is_dir())

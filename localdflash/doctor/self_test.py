@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from localdflash.doctor.check import Check
 
 if TYPE_CHECKING:
-    from localdflash.backend.options import Options
-    from localdflash.config import Config
+    from localdflash.models.load_options import Options
+    from localdflash.models.config import Config
     from localdflash.loading.load import LoadedPair
 
 TOKENS = 64
@@ -18,7 +18,7 @@ QUESTION = "Write a Python function that returns the sum of two numbers."
 
 def embedded_pair(name: str) -> Check:
     """Complete with the embedded pair."""
-    from localdflash.backend.options import Options
+    from localdflash.models.load_options import Options
     from localdflash.text.fim import build
 
     # So small a model gains nothing from more threads, which wait for each other.
@@ -32,9 +32,9 @@ def embedded_pair(name: str) -> Check:
 def chat_pair(name: str) -> Check:
     """Answer a question with the chat's pair, where it is another one."""
     from localdflash.answers.conversation import prompt_ids
-    from localdflash.backend.options import Options
-    from localdflash.config import load_config
-    from localdflash.pairs import defaults
+    from localdflash.models.load_options import Options
+    from localdflash.models.config import load_config
+    from localdflash.models.registry import defaults
     from localdflash.text.chat_template import TemplateMessage
 
     config = load_config()
@@ -50,10 +50,10 @@ def chat_pair(name: str) -> Check:
 
 def completion_pair(name: str) -> Check:
     """Complete with the pair of completions, where it is another one than the embedded."""
-    from localdflash.backend.options import Options
-    from localdflash.config import load_config
+    from localdflash.models.load_options import Options
+    from localdflash.models.config import load_config
     from localdflash.loading.filling import check_fills
-    from localdflash.pairs import defaults
+    from localdflash.models.registry import defaults
     from localdflash.text.fim import build
 
     config = load_config()
@@ -68,7 +68,7 @@ def completion_pair(name: str) -> Check:
 
 def _as_set(config: "Config", pair: str) -> "Options":
     """How the settings have a pair run."""
-    from localdflash.backend.options import Options
+    from localdflash.models.load_options import Options
 
     how = config.model
     return Options(pair, how.backend, how.threads, device=how.device, gpu_layers=how.gpu_layers, rows=how.rows)

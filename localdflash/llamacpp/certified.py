@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import llama_cpp.llama_cpp as api
 
-from localdflash.backend.names import RowsMode
+from localdflash.models.backend_names import RowsMode
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.base.files.paths import cache_folder, create_private
 from localdflash.llamacpp import library
@@ -27,7 +27,7 @@ from localdflash.llamacpp.cache import most_rows
 from localdflash.llamacpp.classes import PLAIN, WIDTHS, LlamaDecoder, classes
 from localdflash.llamacpp.ways import AS_IT_COMES, MOST, ON_GPU, ON_PROCESSOR, RAW, Flags, Way
 from localdflash.base.machine.measurements import machine
-from localdflash.weights.split import stats_of
+from localdflash.models.weights.split import stats_of
 
 METHOD = 4  # of measuring: what another one found is measured again
 DEAR, DEAR_ALONE = 1.15, 1.03  # prices of a plain step from which on `auto` is not exact: with a drafter, and without

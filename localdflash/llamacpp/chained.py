@@ -24,8 +24,8 @@ from localdflash.llamacpp import library
 from localdflash.llamacpp.draft_model import LONGEST, likeliest
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.base.machine.cores import physical_cores
-from localdflash.model import eagle3
-from localdflash.weights.gguf import read_header
+from localdflash.models.shapes import eagle3
+from localdflash.models.weights.gguf import read_header
 
 ROWS = 256  # most pairs that one decode reads
 WAITING_BYTES = 32 * 1024 * 1024

@@ -17,7 +17,7 @@ from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.llamacpp.ways import AS_IT_COMES
-from localdflash.weights.gguf import GGUFHeader, read_header
+from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 LONGEST = 8  # nodes: each costs a forward
 TOGETHER = 9  # tokens at most that are read with the anchor, in one decode whose every row has logits

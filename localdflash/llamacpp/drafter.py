@@ -29,9 +29,9 @@ from localdflash.llamacpp.cache import SequenceCache, hold_two
 from localdflash.llamacpp.short_head import check_short_head
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.base.machine.cores import physical_cores
-from localdflash.model.dflash_config import DFlashConfig, check_fit
-from localdflash.model.dflash_gguf import config_of_gguf
-from localdflash.weights.gguf import read_header
+from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
+from localdflash.models.shapes.dflash_gguf import config_of_gguf
+from localdflash.models.weights.gguf import read_header
 
 INJECT_ROWS = 256  # most features that one decode injects
 WAITING_BYTES = 32 * 1024 * 1024

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import llama_cpp.llama_cpp as api
 
-from localdflash.backend.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, Parts
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, Parts
 from localdflash.engine.pair import Drafter
 from localdflash.base.errors import ModelError
 from localdflash.llamacpp import library, sizes
@@ -15,11 +15,11 @@ from localdflash.llamacpp.chained import ChainedDrafter, LlamaCppEagle3Drafter, 
 from localdflash.llamacpp.draft_model import LlamaCppDraftModel
 from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
 from localdflash.llamacpp.target import LlamaCppTarget, check_last_tap, check_taps
-from localdflash.model.dflash_config import check_fit
-from localdflash.model.drafter_kind import block_count, blocks_ahead, check_drafter, head_bytes, kind_of
-from localdflash.model.eagle3 import taps_of
-from localdflash.model.fingerprint import mismatch
-from localdflash.weights.gguf import read_header
+from localdflash.models.shapes.dflash_config import check_fit
+from localdflash.models.shapes.drafter_kind import block_count, blocks_ahead, check_drafter, head_bytes, kind_of
+from localdflash.models.shapes.eagle3 import taps_of
+from localdflash.models.shapes.fingerprint import mismatch
+from localdflash.models.weights.gguf import read_header
 
 Measure = Callable[[], Parts]
 
@@ -98,7 +98,7 @@ def _in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> Opened:
     """A safetensors drafter for a GGUF target, whose embedding and head it needs as tensors."""
     from localdflash.reference.dflash_files import load as load_dflash
     from localdflash.reference.drafter import DFlashDrafter
-    from localdflash.weights.gguf import load_tensor
+    from localdflash.models.weights.gguf import load_tensor
 
     model, header = load_dflash(path), read_header(target_file)
     check_fit(model.config, target.hidden_size, target.vocab_size, target.layers, str(path))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.llamacpp.builds import BACKEND
 from localdflash.llamacpp.placement import PROCESSOR, Placement
-from localdflash.weights.gguf import check_header
+from localdflash.models.weights.gguf import check_header
 
 TILED = "GGML_CPU_TILED_MM"  # products in tiles, from 8 rows on, round otherwise than those of fewer rows
 WARNING, ERROR = 3, 4  # ggml_log_level

@@ -8,11 +8,11 @@ from typing import Any
 
 import llama_cpp.llama_cpp as api
 
-from localdflash.backend import free
-from localdflash.backend.fit import NO_DRAFTER, Fit
-from localdflash.backend.options import Options
-from localdflash.backend.parts import IN_MEMORY, PROGRAM, TARGET, TARGET_KV, Parts, divided
-from localdflash.backend.running import Running, compose
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import NO_DRAFTER, Fit
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import IN_MEMORY, PROGRAM, TARGET, TARGET_KV, Parts, divided
+from localdflash.models.running_pair import Running, compose
 from localdflash.llamacpp import certified, library, placing, sizes
 from localdflash.llamacpp.cache import FORM
 from localdflash.llamacpp.certified import Choice
@@ -23,10 +23,10 @@ from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.base.machine import gpu_watch
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.gpu_watch import Watch
-from localdflash.model.drafter_kind import drafter_of, head_bytes, kind_of
-from localdflash.pairs.pair import LocalPair
-from localdflash.weights.gguf import read_header
-from localdflash.weights.split import files_of
+from localdflash.models.shapes.drafter_kind import drafter_of, head_bytes, kind_of
+from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.weights.gguf import read_header
+from localdflash.models.weights.split import files_of
 
 
 def load(files: LocalPair, options: Options) -> Running:

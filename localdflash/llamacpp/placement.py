@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from localdflash.backend.fit import MemoryBudget
-from localdflash.backend.free import system_budget
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.memory.free import system_budget
 
 MARGIN = 512 << 20  # bytes of a GPU left to its driver, to compiled shaders and to staging
 ALL = 1 << 20  # layers: more than any model has

@@ -10,17 +10,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localdflash.backend import free
-from localdflash.backend.fit import COMFORTABLE, NO_DRAFTER, ROOMY, Fit, MemoryBudget, Sizes, fit, largest_context
-from localdflash.backend.options import Options
-from localdflash.backend.parts import Parts, gigabytes
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import COMFORTABLE, NO_DRAFTER, ROOMY, Fit, MemoryBudget, Sizes, fit, largest_context
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import Parts, gigabytes
 from localdflash.base.errors import ModelError, OutOfMemory
 from localdflash.llamacpp.devices import devices, find_gpu
 from localdflash.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.llamacpp.sizes import LlamaCppSizes
 from localdflash.llamacpp.target import check_context
-from localdflash.model.drafter_kind import block_count
-from localdflash.weights.gguf import read_header
+from localdflash.models.shapes.drafter_kind import block_count
+from localdflash.models.weights.gguf import read_header
 
 Needs = Callable[[Placement], Sizes]
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from localdflash.base.errors import ModelError
 from localdflash.base.files.regular import open_model
-from localdflash.model.dflash_config import ANOTHER_LIST, SHORT_HEAD, DFlashConfig
-from localdflash.weights.gguf import GGUFHeader
+from localdflash.models.shapes.dflash_config import ANOTHER_LIST, SHORT_HEAD, DFlashConfig
+from localdflash.models.weights.gguf import GGUFHeader
 
 
 def check_short_head(header: GGUFHeader, config: DFlashConfig) -> None:

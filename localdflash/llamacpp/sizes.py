@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import llama_cpp.llama_cpp as api
 
-from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
-from localdflash.backend.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.engine.checkpoints import MOST as CHECKPOINTS
 from localdflash.base.errors import ModelError
 from localdflash.llamacpp import library
@@ -28,11 +28,11 @@ from localdflash.llamacpp.drafter import context_params as drafter_params
 from localdflash.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.llamacpp.target import context_params as target_params
 from localdflash.llamacpp.ways import AS_IT_COMES, DEFAULT, MOST, MOST_WITH_STATES, PLANNED_ON_GPU
-from localdflash.model.dflash_config import DFlashConfig
-from localdflash.model.dflash_file import config_of_file
-from localdflash.model.drafter_kind import block_count, head_bytes, kind_of
-from localdflash.model.eagle3 import TAPS as EAGLE3_TAPS
-from localdflash.weights.gguf import GGUFHeader, read_header
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.drafter_kind import block_count, head_bytes, kind_of
+from localdflash.models.shapes.eagle3 import TAPS as EAGLE3_TAPS
+from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 _CACHE = re.compile(r": size = +([\d.]+) MiB \(")
 _STATES = re.compile(r": size = +([\d.]+) MiB \(.* (\d+) rs_seq\)")  # of recurrent layers, after so many rows more

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from localdflash.backend.names import Runner
-from localdflash.backend.options import Options
-from localdflash.backend.running import Running
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
+from localdflash.models.running_pair import Running
 from localdflash.cuda import device
 from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
 from localdflash.llamacpp.builds import gpu_backends
@@ -12,7 +12,7 @@ from localdflash.loading import proof
 from localdflash.loading.backends import load_on
 from localdflash.loading.timing import choose
 from localdflash.base.machine import gpu_watch
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.registry.pair_entry import LocalPair
 
 CANNOT = (NoDevice, ModelError, OutOfMemory)  # another backend may do it
 

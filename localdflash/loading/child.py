@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.base.system.process import apart
 
 LONGEST = 4096  # bytes of the child's last words

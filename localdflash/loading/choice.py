@@ -9,7 +9,7 @@ from localdflash.cpu import library
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.base.machine import measurements
 from localdflash.base.machine.cores import clamp
-from localdflash.weights.split import size_of, stats_of
+from localdflash.models.weights.split import size_of, stats_of
 
 HostBackend = Literal["cpu", "llama.cpp"]  # of the backends, those that `auto` chooses between
 HOST_BACKENDS: tuple[HostBackend, ...] = ("llama.cpp", "cpu")

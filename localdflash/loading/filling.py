@@ -1,9 +1,9 @@
 """Whether a pair can fill in code at a cursor, as its file's header says: known before anything is loaded."""
 
 from localdflash.base.errors import ModelError
-from localdflash.pairs.registry import load_registry
+from localdflash.models.registry.registry import load_registry
 from localdflash.text.fim import detect, format_of
-from localdflash.weights.gguf import GGUFHeader, read_header
+from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 
 def check_fills(spec: str) -> None:

@@ -12,16 +12,16 @@ from subprocess import SubprocessError
 
 from filelock import Timeout
 
-from localdflash.backend.options import Options
-from localdflash.backend.running import Running
+from localdflash.models.load_options import Options
+from localdflash.models.running_pair import Running
 from localdflash.cuda import device
 from localdflash.base.errors import DeviceFailed, LocaldflashError, NoDevice, OutOfMemory
 from localdflash.loading import child
 from localdflash.loading.verdict import Subject, Verdict, keep, recall
-from localdflash.pairs.pair import LocalPair
-from localdflash.pairs.registry import load_registry, local_files
+from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.base.system.process import ending_signal
-from localdflash.weights.split import size_of
+from localdflash.models.weights.split import size_of
 
 Watch = Callable[[str], None]
 

@@ -17,17 +17,17 @@ from importlib.metadata import version
 from pathlib import Path
 
 from localdflash.base import errors
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.cuda.device import driver_present
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.files.paths import cache_folder, create_private
 from localdflash.loading import child
 from localdflash.base.machine import gpu_watch
-from localdflash.pairs.known import is_known
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.registry.known import is_known
+from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.base.system.process import ending_signal
-from localdflash.weights.gguf import check_header
-from localdflash.weights.split import files_of, size_of
+from localdflash.models.weights.gguf import check_header
+from localdflash.models.weights.split import files_of, size_of
 
 METHOD = 1  # of trying: what another one found is tried again
 PATIENCE = 60.0  # seconds

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from localdflash.base.errors import ModelError, NoDevice
-from localdflash.pairs.pair import DrafterSource, PairEntry
-from localdflash.pairs.registry import missing_files
+from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
+from localdflash.models.registry.registry import missing_files
 from localdflash.plan.speed import quantization
-from localdflash.weights.gguf import GGUFHeader, read_header
+from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 
 def described(pair: PairEntry) -> PairEntry:
@@ -35,7 +35,7 @@ def described(pair: PairEntry) -> PairEntry:
 
 
 def _drafter(source: DrafterSource) -> DrafterSource:
-    from localdflash.model.dflash_file import config_of_file
+    from localdflash.models.shapes.dflash_file import config_of_file
 
     try:
         config = config_of_file(source.path)
@@ -49,7 +49,7 @@ def _backends(header: GGUFHeader, drafter: Path | None) -> Iterator[str]:
     from localdflash.cpu.sizes import CpuSizes
     from localdflash.cpu.source import target_source
     from localdflash.cuda.sizes import CudaSizes
-    from localdflash.model.gguf_config import decoder_config
+    from localdflash.models.shapes.gguf_config import decoder_config
 
     yield "llama.cpp"
     with suppress(ModelError, NoDevice):

@@ -6,21 +6,21 @@ machine has: what fits into what is free now is for `planner` to say.
 
 from dataclasses import dataclass
 
-from localdflash.backend.fit import QUANTIZATIONS
-from localdflash.backend.free import all_memory
-from localdflash.backend.names import Runner
-from localdflash.backend.parts import gigabytes
+from localdflash.models.memory.fit import QUANTIZATIONS
+from localdflash.models.memory.free import all_memory
+from localdflash.models.backend_names import Runner
+from localdflash.models.memory.parts import gigabytes
 from localdflash.cpu import library
 from localdflash.cuda import device
 from localdflash.cuda.device import gpu_budget
 from localdflash.base.errors import LocaldflashError
 from localdflash.loading.automatic import gpu_is_there
 from localdflash.base.machine import measurements
-from localdflash.pairs.pair import PairEntry
-from localdflash.pairs.registry import missing_files, shipped_file
+from localdflash.models.registry.pair_entry import PairEntry
+from localdflash.models.registry.registry import missing_files, shipped_file
 from localdflash.plan import speed
-from localdflash.weights.gguf import read_header
-from localdflash.weights.split import size_of
+from localdflash.models.weights.gguf import read_header
+from localdflash.models.weights.split import size_of
 
 BESIDE = 1e9  # bytes that a pair takes beside its files, where its entry does not say how much it needs
 BITS = {**QUANTIZATIONS, "Q4_K_XL": QUANTIZATIONS["Q4_K_M"], "MXFP4": 4.6}  # bits a weight, of whole files

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from localdflash.backend.fit import (
+from localdflash.models.memory.fit import (
     NO_DRAFTER,
     Fit,
     MemoryBudget,
@@ -15,23 +15,23 @@ from localdflash.backend.fit import (
     largest_context,
     weights_of,
 )
-from localdflash.backend.free import program_bytes, system_budget
-from localdflash.backend.names import Backend
-from localdflash.backend.options import Options
-from localdflash.backend.parts import DRAFTER, IN_MEMORY, PROGRAM, Parts, divided, total
+from localdflash.models.memory.free import program_bytes, system_budget
+from localdflash.models.backend_names import Backend
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, PROGRAM, Parts, divided, total
 from localdflash.cuda.device import gpu_budget, means_gpu
 from localdflash.cuda.gpus import ANY
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading.automatic import gpu_is_there
 from localdflash.loading.choice import Case, likely
 from localdflash.base.machine import measurements
-from localdflash.model.drafter_kind import drafter_of
-from localdflash.pairs.hub import Unreachable
-from localdflash.pairs.pair import PairEntry
-from localdflash.pairs.registry import how_to_get, load_registry, missing_files
+from localdflash.models.shapes.drafter_kind import drafter_of
+from localdflash.models.registry.hub import Unreachable
+from localdflash.models.registry.pair_entry import PairEntry
+from localdflash.models.registry.registry import how_to_get, load_registry, missing_files
 from localdflash.plan import speed
 from localdflash.plan.stand_in import drafter_stand_in, stand_in
-from localdflash.weights.gguf import GGUFHeader, read_header
+from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from math import prod
 
-from localdflash.weights.ggml_types import GGMLType
-from localdflash.weights.gguf import GGUFHeader
+from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.models.weights.gguf import GGUFHeader
 
 MOSTLY = "MOSTLY_"
 

@@ -6,11 +6,12 @@ The rest of a stand-in takes no disk and is never read: enough to plan a pair be
 from pathlib import Path
 
 from localdflash.base.errors import ModelError
-from localdflash.model.dflash_file import LARGEST_JSON
-from localdflash.pairs import hub, packages
-from localdflash.pairs.hub import Unreachable
-from localdflash.pairs.pair import DrafterSource, FileSource
-from localdflash.pairs.remote_head import read_head
+from localdflash.models.shapes.dflash_file import LARGEST_JSON
+from localdflash.models.registry import hub
+from localdflash.models.registry import packages
+from localdflash.models.registry.hub import Unreachable
+from localdflash.models.registry.pair_entry import DrafterSource, FileSource
+from localdflash.models.registry.remote_head import read_head
 
 
 def stand_in(source: FileSource, folder: Path) -> Path:

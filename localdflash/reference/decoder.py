@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localdflash.model.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
 
 # (layer, q [B, heads, T, hd], k [B, kv_heads, T, hd], v [B, kv_heads, T, hd]) -> [B, heads, T, hd]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]

@@ -6,12 +6,13 @@ from pathlib import Path
 import torch
 
 from localdflash.base.errors import ModelError
-from localdflash.model.dflash_config import DFlashConfig
-from localdflash.model.dflash_file import UNUSED, config_of_file, plain_name
-from localdflash.model.dflash_gguf import own_tensors
-from localdflash.model.dflash_tensors import key_of
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_file import UNUSED, config_of_file, plain_name
+from localdflash.models.shapes.dflash_gguf import own_tensors
+from localdflash.models.shapes.dflash_tensors import key_of
 from localdflash.reference.dflash_model import DFlash
-from localdflash.weights import gguf, safetensors
+from localdflash.models.weights import gguf
+from localdflash.models.weights import safetensors
 
 NO_BIAS = "confidence_head.proj.bias"  # which a file may leave out
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localdflash.model.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.reference.decoder import Attend, Layer
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localdflash.model.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.reference.decoder import Attention, Layer, RMSNorm, rotary
 from localdflash.reference.dflash_heads import CandidateSelector, ConfidenceHead, ConvolvedLayer, MarkovHead
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from localdflash.base.errors import ModelError
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.gguf_config import EXPERT_TENSORS, LAYER_TENSORS, ROPE_FACTORS, TOP_TENSORS, decoder_config
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.gguf_config import EXPERT_TENSORS, LAYER_TENSORS, ROPE_FACTORS, TOP_TENSORS, decoder_config
 from localdflash.reference.decoder import Decoder
-from localdflash.weights import gguf
+from localdflash.models.weights import gguf
 
 
 def state_name(tensor: str) -> str | None:

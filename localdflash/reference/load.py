@@ -4,18 +4,18 @@ from importlib.metadata import version
 
 import torch
 
-from localdflash.backend import free
-from localdflash.backend.options import Options
-from localdflash.backend.running import Running, compose
+from localdflash.models.memory import free
+from localdflash.models.load_options import Options
+from localdflash.models.running_pair import Running, compose
 from localdflash.engine.pair import Drafter
-from localdflash.model.dflash_config import check_fit
-from localdflash.model.fingerprint import mismatch
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.shapes.dflash_config import check_fit
+from localdflash.models.shapes.fingerprint import mismatch
+from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.reference.dflash_files import load as load_dflash
 from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.reference.target import TorchTarget
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 
 
 def load(files: LocalPair, options: Options) -> Running:

@@ -37,7 +37,7 @@ from localdflash.base.system import unix_socket
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from localdflash.backend.options import Options
+    from localdflash.models.load_options import Options
 
 GRACE = 5  # seconds that running answers get when the daemon is asked to leave
 KEEP_ALIVE = 75  # seconds; longer than a client keeps an idle connection, so that it never writes into a closed one

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.engine.scheduler import Totals
 from localdflash.base.errors import EngineGone, ModelBusy, ModelError, OutOfMemory
 from localdflash.loading.filling import check_fills, fills

@@ -11,7 +11,7 @@ ROLES: tuple[PairRole, ...] = ("chat", "completion")
 
 @dataclass(frozen=True)
 class Wanted:
-    """The engine that a user wants: fields of `localdflash.backend.options.Options`, and which of them must hold.
+    """The engine that a user wants: fields of `localdflash.models.load_options.Options`, and which of them must hold.
 
     The others apply to a pair that is not there yet; one that is may have other values. `role`: what the pair is for,
     and all that changes; None: for everything. `idle`: minutes until a daemon leaves that is started for it.

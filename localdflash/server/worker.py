@@ -16,8 +16,8 @@ from typing import Any, Self
 
 import psutil
 
-from localdflash.backend.options import Options
-from localdflash.backend.parts import PROGRAM, total
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import PROGRAM, total
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from localdflash.base.errors import TrainingError
 from localdflash.text.syntax import language_of
 from localdflash.train import corpus
-from localdflash.weights.low_rank import sha256_of
+from localdflash.models.weights.low_rank import sha256_of
 
 ADAPTER_LIST = Path(__file__).with_name("adapter_corpus.toml")
 _SKIPPED = re.compile(

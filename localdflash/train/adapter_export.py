@@ -10,8 +10,8 @@ from torch import Tensor
 from localdflash.base.errors import ModelError
 from localdflash.reference.gguf_decoder import rotate_half_order, state_name
 from localdflash.train.adapter import AdaptedLinear, Adapter
-from localdflash.weights.gguf import read_header
-from localdflash.weights.low_rank import EMBEDDING, AdapterNotes, read_adapter, sha256_of
+from localdflash.models.weights.gguf import read_header
+from localdflash.models.weights.low_rank import EMBEDDING, AdapterNotes, read_adapter, sha256_of
 
 CODE_NAME = "SmolLM2 135M localdflash code"  # what `text/fim.py` knows the format by
 # Tokens of the vocabulary that no training has used become the markers.

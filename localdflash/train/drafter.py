@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from localdflash.base.errors import TrainingError
-from localdflash.model.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.dflash_model import DFlash
 from localdflash.train.dataset import Dataset

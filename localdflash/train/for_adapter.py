@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from localdflash.answers.fill.encoder import Encoder
 from localdflash.base.errors import TrainingError
-from localdflash.model.gguf_config import decoder_config
+from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
@@ -24,8 +24,8 @@ from localdflash.train.adapter_export import MARKERS, TRAINED, notes_for, read_i
 from localdflash.train.adapter_training import AdapterRun, AdapterSchedule
 from localdflash.train.kept_training import product_type
 from localdflash.train.reporter import Reporter
-from localdflash.weights.gguf import read_header
-from localdflash.weights.low_rank import merge, write_vocabulary
+from localdflash.models.weights.gguf import read_header
+from localdflash.models.weights.low_rank import merge, write_vocabulary
 
 EXAMPLE_TOKENS = 300  # ids of an example, about
 HELD_OUT = 600  # examples

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localdflash.backend.free import system_budget
+from localdflash.models.memory.free import system_budget
 from localdflash.base.errors import ModelError, TrainingError
 from localdflash.base.machine.cores import physical_cores
-from localdflash.model.dflash_file import config_of_file
-from localdflash.model.gguf_config import decoder_config
-from localdflash.pairs.download import link_or_copy
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.models.registry.download import link_or_copy
 from localdflash.text.fim import FimFormat
 from localdflash.train import answering, kept_plan, prompts
 from localdflash.train.kept_answers import AnswerWriter, read_about
@@ -27,7 +27,7 @@ from localdflash.train.kept_training import Schedule
 from localdflash.train.parallel_target import Parallel
 from localdflash.train.questions import Question
 from localdflash.train.reporter import Reporter
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 
 PROMPTS, SOURCES = "prompts.jsonl", "sources.json"
 

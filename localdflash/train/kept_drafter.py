@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from localdflash.base.errors import UsageError
-from localdflash.model.dflash_config import DFlashConfig
-from localdflash.model.gguf_config import decoder_config
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.reference.decoder import Layer, RMSNorm, rotary
 from localdflash.reference.dflash_model import DFlash
 from localdflash.reference.gguf_decoder import block_state
 from localdflash.train.answering import CONTEXT
 from localdflash.train.kept_batches import Blocks
-from localdflash.weights import gguf
+from localdflash.models.weights import gguf
 
 SOFT = 0.3  # of the target's last norm: a drafter that knows nothing yet should not sound sure
 SHARED = 0.75  # of the loss: what the target held for likely; the rest is the token it chose

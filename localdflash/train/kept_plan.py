@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from localdflash.backend.fit import MemoryBudget
-from localdflash.backend.parts import gigabytes
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.memory.parts import gigabytes
 from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
-from localdflash.model.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.train.answering import CONTEXT, LONGEST_FILL, LONGEST_PROMPT
 from localdflash.train.likely import COUNT, LIKELY
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from localdflash.base.errors import TrainingError
-from localdflash.model import short_vocabulary
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig, check_fit
-from localdflash.model.dflash_file import config_of_file
+from localdflash.models.shapes import short_vocabulary
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
+from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.reference import dflash_files
 from localdflash.reference.dflash_model import DFlash
 from localdflash.text.tokenizer import Tokenizer

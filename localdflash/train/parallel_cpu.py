@@ -27,7 +27,7 @@ from localdflash.engine.common_prefix import common_prefix
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.train.likely import likely
 from localdflash.train.parallel_target import Step
-from localdflash.weights import gguf
+from localdflash.models.weights import gguf
 
 Floats = NDArray[np.float32]
 

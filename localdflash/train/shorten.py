@@ -7,11 +7,11 @@ from pathlib import Path
 import gguf
 
 from localdflash.base.errors import ModelError, TrainingError, UsageError
-from localdflash.model.dflash_config import OURS, SHORT_HEAD, SHORT_KEY, check_fit
-from localdflash.model.dflash_file import config_of_file
-from localdflash.model.gguf_config import decoder_config
+from localdflash.models.shapes.dflash_config import OURS, SHORT_HEAD, SHORT_KEY, check_fit
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.train.export import add_short_head, write_json
-from localdflash.weights.gguf import GGUFHeader
+from localdflash.models.weights.gguf import GGUFHeader
 
 
 def drafters_in(folder: Path) -> list[Path]:

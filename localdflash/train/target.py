@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from localdflash.base.errors import TrainingError
-from localdflash.model.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.train.dataset import Dataset
 from localdflash.train.loop import TrainingBudget, TrainingRun, initialise

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from localdflash.base.errors import TrainingError, UsageError
-from localdflash.model.short_vocabulary import ShortVocabulary, count
+from localdflash.models.shapes.short_vocabulary import ShortVocabulary, count
 from localdflash.train.dataset import Dataset
 
 

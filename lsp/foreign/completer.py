@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from localdflash.config import is_loopback
+from localdflash.models.config import is_loopback
 from localdflash.lsp.completer import PATIENCE, Asker, Source
 from localdflash.lsp.foreign.finding import find
 from localdflash.lsp.foreign.named import NamedEngine

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from localdflash.config import Config
+from localdflash.models.config import Config
 from localdflash.server.address import Address
 from localdflash.server.key import read_key
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.answers.completion import complete, prepare_text
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ContextOverflow, ModelError, UsageError
 from localdflash.loading.load import LoadedPair

@@ -5,7 +5,7 @@ import gguf
 import pytest
 
 from localdflash.answers.conversation import prepare, template_of
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ModelError
 from localdflash.loading.load import LoadedPair

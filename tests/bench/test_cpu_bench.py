@@ -15,7 +15,7 @@ from localdflash.cpu.matrices import Kind, MatrixShape
 from localdflash.reference.decoder import causal
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.reference.target import TorchTarget
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights.ggml_types import GGMLType
 
 needs_library = pytest.mark.skipif(bool(library.available()), reason=library.available())
 IDS = [3, 1, 4, 1, 5, 9, 2, 6] * 9  # more than one forward

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.support.home import home_with
-from localdflash.pairs.pair import models_folder
+from localdflash.models.registry.pair_entry import models_folder
 
 
 def test_it_has_the_models_of_this_user_and_nothing_else(home: Path) -> None:

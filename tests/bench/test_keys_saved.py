@@ -18,7 +18,7 @@ from localdflash.engine.generate import Request
 from localdflash.loading.load import LoadedPair
 from localdflash.lsp.completer import Asker, Source
 from localdflash.lsp.events import Event
-from localdflash.pairs.registry import load_registry, local_files
+from localdflash.models.registry.registry import load_registry, local_files
 from tests.support.scripted_pair import scripted_pair
 
 WHOLE = "import os\n\n\ndef size(path):\n    found = os.stat(path)\n    return found.st_size\n\n\nprint(size('.'))\n"

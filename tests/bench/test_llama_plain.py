@@ -5,7 +5,7 @@ from pathlib import Path
 import llama_cpp.llama_cpp as api
 import pytest
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.bench.llama_plain import LoneRowTarget, llama_plain
 from localdflash.engine.draft import NOTHING
 from localdflash.base.errors import ModelError

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.backend.names import Runner
-from localdflash.backend.options import Options
-from localdflash.backend.running import Running
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
+from localdflash.models.running_pair import Running
 from localdflash.bench import run as bench
 from localdflash.bench import verify_table
 from localdflash.bench.llama_plain import LoneRowTarget
@@ -22,7 +22,7 @@ from localdflash.base.errors import ModelError
 from localdflash.loading.backends import load_on
 from localdflash.loading.load import LoadedPair
 from localdflash.base.machine import hardware as machine
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.registry.pair_entry import LocalPair
 
 
 def run_of(ids: list[int], *steps: tuple[int, int, float], first: float = 1.0, drafter: str = "dflash") -> PromptRun:

@@ -9,15 +9,15 @@ import torch
 
 from bench import synthetic
 from localdflash.engine.draft import NOTHING
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import check_fit
-from localdflash.model.dflash_gguf import config_of_gguf
-from localdflash.model.gguf_config import decoder_config
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import check_fit
+from localdflash.models.shapes.dflash_gguf import config_of_gguf
+from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.reference.decoder import Decoder
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.reference.target import TorchTarget
-from localdflash.weights import gguf
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights import gguf
+from localdflash.models.weights.ggml_types import GGMLType
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from localdflash.answers.answer import Answer
 from localdflash.answers.conversation import prepare
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.chat.in_process import InProcess
 from localdflash.chat.messages import Message
 from localdflash.chat.settings import ChatSettings

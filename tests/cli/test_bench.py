@@ -125,6 +125,6 @@ def test_a_drafter_that_cannot_be_compared_is_an_error(
     fails: Callable[..., str], tiny: tuple[str, ...], root: Path, tmp_path: Path
 ) -> None:
     assert "another vocabulary" in fails(
-        3, "bench", *tiny, "--limit", 1, "--against", root / "localdflash" / "embedded" / "target.gguf"
+        3, "bench", *tiny, "--limit", 1, "--against", root / "localdflash" / "models" / "embedded" / "target.gguf"
     )
     assert "take one of them" in fails(2, "bench", *tiny, "--server", "--against", tmp_path / "x.gguf")

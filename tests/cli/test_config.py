@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from localdflash import config
+from localdflash.models import config
 from localdflash.cli.options import pair_options
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from localdflash.cli import main
-from localdflash.pairs.registry import load_registry
+from localdflash.models.registry.registry import load_registry
 
 ENTRY = """\
 schema = 1

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.pairs import records
-from localdflash.pairs.pair import models_folder
+from localdflash.models.registry import records
+from localdflash.models.registry.pair_entry import models_folder
 from tests.cli.conftest import Done
 from tests.support.fake_hub import COMMIT, FakeHub, File, hub_for_tests
 from tests.support.registry_entries import WAITING, register

@@ -7,11 +7,12 @@ import click
 import pytest
 
 from localdflash.cli import offer
-from localdflash.config import config_file
+from localdflash.models.config import config_file
 from localdflash.base.errors import LocaldflashError
-from localdflash.pairs import fetching, hub
-from localdflash.pairs.defaults import CHAT, CODE
-from localdflash.pairs.pair import PairEntry
+from localdflash.models.registry import fetching
+from localdflash.models.registry import hub
+from localdflash.models.registry.defaults import CHAT, CODE
+from localdflash.models.registry.pair_entry import PairEntry
 
 Answers = Callable[[bool], None]
 
@@ -111,7 +112,7 @@ def test_nothing_is_asked_where_there_is_no_use(
     if why == "offline":
         monkeypatch.setattr(hub, "offline", lambda: True)
     if why == "it is here":
-        from localdflash.pairs.registry import load_registry
+        from localdflash.models.registry.registry import load_registry
 
         fetching.pull(load_registry().pair(CHAT), None)  # type: ignore[arg-type]  # the fixture's
     assert offer.with_offer("embedded") == "embedded"

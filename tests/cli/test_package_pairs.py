@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.pairs import packages
-from localdflash.pairs.pair import models_folder
+from localdflash.models.registry import packages
+from localdflash.models.registry.pair_entry import models_folder
 from tests.cli.conftest import Done
 from tests.support.wheels import MEMBER, entry, make_wheel, pip_settings, set_pip
 

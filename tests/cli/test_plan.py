@@ -9,11 +9,11 @@ from typing import Any
 import psutil
 import pytest
 
-from localdflash.backend import free
-from localdflash.backend.fit import MemoryBudget
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.base.machine import hardware as machine
 from localdflash.base.machine import measurements
-from localdflash.pairs.pair import models_folder
+from localdflash.models.registry.pair_entry import models_folder
 from tests.cli.conftest import Command
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
 from tests.support.registry_entries import WAITING, register

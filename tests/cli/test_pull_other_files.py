@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from localdflash.pairs.pair import models_folder
+from localdflash.models.registry.pair_entry import models_folder
 from tests.cli.conftest import Done
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
 from tests.support.split_files import shard, split_file

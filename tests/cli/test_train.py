@@ -14,7 +14,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.bench import prompt_set
 from localdflash.cli import main
 from localdflash.engine.generate import Request, generate

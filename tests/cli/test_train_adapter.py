@@ -15,7 +15,7 @@ from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import adapter_corpus, for_adapter
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.support.smollm2 import FILE, needs_smollm2
 from tests.train.test_corpus import SOURCE, wheel
 

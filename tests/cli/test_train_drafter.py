@@ -16,15 +16,15 @@ from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from localdflash.cli import main
 from localdflash.cli.chat import chats_file
-from localdflash.model.dflash_file import config_of_file
-from localdflash.model.fingerprint import mismatch
-from localdflash.pairs.registry import load_registry, local_files
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.fingerprint import mismatch
+from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.train import adapter_corpus, adapter_mixture, answering, kept_plan
 from localdflash.train.adapter_corpus import Archive
 from localdflash.train.kept_answers import KeptAnswers
 from localdflash.train.kept_training import KeptRun
 from localdflash.train.prompts import COMPLETIONS
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.support.split_files import split_file
 
 SHORTLY = ("--minutes", "0.02", "--tokens", "1000", "--sequences", "2", "--anchors", "8")

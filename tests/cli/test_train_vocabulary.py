@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from localdflash.backend.parts import DRAFTER
+from localdflash.models.memory.parts import DRAFTER
 from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.memory import predict_bytes
 from localdflash.cuda.ops import REFERENCES
@@ -20,7 +20,7 @@ from localdflash.cuda.sizes import CudaSizes
 from localdflash.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.base.errors import ModelError
-from localdflash.model.dflash_file import config_of_file
+from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.reference import dflash_files
 from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder
@@ -28,7 +28,7 @@ from localdflash.reference.target import TorchTarget
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train.dataset import EXAMPLE_DTYPE
 from localdflash.train.shorten import shorten
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 
 CPU = torch.device("cpu")
 DRAFTERS = ("drafter.gguf", "drafter.safetensors")

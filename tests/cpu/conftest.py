@@ -8,7 +8,7 @@ import pytest
 
 from localdflash.cpu import library
 from localdflash.cpu.team import Team
-from localdflash.model.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
 from tests.support.tiny_models import EXPERTS, SHAPE, write_target
 
 DENSE = replace(SHAPE, hidden_size=256, intermediate_size=256, num_attention_heads=4, num_key_value_heads=2)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.cpu.matrices import Kind, PackedMatrix
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights.ggml_types import GGMLType
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]

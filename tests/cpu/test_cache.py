@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localdflash.backend.fit import AS_IT_IS
-from localdflash.backend.options import Options
-from localdflash.backend.parts import DRAFTER_KV, TARGET_KV
+from localdflash.models.memory.fit import AS_IT_IS
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import DRAFTER_KV, TARGET_KV
 from localdflash.cpu.cache import KV_FORMATS, KeysAndValues
 from localdflash.cpu.library import MAX_ROWS, load
 from localdflash.cpu.packed import open_target

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.backend.fit import AS_IT_IS
-from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH
+from localdflash.models.memory.fit import AS_IT_IS
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH
 from localdflash.cpu.drafter import CpuDFlashDrafter, waiting_bytes
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.sizes import CpuSizes
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
 from localdflash.base.errors import ModelError
-from localdflash.model.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.reference.dflash_files import load
 from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.cpu.conftest import needs_library
 from tests.cpu.rounded import round_inputs
 from tests.support.random_drafters import (

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from localdflash.cpu.matrices import KINDS, Kind, MatrixShape, PackedMatrix, pack_rows
 from localdflash.base.errors import ModelError
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights.ggml_types import GGMLType
 from tests.cpu.packed_models import QUANTIZED, SCALES, Bytes, dequantized, random_blocks, unpacked
 
 FLOATS = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)

@@ -15,12 +15,12 @@ from localdflash.cpu.model import PackedLayer
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.tensors import LAYER_FIELDS, MIXTURE_FIELDS, drafter_names
 from localdflash.base.errors import ModelError
-from localdflash.model.dflash_file import config_of_file
-from localdflash.model.dflash_tensors import key_of
-from localdflash.model.gguf_config import decoder_config
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.dflash_tensors import key_of
+from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.reference import dflash_files
-from localdflash.weights import gguf as our_gguf
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights import gguf as our_gguf
+from localdflash.models.weights.ggml_types import GGMLType
 from tests.cpu.packed_models import (
     EXPERTS,
     HEAD_DIM,

@@ -14,7 +14,7 @@ from localdflash.cpu.packed import open_target
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
 from localdflash.engine.draft import Draft
-from localdflash.model.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.reference.gguf_decoder import load_decoder
 from tests.cpu.conftest import needs_library
 from tests.cpu.rounded import logits_of, relative, round_inputs

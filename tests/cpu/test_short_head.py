@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localdflash.backend.fit import AS_IT_IS
-from localdflash.backend.parts import DRAFTER
+from localdflash.models.memory.fit import AS_IT_IS
+from localdflash.models.memory.parts import DRAFTER
 from localdflash.cpu.drafter import CpuDFlashDrafter
 from localdflash.cpu.library import address
 from localdflash.cpu.matrices import KINDS, PackedMatrix, pack_rows
@@ -19,7 +19,7 @@ from localdflash.cpu.short_head import rows_of
 from localdflash.cpu.sizes import CpuSizes
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights.ggml_types import GGMLType
 from tests.cpu.conftest import needs_library
 from tests.cpu.packed_models import QUANTIZED, dequantized, random_blocks, unpacked
 from tests.support.shortened import shortened

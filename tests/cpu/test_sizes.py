@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
-from localdflash.backend.options import Options
-from localdflash.backend.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.sizes import CpuSizes
 from localdflash.cpu.target import CpuTarget
@@ -18,7 +18,7 @@ from localdflash.loading.choice import Case
 from localdflash.loading.load import LoadedPair
 from localdflash.base.machine import measurements
 from localdflash.plan.planner import make_plan
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.support import gpt_oss_models, qwen35_models
 from tests.support.random_models import Shape, write
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from localdflash.cpu.source import drafter_source, target_source
 from localdflash.base.errors import ModelError
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights.ggml_types import GGMLType
 from tests.cpu.packed_models import HIDDEN, random_blocks, target_tensors, write
 
 

@@ -14,8 +14,8 @@ from localdflash.cpu.team import Team
 from localdflash.engine.draft import Draft
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.reference.gguf_decoder import load_decoder
-from localdflash.weights.ggml_types import GGMLType
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.models.weights.gguf import read_header
 from tests.cpu.conftest import needs_library
 from tests.cpu.packed_models import QUANTIZED, VOCABULARY, dequantized, target_tensors, write
 from tests.cpu.rounded import logits_of, relative, round_inputs

@@ -12,7 +12,7 @@ import torch
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.cuda import assembly
 from localdflash.cuda import device as devices
 from localdflash.cuda.memory import check_kinds
@@ -20,7 +20,7 @@ from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.runner import device_errors
 from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading.load import LoadedPair
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from localdflash.backend.parts import DRAFTER as WEIGHTS
+from localdflash.models.memory.parts import DRAFTER as WEIGHTS
 from localdflash.cuda.assembly import CudaSettings, check_drafter, load_pair
 from localdflash.cuda.load import measured
 from localdflash.cuda.ops import KERNELS, REFERENCES, Ops
@@ -26,11 +26,11 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ModelError
 from localdflash.kernels.state import CONTEXT, DRAFTED_BY, DRAFTER, LIVE
-from localdflash.model.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.reference.dflash_files import load
 from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.support.random_drafters import VARIANTS, config_of, random_weights, write_gguf, write_speculators, write_zlab
 from tests.support.tiny_models import SHAPE, write_target
 

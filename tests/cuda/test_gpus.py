@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.backend.fit import MemoryBudget
-from localdflash.backend.options import Options
-from localdflash.backend.parts import SCRATCH, Parts
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import SCRATCH, Parts
 from localdflash.cuda import device as devices
 from localdflash.cuda.gpus import Gpu, place
 from localdflash.doctor import installation

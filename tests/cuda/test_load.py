@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV
 from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.load import measured
 from localdflash.cuda.ops import KERNELS
 from localdflash.cuda.sizes import CudaSizes
 
-EMBEDDED = Path(__file__).parents[2] / "localdflash" / "embedded"
+EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded"
 RESERVED = 1 << 30  # bytes that torch is made to say it holds
 
 

@@ -25,12 +25,12 @@ from localdflash.cuda.repack.planes import planes_of_blocks
 from localdflash.cuda.repack.quantize import quantize
 from localdflash.cuda.stepper import SLACK
 from localdflash.base.errors import OutOfMemory
-from localdflash.model.dflash_gguf import config_of_gguf
-from localdflash.model.gguf_config import decoder_config
-from localdflash.weights.ggml_types import GGMLType
-from localdflash.weights.gguf import read_header
+from localdflash.models.shapes.dflash_gguf import config_of_gguf
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.models.weights.gguf import read_header
 
-EMBEDDED = Path(__file__).parents[2] / "localdflash" / "embedded"
+EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded"
 
 
 def storages(thing: Any, seen: set[int]) -> Iterator[int]:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.backend.fit import COMFORTABLE, Fit, MemoryBudget, fit
-from localdflash.backend.options import Options
-from localdflash.backend.parts import SCRATCH, Parts, gigabytes, total
+from localdflash.models.memory.fit import COMFORTABLE, Fit, MemoryBudget, fit
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import SCRATCH, Parts, gigabytes, total
 from localdflash.cuda import assembly, display, room
 from localdflash.cuda.device import give_back
 from localdflash.cuda.load import load
@@ -22,7 +22,7 @@ from localdflash.cuda.sizes import CudaSizes
 from localdflash.cuda.stepper import Stepper
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.cards import Card, in_this_machine
 from tests.support.tiny_models import SHAPE, write_drafter, write_target
 

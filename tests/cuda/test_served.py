@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.backend.fit import MemoryBudget
-from localdflash.backend.options import Options
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.load_options import Options
 from localdflash.cuda import device as devices
 from localdflash.cuda.ops import REFERENCES
 from localdflash.loading import backends

@@ -9,16 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from localdflash.backend import free
-from localdflash.backend.fit import MemoryBudget
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.cli import doctor
 from localdflash.doctor import installation, resources, surroundings
 from localdflash.doctor.check import Check, Probe
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.base.files import paths
 from localdflash.base.machine import measurements
-from localdflash.pairs import records
-from localdflash.pairs.pair import models_folder
+from localdflash.models.registry import records
+from localdflash.models.registry.pair_entry import models_folder
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from bench.editors.nvim import Editor
 from bench.editors.nvim_scene import ADD
 from bench.support import instant_engine
 from localdflash.base.files import paths
-from localdflash.pairs.registry import PACKAGE
-from localdflash.weights.low_rank import merge
+from localdflash.models.registry.registry import PACKAGE
+from localdflash.models.weights.low_rank import merge
 from tests.support import daemons
 from tests.support.smollm2 import FILE, needs_smollm2
 

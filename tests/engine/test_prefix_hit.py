@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.prefix import PrefixCache

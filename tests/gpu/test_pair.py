@@ -24,12 +24,12 @@ from localdflash.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.model.dflash_json import config_of_json
+from localdflash.models.shapes.dflash_json import config_of_json
 from localdflash.reference.dflash_model import DFlash
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights.ggml_types import GGMLType
 
 ROOT = Path(__file__).parents[2]
-EMBEDDED = ROOT / "localdflash" / "embedded"
+EMBEDDED = ROOT / "localdflash" / "models" / "embedded"
 WAYS: tuple[Way, ...] = ("plain", "lookup", "draft", "block")
 REGRET = 0.2  # nats between the token taken and the likeliest one in float32
 

@@ -14,7 +14,7 @@ from localdflash.cuda.ops import KERNELS, REFERENCES
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.proof import stages
 
-EMBEDDED = Path(__file__).parents[2] / "localdflash" / "embedded"
+EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded"
 STAGES = ("operations", "short prompt", "rows", "prompts", "texts", "sampled texts", "graphs")
 CONTEXT = 1024
 

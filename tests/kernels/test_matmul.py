@@ -18,7 +18,7 @@ from localdflash.kernels.matmul import accumulate, matmul, matmul_reference, pla
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes, dequantize
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights.ggml_types import GGMLType
 from tests.support.random_planes import LAYOUTS, activations, exact, group_sums, random_planes
 
 CPU = torch.device("cpu")

@@ -20,7 +20,7 @@ from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.residual import Tap
 from localdflash.kernels.split_k import SplitWorkspace
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights.ggml_types import GGMLType
 
 CPU = torch.device("cpu")
 EPS = 1e-6

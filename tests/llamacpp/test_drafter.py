@@ -19,7 +19,7 @@ from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.reference.dflash_files import load
 from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.support.drawing import nth, taking
 from tests.support.random_drafters import VARIANTS, config_of, random_weights, write_gguf
 

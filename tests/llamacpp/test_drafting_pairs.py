@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.backend.options import Options
-from localdflash.backend.parts import DRAFTER, TARGET
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import DRAFTER, TARGET
 from localdflash.engine.draft import Draft
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
@@ -27,7 +27,7 @@ from localdflash.llamacpp.drafters import open_drafter
 from localdflash.llamacpp.load import load
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.llamacpp.ways import MOST_WITH_STATES, NOT_REPACKED, Way
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.registry.pair_entry import LocalPair
 from tests.support import mtp_models
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.costs import drafting_pays

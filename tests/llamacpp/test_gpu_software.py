@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bench.peers.gpu_software import environment, installed
 from bench.rows import differing
-from localdflash.backend.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, TARGET, TARGET_KV
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, TARGET, TARGET_KV
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.base.errors import NoDevice
 from localdflash.llamacpp import library, sizes
@@ -25,7 +25,7 @@ from localdflash.llamacpp.placement import ALL, PROCESSOR, Device, Placement
 from localdflash.llamacpp.sizes import LlamaCppSizes
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.llamacpp.ways import ON_GPU, Way
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.support.random_models import EMBEDDED, Shape, quantize, write
 
 pytestmark = [

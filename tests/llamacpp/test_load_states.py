@@ -5,9 +5,9 @@ from contextlib import closing
 
 import pytest
 
-from localdflash.backend.options import Options
-from localdflash.backend.parts import TARGET_KV
-from localdflash.backend.running import Running
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import TARGET_KV
+from localdflash.models.running_pair import Running
 from localdflash.engine.checkpoints import MOST as CHECKPOINTS
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
@@ -15,7 +15,7 @@ from localdflash.llamacpp import certified
 from localdflash.llamacpp.certified import Certified, Record
 from localdflash.llamacpp.load import load
 from localdflash.llamacpp.ways import MOST_WITH_STATES, NOT_REPACKED, Way
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.converted_models import ids_of
 from tests.support.costs import drafting_pays
 from tests.support.target_models import case_of

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER, MemoryBudget
-from localdflash.backend.options import Options
-from localdflash.backend.parts import DRAFTER, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER, MemoryBudget
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.base.errors import NoDevice, OutOfMemory
 from localdflash.llamacpp import devices as gpus
 from localdflash.llamacpp import placement, placing
 from localdflash.llamacpp.placement import ALL, PROCESSOR, Device, Placement
 from localdflash.llamacpp.placing import ladder, place, plan
 from localdflash.llamacpp.sizes import LlamaCppSizes, cache_share, measured, offloaded
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.support.random_models import Shape, write
 
 MB = 10**6

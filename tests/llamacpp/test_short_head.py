@@ -7,8 +7,8 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 import pytest
 
-from localdflash.backend.fit import AS_IT_IS
-from localdflash.backend.parts import DRAFTER
+from localdflash.models.memory.fit import AS_IT_IS
+from localdflash.models.memory.parts import DRAFTER
 from localdflash.base.errors import ModelError
 from localdflash.llamacpp import library
 from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
@@ -17,7 +17,7 @@ from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.reference.dflash_files import load
 from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.support.shortened import shortened
 
 IDS = list(range(3, 500, 4))

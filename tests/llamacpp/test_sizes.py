@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
-from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV
 from localdflash.base.errors import ModelError
 from localdflash.llamacpp.sizes import LlamaCppSizes, Said, sizes_said
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.support.random_models import Shape, write
 
 SHAPE = Shape("Q8_0", 256, 3, 4, 2, 512, 65536)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.loading.verdict import Subject
-from localdflash.pairs.pair import LocalPair
-from localdflash.pairs.registry import load_registry, local_files
+from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.registry.registry import load_registry, local_files
 
 
 @pytest.fixture

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from localdflash.backend.names import Runner
-from localdflash.backend.options import Options
-from localdflash.backend.running import Running
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
+from localdflash.models.running_pair import Running
 from localdflash.cuda import device
 from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading import automatic
 from localdflash.loading.choice import HostChoice
 from localdflash.loading.load import LoadedPair
 from localdflash.base.machine import gpu_watch
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.registry.pair_entry import LocalPair
 
 FILES: Any = SimpleNamespace(target=Path("target.gguf"))
 Load = Callable[..., tuple[Runner, Running]]

@@ -14,10 +14,10 @@ import torch
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 
-from localdflash.backend.fit import MemoryBudget
-from localdflash.backend.names import Runner
-from localdflash.backend.options import Options
-from localdflash.backend.running import Running
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
+from localdflash.models.running_pair import Running
 from localdflash.cuda import device as devices
 from localdflash.cuda import room
 from localdflash.cuda.ops import REFERENCES
@@ -25,8 +25,8 @@ from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, 
 from localdflash.loading import automatic, backends
 from localdflash.loading.choice import HostChoice
 from localdflash.loading.load import LoadedPair
-from localdflash.pairs.pair import LocalPair
-from localdflash.pairs.registry import load_registry, local_files
+from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.registry.registry import load_registry, local_files
 from tests.support.cards import Card, CardGpu, in_this_machine
 
 STAGES = {

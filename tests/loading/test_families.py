@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from localdflash.backend.names import Runner
-from localdflash.backend.options import Options
-from localdflash.backend.running import Running
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
+from localdflash.models.running_pair import Running
 from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Drafter, Target
@@ -22,7 +22,7 @@ from localdflash.llamacpp import certified
 from localdflash.llamacpp.certified import Certified, Record
 from localdflash.llamacpp.ways import DEFAULT, MOST_WITH_STATES
 from localdflash.loading.backends import load_on
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.guessing import Eager
 from tests.support.random_drafters import YARN, config_of, random_weights, write_zlab

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from localdflash.backend import free
-from localdflash.backend.fit import MemoryBudget
-from localdflash.backend.options import Options
-from localdflash.backend.parts import DRAFTER, PROGRAM, SCRATCH, total
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import DRAFTER, PROGRAM, SCRATCH, total
 from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Drafter, Target
@@ -24,11 +24,11 @@ from localdflash.llamacpp.certified import Certified, Record
 from localdflash.llamacpp.ways import DEFAULT, NOT_REPACKED, Way
 from localdflash.loading.load import LoadedPair
 from localdflash.base.machine.cores import physical_cores
-from localdflash.weights import gguf
+from localdflash.models.weights import gguf
 from tests.support.cards import CardGpu
 from tests.support.split_files import split_file
 
-IMPORTS = "from localdflash.backend.options import Options; from localdflash.loading.load import LoadedPair"
+IMPORTS = "from localdflash.models.load_options import Options; from localdflash.loading.load import LoadedPair"
 RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m in sys.modules))"
 
 
@@ -40,7 +40,7 @@ RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m i
             "['llama_cpp']",
         ),
         ("import localdflash.reference.target, localdflash.reference.dflash_files", "['torch']"),
-        ("import localdflash.cli, localdflash.pairs.registry, localdflash.engine.generate", "[]"),
+        ("import localdflash.cli, localdflash.models.registry.registry, localdflash.engine.generate", "[]"),
     ],
 )
 def test_a_backend_does_not_load_the_other(body: str, loaded: str) -> None:

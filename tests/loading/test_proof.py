@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from localdflash.backend.names import Runner
-from localdflash.backend.options import Options
-from localdflash.backend.running import Running
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
+from localdflash.models.running_pair import Running
 from localdflash.cuda import device as devices
 from localdflash.cuda import identity
 from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
@@ -21,8 +21,8 @@ from localdflash.loading import automatic, child, proof
 from localdflash.loading.choice import HostChoice
 from localdflash.loading.load import LoadedPair
 from localdflash.loading.verdict import Subject, keep, recall
-from localdflash.pairs.pair import LocalPair
-from localdflash.pairs.registry import load_registry, local_files
+from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.registry.registry import load_registry, local_files
 from tests.support.pretended_gpu import STAGES, pretend, running
 
 pytestmark = pytest.mark.checks_gpu

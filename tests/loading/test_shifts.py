@@ -7,7 +7,7 @@ import pytest
 
 from localdflash.answers.answer import Answer
 from localdflash.answers.conversation import prepare
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load import LoadedPair
 from localdflash.text.chat_template import TemplateMessage

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import localdflash
-from localdflash.backend.names import Runner
-from localdflash.backend.options import Options
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.load import LoadedPair
 from tests.support.smollm2 import CODE_FILE, FILE, needs_smollm2

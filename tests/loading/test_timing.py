@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from localdflash.backend import free
-from localdflash.backend.fit import MemoryBudget
-from localdflash.backend.options import Options
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.load_options import Options
 from localdflash.cpu import library
 from localdflash.cpu import sizes as cpu
 from localdflash.engine.controller import Controller
@@ -22,7 +22,7 @@ from localdflash.loading.load import LoadedPair
 from localdflash.loading.timing import ACCEPTED, choose, ms_per_token
 from localdflash.base.machine import measurements
 from localdflash.base.machine.cores import clamp
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.registry.pair_entry import LocalPair
 
 Times = dict[str, float]
 SetTimes = Callable[..., list[str]]

@@ -15,13 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.loading import trial
 from localdflash.loading.load import LoadedPair
 from localdflash.base.machine import gpu_watch
-from localdflash.pairs.pair import LocalPair
-from localdflash.pairs.registry import PACKAGE, load_registry, local_files
+from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.registry.registry import PACKAGE, load_registry, local_files
 from tests.security.gguf_mutations import build, parse
 from tests.support.daemons import until
 
@@ -195,7 +195,7 @@ time.sleep(600)"""
 def test_a_child_ends_with_its_parent(options: Options, tmp_path: Path) -> None:
     marker = tmp_path / "pid"
     program = (
-        "from pathlib import Path; from localdflash.backend.options import Options\n"
+        "from pathlib import Path; from localdflash.models.load_options import Options\n"
         f"from localdflash.loading import trial; trial.PROGRAM = {HANGS % str(marker)!r}\n"
         f"trial.tried([Path({options.pair!r})], Options({options.pair!r}))\n"
     )

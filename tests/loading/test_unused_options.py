@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from localdflash.backend.names import Runner
-from localdflash.backend.options import Options
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load import LoadedPair

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.loading.verdict import Subject, keep, recall
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.pretended_gpu import pretend
 
 pytestmark = pytest.mark.checks_gpu

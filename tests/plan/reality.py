@@ -4,9 +4,9 @@ import json
 import sys
 from typing import cast
 
-from localdflash.backend.free import resident
-from localdflash.backend.names import Backend
-from localdflash.backend.options import Options
+from localdflash.models.memory.free import resident
+from localdflash.models.backend_names import Backend
+from localdflash.models.load_options import Options
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.load import LoadedPair
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.backend.fit import MemoryBudget
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.base.errors import NoDevice
 from localdflash.base.machine.measurements import Measurement
-from localdflash.pairs.pair import PairEntry
-from localdflash.pairs.registry import load_registry
+from localdflash.models.registry.pair_entry import PairEntry
+from localdflash.models.registry.registry import load_registry
 from localdflash.plan.here import here, why_not
 from localdflash.plan.speed import bytes_per_token
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 
 MEASURED = Measurement(20.0, "made up", "2026-11-24")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.backend.parts import PROGRAM, SCRATCH, total
+from localdflash.models.memory.parts import PROGRAM, SCRATCH, total
 from tests.support.random_models import Shape, write
 
 CLOSE = 100e6  # bytes

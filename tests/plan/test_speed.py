@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from localdflash.plan import speed
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.support.random_models import Shape, write
 
-EMBEDDED = Path(__file__).parents[2] / "localdflash" / "embedded" / "target.gguf"
+EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded" / "target.gguf"
 
 
 def test_a_dense_model_reads_all_its_weights() -> None:

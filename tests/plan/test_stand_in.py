@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from localdflash.base.errors import ModelError
-from localdflash.model.dflash_file import config_of_file
-from localdflash.pairs import remote_head
-from localdflash.pairs.hub import Unreachable
-from localdflash.pairs.pair import DrafterSource, FileSource
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.registry import remote_head
+from localdflash.models.registry.hub import Unreachable
+from localdflash.models.registry.pair_entry import DrafterSource, FileSource
 from localdflash.plan import stand_in as remote
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
 
 NAME = "owner/name/target.gguf"

@@ -13,9 +13,9 @@ import safetensors.torch
 import torch
 
 from localdflash.base.errors import ModelError
-from localdflash.model.dflash_gguf import REFUSED, config_of_gguf
+from localdflash.models.shapes.dflash_gguf import REFUSED, config_of_gguf
 from localdflash.reference.dflash_files import load
-from localdflash.weights.gguf import GGUFHeader, read_header
+from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 
 def copy(pair: Path, folder: Path) -> Path:

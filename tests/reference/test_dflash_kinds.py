@@ -12,12 +12,12 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ModelError
-from localdflash.model.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.reference.dflash_files import load
 from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.reference.target import TorchTarget
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.support.dflash_oracle import Oracle
 from tests.support.drawing import nth
 from tests.support.random_drafters import (

@@ -12,7 +12,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.llamacpp import drafter as drafting
 from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
 from localdflash.llamacpp.target import LlamaCppTarget
-from localdflash.model.dflash_file import config_of_file
+from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.reference.dflash_files import load
 from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from localdflash.base.errors import ModelError
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.gguf_decoder import load_decoder
-from localdflash.weights import quants
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights import quants
+from localdflash.models.weights.ggml_types import GGMLType
 
 Tensors = dict[str, NDArray[np.float32]]
 Write = Callable[..., Path]

@@ -19,7 +19,7 @@ from localdflash.engine.draft import Draft
 from localdflash.reference.decoder import causal
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.cpu.rounded import relative
 from tests.support.smollm2 import FILE, needs_smollm2
 

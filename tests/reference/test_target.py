@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from localdflash.engine.draft import MAX_NODES, NOTHING, Draft
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.model.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.target import TorchTarget
 

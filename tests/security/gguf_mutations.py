@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from localdflash.weights.ggml_types import BY_CODE
+from localdflash.models.weights.ggml_types import BY_CODE
 from tests.support.gguf_bytes import ARRAY, BOOL, F32, F64, STRING, array, file, pair, tensor, text
 
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", BOOL: "?", 10: "Q", 11: "q", 12: "d"}

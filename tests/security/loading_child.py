@@ -17,7 +17,7 @@ from typing import Any
 import llama_cpp.llama_cpp  # noqa: F401
 import torch
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.sizes import CudaSizes
@@ -27,7 +27,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.llamacpp import placing
 from localdflash.loading.backends import load_on
 from localdflash.loading.trial import EVERY_BYTE
-from localdflash.pairs.pair import LocalPair
+from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.costs import drafting_pays
 

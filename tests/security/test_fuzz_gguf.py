@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from localdflash.base.errors import ModelError
-from localdflash.weights.gguf import GGUFHeader, read_header
+from localdflash.models.weights.gguf import GGUFHeader, read_header
 from tests.security.fuzzing import fuzz, long_enough
 from tests.support.gguf_bytes import MALFORMED, VALID, array, file, pair, tensor, text
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import strategies as st
 
 from localdflash.base.errors import ModelError
-from localdflash.pairs.pair import PairEntry
-from localdflash.pairs.registry import Registry, shipped_file
-from localdflash.pairs.registry_file import read_pairs
+from localdflash.models.registry.pair_entry import PairEntry
+from localdflash.models.registry.registry import Registry, shipped_file
+from localdflash.models.registry.registry_file import read_pairs
 from tests.security.fuzzing import fuzz, long_enough
 from tests.support.registry_entries import HEAD, TARGET, VALID
 

@@ -14,7 +14,7 @@ import gguf
 import pytest
 
 from localdflash.base.errors import ModelError
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.support.gguf_bytes import STRING, U8, array, file, pair, tensor, text
 
 # The command line in a process that tells what it took: seconds of the command itself, and the most memory ever held.

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.base.errors import ModelError
-from localdflash.pairs import fetching, names
-from localdflash.pairs.pair import models_folder
-from localdflash.pairs.registry import load_registry
+from localdflash.models.registry import fetching
+from localdflash.models.registry import safe_names
+from localdflash.models.registry.pair_entry import models_folder
+from localdflash.models.registry.registry import load_registry
 
 BAD_FILES = [
     *("", " ", ".", "..", "/", "\\", "x", "x.bin", ".gguf", ".x.gguf", "x.gguf/", "x.gguf ", " x.gguf", "x.gguf."),
@@ -90,7 +91,7 @@ def test_files(file: str) -> None:
 def test_repositories(repository: str) -> None:
     refused(f"hf:{repository}/x.gguf")  # a/b/c is none here: that is folder c of a/b
     with pytest.raises(ValueError, match="expected"):
-        names.repository(repository)
+        safe_names.repository(repository)
 
 
 @pytest.mark.parametrize("revision", BAD_REVISIONS, ids=lambda name: ascii(name)[:30])
@@ -99,7 +100,7 @@ def test_revisions(revision: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 1, True, [], {}, b"a/b", 1.5])
-@pytest.mark.parametrize("take", [names.repository, names.file_in_repository, names.revision])
+@pytest.mark.parametrize("take", [safe_names.repository, safe_names.file_in_repository, safe_names.revision])
 def test_only_text_is_a_name(value: object, take: Callable[[object], str]) -> None:
     with pytest.raises(ValueError, match="expected text"):
         take(value)
@@ -109,7 +110,7 @@ def test_only_text_is_a_name(value: object, take: Callable[[object], str]) -> No
     "name", ["x.gguf", "A_b-C.1.gguf", "a/b/c/d/x.gguf", "console.gguf", "com10.gguf", "x" * 186 + ".gguf", "0.gguf"]
 )
 def test_good_files(name: str) -> None:
-    assert names.file_in_repository(name) == name
+    assert safe_names.file_in_repository(name) == name
 
 
 REGISTRY = load_registry()

@@ -84,7 +84,7 @@ def test_a_full_queue_says_so() -> None:
     settings = "DaemonSettings(Options(backend='llama.cpp', threads=1), 10**8, 1)"
     program = (
         f"{SLOW}from localdflash.server.daemon import DaemonSettings, serve;"
-        "from localdflash.backend.options import Options;"
+        "from localdflash.models.load_options import Options;"
         f"serve({settings}, print)"
     )
     start(program=program)

@@ -13,7 +13,7 @@ import httpx2
 import psutil
 import pytest
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.base.errors import OutOfMemory
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.metrics import Metrics

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.pairs.registry import load_registry, local_files
+from localdflash.models.registry.registry import load_registry, local_files
 from tests.support.scripted_pair import answering_client
 
 BODY = {

@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from localdflash.answers.completion import prepare
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.files.paths import cache_folder

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from localdflash.model.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.reference.decoder import Decoder
 from localdflash.train import adapter_data
 from localdflash.train.adapter import Adapter

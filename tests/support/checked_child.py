@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import torch
 
-from localdflash.backend.fit import MemoryBudget
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.cuda import ops
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.proof import stages

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.model.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
 
 Array = NDArray[np.float64]
 

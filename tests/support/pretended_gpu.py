@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.backend.fit import MemoryBudget
-from localdflash.backend.running import Running
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.running_pair import Running
 from localdflash.cuda import device as devices
 
 STAGES = (

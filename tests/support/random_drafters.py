@@ -10,9 +10,9 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig
-from localdflash.weights.gguf import read_header
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.weights.gguf import read_header
 
 Weights = dict[str, NDArray[np.float32]]
 CONVOLVED = {"conv_kernel": 3, "conv_group": 16, "selector_rank": 32, "selector_top_k": 7}

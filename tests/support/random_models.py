@@ -7,9 +7,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 
-EMBEDDED = Path(__file__).parents[2] / "localdflash" / "embedded" / "target.gguf"
+EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded" / "target.gguf"
 BLOCKS = {"Q8_0": (34, 1e-4), "Q4_0": (18, 2e-3)}  # bytes of 32 weights, the first two of them their scale
 FILE_TYPES = {  # llama_ftype
     "F16": 1,

@@ -1,6 +1,6 @@
 """A report of downloads that keeps what it is told."""
 
-from localdflash.pairs.hub import Progress
+from localdflash.models.registry.hub import Progress
 
 
 class Told:

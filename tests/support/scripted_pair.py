@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localdflash.backend.options import Options
-from localdflash.backend.running import Running, compose
+from localdflash.models.load_options import Options
+from localdflash.models.running_pair import Running, compose
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Taps, Verification
 from localdflash.loading.load import LoadedPair

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from localdflash.answers.answer import Answer
 from localdflash.answers.fill.filler import Filler
 from localdflash.answers.fill.prompt import Hole
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler

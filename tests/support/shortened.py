@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localdflash.train.shorten import drafters_in, shorten
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 
 
 def shortened(pair: Path, folder: Path, ids: Sequence[int]) -> Path:

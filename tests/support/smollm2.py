@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.pairs.pair import models_folder
+from localdflash.models.registry.pair_entry import models_folder
 
 NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # Found when this is imported: every test has another LOCALDFLASH_HOME.

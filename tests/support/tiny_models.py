@@ -8,9 +8,9 @@ import gguf
 import torch
 from safetensors.torch import save_file
 
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig
-from localdflash.model.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
 from localdflash.reference.decoder import Decoder
 from localdflash.reference.dflash_model import DFlash
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from localdflash.backend.names import Runner
-from localdflash.pairs.pair import PairEntry
-from localdflash.pairs.registry import shipped_file
-from localdflash.pairs.registry_file import read_pairs
+from localdflash.models.backend_names import Runner
+from localdflash.models.registry.pair_entry import PairEntry
+from localdflash.models.registry.registry import shipped_file
+from localdflash.models.registry.registry_file import read_pairs
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "models.md"
@@ -43,7 +43,7 @@ TARGETS: dict[str, dict[Runner, str]] = {
 # The test that ran a pair with its own weights.
 _CHAT = "tests/loading/test_smollm2.py::test_the_chat_s_pair_writes_the_same_with_its_drafter"
 _CODE = "tests/loading/test_smollm2.py::test_the_pair_of_completions_writes_the_same_with_copies"
-_EMBEDDED = "tests/test_embedded.py::test_drafting_does_not_change_the_text"
+_EMBEDDED = "tests/models/test_embedded.py::test_drafting_does_not_change_the_text"
 _PARTS_OF_SMOLLM2 = "tests/cuda/test_smollm2.py::test_logits_are_those_of_the_torch_reference"
 OWN_WEIGHTS: dict[str, dict[Runner, str]] = {
     "embedded": {"cpu": _EMBEDDED, "llama.cpp": _EMBEDDED, "torch": _EMBEDDED, "cuda": TARGETS["qwen3"]["cuda"]},

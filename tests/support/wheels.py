@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.pairs.member import WantedMember
-from localdflash.pairs.pair import Package
+from localdflash.models.registry.member import WantedMember
+from localdflash.models.registry.pair_entry import Package
 
 NAME, VERSION, MEMBER = "made-up", "1.0", "made_up/x.gguf"
 WHEEL = f"made_up-{VERSION}-py3-none-any.whl"

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.engine.generate import Request, generate
 from localdflash.base.errors import UsageError
 from localdflash.loading.load import LoadedPair
-from localdflash.pairs.registry import load_registry, local_files
+from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.text import grammar_trial
 from localdflash.text.grammar import GrammarConstraint, Grammars
 from localdflash.text.tokenizer import Tokenizer

@@ -28,7 +28,7 @@ def test_languages_have_their_shares_and_packages_the_root_of_their_sizes(
     monkeypatch.setattr(adapter_mixture, "sources", lambda archive: PACKAGES[archive.path.name])
     drawn = Counter[str]()
     monkeypatch.setattr(FillExamples, "draw", lambda _, name, rng: drawn.update([name]))
-    tokenizer = Tokenizer.load(root / "localdflash" / "embedded" / "target.gguf")
+    tokenizer = Tokenizer.load(root / "localdflash" / "models" / "embedded" / "target.gguf")
     packages = [Archive(Path(name), False) for name in PACKAGES]
     list(fill_examples(packages, Encoder(tokenizer), detect(tokenizer), 3000, 0, Said()))
     whole = SHARES["python"] + SHARES["javascript"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from localdflash.model.short_vocabulary import count
+from localdflash.models.shapes.short_vocabulary import count
 from localdflash.text.tokenizer import Tokenizer as ModelTokenizer
 from localdflash.train import corpus, dataset
 from localdflash.train.corpus import Package

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from localdflash.base.errors import TrainingError
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.reference.decoder import Decoder
 from localdflash.reference.dflash_model import DFlash, block_mask
 from localdflash.reference.drafter import DFlashDrafter

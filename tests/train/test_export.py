@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from localdflash.llamacpp.library import load_model
-from localdflash.model.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.reference.decoder import Decoder
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.chat_template import TemplateMessage, encode_chat

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from localdflash.base.errors import TrainingError, UsageError
-from localdflash.model import short_vocabulary
-from localdflash.model.dflash_config import DFlashConfig
-from localdflash.model.fingerprint import trained_for
+from localdflash.models.shapes import short_vocabulary
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.fingerprint import trained_for
 from localdflash.reference import dflash_files
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.dflash_model import DFlash
@@ -32,7 +32,7 @@ from localdflash.train.kept_setup import Wanted, mask_of
 from localdflash.train.kept_training import KeptRun, Schedule
 from localdflash.train.likely import COUNT, LIKELY, likely
 from localdflash.train.loop import initialise
-from localdflash.weights.gguf import read_header
+from localdflash.models.weights.gguf import read_header
 from tests.support.said import Said
 from tests.support.tiny_models import SHAPE, write_target
 

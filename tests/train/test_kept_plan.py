@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.backend.fit import MemoryBudget
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
-from localdflash.model.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.train.kept_plan import TrainingNeeds, check_disk, check_vocabulary, default_taps, needs
 
 GB = 1 << 30

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from localdflash.base.errors import TrainingError
-from localdflash.model.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.reference.decoder import Decoder
 from localdflash.train import target as training
 from localdflash.train.dataset import EXAMPLE_DTYPE, Dataset

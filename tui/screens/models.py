@@ -18,7 +18,7 @@ from textual.widgets import Input, OptionList, Static
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.tui.screens.dialog import Choices, Dialog, Field, one_line, two_rows
-from localdflash.weights.gguf import is_gguf
+from localdflash.models.weights.gguf import is_gguf
 
 if TYPE_CHECKING:
     from localdflash.chat.models import ModelRow, PullProgress
@@ -251,7 +251,7 @@ class Meter:
 
     def move(self, progress: "PullProgress") -> None:
         """Show this."""
-        from localdflash.backend.parts import gigabytes
+        from localdflash.models.memory.parts import gigabytes
 
         what = f"{progress.doing} {progress.name.rpartition('/')[2]}"
         if what != self._of:

@@ -9,8 +9,8 @@ categories.
 from dataclasses import replace
 from typing import Any
 
-from localdflash.backend.names import RUNNERS, Runner
-from localdflash.backend.options import Options
+from localdflash.models.backend_names import RUNNERS, Runner
+from localdflash.models.load_options import Options
 from localdflash.bench.chat import felt
 from localdflash.bench.chat.measuring import PLAIN_PARAMS, ChatBench, Watcher, size_of
 from localdflash.bench.chat.prompts import CATEGORIES, load

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.bench.llama_plain import llama_plain
 from localdflash.bench.ways import Always, CudaWays
 from localdflash.engine.calibrate import calibrate

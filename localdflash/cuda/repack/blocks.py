@@ -14,7 +14,7 @@ from torch import Tensor
 from localdflash.cuda.repack.packing import INT8, PlaneLayout, UnpackedRows
 from localdflash.cuda.repack.quantize import quantize_rows
 from localdflash.base.errors import ModelError
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights.ggml_types import GGMLType
 
 # The powers of two that a float16 holds: 2^-24 (subnormal) to 2^15.
 MIN_EXPONENT, MAX_EXPONENT = -24, 15

@@ -16,8 +16,8 @@ from localdflash.cuda.repack.blocks import FORMATS
 from localdflash.cuda.repack.packing import UnpackedRows, empty, fill, half_scales
 from localdflash.base.errors import ModelError
 from localdflash.kernels.planes import COLUMNS, Planes, pack_halves, unpack_halves
-from localdflash.weights.ggml_types import GGMLType
-from localdflash.weights.gguf import GGUFHeader, load_blocks, load_tensor
+from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.models.weights.gguf import GGUFHeader, load_blocks, load_tensor
 
 
 def planes_of_blocks(

@@ -11,12 +11,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.backend.options import Options
-from localdflash.backend.parts import PREFIXES, PROGRAM, Parts, divided, total
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import PREFIXES, PROGRAM, Parts, divided, total
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.base.errors import LocaldflashError
 from localdflash.loading.load import LoadedPair
-from localdflash.pairs.registry import load_registry
+from localdflash.models.registry.registry import load_registry
 from localdflash.server.api.body import read
 from localdflash.server.api.errors import ApiError, as_api_error
 from localdflash.server.api.responses import json_response

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from localdflash.backend.names import Backend, Proposals, RowsMode
+from localdflash.models.backend_names import Backend, Proposals, RowsMode
 from localdflash.server.wanted import Others, PairRole
 
 Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
@@ -263,7 +263,7 @@ class TemplateRequest(Struct):
 
 
 class LoadRequest(Struct, forbid_unknown_fields=True):
-    """POST /load: the fields of `localdflash.backend.options.Options`, and what the pair is for.
+    """POST /load: the fields of `localdflash.models.load_options.Options`, and what the pair is for.
 
     `others`: what becomes of answers by a pair that has to go for it.
     """

@@ -10,7 +10,7 @@ from localdflash.answers.fill.filler import Filler
 from localdflash.base.errors import LocaldflashError, ModelBusy
 from localdflash.base.files.strict_toml import did_you_mean
 from localdflash.loading.load import LoadedPair
-from localdflash.pairs.registry import load_registry
+from localdflash.models.registry.registry import load_registry
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.errors import ApiError, as_api_error
 from localdflash.server.api.metrics import Metrics

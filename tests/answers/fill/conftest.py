@@ -3,7 +3,7 @@
 import pytest
 
 from localdflash.answers.fill.encoder import Encoder
-from localdflash.pairs.registry import load_registry, local_files
+from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.text.fim import FimFormat, detect
 from localdflash.text.tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ from localdflash.answers.fill import filler
 from localdflash.answers.fill.filler import Filler, Filling
 from localdflash.answers.fill.healing import Spellings
 from localdflash.answers.fill.prompt import Hole
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load import LoadedPair
 from localdflash.text.tokenizer import Tokenizer

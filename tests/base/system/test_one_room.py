@@ -86,7 +86,7 @@ def test_it_would_be_seen(code: str, used: list[str]) -> None:
 
 # Where /proc and /sys are read although they may not be there: each handles that, or asks for Linux first.
 LINUX_FILES = {
-    "localdflash/backend/free.py",
+    "localdflash/models/memory/free.py",
     "localdflash/cpu/library.py",
     "localdflash/doctor/graphics.py",
     "localdflash/doctor/installation.py",

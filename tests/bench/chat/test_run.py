@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.bench import verify_table
 from localdflash.bench.chat import curve, felt, measuring, prompts, run
 from localdflash.bench.chat.measuring import QUICK, ChatBench, Pace, Turn, size_of

@@ -13,7 +13,7 @@ from bench.peers import compare
 from bench.peers.compare import OURS
 from bench.peers.llama_server import LlamaServer
 from bench.peers.sides import PeerAnswer, Question, ServerSide, questions
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from tests.support import daemons
 
 SERVER = """#!{python}

@@ -20,7 +20,7 @@ from localdflash.cuda.proof import calls, operations, stages
 from localdflash.cuda.proof.compare import Unsound
 from localdflash.cuda.proof.operations import around, using
 from localdflash.cuda.runner import Runner
-from localdflash.model.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
 CPU = torch.device("cpu")

@@ -14,8 +14,8 @@ from localdflash.cuda.repack.blocks import FORMATS
 from localdflash.cuda.repack.planes import join, load_planes, planes_of_blocks, scaled
 from localdflash.base.errors import ModelError
 from localdflash.kernels.planes import Planes
-from localdflash.weights.ggml_types import GGMLType
-from localdflash.weights.gguf import GGUFHeader, read_header
+from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 EXACT = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4")
 FLOATS = ("F32", "F16", "BF16")

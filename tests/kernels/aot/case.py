@@ -12,7 +12,7 @@ from localdflash.cuda.repack.packing import PlaneLayout, empty
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.weights.ggml_types import GGMLType
 
 META = torch.device("meta")
 # RTX 30, RTX 40, H100 and H200, RTX 50. Machine code for 89 is that for 86 but for fp8: few cases need both.

@@ -31,9 +31,9 @@ from localdflash.kernels import matmul
 from localdflash.kernels.attention import BUCKETS
 from localdflash.kernels.launch import withheld
 from localdflash.kernels.planes import Planes
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig
-from localdflash.weights.ggml_types import GGMLType
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.weights.ggml_types import GGMLType
 from tests.kernels.aot.__main__ import PROCESSES
 from tests.kernels.aot.case import META, planes
 from tests.kernels.aot.compiling import MULTIPROCESSORS, compiled_for

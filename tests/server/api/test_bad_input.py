@@ -272,7 +272,7 @@ def test_no_request_leaves_its_text_in_the_log(client: Any, caplog: pytest.LogCa
 
 
 def test_a_model_that_cannot_be_loaded(client_of: Any) -> None:
-    from localdflash.backend.options import Options
+    from localdflash.models.load_options import Options
     from localdflash.server.api.metrics import Metrics
 
     worker = PairWorker(Options("no-such-pair", backend="llama.cpp"), 0, 1, Metrics().observe)

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
 from localdflash.answers.completion import prepare_text
-from localdflash.backend.options import Options
+from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
 from localdflash.base.errors import OutOfMemory

@@ -1,0 +1,176 @@
+"""Decides what fits: the drafter shrinks or goes before the target does, and a context is never cut without a word.
+
+Pure arithmetic over `Sizes`, which every backend implements; nothing here looks at a machine.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from localdflash.models.memory.parts import TARGET, Parts, divided, gigabytes, total
+from localdflash.base.errors import OutOfMemory
+
+NO_DRAFTER = "none"
+AS_IT_IS = "as it is"
+STEP = 256  # tokens: llama.cpp's and the CUDA engine's contexts grow in such steps
+LEAST = 512  # tokens: a shorter context than this is chosen for no one
+FAR = 4  # times the free memory
+ROOMY = 8192  # tokens of context for which another pair leaves that nobody uses
+COMFORTABLE = 4096  # tokens for which a drafter shrinks or goes where none were asked for
+
+# Bits per weight of whole files by llama.cpp's quantizer, as its authors publish them for 8B models.
+QUANTIZATIONS = {
+    "F16": 16.0,
+    "Q8_0": 8.5,
+    "Q6_K": 6.56,
+    "Q5_K_M": 5.70,
+    "Q4_K_M": 4.89,
+    "Q4_0": 4.66,
+    "Q3_K_M": 4.00,
+    "Q2_K": 3.16,
+}
+
+
+class Sizes(Protocol):
+    """The memory of one pair on one backend. `drafters` run from the drafter asked for down to `NO_DRAFTER`."""
+
+    @property
+    def trained(self) -> int:
+        """Tokens of context that the target was trained for."""
+
+    @property
+    def drafters(self) -> Sequence[str]:
+        """What the drafter can be, from what was asked for down to `NO_DRAFTER`."""
+
+    def parts(self, context: int, drafter: str) -> Parts:
+        """Bytes with a context of so many tokens."""
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """Free bytes of `what` ("memory", "GPU memory"), of which `margin` stay free.
+
+    `beside` a GPU is the memory that holds what of the pair does not lie on it. `spare` are bytes that a context which
+    nobody asked for leaves free besides.
+    """
+
+    free: int
+    margin: int
+    what: str
+    beside: "MemoryBudget | None" = None
+    spare: int = 0
+
+    def holds(self, parts: Parts) -> bool:
+        """Whether all parts fit, and the margin stays."""
+        memory, needed = self.tight(parts)
+        return needed <= memory.free
+
+    def tight(self, parts: Parts) -> "tuple[MemoryBudget, int]":
+        """The memory that is too small for these parts, or else this one, and the bytes that it would have to have."""
+        needed = self.needed(parts)
+        if not self.beside:
+            return self, needed
+        others = divided(parts)[1]
+        fits_here, fits_beside = needed <= self.free, self.beside.holds(others)
+        return self.beside.tight(others) if fits_here and not fits_beside else (self, needed)
+
+    def needed(self, parts: Parts) -> int:
+        """The bytes that this memory would have to have for its share of these parts, the margin included."""
+        return total(divided(parts)[0] if self.beside else parts) + self.margin
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What to load. `notice` is a line for the user if that is less than was asked for, or empty."""
+
+    drafter: str
+    context: int
+    parts: Parts
+    notice: str = ""
+
+
+def largest_context(sizes: Sizes, drafter: str, budget: MemoryBudget, most: int) -> int:
+    """The most tokens of context that fit, up to `most`; below that a multiple of `STEP`, or 0 if nothing fits.
+
+    Searched from above: a short cache may be kept wider than a long one, so less context is not always less memory.
+    What is `FAR` too much is halved at once: planning millions of tokens takes a second each time.
+    """
+    parts = sizes.parts(most, drafter)
+    if budget.holds(parts):
+        return most
+    fits = -(-most // STEP)
+    while True:
+        memory, needed = budget.tight(parts)
+        too_many, fits = fits, fits // 2 if needed > FAR * memory.free else fits * 7 // 8
+        if not fits or budget.holds(parts := sizes.parts(fits * STEP, drafter)):
+            break
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        if budget.holds(sizes.parts(middle * STEP, drafter)):
+            fits = middle
+        else:
+            too_many = middle
+    return fits * STEP
+
+
+def fit(sizes: Sizes, budget: MemoryBudget, wanted: int, *, roomy: bool = False) -> Fit:
+    """The pair to load: with the context wanted, or, if that is 0, the largest up to the trained one.
+
+    OutOfMemory says what is needed, what is free and what would fit; if it is to be `roomy`, also where the drafter
+    would not be as asked for, or the context shorter than `ROOMY`.
+    """
+    most = wanted or sizes.trained
+    enough = wanted or min(most, COMFORTABLE)
+    largest, drafter = 0, NO_DRAFTER
+    for drafter in sizes.drafters:
+        largest = largest_context(sizes, drafter, budget, most)
+        if largest >= enough:
+            break
+    else:
+        if wanted or largest < min(most, LEAST):
+            raise OutOfMemory(_refusal(sizes, budget, drafter, most, largest))
+    if roomy and (drafter != sizes.drafters[0] or largest < min(most, ROOMY)):
+        raise OutOfMemory(_refusal(sizes, budget, drafter, min(most, ROOMY), largest))
+    if not wanted and budget.spare and largest > COMFORTABLE:
+        spared = replace(budget, margin=budget.margin + budget.spare)
+        largest = max(largest_context(sizes, drafter, spared, largest), COMFORTABLE)
+    chosen = Fit(drafter, largest, sizes.parts(largest, drafter))
+    return replace(chosen, notice=_notice(sizes, budget, chosen, most))
+
+
+def _notice(sizes: Sizes, budget: MemoryBudget, chosen: Fit, most: int) -> str:
+    memory, bytes_needed = budget.tight(sizes.parts(chosen.context, sizes.drafters[0]))
+    free = f"{gigabytes(memory.free)} of {memory.what} are free"
+    said = []
+    if chosen.drafter != sizes.drafters[0]:
+        needed = gigabytes(bytes_needed)
+        what = "was left out" if chosen.drafter == NO_DRAFTER else f"has {chosen.drafter}"
+        said.append(f"the drafter {what}: the pair as asked for needs {needed}")
+    if chosen.context < most:
+        said.append(f"the context has {chosen.context} of {most} tokens")
+    return f"{', '.join(said)}; {free}" if said else ""
+
+
+def _refusal(sizes: Sizes, budget: MemoryBudget, drafter: str, most: int, largest: int) -> str:
+    context = most if largest else min(most, LEAST)
+    memory, needed = budget.tight(sizes.parts(context, drafter))
+    without = " even without the drafter" if drafter != sizes.drafters[0] else ""
+    remedy = f"--context {largest} fits" if largest else "take a smaller pair or a smaller quantization of it"
+    return (
+        f"a context of {context} tokens needs {gigabytes(needed)}{without} ({gigabytes(memory.margin)} of it as"
+        " margin),"
+        f" {gigabytes(memory.free)} of {memory.what} are free: {remedy}"
+    )
+
+
+def weights_of(matrix_weights: int, other_bytes: int) -> Mapping[str, int]:
+    """Bytes of a target of so many matrix weights in every quantization, best first; other tensors stay as they are."""
+    return {name: int(matrix_weights * bits / 8) + other_bytes for name, bits in QUANTIZATIONS.items()}
+
+
+def best_quantization(parts: Parts, budget: MemoryBudget, candidates: Mapping[str, int]) -> str | None:
+    """The first of the candidates (bytes of weights by name) with which everything fits."""
+    for name, size in candidates.items():
+        if budget.holds(parts | {TARGET: size}):
+            return name
+    return None

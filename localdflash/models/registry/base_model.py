@@ -1,0 +1,113 @@
+"""The drafter for a target that no entry names: that of an entry whose drafter was trained for the same model.
+
+Which model a file is a quantization of, or a fine-tune, is what it says of itself, strongest first: its base model,
+the name it calls itself, the name of its repository or file. Names have to be equal, but for what repackers add, so
+another generation, size or version is another model; so is one of another architecture or number of layers. A drafter
+for a near miss would cost memory and save nothing: none is taken on a likeness.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from localdflash.models.registry.hub_names import without_quantization
+from localdflash.models.registry.pair_entry import DrafterMatch, PairEntry
+from localdflash.models.weights.gguf import GGUFHeader
+
+HUB_PAGE = "https://huggingface.co/"
+
+T = TypeVar("T", str, int)
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """That a file is of a model, by its repository's name (owner/name) or only by its name; and in words."""
+
+    model: str
+    words: str
+
+
+def find_drafter(header: GGUFHeader, called: str, pairs: Iterable[PairEntry]) -> DrafterMatch | None:
+    """The drafter for a target's file, or why a likely one is refused; None if no entry is of its model.
+
+    `called`: the repository or the file that the target is known by.
+    """
+    known = [pair for pair in pairs if pair.drafter and pair.drafter.trained_for]
+    for evidence in _evidence(header, called):
+        for pair in known:
+            if _plain(evidence.model) in _names(pair, evidence.model):
+                return _match(header, evidence, pair)
+    return None
+
+
+def _match(header: GGUFHeader, evidence: _Evidence, pair: PairEntry) -> DrafterMatch:
+    differs = _difference(header, pair)
+    if differs:
+        return DrafterMatch(None, f"not that of {pair.id}, though {evidence.words}: it {differs}")
+    if not pair.backends or not pair.drafter:
+        return DrafterMatch(None, f"that of {pair.id} would be it, for {evidence.words}; nothing here runs it yet")
+    return DrafterMatch(pair.drafter, f"drafter of {pair.id}: {evidence.words}")
+
+
+def _evidence(header: GGUFHeader, called: str) -> Iterator[_Evidence]:
+    """What a file says of its model, strongest first."""
+    for base in _bases(header):
+        yield _Evidence(base, f"the file says base model {base}")
+    name, basename = _said(header, "name", str), _said(header, "basename", str)
+    size, added = _said(header, "size_label", str), _said(header, "finetune", str)
+    version = _said(header, "version", str)
+    for said in (name, _joined(basename, added, version), _joined(basename, size, added, version)):
+        if said:
+            yield _Evidence(said, f"the file calls itself {said}")
+    if {_plain(word) for word in (added, version) if word} - set(_plain(called).split("-")):
+        return  # a fine-tune or version that its name hides
+    for said in (called, called.partition("_")[2]):  # some put the owner in front
+        if said:
+            yield _Evidence(said, f"it is called {without_quantization(said)}")
+
+
+def _bases(header: GGUFHeader) -> Iterator[str]:
+    """The base model as owner/name; of a merge of several none."""
+    if _said(header, "base_model.count", int) != 1:
+        return
+    page = _said(header, "base_model.0.repo_url", str)
+    owner, name = (_said(header, f"base_model.0.{key}", str) for key in ("organization", "name"))
+    if page and page.startswith(HUB_PAGE):
+        yield page.removeprefix(HUB_PAGE).strip("/")
+    elif owner and name:
+        yield f"{owner}/{name}".replace(" ", "-")
+
+
+def _difference(header: GGUFHeader, pair: PairEntry) -> str:
+    """What tells a file from the entry's target, or ""."""
+    architecture = header.metadata.get("general.architecture")
+    if pair.architecture and architecture != pair.architecture:
+        return f"is {architecture}, not {pair.architecture}"
+    blocks = header.metadata.get(f"{architecture}.block_count")
+    ahead = header.metadata.get(f"{architecture}.nextn_predict_layers", 0)  # blocks that predict tokens further ahead
+    if pair.layers and isinstance(blocks, int) and isinstance(ahead, int) and blocks - ahead != pair.layers:
+        return f"has {blocks - ahead} layers, not {pair.layers}"
+    return ""
+
+
+def _names(pair: PairEntry, said: str) -> set[str]:
+    """What an entry's target is called; with owners where the other name has one."""
+    assert pair.drafter
+    full = [pair.drafter.trained_for or "", pair.target.repository or ""]
+    return {_plain(name) if "/" in said else _plain(name.partition("/")[2]) for name in full if name}
+
+
+def _plain(name: str) -> str:
+    """A name as it is compared: without what repackers add, in small letters, with dashes."""
+    owner, slash, last = name.rpartition("/")
+    return re.sub(r"[\s_]+", "-", f"{owner}{slash}{without_quantization(last)}".lower())
+
+
+def _joined(first: str | None, *others: str | None) -> str | None:
+    return "-".join(filter(None, (first, *others))) if first else None
+
+
+def _said(header: GGUFHeader, key: str, kind: type[T]) -> T | None:
+    value = header.metadata.get(f"general.{key}")
+    return value if isinstance(value, kind) and not isinstance(value, bool) and value != "" else None

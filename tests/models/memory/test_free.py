@@ -1,0 +1,60 @@
+import mmap
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from localdflash.models.memory import free
+
+
+@pytest.fixture(autouse=True)
+def nothing_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free, "mapped", lambda: 0)
+
+
+def container(folder: Path, limit: str, current: int) -> None:
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{current}\n")
+    (folder / "memory.stat").write_text("anon 5\nactive_file 20\ninactive_file 300\n")
+
+
+@pytest.mark.parametrize(
+    ("limit", "current", "available"),
+    [("2000", 1500, 820), ("max", 1500, 5000), ("9000", 100, 5000), ("100", 1500, 0)],
+)
+def test_a_containers_limit_counts_and_files_do_not(
+    limit: str, current: int, available: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
+    monkeypatch.setattr(free, "CGROUP", tmp_path)
+    container(tmp_path, limit, current)
+    assert free.system_budget().free == available
+
+
+def test_without_a_container_the_system_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
+    monkeypatch.setattr(free, "CGROUP", tmp_path / "none")
+    assert free.system_budget().free == 5000
+
+
+def test_files_in_use_are_not_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights of a pair that is loaded are page cache to the system."""
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
+    monkeypatch.setattr(free, "CGROUP", tmp_path / "none")
+    monkeypatch.setattr(free, "mapped", lambda: 1200)
+    assert free.system_budget().free == 3800
+    monkeypatch.setattr(free, "mapped", lambda: 9000)
+    assert free.system_budget().free == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="psutil tells it on Linux alone")
+def test_a_mapped_file_counts_once_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    size, path = 64 << 20, tmp_path / "weights"
+    path.write_bytes(bytes(size))
+    before = free.mapped()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as weights:
+        assert sum(weights[:: mmap.PAGESIZE]) == 0
+        assert free.mapped() - before == pytest.approx(size, rel=0.1)

@@ -1,0 +1,97 @@
+"""A target that is made here of another one and an adapter: the bytes that are pinned, or nothing."""
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.models.registry import fetching
+from localdflash.models.registry import records
+from localdflash.models.registry.pair_entry import Adapted, FileSource, PairEntry, TargetSource, models_folder
+from localdflash.models.registry.registry import Registry, how_to_get, local_files, missing_files
+from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.train.adapter import Adapter
+from localdflash.train.adapter_export import TRAINED, write_adapter
+from localdflash.models.weights import low_rank
+from tests.support.converted_models import case_of
+from tests.support.reports import Told
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """A base, an adapter that changes nothing, and what they make."""
+    folder = tmp_path_factory.mktemp("made")
+    base = case_of("llama 3.1").write(folder / "base.gguf")
+    write_adapter(folder / "adapter.safetensors", Adapter(load_decoder(base), 2, TRAINED, torch.float32), base)
+    low_rank.merge(base, folder / "adapter.safetensors", folder / "merged.gguf")
+    return base, folder / "adapter.safetensors", folder / "merged.gguf"
+
+
+@pytest.fixture
+def pair(made: tuple[Path, Path, Path], home: Path) -> PairEntry:
+    base, adapter, merged = made
+    target = TargetSource(
+        None,
+        "merged.Q8_0.gguf",
+        low_rank.sha256_of(merged),
+        size=merged.stat().st_size,
+        adapted=Adapted(FileSource(None, str(base)), str(adapter)),
+    )
+    return PairEntry("taught", "A taught pair", target, None, home, ("cpu",))
+
+
+def test_a_pull_makes_it_once(pair: PairEntry, made: tuple[Path, Path, Path]) -> None:
+    (missing,) = missing_files(pair)
+    assert "merge" in how_to_get(missing)
+    told = Told()
+    (fetched,) = fetching.pull(pair, told)
+    assert fetched.fetched
+    assert fetched.path.read_bytes() == made[2].read_bytes()
+    assert any("base.gguf and adapter.safetensors" in line for line in told.lines)
+    assert local_files(pair).target == fetched.path
+    (again,) = fetching.pull(pair, Told())
+    assert not again.fetched
+    assert [path.suffix for path in fetched.path.parent.iterdir() if "partial" in path.name] == []
+
+
+def test_other_bytes_are_set_aside(pair: PairEntry) -> None:
+    pair = replace(pair, target=replace(pair.target, sha256="0" * 64))
+    with pytest.raises(ModelError, match="expected 0000"):
+        fetching.pull(pair, Told())
+    assert not pair.target.path.exists()
+    assert pair.target.path.with_name("merged.Q8_0.gguf.mismatch").exists()
+    assert records.read(pair.target.path) is None
+
+
+def test_an_adapter_of_another_base_is_refused(pair: PairEntry, tmp_path: Path) -> None:
+    other = case_of("llama 3.1").write(tmp_path / "other.gguf")
+    other.write_bytes(other.read_bytes() + b"\0")
+    assert pair.target.adapted
+    adapted = replace(pair.target.adapted, base=FileSource(None, str(other)))
+    with pytest.raises(ModelError, match="made for another file"):
+        fetching.pull(replace(pair, target=replace(pair.target, adapted=adapted)), Told())
+
+
+def test_a_full_disk_leaves_nothing(pair: PairEntry, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_up(base: Path, adapter: Path, path: Path) -> None:
+        path.with_suffix(".part").write_bytes(b"GGUF")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(low_rank, "merge", fill_up)
+    with pytest.raises(LocaldflashError, match="make room and pull again"):
+        fetching.pull(pair, Told())
+    assert [path.name for path in pair.target.path.parent.iterdir()] == [".merged.Q8_0.gguf.lock"]
+
+
+def test_its_base_is_fetched_before_it_and_stays(pair: PairEntry) -> None:
+    assert pair.target.adapted
+    base = replace(pair, id="base", target=TargetSource("owner/name", "base.gguf"))
+    taught = replace(pair, target=replace(pair.target, adapted=replace(pair.target.adapted, base=base.target)))
+    assert [item.path.name for item in fetching.needed(taught)] == ["base.gguf", "merged.Q8_0.gguf"]
+    taught.target.path.parent.mkdir(parents=True)
+    taught.target.path.write_bytes(b"GGUF")
+    found = fetching.removal(taught, Registry({"base": base, "taught": taught}))
+    assert found.paths == (models_folder() / "adapted" / "merged.Q8_0.gguf",)

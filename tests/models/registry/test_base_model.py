@@ -1,0 +1,145 @@
+"""Which entry's drafter a file gets: by its base model or its name, and never for a near miss."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from localdflash.models.registry.base_model import find_drafter
+from localdflash.models.registry.pair_entry import DrafterMatch, PairEntry
+from localdflash.models.registry.registry import load_registry
+from localdflash.models.weights.gguf import GGUFHeader
+
+PAIRS = list(load_registry().pairs.values())
+
+
+def header(architecture: str = "qwen3", layers: int = 36, **general: object) -> GGUFHeader:
+    """A file that says this of itself; `__` stands for a dot."""
+    facts: dict[str, object] = {"general.architecture": architecture, f"{architecture}.block_count": layers}
+    facts |= {f"general.{key.replace('__', '.')}": value for key, value in general.items()}
+    return GGUFHeader(Path("x.gguf"), 3, MappingProxyType(facts), {}, 0)
+
+
+def based_on(page: str, **others: object) -> dict[str, Any]:
+    return {"base_model__count": 1, "base_model__0__repo_url": f"https://huggingface.co/{page}", **others}
+
+
+def found(file: GGUFHeader, called: str = "x.gguf") -> DrafterMatch | None:
+    return find_drafter(file, called, PAIRS)
+
+
+def drafter_of(match: DrafterMatch | None) -> str:
+    assert match
+    assert match.drafter
+    return match.drafter.repository or ""
+
+
+QWEN3_8B = "z-lab/Qwen3-8B-DFlash-b16"
+
+
+@pytest.mark.parametrize(
+    ("file", "called", "why"),
+    [
+        (header(**based_on("Qwen/Qwen3-8B")), "x.gguf", "the file says base model Qwen/Qwen3-8B"),
+        (header(**based_on("qwen/qwen3-8b")), "x.gguf", "the file says base model qwen/qwen3-8b"),
+        (
+            header(**based_on("Qwen/Qwen3-8B"), name="Qwen3 8B Abliterated", finetune="abliterated"),
+            "x.gguf",
+            "the file says base model Qwen/Qwen3-8B",
+        ),
+        (
+            header(base_model__count=1, base_model__0__organization="Qwen", base_model__0__name="Qwen3 8B"),
+            "x.gguf",
+            "the file says base model Qwen/Qwen3-8B",
+        ),
+        # A publisher's own file: its base model is the one that was pretrained.
+        (
+            header(**based_on("Qwen/Qwen3-8B-Base"), name="Qwen3 8B", basename="Qwen3", size_label="8B"),
+            "x.gguf",
+            "the file calls itself Qwen3 8B",
+        ),
+        (header(basename="Qwen3", size_label="8B"), "x.gguf", "the file calls itself Qwen3-8B"),
+        (header(basename="Qwen3-8B", size_label="8B"), "x.gguf", "the file calls itself Qwen3-8B"),
+        (header(), "Qwen_Qwen3-8B-Q4_K_M.gguf", "it is called Qwen3-8B"),
+        (header(), "Qwen3-8B-i1-GGUF", "it is called Qwen3-8B"),
+        (header(), "Qwen3-8B.i1-IQ2_XXS.gguf", "it is called Qwen3-8B"),
+        (header(), "Qwen3-8B-UD-Q4_K_XL-00001-of-00002.gguf", "it is called Qwen3-8B"),
+    ],
+)
+def test_a_repack_of_the_same_model(file: GGUFHeader, called: str, why: str) -> None:
+    match = found(file, called)
+    assert drafter_of(match) == QWEN3_8B
+    assert match
+    assert match.why == f"drafter of qwen3-8b: {why}"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        header("llama", 32, **based_on("meta-llama/Meta-Llama-3.1-8B"), basename="Meta-Llama-3.1", size_label="8B",
+               finetune="Instruct"),
+        header("llama", 32, name="Meta Llama 3.1 8B Instruct"),
+        header("llama", 32, **based_on("meta-llama/Llama-3.1-8B-Instruct")),
+        header("llama", 32, name="Llama 3.1 8B Instruct"),
+    ],
+)  # fmt: skip
+def test_a_model_that_was_renamed(file: GGUFHeader) -> None:
+    assert drafter_of(found(file)) == "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat"
+
+
+@pytest.mark.parametrize(
+    ("file", "called"),
+    [
+        (header(**based_on("Qwen/Qwen3-14B")), "Qwen3-14B-Q4_K_M.gguf"),
+        (header(**based_on("Qwen/Qwen2.5-8B")), "Qwen2.5-8B-Q4_K_M.gguf"),
+        (header(**based_on("Qwen/Qwen3.5-8B")), "Qwen3.5-8B-Q4_K_M.gguf"),
+        (header(**based_on("Qwen/Qwen3-8B-Base"), name="Qwen3 8B Base", finetune="Base"), "Qwen3-8B-Q4_K_M.gguf"),
+        (header(**based_on("someone/Qwen3-8B")), "x.gguf"),
+        (header(name="Qwen3 4B Instruct 2507", basename="Qwen3", size_label="4B", finetune="Instruct",
+                version="2507"), "Qwen3-4B.gguf"),
+        (header(name="Qwen3 4B Thinking 2507"), "Qwen3-4B-Thinking-2507-Q4_K_M.gguf"),
+        (header(base_model__count=2, base_model__0__repo_url="https://huggingface.co/Qwen/Qwen3-8B"), "merge.gguf"),
+        (header("qwen35", 64, **based_on("Qwen/Qwen3.7-27B"), name="Qwen3.7 27B"), "Qwen3.7-27B-Q4_K_M.gguf"),
+        (header(), "model.gguf"),
+        (header(base_model__count="1", name=7, basename=["Qwen3"], size_label=True), "x.gguf"),
+        (header(base_model__count=1, base_model__0__repo_url="https://example.com/Qwen/Qwen3-8B"), "x.gguf"),
+    ],
+)  # fmt: skip
+def test_a_near_miss_gets_none(file: GGUFHeader, called: str) -> None:
+    assert found(file, called) is None
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (header(layers=28, **based_on("Qwen/Qwen3-8B")), "it has 28 layers, not 36"),
+        (header("qwen3moe", 36, **based_on("Qwen/Qwen3-8B")), "it is qwen3moe, not qwen3"),
+    ],
+)
+def test_a_pruned_or_another_model_of_that_name_is_refused_with_the_reason(file: GGUFHeader, said: str) -> None:
+    match = found(file)
+    assert match == DrafterMatch(None, f"not that of qwen3-8b, though the file says base model Qwen/Qwen3-8B: {said}")
+
+
+def test_blocks_that_predict_ahead_are_no_layers() -> None:
+    file = header("qwen35", 65, **based_on("Qwen/Qwen3.6-27B"), name="Qwen3.6 27B")
+    ahead = replace(file, metadata=MappingProxyType({**file.metadata, "qwen35.nextn_predict_layers": 1}))
+    assert drafter_of(found(ahead)) == "z-lab/Qwen3.6-27B-DFlash"
+    refused = found(file)
+    assert refused
+    assert refused.drafter is None
+
+
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.drafter and pair.drafter.trained_for])
+def test_every_entry_is_found_by_its_base_model(pair: PairEntry) -> None:
+    assert pair.drafter
+    assert pair.drafter.trained_for
+    match = found(header(pair.architecture or "", pair.layers or 1, **based_on(pair.drafter.trained_for)))
+    if pair.backends:
+        assert drafter_of(match) == pair.drafter.repository
+    else:
+        assert match
+        assert match.drafter is None
+        assert match.why.endswith("; nothing here runs it yet")

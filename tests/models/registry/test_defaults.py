@@ -1,0 +1,74 @@
+"""Which pair answers where no command line says so."""
+
+from pathlib import Path
+
+import pytest
+
+from localdflash.models.config import config_file, load_config
+from localdflash.models.registry.defaults import CHAT, CODE, chat_pair, completion_pair, worth_pulling
+from localdflash.models.registry.registry import load_registry
+
+
+@pytest.fixture
+def here(home: Path) -> None:
+    """A file in the place of the chat's."""
+    put(CHAT)
+
+
+def put(pair: str) -> None:
+    """Put a file in the place of a target."""
+    path = load_registry().pair(pair).target.path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"GGUF")
+
+
+def worth() -> list[str]:
+    """What is worth pulling."""
+    return [found.id for found in worth_pulling(load_config())]
+
+
+def pairs(text: str = "") -> tuple[str, str]:
+    """Those of the chat and of completions with these settings."""
+    config_file().parent.mkdir(parents=True, exist_ok=True)
+    config_file().write_text(text)
+    return chat_pair(load_config()), completion_pair(load_config())
+
+
+def test_the_chat_s_own_pair_where_it_is_here(here: None) -> None:
+    assert pairs() == (CHAT, "embedded")
+    assert worth() == [CODE]
+
+
+def test_that_of_completions_where_it_is_here() -> None:
+    put(CODE)
+    assert pairs() == ("embedded", CODE)
+    assert worth() == [CHAT]
+
+
+def test_the_embedded_one_otherwise() -> None:
+    assert pairs() == ("embedded", "embedded")
+    assert worth() == [CHAT, CODE]
+
+
+@pytest.mark.parametrize(
+    ("settings", "chat", "completion"),
+    [
+        ("[model]\npair = 'a'\n", "a", "a"),
+        ("[model]\npair = 'embedded'\n", "embedded", "embedded"),
+        ("[chat]\npair = 'b'\n", "b", "embedded"),
+        ("[model]\npair = 'a'\n[chat]\npair = 'b'\n", "b", "a"),
+        ("[model]\npair = 'a'\n[completion]\npair = 'c'\n", "a", "c"),
+    ],
+)
+def test_settings_come_first(settings: str, chat: str, completion: str, here: None) -> None:
+    assert pairs(settings) == (chat, completion)
+
+
+def test_nothing_is_worth_pulling_where_another_is_chosen() -> None:
+    for settings, left in (
+        ("[model]\npair = 'embedded'\n", []),
+        ("[chat]\npair = 'b'\n", [CODE]),
+        ("[completion]\npair = 'c'\n", [CHAT]),
+    ):
+        pairs(settings)
+        assert worth() == left

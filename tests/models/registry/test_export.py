@@ -1,0 +1,254 @@
+"""Every flag that `export` prints is one that the engine documents, and a shell reads back what was meant."""
+
+import importlib.util
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.base.errors import ModelError, UsageError
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.registry.launch_commands import LAUNCHERS, Launch, Wishes
+from localdflash.models.registry.pair_entry import DrafterSource, PairEntry, TargetSource
+from localdflash.models.registry.registry import load_registry
+
+# Where each flag is documented (page, version), as read in November 2026.
+VLLM_SPECULATION = "vllm-project/vllm docs/features/speculative_decoding/README.md, 01ed47b"
+SGLANG_SPECULATION = "sgl-project/sglang docs_new/docs/advanced_features/speculative_decoding.mdx, 16974b8"
+LLAMA_SPECULATION = "ggml-org/llama.cpp docs/speculative.md, as in llama-cpp-python 0.3.36"
+LLAMA_SERVER = "ggml-org/llama.cpp tools/server/README.md, as in llama-cpp-python 0.3.36"
+DOCUMENTED = {
+    "vllm": {
+        "--speculative-config": VLLM_SPECULATION,
+        "--max-model-len": "docs.vllm.ai/en/v0.8.5/serving/engine_args.html",
+    },
+    "sglang": {
+        "--model-path": "z-lab/dflash README.md, 0a2da23, Quick Start, SGLang",
+        "--speculative-algorithm": SGLANG_SPECULATION,
+        "--speculative-draft-model-path": SGLANG_SPECULATION,
+        "--speculative-draft-model-revision": SGLANG_SPECULATION,
+        "--speculative-num-draft-tokens": SGLANG_SPECULATION,
+        "--context-length": "sgl-project/sglang docs/advanced_features/server_arguments.md",
+    },
+    "llama-server": {
+        "--model": LLAMA_SERVER,
+        "--hf-repo": LLAMA_SERVER,
+        "--hf-file": LLAMA_SERVER,
+        "--ctx-size": LLAMA_SERVER,
+        "--spec-type": LLAMA_SPECULATION,
+        "--spec-draft-model": LLAMA_SPECULATION,
+        "--spec-draft-n-max": LLAMA_SPECULATION,
+    },
+}
+# The keys of --speculative-config that the same page lists.
+SPECULATIVE_KEYS = {"method", "model", "num_speculative_tokens"}
+ALL = Wishes(draft_tokens=5, context=8192)
+
+
+@pytest.fixture
+def pair() -> PairEntry:
+    """Qwen3 4B of the registry."""
+    return load_registry().pair("qwen3-4b")
+
+
+def flags(launch: Launch) -> dict[str, str]:
+    """Every flag with its value; each stands once."""
+    places = [place for place, word in enumerate(launch.argv) if word.startswith("--")]
+    found = {launch.argv[place]: launch.argv[place + 1] for place in places}
+    assert len(found) == len(places)
+    return found
+
+
+def made(engine: str, pair: PairEntry, wishes: Wishes) -> Launch | None:
+    try:
+        return LAUNCHERS[engine](pair, wishes)
+    except ModelError:
+        return None
+
+
+@pytest.mark.parametrize("engine", LAUNCHERS)
+def test_every_flag_is_documented(engine: str, pair: PairEntry, tmp_path: Path) -> None:
+    (tmp_path / "a target.gguf").touch()
+    local = replace(pair.target, repository=None, file=str(tmp_path / "a target.gguf"))
+    assert pair.drafter
+    pinned = replace(pair, drafter=replace(pair.drafter, revision="abc123"))
+    seen: set[str] = set()
+    for one in (*load_registry().pairs.values(), replace(pair, target=local), pinned):
+        for wishes in (Wishes(), ALL):
+            if launch := made(engine, one, wishes):
+                seen |= flags(launch).keys()
+                assert shlex.split(launch.shell().replace("\\\n", "")) == list(launch.argv)
+    assert seen == DOCUMENTED[engine].keys()  # nothing printed that is not listed, nothing listed for nothing
+
+
+def test_vllm(pair: PairEntry) -> None:
+    launch = LAUNCHERS["vllm"](pair, Wishes(context=8192))
+    assert launch.argv[:3] == ("vllm", "serve", "Qwen/Qwen3-4B")
+    config = json.loads(flags(launch)["--speculative-config"])
+    assert config == {"method": "dflash", "model": "z-lab/Qwen3-4B-DFlash-b16", "num_speculative_tokens": 15}
+    assert config.keys() == SPECULATIVE_KEYS
+    assert flags(launch)["--max-model-len"] == "8192"
+    assert launch.shell().startswith("vllm serve Qwen/Qwen3-4B \\\n  --speculative-config '{")
+
+
+def test_sglang(pair: PairEntry) -> None:
+    launch = LAUNCHERS["sglang"](pair, Wishes())
+    assert launch.argv[:3] == ("python3", "-m", "sglang.launch_server")
+    assert flags(launch) == {
+        "--model-path": "Qwen/Qwen3-4B",
+        "--speculative-algorithm": "DFLASH",
+        "--speculative-draft-model-path": "z-lab/Qwen3-4B-DFlash-b16",
+        "--speculative-num-draft-tokens": "16",  # the block, the anchor's row included
+    }
+
+
+def test_llama_server_fetches_the_target_and_says_how_to_make_the_drafter(pair: PairEntry) -> None:
+    assert pair.drafter
+    launch = LAUNCHERS["llama-server"](pair, Wishes())
+    gguf = str(pair.drafter.path.with_suffix(".gguf"))
+    assert flags(launch) == {
+        "--hf-repo": "Qwen/Qwen3-4B-GGUF",
+        "--hf-file": "Qwen3-4B-Q4_K_M.gguf",
+        "--spec-type": "draft-dflash",
+        "--spec-draft-model": gguf,
+        "--spec-draft-n-max": "15",
+    }
+    assert any(need.startswith(f"{gguf}: make it with llama.cpp's convert_hf_to_gguf.py") for need in launch.needs)
+    assert any("Qwen/Qwen3-4B" in need for need in launch.needs)
+
+
+def test_llama_server_takes_the_files_that_are_here(pair: PairEntry, tiny_pair: Path) -> None:
+    assert pair.drafter
+    for name, path in (("target", pair.target.path), ("drafter", pair.drafter.path.with_suffix(".gguf"))):
+        path.parent.mkdir(parents=True)
+        path.symlink_to(tiny_pair / f"{name}.gguf")
+    launch = LAUNCHERS["llama-server"](pair, Wishes())
+    assert flags(launch)["--model"] == str(pair.target.path)
+    assert "--hf-repo" not in flags(launch)
+    assert len(launch.needs) == 1
+
+
+def test_the_embedded_pair_goes_to_llama_server_by_path(root: Path) -> None:
+    launch = LAUNCHERS["llama-server"](load_registry().pair("embedded"), Wishes())
+    found = flags(launch)
+    for flag, name in (("--model", "target.gguf"), ("--spec-draft-model", "drafter.gguf")):
+        assert Path(found[flag]).is_absolute()
+        assert Path(found[flag]).samefile(root / "localdflash" / "models" / "embedded" / name)
+    assert len(launch.needs) == 1
+
+
+def test_a_drafter_that_llama_server_misreads_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(config_of_file(root / "localdflash" / "models" / "embedded" / "drafter.gguf"), from_anchor=True)
+    monkeypatch.setattr("localdflash.models.registry.launch_commands.config_of_file", lambda _path: config)
+    with pytest.raises(ModelError, match="misreads: train one with --fresh --first-slot mask"):
+        LAUNCHERS["llama-server"](load_registry().pair("embedded"), Wishes())
+
+
+def test_dspark_has_a_launch_line_for_llama_server_alone() -> None:
+    pair = load_registry().pair("embedded")
+    assert pair.drafter
+    spark = replace(pair, drafter=replace(pair.drafter, kind="dspark"))
+    assert flags(LAUNCHERS["llama-server"](spark, Wishes()))["--spec-type"] == "draft-dspark"
+    source = replace(pair.drafter, kind="dspark", repository="owner/name", file="model.safetensors")
+    for server in ("vllm", "sglang"):
+        with pytest.raises(ModelError, match="runs dspark drafters is not known here"):
+            LAUNCHERS[server](replace(pair, drafter=source), Wishes(draft_tokens=3))
+
+
+def test_our_own_peer_starts_llama_server_with_the_same_flags(root: Path) -> None:
+    spec = importlib.util.spec_from_file_location("llama_server", root / "bench" / "peers" / "llama_server.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    peer = module.LlamaServer(Path("llama-server"), Path("/t.gguf"), Path("/d.gguf"), 1)._command
+    launch = LAUNCHERS["llama-server"](load_registry().pair("embedded"), Wishes(draft_tokens=3))
+    ours = flags(launch) | {"--model": "/t.gguf", "--spec-draft-model": "/d.gguf"}
+    assert launch.argv[0] == peer[0]
+    assert ours == {flag: peer[peer.index(flag) + 1] for flag in ours}
+    assert {word for word in peer if word.startswith("--spec")} == {flag for flag in ours if "spec" in flag}
+
+
+@pytest.mark.parametrize(("engine", "tokens"), [("vllm", 5), ("sglang", 6), ("llama-server", 5)])
+def test_draft_tokens_count_drafts_and_sglang_counts_rows(engine: str, tokens: int, pair: PairEntry) -> None:
+    words = " ".join(LAUNCHERS[engine](pair, ALL).argv)
+    flag = {"vllm": '"num_speculative_tokens": ', "sglang": "num-draft-tokens ", "llama-server": "n-max "}[engine]
+    assert f"{flag}{tokens}" in words
+    with pytest.raises(UsageError, match=r"--draft-tokens 16: .* drafts at most 15"):
+        LAUNCHERS[engine](pair, Wishes(draft_tokens=16))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_named_target(engine: str, pair: PairEntry, tmp_path: Path) -> None:
+    assert "owner/name-AWQ" in LAUNCHERS[engine](pair, Wishes(target="owner/name-AWQ")).argv
+    assert str(tmp_path) in LAUNCHERS[engine](pair, Wishes(target=str(tmp_path))).argv
+    for wrong in ("-x", "--host", "name", "a/b/c", "../x/y", "a b/c", "$(id)/x", ""):
+        with pytest.raises(UsageError, match="--target"):
+            LAUNCHERS[engine](pair, Wishes(target=wrong))
+
+
+def unknown_block(pair: PairEntry) -> PairEntry:
+    assert pair.drafter
+    return replace(pair, drafter=replace(pair.drafter, block_size=None))
+
+
+def test_an_unknown_block_is_left_to_the_engines_that_read_it(pair: PairEntry) -> None:
+    with pytest.raises(ModelError, match=r"the block size of z-lab/.* is not known.*--draft-tokens"):
+        LAUNCHERS["vllm"](unknown_block(pair), Wishes())
+    assert "--speculative-num-draft-tokens" not in LAUNCHERS["sglang"](unknown_block(pair), Wishes()).argv
+    assert "--spec-draft-n-max" not in LAUNCHERS["llama-server"](unknown_block(pair), Wishes()).argv
+    assert LAUNCHERS["vllm"](unknown_block(pair), Wishes(draft_tokens=7))
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("vllm", {"drafter": None}, "no drafter is known for 'qwen3-4b': name one with --drafter"),
+    ("sglang", {"drafter": None}, "no drafter is known"),
+    ("llama-server", {"drafter": None}, "no drafter is known"),
+    ("vllm", {"drafter": DrafterSource(None, "/d.safetensors")}, "vLLM reads drafters as safetensors from a Hugging"),
+    ("sglang", {"drafter": DrafterSource("a/b", "d.gguf")}, "SGLang reads drafters as safetensors from a Hugging"),
+    (
+        "sglang",
+        {"drafter": DrafterSource("a/b", "d.safetensors")},
+        "SGLang does not take the GGUF target of 'qwen3-4b'",
+    ),
+    ("llama-server", {"target": TargetSource(None, "/nowhere/t.gguf")}, "/nowhere/t.gguf: no such file"),
+    ("llama-server", {"target": TargetSource("a/b", "t.gguf", revision="r1")}, "fetches no revision"),
+]
+
+
+@pytest.mark.parametrize(("engine", "other", "said"), REFUSED)
+def test_what_an_engine_cannot_run_is_refused(engine: str, other: dict[str, Any], said: str, pair: PairEntry) -> None:
+    with pytest.raises(ModelError, match=said) as raised:
+        LAUNCHERS[engine](replace(pair, **other), Wishes())
+    assert "\n" not in str(raised.value)
+
+
+def test_the_embedded_pair_has_no_repository() -> None:
+    for engine in ("vllm", "sglang"):
+        with pytest.raises(ModelError, match="export it to llama-server"):
+            LAUNCHERS[engine](load_registry().pair("embedded"), Wishes())
+
+
+def test_llama_server_has_no_other_target(pair: PairEntry) -> None:
+    with pytest.raises(UsageError, match="--target is for vLLM and SGLang"):
+        LAUNCHERS["llama-server"](pair, Wishes(target="a/b"))
+
+
+def test_names_are_quoted_and_control_characters_refused(pair: PairEntry, tmp_path: Path) -> None:
+    for name, fine in (("it's $(id) `x`.gguf", True), ("a\nb.gguf", False), ("\x1b[2J.gguf", False)):
+        (tmp_path / name).touch()
+        strange = replace(pair, target=TargetSource(None, str(tmp_path / name)))
+        if not fine:
+            with pytest.raises(ModelError, match="not a name to type into a shell"):
+                LAUNCHERS["llama-server"](strange, Wishes())
+            continue
+        launch = LAUNCHERS["llama-server"](strange, Wishes())
+        assert shlex.split(launch.shell().replace("\\\n", ""))[2] == str(tmp_path / name)
+
+
+def test_every_published_drafter_of_the_registry_has_its_target() -> None:
+    drafters = [pair.drafter for pair in load_registry().pairs.values()]
+    assert all(drafter.trained_for for drafter in drafters if drafter and drafter.repository)

@@ -1,0 +1,236 @@
+"""What the hub says, and what is made of its answers: one line each that says what to do."""
+
+import errno
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.models.registry import hub
+from tests.support.fake_hub import COMMIT, FakeHub, File, hub_for_tests
+
+DATA = bytes(range(256)) * 1024
+SHA256 = hashlib.sha256(DATA).hexdigest()
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with hub_for_tests(tmp_path, monkeypatch) as running:
+        running.files["o/n/x.gguf"] = File(DATA)
+        yield running
+
+
+def nothing(_done: int, _total: int) -> None:
+    pass
+
+
+def test_a_large_file_is_named_by_its_sha256(server: FakeHub) -> None:
+    assert hub.look_up("o/n", "x.gguf", None) == hub.Remote("o/n", "x.gguf", COMMIT, SHA256, len(DATA))
+    assert [method for method, _, _ in server.requests] == ["HEAD"]
+
+
+def test_a_small_file_is_named_by_its_git_sha1(server: FakeHub) -> None:
+    server.files["o/n/config.json"] = File(b"{}", large=False)
+    assert hub.look_up("o/n", "config.json", None).digest == "9e26dfeeb6e641a33dae4961196235bdb965b21b"
+
+
+@pytest.mark.parametrize("revision", ["v1.0", COMMIT])
+def test_a_revision_is_asked_for(revision: str, server: FakeHub) -> None:
+    hub.look_up("o/n", "x.gguf", revision)
+    assert f"/o/n/resolve/{revision}/x.gguf" in server.requests[0]
+
+
+REFUSED = [
+    ((404, "EntryNotFound"), "o/n has no file 'x.gguf' at main; see "),
+    ((404, "RevisionNotFound"), "o/n has no revision "),
+    ((404, "RepoNotFound"), "no repository o/n at http://127.0.0.1"),
+    ((401, "RepoNotFound"), "or a private one: check the name, or log in with `hf auth login`"),
+    ((401, ""), "answered 401: log in with `hf auth login`, or check HF_TOKEN"),
+    ((403, ""), "answered 403: log in"),
+    ((403, "GatedRepo"), "asks for an account that accepted its terms: accept them at http"),
+]
+
+
+@pytest.mark.parametrize(("error", "said"), REFUSED)
+def test_refusals(error: tuple[int, str], said: str, server: FakeHub) -> None:
+    server.files["o/n/x.gguf"].error = error
+    with pytest.raises(ModelError, match=said) as caught:
+        hub.look_up("o/n", "x.gguf", None)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [400, 418, 429, 500, 503])
+def test_a_hub_that_is_not_well(status: int, server: FakeHub) -> None:
+    server.files["o/n/x.gguf"].error = (status, "")
+    with pytest.raises(hub.Unreachable, match=f"answered {status}; try again later"):
+        hub.look_up("o/n", "x.gguf", None)
+
+
+@pytest.mark.parametrize("file", [File(DATA, digest="abc"), File(DATA, digest="z" * 64), File(DATA, commit=None)])
+def test_a_file_that_could_not_be_verified_is_not_fetched(file: File, server: FakeHub) -> None:
+    server.files["o/n/x.gguf"] = file
+    with pytest.raises(ModelError, match="names no commit, size or hash"):
+        hub.look_up("o/n", "x.gguf", None)
+
+
+def test_no_network(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:1/{repo_id}/{revision}/{filename}")
+    with pytest.raises(hub.Unreachable, match="check the network and the proxy, then pull again") as caught:
+        hub.look_up("o/n", "x.gguf", None)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:1", "nonsense://127.0.0.1:1"])
+def test_a_proxy_that_is_off(proxy: str, server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import close_session
+
+    close_session()
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    monkeypatch.setenv("NO_PROXY", "")
+    with pytest.raises(hub.Unreachable, match="proxy"):
+        hub.look_up("o/n", "x.gguf", None)
+    assert server.requests == []
+
+
+def test_offline_asks_nobody(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(hub.Unreachable, match=r"o/n/x\.gguf is not here, and HF_HUB_OFFLINE forbids to fetch it"):
+        hub.look_up("o/n", "x.gguf", None)
+    assert server.requests == []
+
+
+# Bytes
+
+
+def remote() -> hub.Remote:
+    return hub.Remote("o/n", "x.gguf", COMMIT, SHA256, len(DATA))
+
+
+def test_transfer_goes_on_where_it_stopped(server: FakeHub, tmp_path: Path) -> None:
+    partial = tmp_path / "p"
+    partial.write_bytes(DATA[:1000])
+    seen: list[tuple[int, int]] = []
+    hub.transfer(remote(), partial, lambda done, total: seen.append((done, total)))
+    assert partial.read_bytes() == DATA
+    assert server.downloads("o/n/x.gguf") == ["bytes=1000-"]
+    assert (seen[0], seen[-1]) == ((1000, len(DATA)), (len(DATA), len(DATA)))
+
+
+def test_a_partial_file_that_is_too_long_starts_over(server: FakeHub, tmp_path: Path) -> None:
+    partial = tmp_path / "p"
+    partial.write_bytes(b"x" * (len(DATA) + 1))
+    hub.transfer(remote(), partial, nothing)
+    assert partial.read_bytes() == DATA
+
+
+def test_a_connection_that_drops_is_taken_up_again(server: FakeHub, tmp_path: Path) -> None:
+    server.files["o/n/x.gguf"].stop_after = 100_000
+    hub.transfer(remote(), tmp_path / "p", nothing)
+    assert (tmp_path / "p").read_bytes() == DATA
+    assert server.downloads("o/n/x.gguf") == [None, "bytes=65536-", "bytes=131072-", "bytes=196608-"]
+
+
+def test_a_connection_that_always_drops_keeps_what_came(server: FakeHub, tmp_path: Path) -> None:
+    (tmp_path / "p").write_bytes(DATA[:1000])
+    server.files["o/n/x.gguf"].stop_after = 0
+    with pytest.raises(hub.Unreachable, match="then pull again"):
+        hub.transfer(remote(), tmp_path / "p", nothing)
+    assert (tmp_path / "p").read_bytes() == DATA[:1000]
+
+
+@pytest.mark.parametrize("served", [DATA[:-1], DATA + b"x"])
+def test_another_length_than_the_hub_said(served: bytes, server: FakeHub, tmp_path: Path) -> None:
+    server.files["o/n/x.gguf"].data = served
+    with pytest.raises(hub.Unreachable, match="broke off; what came is kept: pull again"):
+        hub.transfer(remote(), tmp_path / "p", nothing)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_disk_that_fills_up_keeps_what_came(
+    number: int, server: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "p").write_bytes(DATA[:1000])
+
+    def full(done: int, _total: int) -> None:
+        if done > 1000:
+            raise OSError(number, "No space left on device")
+
+    with pytest.raises(LocaldflashError, match=r"the disk takes no more .*; what came is kept: make room"):
+        hub.transfer(remote(), tmp_path / "p", full)
+    assert DATA.startswith((tmp_path / "p").read_bytes())
+    hub.transfer(remote(), tmp_path / "p", nothing)
+    assert (tmp_path / "p").read_bytes() == DATA
+
+
+def test_a_token_does_not_leave_the_hub(server: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub.transfer(remote(), tmp_path / "p", nothing)
+    assert server.downloads("o/n/x.gguf") == [None]
+    assert server.tokens_on_cdn == []
+
+
+# Files that plain HTTP does not serve. The chunk store itself is not here: the library's own function is stood in for.
+
+
+@pytest.fixture
+def chunked(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "MAX_HTTP_DOWNLOAD_SIZE", 1000)
+    server.files["o/n/x.gguf"].chunks = "a" * 64
+    return server
+
+
+def test_a_large_file_comes_from_the_chunk_store(
+    chunked: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub.utils._xet_progress_reporting import XetDownloadProgressReporter
+
+    seen: list[tuple[int, int]] = []
+
+    def stored(incomplete_path: Path, xet_file_data: Any, expected_size: int, tqdm_class: Any, **_: object) -> None:
+        assert xet_file_data.file_hash == "a" * 64
+        incomplete_path.write_bytes(DATA)
+        report = SimpleNamespace(total_bytes_completed=0, total_transfer_bytes_completed=0, total_bytes=expected_size)
+        report.total_bytes_completion_rate = report.total_transfer_bytes_completion_rate = None
+        made = {"reconstruction_desc": "", "log_level": 0, "total": expected_size, "tqdm_class": tqdm_class}
+        with XetDownloadProgressReporter(**made) as reporter:
+            for part in (1000, expected_size):
+                report.total_bytes_completed = report.total_transfer_bytes_completed = part
+                reporter.update_progress(report)
+
+    monkeypatch.setattr("huggingface_hub.file_download.xet_get", stored)
+    hub.transfer(remote(), tmp_path / "p", lambda done, total: seen.append((done, total)))
+    assert (tmp_path / "p").read_bytes() == DATA
+    assert seen[1:] == [(1000, len(DATA)), (len(DATA), len(DATA))]
+    assert not chunked.downloads("o/n/x.gguf")
+
+
+def test_a_chunk_store_that_fails_is_one_line(
+    chunked: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(**_: object) -> None:
+        raise RuntimeError("no route\nto the store")
+
+    monkeypatch.setattr("huggingface_hub.file_download.xet_get", fails)
+    with pytest.raises(hub.Unreachable, match=r"^o/n/x\.gguf: no route; pull again$"):
+        hub.transfer(remote(), tmp_path / "p", nothing)
+
+
+def test_without_a_chunk_store_it_says_what_to_install(
+    chunked: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    with pytest.raises(ModelError, match="comes through Xet only: `pip install hf_xet`"):
+        hub.transfer(remote(), tmp_path / "p", nothing)
+    assert not (tmp_path / "p").exists()

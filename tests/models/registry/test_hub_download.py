@@ -1,0 +1,330 @@
+"""Downloads: complete and verified, or not there."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.models.registry import download
+from localdflash.models.registry import hub
+from localdflash.models.registry import records
+from localdflash.models.registry.download import WantedFile, fetch, plan
+from tests.support.fake_hub import COMMIT, FakeHub, File, hub_for_tests, in_hub_cache
+
+DATA = bytes(range(256)) * 1024
+OTHER = DATA[::-1]
+SHA256 = hashlib.sha256(DATA).hexdigest()
+
+
+@dataclass
+class Told:
+    """A Report that remembers."""
+
+    lines: list[str] = field(default_factory=list)
+    stretches: list[str] = field(default_factory=list)
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def progress(self, doing: str, name: str) -> Callable[[int, int], None]:
+        self.stretches.append(f"{doing} {name}")
+        return lambda _done, _total: None
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with hub_for_tests(tmp_path, monkeypatch) as running:
+        running.files["o/n/x.gguf"] = File(DATA)
+        yield running
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "models" / "o" / "n" / "x.gguf"
+
+
+def wanted(
+    path: Path, revision: str | None = None, sha256: str | None = None, size: int | None = None, file: str = "x.gguf"
+) -> WantedFile:
+    return WantedFile("o/n", file, revision, sha256, size, path)
+
+
+def beside(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.parent.iterdir())
+
+
+def test_a_file_arrives_with_its_record(server: FakeHub, path: Path) -> None:
+    told = Told()
+    record = fetch(plan(wanted(path)), told)
+    assert path.read_bytes() == DATA
+    assert (record.sha256, record.size, record.revision, record.asked) == (SHA256, len(DATA), COMMIT, "main")
+    assert records.current(path) == record
+    assert beside(path) == [".x.gguf.lock", ".x.gguf.verified", "x.gguf"]
+    assert told.stretches == ["downloading o/n/x.gguf", "checking o/n/x.gguf"]
+
+
+def test_a_verified_file_is_asked_for_and_hashed_no_more(server: FakeHub, path: Path) -> None:
+    fetch(plan(wanted(path)), Told())
+    server.requests.clear()
+    for want in (wanted(path), wanted(path, "main"), wanted(path, COMMIT), wanted(path, sha256=SHA256)):
+        assert want.fulfilled()
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("change", ["touch", "exchange", "grow", "other revision", "other pin", "bad record"])
+def test_what_changed_is_not_the_verified_file(change: str, server: FakeHub, path: Path) -> None:
+    fetch(plan(wanted(path)), Told())
+    want = wanted(path)
+    match change:
+        case "touch":
+            os.utime(path, ns=(1, 1))
+        case "exchange":
+            stat = path.stat()
+            (path.parent / "new").write_bytes(OTHER)
+            os.utime(path.parent / "new", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+            (path.parent / "new").replace(path)
+        case "grow":
+            path.write_bytes(DATA + b"x")
+        case "other revision":
+            want = wanted(path, "v2")
+        case "other pin":
+            want = wanted(path, sha256="0" * 64)
+        case _:
+            records.record_path(path).write_text("{}")
+    assert want.fulfilled() is None
+
+
+def test_a_small_file_is_verified_by_git_s_hash(server: FakeHub, path: Path) -> None:
+    server.files["o/n/config.json"] = File(b'{"a": 1}', large=False)
+    config = path.with_name("config.json")
+    fetch(plan(wanted(config, file="config.json")), Told())
+    assert config.read_bytes() == b'{"a": 1}'
+    server.files["o/n/config.json"] = File(b'{"a": 1}', large=False, digest="0" * 40)
+    config.unlink()
+    with pytest.raises(ModelError, match=r"git sha1 [0-9a-f]{40}"):
+        fetch(plan(wanted(config, file="config.json")), Told())
+    assert not config.exists()
+
+
+# Other bytes than promised
+
+
+def refused(want: WantedFile) -> str:
+    with pytest.raises(ModelError) as caught:
+        fetch(plan(want), Told())
+    assert not want.path.exists()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_wrong_hash_sets_the_file_aside_and_names_both(server: FakeHub, path: Path) -> None:
+    server.files["o/n/x.gguf"] = File(OTHER, digest=SHA256)
+    said = refused(wanted(path))
+    aside = path.with_name("x.gguf.mismatch")
+    assert SHA256 in said
+    assert hashlib.sha256(OTHER).hexdigest() in said
+    assert f"set aside as {aside}, never loaded" in said
+    assert aside.read_bytes() == OTHER
+    assert not list(path.parent.glob(".*.partial"))
+    assert records.read(path) is None
+    server.files["o/n/x.gguf"] = File(DATA)
+    fetch(plan(wanted(path)), Told())
+    assert path.read_bytes() == DATA
+
+
+def test_a_partial_file_of_other_bytes_is_found_out(server: FakeHub, path: Path) -> None:
+    job = plan(wanted(path))
+    job.partial.parent.mkdir(parents=True)
+    job.partial.write_bytes(OTHER[:1000])
+    assert "expected" in refused(wanted(path))
+    fetch(plan(wanted(path)), Told())
+    assert path.read_bytes() == DATA
+
+
+def test_a_pin_that_the_hub_contradicts_downloads_nothing(server: FakeHub, path: Path) -> None:
+    assert f"the hub has sha256 {SHA256} at {COMMIT}, but {'0' * 64} is pinned" in refused(
+        wanted(path, sha256="0" * 64)
+    )
+    assert f"the hub has {len(DATA)} bytes, but 7 are pinned" in refused(wanted(path, size=7))
+    assert server.downloads("o/n/x.gguf") == []
+
+
+def test_a_pin_counts_where_the_hub_names_another_kind_of_hash(server: FakeHub, path: Path) -> None:
+    server.files["o/n/x.gguf"] = File(OTHER, large=False)
+    assert f"sha256 {hashlib.sha256(OTHER).hexdigest()}" in refused(wanted(path, sha256=SHA256))
+
+
+def test_a_size_lie_is_no_success(server: FakeHub, path: Path) -> None:
+    for size in (len(DATA) - 1, len(DATA) + 1, 1, 2**40):
+        server.files["o/n/x.gguf"] = File(DATA, size=size)
+        with pytest.raises(LocaldflashError):
+            fetch(plan(wanted(path)), Told())
+        assert not path.exists()
+
+
+# Files that are there already
+
+
+def test_a_file_put_there_by_hand_is_verified_in_place(server: FakeHub, path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(DATA)
+    fetch(plan(wanted(path)), Told())
+    assert records.current(path)
+    assert server.downloads("o/n/x.gguf") == []
+
+
+def test_a_file_put_there_by_hand_that_is_another_is_set_aside(server: FakeHub, path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(OTHER)
+    assert "set aside" in refused(wanted(path))
+    assert path.with_name("x.gguf.mismatch").read_bytes() == OTHER
+
+
+def test_a_newer_revision_replaces_the_file_only_when_complete(server: FakeHub, path: Path) -> None:
+    fetch(plan(wanted(path)), Told())
+    server.files["o/n/x.gguf"] = File(OTHER, commit="1" * 40, stop_after=0)
+    with pytest.raises(LocaldflashError):
+        fetch(plan(wanted(path, "v2")), Told())
+    assert path.read_bytes() == DATA
+    assert records.current(path)
+    server.files["o/n/x.gguf"] = File(OTHER, commit="1" * 40)
+    record = fetch(plan(wanted(path, "v2")), Told())
+    assert path.read_bytes() == OTHER
+    assert (record.revision, record.asked) == ("1" * 40, "v2")
+    assert beside(path) == [".x.gguf.lock", ".x.gguf.verified", "x.gguf"]
+
+
+def test_the_same_bytes_at_another_revision_are_not_fetched_again(server: FakeHub, path: Path) -> None:
+    fetch(plan(wanted(path)), Told())
+    server.files["o/n/x.gguf"].commit = "1" * 40
+    assert fetch(plan(wanted(path, "v2")), Told()).revision == "1" * 40
+    assert len(server.downloads("o/n/x.gguf")) == 1
+
+
+# The cache of other programs
+
+
+def test_the_hub_s_cache_is_linked_not_downloaded(server: FakeHub, path: Path, tmp_path: Path) -> None:
+    blob = in_hub_cache(tmp_path, "o/n/x.gguf", DATA, SHA256, commit="2" * 40)
+    told = Told()
+    fetch(plan(wanted(path)), told)
+    assert path.stat().st_ino == blob.stat().st_ino
+    assert server.downloads("o/n/x.gguf") == []
+    assert told.lines == [f"o/n/x.gguf: taken from {blob.parent}"]
+
+
+def test_it_is_copied_where_links_are_not_possible(
+    server: FakeHub, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = in_hub_cache(tmp_path, "o/n/x.gguf", DATA, SHA256)
+
+    def no_link(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", no_link)
+    fetch(plan(wanted(path)), Told())
+    assert path.read_bytes() == DATA
+    assert path.stat().st_ino != blob.stat().st_ino
+
+
+def test_a_damaged_copy_in_the_cache_is_left_alone(server: FakeHub, path: Path, tmp_path: Path) -> None:
+    blob = in_hub_cache(tmp_path, "o/n/x.gguf", OTHER, SHA256)
+    told = Told()
+    fetch(plan(wanted(path)), told)
+    assert path.read_bytes() == DATA
+    assert blob.read_bytes() == OTHER
+    assert "is damaged; downloading it instead" in told.lines[0]
+
+
+def test_offline_the_cache_serves(server: FakeHub, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    in_hub_cache(tmp_path, "o/n/sub/x.gguf", DATA, SHA256)
+    record = fetch(plan(wanted(path, file="sub/x.gguf")), Told())
+    assert (path.read_bytes(), record.revision) == (DATA, COMMIT)
+    with pytest.raises(hub.Unreachable, match="HF_HUB_OFFLINE"):
+        plan(wanted(path.with_name("y.gguf"), file="y.gguf"))
+    assert server.requests == []
+
+
+# Disk
+
+
+def test_too_little_space_is_said_before_the_first_byte(
+    server: FakeHub, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.files["o/n/x.gguf"].size = 5 * 10**9
+    free = shutil.disk_usage(tmp_path)._replace(free=2 * 10**9)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free)
+    job = plan(wanted(path))
+    with pytest.raises(LocaldflashError, match=r"needs 5\.00 GB, 2\.00 GB are free in .*models"):
+        download.check_space([job], tmp_path / "models")
+    job.partial.parent.mkdir(parents=True)
+    with job.partial.open("wb") as stream:
+        stream.truncate(4 * 10**9)  # a hole: what is there already is not needed again
+    download.check_space([job], tmp_path / "models")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder(server: FakeHub, path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.parent.chmod(0o500)
+    with pytest.raises(LocaldflashError, match="cannot write: Permission denied"):
+        fetch(plan(wanted(path)), Told())
+
+
+def test_a_folder_that_cannot_be_written(server: FakeHub, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("filelock.FileLock.acquire", read_only)
+    with pytest.raises(LocaldflashError, match="cannot write: Read-only file system; make it writable"):
+        fetch(plan(wanted(path)), Told())
+
+
+def test_a_file_in_the_place_of_a_folder(server: FakeHub, path: Path) -> None:
+    path.parent.parent.mkdir(parents=True)
+    path.parent.write_text("in the way")
+    with pytest.raises(LocaldflashError, match="cannot create"):
+        fetch(plan(wanted(path)), Told())
+
+
+# Records
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"size": 1}', "[" * 5000, "\udcff", '{"repository": 1}', "x" * 10_000]
+)
+def test_a_record_that_cannot_be_read_is_none(text: str, path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.touch()
+    records.record_path(path).write_bytes(text.encode(errors="surrogateescape"))
+    assert records.read(path) is None
+    records.check(path)
+
+
+def test_a_record_of_wrong_kinds_is_none(server: FakeHub, path: Path) -> None:
+    fetch(plan(wanted(path)), Told())
+    place = records.record_path(path)
+    good = place.read_text()
+    for old, new in (
+        (f'"size": {len(DATA)}', '"size": "1"'),
+        (f'"{SHA256}"', "7"),
+        ('"drafter": null', '"drafter": 3'),
+    ):
+        place.write_text(good.replace(old, new))
+        assert records.read(path) is None, new
+
+
+def test_a_verified_file_of_another_size_is_not_loaded(server: FakeHub, path: Path) -> None:
+    fetch(plan(wanted(path)), Told())
+    records.check(path)
+    path.write_bytes(DATA[:-1])
+    with pytest.raises(ModelError, match=f"has {len(DATA) - 1} bytes, but {len(DATA)} were verified"):
+        records.check(path)

@@ -1,0 +1,224 @@
+"""Short names of the hub: which file of a repository they stand for, however its repacker lays it out."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.base.errors import ModelError
+from localdflash.models.registry import hub
+from localdflash.models.registry.hub_names import chosen, full_name, quantization_of, short_name, without_quantization
+from localdflash.models.registry.registry import load_registry
+from tests.support.fake_hub import COMMIT, FakeHub, File, hub_for_tests
+
+UNSLOTH = [
+    "BF16/Qwen3-235B-A22B-BF16-00001-of-00002.gguf",
+    "BF16/Qwen3-235B-A22B-BF16-00002-of-00002.gguf",
+    "Q4_K_M/Qwen3-235B-A22B-Q4_K_M-00001-of-00003.gguf",
+    "Q4_K_M/Qwen3-235B-A22B-Q4_K_M-00002-of-00003.gguf",
+    "Q4_K_M/Qwen3-235B-A22B-Q4_K_M-00003-of-00003.gguf",
+    "Qwen3-235B-A22B-Q2_K.gguf",
+    "Qwen3-235B-A22B-UD-IQ2_XXS.gguf",
+    "UD-Q4_K_XL/Qwen3-235B-A22B-UD-Q4_K_XL-00001-of-00003.gguf",
+    "mmproj-F16.gguf",
+    "imatrix_unsloth.dat",
+    "README.md",
+    "config.json",
+]
+
+
+@pytest.mark.parametrize(
+    ("file", "quantization"),
+    [
+        ("Qwen3-8B-Q4_K_M.gguf", "Q4_K_M"),
+        ("Qwen_Qwen3-8B-IQ4_XS.gguf", "IQ4_XS"),
+        ("Qwen3-8B.i1-Q4_K_M.gguf", "Q4_K_M"),
+        ("Qwen3-8B.Q8_0.gguf", "Q8_0"),
+        ("qwen2.5-coder-7b-instruct-q4_k_m.gguf", "Q4_K_M"),
+        ("Qwen3-30B-A3B-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
+        ("Qwen3.6-35B-A3B-UD-IQ1_M.gguf", "UD-IQ1_M"),
+        ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
+        ("gpt-oss-20b-F16.gguf", "F16"),
+        ("gemma-3-4b-it-qat-q4_0.gguf", "Q4_0"),
+        ("Q4_K_M/model-00001-of-00003.gguf", "Q4_K_M"),
+        ("UD-Q2_K_XL/DeepSeek-V3-UD-Q2_K_XL-00001-of-00005.gguf", "UD-Q2_K_XL"),
+        ("Llama-3.1-8B-Instruct-Q4_0_4_4.gguf", "Q4_0_4_4"),
+        ("bitnet-TQ1_0.gguf", "TQ1_0"),
+        ("Qwen3-8B.gguf", ""),
+        ("QwQ-32B.gguf", ""),
+    ],
+)
+def test_quantizations(file: str, quantization: str) -> None:
+    assert quantization_of(file) == quantization
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("Qwen3-8B-GGUF", "Qwen3-8B"),
+        ("Qwen3-8B-i1-GGUF", "Qwen3-8B"),
+        ("Qwen3-8B.i1-Q4_K_M.gguf", "Qwen3-8B"),
+        ("Qwen3-30B-A3B-UD-Q4_K_XL-00001-of-00002.gguf", "Qwen3-30B-A3B"),
+        ("gpt-oss-20b-MXFP4.gguf", "gpt-oss-20b"),
+        ("Qwen3-8B", "Qwen3-8B"),
+    ],
+)
+def test_names_without_what_repackers_add(name: str, plain: str) -> None:
+    assert without_quantization(name) == plain
+
+
+def choose(spec: str, files: list[str]) -> str:
+    asked = short_name(spec)
+    assert asked
+    return chosen(asked, files)
+
+
+@pytest.mark.parametrize(
+    ("spec", "file"),
+    [
+        ("hf:o/n", "Q4_K_M/Qwen3-235B-A22B-Q4_K_M-00001-of-00003.gguf"),
+        ("hf:o/n:Q4_K_M", "Q4_K_M/Qwen3-235B-A22B-Q4_K_M-00001-of-00003.gguf"),
+        ("hf:o/n:q4_k_m", "Q4_K_M/Qwen3-235B-A22B-Q4_K_M-00001-of-00003.gguf"),
+        ("hf:o/n:UD-Q4_K_XL", "UD-Q4_K_XL/Qwen3-235B-A22B-UD-Q4_K_XL-00001-of-00003.gguf"),
+        ("hf:o/n:Q4_K_XL", "UD-Q4_K_XL/Qwen3-235B-A22B-UD-Q4_K_XL-00001-of-00003.gguf"),
+        ("hf:o/n:IQ2_XXS", "Qwen3-235B-A22B-UD-IQ2_XXS.gguf"),
+        ("hf:o/n:bf16", "BF16/Qwen3-235B-A22B-BF16-00001-of-00002.gguf"),
+    ],
+)
+def test_a_quantization_is_chosen(spec: str, file: str) -> None:
+    assert choose(spec, UNSLOTH) == file
+
+
+def test_the_only_model_is_chosen_whatever_it_is() -> None:
+    assert choose("hf:o/n", ["a-MXFP4.gguf", "mmproj-a-F16.gguf", "a.imatrix.gguf"]) == "a-MXFP4.gguf"
+
+
+@pytest.mark.parametrize(
+    ("spec", "files", "said"),
+    [
+        ("hf:o/n:Q5_K_M", UNSLOTH[5:7], "o/n has no Q5_K_M? Take one of hf:o/n:Q2_K, hf:o/n:UD-IQ2_XXS"),
+        (
+            "hf:o/n@v1",
+            ["a-Q8_0.gguf", "a-Q6_K.gguf"],
+            "o/n: which of its files? Take one of hf:o/n@v1:Q6_K, hf:o/n@v1:",
+        ),
+        (
+            "hf:o/n:Q8_0",
+            ["a-Q8_0.gguf", "b-Q8_0.gguf"],
+            "which of its files? Take one of hf:o/n/a-Q8_0.gguf, hf:o/n/b-",
+        ),
+        ("hf:o/n", ["a.gguf", "b-Q8_0.gguf"], "Take one of hf:o/n/a.gguf, hf:o/n/b-Q8_0.gguf"),
+        ("hf:o/n", ["model.safetensors"], "o/n has no model as GGUF"),
+        ("hf:o/n", ["../x.gguf", "a\x1b.gguf", "con.gguf"], "o/n has no model as GGUF"),
+    ],
+)
+def test_choices_are_offered_in_one_line(spec: str, files: list[str], said: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        choose(spec, files)
+    assert said in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+def test_long_lists_are_cut() -> None:
+    with pytest.raises(ModelError, match=r" and 60 more$"):
+        choose("hf:o/n", [f"model{number}.gguf" for number in range(100)])
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_any_text_is_a_name_or_one_line(spec: str, file: str) -> None:
+    reads = (lambda: short_name(f"hf:{spec}"), lambda: full_name(f"hf:{spec}", ".gguf"), lambda: quantization_of(file))
+    assert all("\n" not in said(read) for read in reads)
+
+
+def said(read: Callable[[], object]) -> str:
+    """What a call complains of."""
+    try:
+        read()
+    except ModelError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("spec", ["hf:o/../n", "hf:o/n@../x:Q4_0", "hf:o--x/n", "hf:con/n:Q8_0", "hf:o/n@:Q8_0"])
+def test_impossible_repositories(spec: str) -> None:
+    with pytest.raises(ModelError):
+        load_registry().resolve(spec, ask=True)
+
+
+# The registry, with a hub
+
+
+@pytest.fixture
+def server(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with hub_for_tests(tmp_path, monkeypatch) as running:
+        running.files |= {f"o/n/{file}": File(b"GGUF") for file in UNSLOTH}
+        yield running
+
+
+def test_the_hub_lists_a_repository(server: FakeHub) -> None:
+    assert hub.listing("o/n", None) == UNSLOTH
+    hub.listing("o/n", COMMIT)
+    assert [path for _, path, _ in server.requests] == ["/api/models/o/n", f"/api/models/o/n/revision/{COMMIT}"]
+
+
+def test_a_repository_that_is_not_there(server: FakeHub) -> None:
+    with pytest.raises(ModelError, match="no repository o/none at"):
+        hub.listing("o/none", None)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"<html>", b"[1]", b"{}", b'{"id": "o/n", "siblings": [1]}', b'{"id": "o/n", "siblings": [{}]}']
+)
+def test_an_answer_that_is_no_list(answer: bytes, server: FakeHub) -> None:
+    server.listing = answer
+    with pytest.raises(hub.Unreachable, match=r"^o/n: .*check HF_ENDPOINT") as caught:
+        hub.listing("o/n", None)
+    assert "\n" not in str(caught.value)
+
+
+def test_offline_lists_nothing(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(hub.Unreachable, match=r"^o/n is not here, and HF_HUB_OFFLINE forbids to fetch it"):
+        load_registry().resolve("hf:o/n:Q8_0", ask=True)
+    assert server.requests == []
+
+
+def test_too_many_files(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "MOST_FILES", 3)
+    with pytest.raises(ModelError, match="more than 3 files: name the one to take"):
+        hub.listing("o/n", None)
+
+
+def test_a_short_name_becomes_the_file_s(server: FakeHub) -> None:
+    pair = load_registry().resolve("hf:o/n:Q4_K_M", ask=True)
+    assert pair.id == "hf:o/n/Q4_K_M/Qwen3-235B-A22B-Q4_K_M-00001-of-00003.gguf"
+    assert [part.file[-20:] for part in pair.target.parts] == [f"-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    assert pair.sources == pair.target.parts
+
+
+def test_nobody_is_asked_unless_that_is_wanted(server: FakeHub) -> None:
+    with pytest.raises(ModelError, match=r"hf:o/n:Q8_0 is not here: run `localdflash models pull hf:o/n:Q8_0`"):
+        load_registry().resolve("hf:o/n:Q8_0")
+    assert server.requests == []
+
+
+def test_a_repository_of_an_entry_needs_no_hub(server: FakeHub) -> None:
+    for spec in ("hf:Qwen/Qwen3-8B-GGUF", "hf:Qwen/Qwen3-8B-GGUF:Q4_K_M"):
+        assert load_registry().resolve(spec, ask=True).id == "qwen3-8b"
+    assert server.requests == []
+
+
+def test_any_part_stands_for_its_model(server: FakeHub) -> None:
+    registry = load_registry()
+    first, third = (registry.resolve(f"hf:o/n/{UNSLOTH[index]}") for index in (2, 4))
+    assert first.target == third.target
+
+
+def test_a_drafter_s_repository_is_its_safetensors() -> None:
+    drafter = load_registry().resolve("qwen3-8b", "hf:z-lab/Qwen3-4B-DFlash-b16").drafter
+    assert drafter
+    assert (drafter.file, drafter.block_size, drafter.trained_for) == ("model.safetensors", 16, "Qwen/Qwen3-4B")

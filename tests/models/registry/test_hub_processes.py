@@ -1,0 +1,193 @@
+"""Downloads by processes: killed at any point, two at once, without a network."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.fake_hub import COMMIT, FakeHub, File, environment, in_hub_cache
+
+DATA = os.urandom(1 << 20) * 8
+SHA256 = hashlib.sha256(DATA).hexdigest()
+
+# One file, as `models pull` fetches it. What stands before the call may break it.
+FETCH = """
+import os, signal, sys
+from pathlib import Path
+from localdflash.cli.pull import LineReport
+from localdflash.base.errors import LocaldflashError
+from localdflash.models.registry import download
+from localdflash.models.registry import records
+from localdflash.models.registry.download import WantedFile, fetch, plan
+def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+{before}
+path = Path(sys.argv[1])
+try:
+    want = WantedFile("o/n", "x.gguf", None, None, None, path)
+    print("here" if want.fulfilled() else fetch(plan(want), LineReport()).sha256)
+except LocaldflashError as error:
+    sys.exit(str(error))
+"""
+NO_SOCKETS = """
+import socket
+def refuse(*_, **__): die()
+socket.socket.__init__ = socket.getaddrinfo = refuse
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[FakeHub]:
+    with FakeHub() as running:
+        running.files["o/n/x.gguf"] = File(DATA)
+        yield running
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "models" / "o" / "n" / "x.gguf"
+
+
+def start(server: FakeHub, path: Path, before: str = "", **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", FETCH.format(before=before), str(path)],
+        env=environment(server, path.parents[3]) | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out.strip(), err.strip()
+
+
+def pulled(server: FakeHub, path: Path) -> None:
+    """The next pull succeeds, whatever the one before left."""
+    assert finish(start(server, path))[:2] == (0, SHA256)
+    assert path.read_bytes() == DATA
+    assert not [entry for entry in path.parent.iterdir() if entry.name.endswith((".partial", ".mismatch"))]
+    assert finish(start(server, path))[:2] == (0, "here")
+
+
+@pytest.mark.parametrize("percent", [0, 1, 50, 99])
+def test_killed_while_bytes_come(percent: int, server: FakeHub, path: Path) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+
+    def stop(sent: int) -> None:
+        if sent >= len(DATA) * percent // 100:
+            reached.set()
+            go_on.wait(30)
+
+    server.sent = stop
+    process = start(server, path)
+    assert reached.wait(30)
+    process.send_signal(signal.SIGKILL)
+    assert finish(process)[0] == -signal.SIGKILL
+    go_on.set()
+    server.sent = lambda _count: None
+    assert not path.exists()
+    kept = sum(partial.stat().st_size for partial in path.parent.glob(".x.gguf.*.partial"))
+    assert kept < len(DATA)
+    pulled(server, path)
+    assert server.downloads("o/n/x.gguf")[1] == (f"bytes={kept}-" if kept else None)
+
+
+@pytest.mark.parametrize(
+    ("before", "complete"),
+    [
+        ("download._verified = die", False),
+        ("Path.replace = die", False),
+        ("records.write = die", True),
+        ("os.fsync = die", False),
+        ("os.link = die", False),
+    ],
+)
+def test_killed_after_the_last_byte(before: str, complete: bool, server: FakeHub, path: Path, tmp_path: Path) -> None:
+    if "link" in before:
+        in_hub_cache(tmp_path, "o/n/x.gguf", DATA, SHA256, COMMIT)
+    assert finish(start(server, path, before))[0] == -signal.SIGKILL
+    assert path.exists() == complete
+    if complete:
+        assert path.read_bytes() == DATA
+    pulled(server, path)
+    assert len(server.downloads("o/n/x.gguf")) <= 1
+
+
+def test_two_at_once_wait_for_each_other(server: FakeHub, path: Path) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def stop(_sent: int) -> None:
+        began.set()
+        go_on.wait(30)
+
+    server.sent = stop
+    first = start(server, path)
+    assert began.wait(30)
+    second = start(server, path)
+    assert second.stderr
+    assert second.stderr.readline() == "another localdflash is at x.gguf; waiting for it\n"
+    go_on.set()
+    assert finish(first)[:2] == (0, SHA256)
+    assert finish(second) == (0, SHA256, ""), "it neither downloads nor hashes"
+    assert len(server.downloads("o/n/x.gguf")) == 1
+
+
+def test_who_waited_goes_on_when_the_other_is_killed(server: FakeHub, path: Path) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def stop(sent: int) -> None:
+        if sent > len(DATA) // 2:
+            began.set()
+            go_on.wait(30)
+
+    server.sent = stop
+    first = start(server, path)
+    assert began.wait(30)
+    second = start(server, path)
+    assert second.stderr
+    second.stderr.readline()
+    first.kill()
+    finish(first)
+    server.sent = lambda _count: None
+    go_on.set()
+    assert finish(second)[:2] == (0, SHA256)
+    assert path.read_bytes() == DATA
+
+
+def test_offline_opens_no_socket(server: FakeHub, path: Path, tmp_path: Path) -> None:
+    code, out, err = finish(start(server, path, NO_SOCKETS, HF_HUB_OFFLINE="1"))
+    assert (code, out) == (1, "")
+    assert err == "o/n/x.gguf is not here, and HF_HUB_OFFLINE forbids to fetch it; unset it to download"
+    in_hub_cache(tmp_path, "o/n/x.gguf", DATA, SHA256, COMMIT)
+    assert finish(start(server, path, NO_SOCKETS, HF_HUB_OFFLINE="1"))[:2] == (0, SHA256)
+    assert server.requests == []
+
+
+def test_the_guard_of_sockets_bites(server: FakeHub, path: Path) -> None:
+    assert finish(start(server, path, NO_SOCKETS))[0] == -signal.SIGKILL
+
+
+def test_what_is_here_opens_no_socket(server: FakeHub, path: Path) -> None:
+    pulled(server, path)
+    assert finish(start(server, path, NO_SOCKETS))[:2] == (0, "here")
+
+
+def test_no_space_left_keeps_what_came(server: FakeHub, path: Path) -> None:
+    """A limit on the size of files stands for the full disk."""
+    limit = "import resource; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))"
+    code, out, err = finish(start(server, path, limit))
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].startswith("o/n/x.gguf: the disk takes no more (File too large)")
+    assert not path.exists()
+    (partial,) = path.parent.glob(".x.gguf.*.partial")
+    assert partial.read_bytes() == DATA[: 1 << 20]
+    pulled(server, path)
+    assert server.downloads("o/n/x.gguf")[1] == f"bytes={1 << 20}-"

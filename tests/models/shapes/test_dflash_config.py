@@ -1,0 +1,419 @@
+"""config.json of a drafter: every field is honoured, or refused by its name."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.base.errors import ModelError
+from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
+from localdflash.models.shapes.dflash_json import REFUSED, config_of_json
+from localdflash.models.shapes.fingerprint import TrainedFor
+
+# What the published 4B and 27B checkpoints look like, in small.
+JSON: dict[str, Any] = {
+    "architectures": ["DFlashDraftModel"],
+    "model_type": "qwen3",
+    "block_size": 16,
+    "dflash_config": {"mask_token_id": 500, "target_layer_ids": [1, 9, 17]},
+    "num_target_layers": 36,
+    "num_hidden_layers": 3,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000,
+    "rope_scaling": None,
+    "max_position_embeddings": 40960,
+    "layer_types": ["full_attention"] * 3,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "attention_bias": False,
+    "tie_word_embeddings": True,
+    "hidden_act": "silu",
+    "vocab_size": 512,
+}
+SLIDING = ["sliding_attention", "sliding_attention", "full_attention"]
+
+
+def config(**changes: Any) -> DFlashConfig:
+    return config_of_json(JSON | changes, "config.json")
+
+
+def nested(**changes: Any) -> dict[str, Any]:
+    return {"dflash_config": JSON["dflash_config"] | changes}
+
+
+def without(name: str) -> dict[str, Any]:
+    fields = {key: value for key, value in JSON.items() if key != name}
+    fields["dflash_config"] = {key: value for key, value in JSON["dflash_config"].items() if key != name}
+    return fields
+
+
+def refusal(document: object) -> str:
+    with pytest.raises(ModelError) as caught:
+        config_of_json(document, "some/config.json")
+    message = str(caught.value)
+    assert message.startswith("some/config.json: ")
+    assert "\n" not in message
+    return message
+
+
+# config.json
+
+
+def test_the_published_form() -> None:
+    found = config()
+    shape = found.decoder
+    assert (found.block_size, found.mask_token_id, found.taps) == (16, 500, (1, 9, 17))
+    assert (found.window, found.causal) == (None, None)
+    assert [found.is_sliding(i) or found.is_causal(i) for i in range(3)] == [False] * 3
+    assert (shape.vocab_size, shape.hidden_size, shape.num_hidden_layers, shape.intermediate_size) == (512, 64, 3, 96)
+    assert (shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim) == (4, 2, 16)
+    assert (shape.rope_theta, shape.rms_norm_eps, shape.context_length) == (1e6, 1e-6, 40960)
+    assert (shape.attention_bias, found.embedding_scale, found.logit_scale, found.softcap) == (False, 1.0, 1.0, 0.0)
+
+
+def test_the_block_size_may_stand_in_either_place() -> None:
+    inside = without("block_size")
+    inside["dflash_config"]["block_size"] = 10
+    assert config_of_json(inside, "").block_size == 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "theta"),
+    [
+        ({"rope_theta": 1e7}, 1e7),
+        ({"rope_theta": None, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, 5e5),
+        ({"rope_parameters": {"rope_theta": 5e5}}, 5e5),
+        ({"rope_scaling": {"type": "default"}}, 1e6),
+        ({"partial_rotary_factor": 1.0}, 1e6),
+    ],
+)
+def test_rope(changes: dict[str, Any], theta: float) -> None:
+    assert config(**changes).decoder.rope_theta == theta
+
+
+@pytest.mark.parametrize(
+    ("changes", "causal"),
+    [
+        ({}, [True, True, False]),  # not told: the sliding layers are
+        ({"is_causal": False}, [False] * 3),
+        ({"is_causal": True}, [True] * 3),
+        ({"is_causal": None}, [True, True, False]),
+        (nested(causal=False), [False] * 3),
+        (nested(causal=True), [True] * 3),
+        (nested(causal=True) | {"is_causal": False}, [False] * 3),
+    ],
+)
+def test_causality(changes: dict[str, Any], causal: list[bool]) -> None:
+    found = config(layer_types=SLIDING, sliding_window=128, use_sliding_window=True, **changes)
+    assert [found.is_causal(i) for i in range(3)] == causal
+
+
+@pytest.mark.parametrize(
+    ("changes", "window", "sliding"),
+    [
+        ({"layer_types": SLIDING, "sliding_window": 128, "use_sliding_window": True}, 128, [True, True, False]),
+        ({"layer_types": SLIDING, "sliding_window": 128, "use_sliding_window": None}, 128, [True, True, False]),
+        ({"layer_types": SLIDING, "sliding_window": 128, "use_sliding_window": False}, None, [False] * 3),
+        ({"sliding_window": 128, "use_sliding_window": True}, None, [False] * 3),
+        ({"layer_types": None, "sliding_window": 128, "use_sliding_window": True}, None, [False] * 3),
+        (nested(use_swa=True, swa_window_size=64), 64, [True] * 3),
+        (nested(use_swa=True) | {"sliding_window": 32}, 32, [True] * 3),
+        (nested(use_swa=False, swa_window_size=64), None, [False] * 3),
+    ],
+)
+def test_windows(changes: dict[str, Any], window: int | None, sliding: list[bool]) -> None:
+    found = config(**changes)
+    assert found.window == window
+    assert [found.is_sliding(i) for i in range(3)] == sliding
+
+
+def test_scales_and_biases() -> None:
+    scales = nested(input_embedding_scale=8.0, output_multiplier=0.196, final_logit_softcapping=20)
+    found = config(attention_bias=True, **scales)
+    assert (found.embedding_scale, found.logit_scale, found.softcap) == (8.0, 0.196, 20.0)
+    assert found.decoder.attention_bias
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_supported_is_refused_by_name(name: str, inside: bool) -> None:
+    changes = nested(**{name: 4}) if inside else {name: 4}
+    message = refusal(JSON | changes)
+    assert name in message
+    assert REFUSED[name] in message
+    config(**(nested(**{name: None}) if inside else {name: None}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"rope_scaling": {"rope_type": "yarn"}}, "factor is missing"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 0.5}}, "YaRN by a factor of 0.5"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 8, "mscale": 1.0}}, "mscale"),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, "type"),
+        ({"draft_vocab_size": 100}, "draft_vocab_size"),
+        ({"markov_rank": 8, "markov_head_type": "rnn"}, "markov_head_type"),
+        ({"projector_type": "domino"}, "projector_type"),
+        ({"rope_is_neox_style": False}, "rope_is_neox_style"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e6}}, "rope_type"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 1e6}}, "partial_rotary_factor"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"layer_types": ["linear_attention"] * 3}, "layer_types"),
+        ({"layer_types": ["full_attention"] * 2}, "layer_types"),
+        ({"layer_types": SLIDING, "use_sliding_window": True}, "sliding_window"),
+        (nested(use_swa=True), "sliding_window"),
+    ],
+)
+def test_other_refusals_are_by_name(changes: dict[str, Any], named: str) -> None:
+    assert named in refusal(JSON | changes)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
+        *("intermediate_size", "rope_theta", "block_size", "mask_token_id", "target_layer_ids"),
+    ],
+)
+def test_missing_fields_are_named(name: str) -> None:
+    assert refusal(without(name)).endswith(f"{name} is missing")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"hidden_size": "big"}, "hidden_size"),
+        ({"hidden_size": -64}, "hidden_size"),
+        ({"hidden_size": True}, "hidden_size"),
+        ({"hidden_size": 2**40}, "hidden_size"),
+        ({"rope_theta": float("nan")}, "rope_theta"),
+        ({"rms_norm_eps": [1]}, "rms_norm_eps"),
+        ({"is_causal": "yes"}, "is_causal"),
+        ({"layer_types": 3}, "layer_types"),
+        ({"dflash_config": "none"}, "dflash_config"),
+        (nested(target_layer_ids=7), "target_layer_ids"),
+        (nested(target_layer_ids=[1, "2"]), "target_layer_ids"),
+        (nested(target_layer_ids=[]), "taps"),
+        ({"num_hidden_layers": 10**9, "layer_types": None}, "layers"),
+        ({"num_hidden_layers": 0, "layer_types": None}, "layers"),
+        ({"num_key_value_heads": 3}, "heads"),
+        ({"num_key_value_heads": 0}, "heads"),
+        ({"head_dim": 15}, "head_dim"),
+        ({"block_size": 1}, "block"),
+        ({"vocab_size": 0}, "size"),
+    ],
+)
+def test_values_that_make_no_sense_are_named(changes: dict[str, Any], named: str) -> None:
+    assert named in refusal(JSON | changes)
+
+
+@pytest.mark.parametrize("document", [None, 3, "text", []])
+def test_a_document_that_is_no_object(document: object) -> None:
+    refusal(document)
+
+
+JUNK = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=3)
+)
+
+
+@given(name=st.sampled_from(sorted({*JSON, "is_causal", "rope_parameters"})), value=JUNK)
+def test_any_value_gives_a_configuration_or_a_refusal(name: str, value: object) -> None:
+    try:
+        found = config(**{name: value})
+    except ModelError as error:
+        message = str(error)
+        assert "\n" not in message
+    else:
+        assert found.decoder.num_hidden_layers == 3 or name == "num_hidden_layers"
+
+
+# DSpark and DFlash 2
+
+
+SECOND = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
+
+
+def test_the_kinds() -> None:
+    assert (config().kind, config().drafts, config().first_slot) == ("dflash", 15, 1)
+    spark = config(architectures=["Qwen3DSparkModel"], markov_rank=256, enable_confidence_head=True)
+    assert (spark.kind, spark.markov_rank, spark.judges) == ("dspark", 256, True)
+    assert (spark.from_anchor, spark.drafts) == (True, 16)  # as its architecture has it where nothing is said
+    assert not config(architectures=["Qwen3DSparkModel"], markov_rank=8, sample_from_anchor=False).from_anchor
+    second = config(**nested(**SECOND), architectures=["DFlash2DraftModel"], is_causal=False)
+    assert (second.kind, second.drafts) == ("dflash2", 15)
+    assert (second.conv_kernel, second.conv_group, second.selector_rank, second.selector_top_k) == (2, 16, 256, 16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (nested(**SECOND) | {"sample_from_anchor": True}, "its anchor proposes"),
+        (nested(**SECOND) | {"markov_rank": 8}, "a Markov head and what DFlash 2 has"),
+        (nested(**(SECOND | {"conv_kernel_size": 17})), "conv_kernel_size 17"),
+        (nested(**(SECOND | {"conv_group_size": 24})), "conv_group_size 24"),
+        (nested(**(SECOND | {"selector_top_k": 513})), "513 candidates of 512"),
+        (nested(selector_rank=8), "told in part"),
+        ({"enable_confidence_head": True}, "a confidence head, but no Markov head"),
+        ({"markov_rank": 8} | nested(output_multiplier=0.5), "a Markov head and scaled logits"),
+        (nested(output_multiplier=0.0), "scaled by 0.0"),
+    ],
+)
+def test_heads_that_make_no_sense(changes: dict[str, Any], said: str) -> None:
+    assert said in refusal(JSON | changes)
+
+
+# YaRN
+
+
+@pytest.mark.parametrize("truncate", [{}, {"truncate": False}, {"truncate": True}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"factor": 32.0, "original_max_position_embeddings": 4096},
+        {"factor": 8.0, "original_max_position_embeddings": 512, "beta_fast": 8.0, "beta_slow": 2.0},
+        {"factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": 1.25},
+    ],
+)
+def test_yarn_is_that_of_hugging_face(fields: dict[str, Any], truncate: dict[str, bool]) -> None:
+    from transformers import Qwen3Config
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling = {"rope_type": "yarn", "rope_theta": 1e6} | fields | truncate
+    theirs = Qwen3Config(hidden_size=64, num_attention_heads=4, head_dim=64, rope_parameters=scaling)
+    wanted, magnitude = ROPE_INIT_FUNCTIONS["yarn"](theirs, "cpu")
+    shape = config(head_dim=64, rope_theta=1e6, rope_scaling={"type": "yarn"} | fields | truncate).decoder
+    plain = [1e6 ** (-i / 64) for i in range(0, 64, 2)]
+    found = [frequency / factor for frequency, factor in zip(plain, shape.rope_factors, strict=True)]
+    assert found == pytest.approx(wanted.tolist(), rel=1e-5)
+    assert shape.rope_magnitude == pytest.approx(magnitude)
+
+
+# Speculators
+
+
+SPECULATORS: dict[str, Any] = {
+    "speculators_model_type": "dspark",
+    "transformer_layer_config": {"model_type": "qwen3", "num_hidden_layers": 3, "hidden_size": 2560, "head_dim": 80},
+    "aux_hidden_state_layer_ids": [2, 10, 18],
+    "mask_token_id": 500,
+    "draft_vocab_size": 32000,
+    "markov_rank": 256,
+    "enable_confidence_head": True,
+    "confidence_head_with_markov": True,
+    "sample_from_anchor": True,
+}
+
+
+def test_what_speculators_leave_out_is_qwen3s_default() -> None:
+    from transformers import Qwen3Config
+
+    found, theirs = config_of_json(SPECULATORS, ""), Qwen3Config()
+    shape = found.decoder
+    assert (found.kind, found.taps, found.block_size) == ("dspark", (1, 9, 17), 8)
+    assert (found.from_anchor, found.judges) == (True, True)
+    assert (shape.hidden_size, shape.num_hidden_layers, shape.head_dim) == (2560, 3, 80)
+    assert (shape.vocab_size, shape.intermediate_size) == (theirs.vocab_size, theirs.intermediate_size)
+    assert (shape.num_attention_heads, shape.num_key_value_heads) == (32, theirs.num_key_value_heads)
+    assert (shape.rms_norm_eps, shape.attention_bias) == (theirs.rms_norm_eps, theirs.attention_bias)
+    assert shape.context_length == theirs.max_position_embeddings
+    assert theirs.rope_parameters is not None
+    assert shape.rope_theta == theirs.rope_parameters["rope_theta"]
+
+
+def test_windows_of_speculators() -> None:
+    kinds = {"layer_types": SLIDING, "sliding_window": 128, "use_sliding_window": True}
+    shape = {"transformer_layer_config": SPECULATORS["transformer_layer_config"] | kinds}
+    found = config_of_json(SPECULATORS | shape, "")
+    assert (found.window, [found.is_causal(i) for i in range(3)]) == (128, [True, True, False])
+    found = config_of_json(SPECULATORS | shape | {"sliding_window_non_causal": True}, "")
+    assert [found.is_causal(i) for i in range(3)] == [False] * 3
+    second = SPECULATORS | shape | {"speculators_model_type": "dflash2", "markov_rank": 0, "sample_from_anchor": False}
+    found = config_of_json(second | {"enable_confidence_head": False}, "")
+    assert (found.kind, found.conv_kernel, found.selector_top_k, found.is_causal(0)) == ("dflash2", 2, 16, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"speculators_model_type": "eagle3"}, "speculators_model_type is 'eagle3'"),
+        ({"transformer_layer_config": {"model_type": "llama"}}, "model_type"),
+        ({"aux_hidden_state_layer_ids": None}, "aux_hidden_state_layer_ids is missing"),
+        ({"aux_hidden_state_layer_ids": [0, 4]}, "aux_hidden_state_layer_ids names 0"),
+        ({"mask_token_id": None}, "mask_token_id is missing"),
+        ({"target_hidden_size": 4096}, "target_hidden_size"),
+        ({"markov_head_type": "gated"}, "markov_head_type"),
+        ({"projector_type": "domino"}, "projector_type"),
+        ({"confidence_head_with_markov": False}, "reads no Markov embedding"),
+    ],
+)
+def test_what_of_speculators_is_refused(changes: dict[str, Any], said: str) -> None:
+    assert said in refusal(SPECULATORS | changes)
+
+
+# The fit of a pair
+
+
+def test_a_fitting_target() -> None:
+    check_fit(config(), hidden_size=64, vocab_size=512, blocks=19, where="x")
+
+
+@pytest.mark.parametrize(
+    ("hidden", "vocabulary", "blocks", "changes", "said"),
+    [
+        (128, 512, 36, {}, "hidden size 64, but the target's is 128"),
+        (64, 511, 36, {}, "vocabulary of 512, but the target's has 511"),
+        (64, 512, 18, {}, "taps block 17, but the target has blocks 0 to 16"),  # the last block's output is normed
+        (64, 512, 36, nested(mask_token_id=512), "mask token 512 is outside"),
+    ],
+)
+def test_what_does_not_fit_is_named(hidden: int, vocabulary: int, blocks: int, changes: Any, said: str) -> None:
+    with pytest.raises(ModelError, match=f"x: .*{said}"):
+        check_fit(config(**changes), hidden, vocabulary, blocks, "x")
+
+
+# What only localdflash writes
+
+
+TARGET = {"name": "target.gguf", "kind": "llama, 30 blocks of 576, Q8_0", "digest": "ab" * 16}
+
+
+def test_nothing_of_ours_is_no_reason_to_say_anything() -> None:
+    for found in (config(), config(localdflash=None), config(localdflash={})):
+        assert (found.short, found.trained_for) == ((), None)
+
+
+def test_a_short_vocabulary_and_the_target_of_training() -> None:
+    found = config(localdflash={"short_vocabulary": [0, 4, 511], "target": TARGET | {"tau": 2.25}})
+    assert found.short == (0, 4, 511)
+    wanted = TrainedFor(TARGET["name"], TARGET["kind"], TARGET["digest"], 2.25)
+    assert found.trained_for == wanted
+    assert config(localdflash={"target": TARGET}).trained_for == replace(wanted, tau=0.0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        ({"short_vocabulary": [4, 4]}, "the ids of its short vocabulary do not ascend; make it again with"),
+        ({"short_vocabulary": [9, 4]}, "do not ascend"),
+        ({"short_vocabulary": [4, 512]}, "id 512 of its short vocabulary is not one of 512; make it again with"),
+        ({"short_vocabulary": [-1, 4]}, "short_vocabulary is '[-1, 4]', which makes no sense"),
+        ({"short_vocabulary": [1.5]}, "short_vocabulary is '[1.5]'"),
+        ({"short_vocabulary": ["a"]}, "short_vocabulary"),
+        ({"short_vocabulary": 7}, "short_vocabulary is '7'"),
+        ({"target": TARGET | {"tau": "good"}}, "target.tau is 'good'"),
+        ({"target": TARGET | {"name": "\x1b[2J"}}, "target.name"),
+        ({"target": TARGET | {"kind": "x" * 300}}, "target.kind"),
+        (["short_vocabulary"], "localdflash is"),
+    ],
+)
+def test_what_of_ours_is_refused(ours: object, said: str) -> None:
+    assert said in refusal(JSON | {"localdflash": ours})

@@ -1,0 +1,82 @@
+"""What a file is as a drafter, by its header; what does not belong together."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from localdflash.base.errors import ModelError
+from localdflash.models.shapes.drafter_kind import check_drafter, drafter_of, has_head, head_bytes, kind_of, kind_of_file
+from localdflash.models.weights.gguf import read_header
+
+TOKENS = ("a", "b", "c", "d")
+HEAD = ("eh_proj", "enorm", "hnorm")
+
+
+def write(
+    path: Path, architecture: str, tensors: Sequence[str] = (), tokens: Sequence[str] = TOKENS, **facts: Any
+) -> Path:
+    """A header of a model of 5 blocks and hidden size 8, with tensors of 8 numbers."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_token_list(list(tokens))
+    for name, value in ({"block_count": 5, "embedding_length": 8} | facts).items():
+        writer.add_uint32(f"{architecture}.{name}", value)
+    for name in tensors:
+        writer.add_tensor(name, np.zeros(8, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def with_head(path: Path, architecture: str = "qwen35", ahead: int = 1, tensors: Sequence[str] = HEAD) -> Path:
+    names = ["token_embd.weight", *(f"blk.4.nextn.{name}.weight" for name in tensors)]
+    return write(path, architecture, names, nextn_predict_layers=ahead)
+
+
+def test_a_head_in_the_target_s_file_is_its_drafter_where_no_other_is_given(tmp_path: Path) -> None:
+    target, other = with_head(tmp_path / "target.gguf"), write(tmp_path / "other.gguf", "llama")
+    assert drafter_of(target, None) == target
+    assert drafter_of(target, other) == other
+    assert drafter_of(other, None) is None
+    assert (kind_of(target, target), kind_of(other, other), kind_of(other, target)) == ("mtp", *["draft-model"] * 2)
+    assert head_bytes(read_header(target)) == 3 * 32
+    check_drafter(target, target)
+
+
+@pytest.mark.parametrize(
+    "how", [{"ahead": 0}, {"ahead": 2}, {"tensors": HEAD[:2]}, {"architecture": "glm4moe"}], ids=str
+)
+def test_what_is_no_head_that_runs_here(how: dict[str, Any], tmp_path: Path) -> None:
+    assert not has_head(read_header(with_head(tmp_path / "target.gguf", **how)))
+
+
+def test_kinds_by_the_file_alone(tmp_path: Path, tiny_pair: Path) -> None:
+    assert kind_of_file(tiny_pair / "drafter.gguf") == kind_of_file(tiny_pair / "drafter.safetensors") == "dflash"
+    assert kind_of_file(write(tmp_path / "e.gguf", "eagle3")) == "eagle3"
+    assert kind_of_file(tiny_pair / "target.gguf") == "draft-model"
+
+
+def test_one_vocabulary_may_go_on_where_the_other_ends(tmp_path: Path) -> None:
+    target = write(tmp_path / "target.gguf", "llama")
+    check_drafter(target, write(tmp_path / "padded.gguf", "llama", tokens=(*TOKENS, "[PAD]")))
+    check_drafter(target, write(tmp_path / "fewer.gguf", "llama", tokens=TOKENS[:3]))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "facts", "said"),
+    [
+        ("llama", {"tokens": ("a", "b", "x", "d")}, r"token 2 is 'x', not 'c'"),
+        ("gemma4-assistant", {}, "is no model by itself"),
+        ("qwen35", {"block_count": 1, "nextn_predict_layers": 1}, "is no model by itself"),
+    ],
+)
+def test_files_that_cannot_draft(architecture: str, facts: dict[str, Any], said: str, tmp_path: Path) -> None:
+    target = write(tmp_path / "target.gguf", "llama")
+    with pytest.raises(ModelError, match=said) as raised:
+        check_drafter(target, write(tmp_path / "drafter.gguf", architecture, **facts))
+    assert "\n" not in str(raised.value)

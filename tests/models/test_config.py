@@ -1,0 +1,320 @@
+"""Settings: which source wins, what each refuses, and that every complaint and every value names its source."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from localdflash.models.backend_names import BACKENDS
+from localdflash.models.config import Config, ModelConfig, ServerConfig, config_file, load_config, variable
+from localdflash.base.errors import LocaldflashError, ModelError, UsageError
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCALDFLASH_MODEL_BACKEND")
+
+
+WHOLE = """
+[model]
+pair = "hf:a/b/c.gguf"
+backend = "cuda"
+context = 8192
+threads = 4
+device = "Vulkan0"
+gpu_layers = 12
+rows = "exact"
+drafter_bits = 4
+kv = "int8"
+proposals = "sampled"
+
+[chat]
+pair = "of-the-chat"
+
+[completion]
+pair = "of-completions"
+
+[server]
+url = "https://example.org:8000/v1"
+key_file = "/keys/example"
+port = 8077
+idle_minutes = 2.5
+cache_mb = 1
+disk_cache_mb = 2000
+queue = 8
+"""
+# setting, another value, the same as a variable spells it
+OTHERS: list[tuple[str, Any, str]] = [
+    ("model.pair", "other", "other"),
+    ("model.pair", "7", "7"),
+    ("model.backend", "torch", "torch"),
+    ("model.context", 0, "0"),
+    ("model.threads", 1024, "1024"),
+    ("model.device", "gpu", "gpu"),
+    ("model.gpu_layers", 0, "0"),
+    ("model.gpu_layers", -1, "-1"),
+    ("model.rows", "fast", "fast"),
+    ("model.drafter_bits", 8, "8"),
+    ("model.proposals", "deterministic", "deterministic"),
+    ("model.kv", "fp8", "fp8"),
+    ("chat.pair", "other", "other"),
+    ("completion.pair", "hf:o/n/x.gguf", "hf:o/n/x.gguf"),
+    ("server.url", "", ""),
+    ("server.url", "http://[::1]:1/v1", "http://[::1]:1/v1"),
+    ("server.key_file", None, ""),
+    ("server.port", None, "0"),
+    ("server.port", 65535, "65535"),
+    ("server.idle_minutes", 0.0, "0"),
+    ("server.idle_minutes", 1.5, "1.5"),
+    ("server.cache_mb", 0, "0"),
+    ("server.disk_cache_mb", 7, "7"),
+    ("server.queue", 1, "1"),
+]
+# setting, value in TOML, what is said of it
+WRONG = [
+    ("model.pair", '""', "expected one line of printable text"),
+    ("model.pair", '"models/x.gguf"', "expected an absolute path, found 'models/x.gguf'"),
+    ("model.pair", '"x.gguf"', "expected an absolute path, found 'x.gguf'"),
+    ("model.pair", '"./x"', "expected an absolute path, found './x'"),
+    ("chat.pair", '""', "expected one line of printable text"),
+    ("completion.pair", '"x.gguf"', "expected an absolute path, found 'x.gguf'"),
+    ("model.backend", '"CUDA"', f"expected one of {', '.join(BACKENDS)}, found 'CUDA'; did you mean 'cuda'?"),
+    ("model.context", "-1", "expected 0 to 100000000, found -1"),
+    ("model.context", '"many"', "expected a whole number, found text"),
+    ("model.threads", "1025", "expected 0 to 1024, found 1025"),
+    ("model.drafter_bits", "5", "expected one of 8, 4, found 5"),
+    ("model.device", '""', "expected one line of printable text"),
+    ("model.gpu_layers", "-2", "expected -1 to 100000, found -2"),
+    ("model.rows", '"quick"', "expected one of auto, exact, fast, found 'quick'"),
+    ("model.kv", '"f8"', "expected one of f16, int8, fp8, found 'f8'"),
+    ("model.proposals", '"drawn"', "expected one of deterministic, sampled, found 'drawn'"),
+    ("server.url", '"example.org"', "expected http://... or https://..., found 'example.org'"),
+    ("server.url", '"ftp://example.org"', "expected http://... or https://..., found 'ftp://example.org'"),
+    ("server.url", '"http://"', "expected http://... or https://..., found 'http://'"),
+    ("server.url", '"http://a b/"', "expected http://... or https://..., found 'http://a b/'"),
+    ("server.url", '"http://[::1/"', "Invalid IPv6 URL"),
+    ("server.url", '"http://a:99999/"', "Port out of range 0-65535"),
+    ("server.url", '"http://a/?key=1"', "expected a URL of scheme, host, port and path, found 'http://a/?key=1'"),
+    ("server.url", '"http://a/#x"', "expected a URL of scheme, host, port and path, found 'http://a/#x'"),
+    ("server.url", '"https://me:secret@a/"', "expected a URL without a name or password; a key goes into"),
+    ("server.url", '"ftp://me:secret@a/"', "expected a URL without a name or password; a key goes into"),
+    ("server.key_file", '"key"', "expected an absolute path, found 'key'"),
+    ("server.port", "65536", "expected 0 to 65535, found 65536"),
+    ("server.idle_minutes", "-0.5", "expected 0 to 1e+06, found -0.5"),
+    ("server.cache_mb", "1.5", "expected a whole number, found a number"),
+    ("server.disk_cache_mb", "-1", "expected 0 to 10000000, found -1"),
+    ("server.queue", "0", "expected 1 to 10000, found 0"),
+]
+
+
+@pytest.fixture
+def write(home: Path) -> Write:
+    """Makes config.toml."""
+
+    def make(text: str) -> Path:
+        file = config_file()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    return make
+
+
+def value_of(config: Config, name: str) -> Any:
+    table, key = name.split(".")
+    return getattr(getattr(config, table), key)
+
+
+def test_without_a_file_everything_is_default(home: Path) -> None:
+    config = load_config()
+    assert (config.model, config.server) == (ModelConfig(), ServerConfig())
+    assert (config.chat.pair, config.completion.pair) == (None, None)
+    assert set(config.origins.values()) == {"default"}
+    assert len(config.origins) == 19
+    assert not home.exists()
+
+
+def test_the_defaults() -> None:
+    assert ModelConfig() == ModelConfig("embedded", "auto", 0, 0, "auto", -1, "auto", 8, "f16", "deterministic")
+    assert ServerConfig() == ServerConfig("", None, None, 15.0, None, 0, 64)
+
+
+def test_the_file_names_everything(write: Write) -> None:
+    file = write(WHOLE)
+    config = load_config()
+    assert config.model == ModelConfig("hf:a/b/c.gguf", "cuda", 8192, 4, "Vulkan0", 12, "exact", 4, "int8", "sampled")
+    assert (config.chat.pair, config.completion.pair) == ("of-the-chat", "of-completions")
+    key = Path("/keys/example")
+    assert config.server == ServerConfig("https://example.org:8000/v1", key, 8077, 2.5, 1, 2000, 8)
+    lines = WHOLE.splitlines()
+    for name, origin in config.origins.items():
+        assert lines[int(origin.removeprefix(f"{file}:")) - 1].startswith(name.split(".")[1] + " =")
+
+
+@pytest.mark.parametrize(("name", "value", "spelled"), OTHERS)
+def test_a_variable_wins_over_the_file(
+    name: str, value: Any, spelled: str, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(WHOLE.replace("https://", "http://").replace("example.org", "localhost"))
+    before = load_config()
+    monkeypatch.setenv(variable(name), spelled)
+    config = load_config()
+    assert value_of(config, name) == value
+    assert config.origins[name] == "LOCALDFLASH_" + name.upper().replace(".", "_")
+    for other in config.origins:
+        assert other == name or value_of(config, other) == value_of(before, other)
+
+
+@pytest.mark.parametrize(("name", "value", "said"), WRONG)
+def test_a_wrong_value_is_named_with_its_line(name: str, value: str, said: str, write: Write) -> None:
+    table, key = name.split(".")
+    file = write(f"# mine\n\n[{table}]\n{key} = {value}\n")
+    with pytest.raises(ModelError) as raised:
+        load_config()
+    assert str(raised.value).startswith(f"{file}:4: {name}: {said}")
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("name", "value", "said"), WRONG)
+def test_a_wrong_variable_is_named(name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if value == '""':
+        pytest.skip("a variable spells it the same way as a right one")
+    monkeypatch.setenv(variable(name), value.strip('"'))
+    with pytest.raises(UsageError) as raised:
+        load_config()
+    said = said.replace("a whole number, found a number", "a whole number, found")
+    assert str(raised.value).startswith(f"{variable(name)}: {said}")
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[modle]\n", ":1: modle: unknown key; did you mean 'model'?"),
+        ("[model]\npiar = 'x'\n", ":2: model.piar: unknown key; did you mean 'pair'?"),
+        ("pair = 'x'\n", ":1: pair: unknown key"),
+        ("\nmodel = 5\n", ":2: model: expected a table, found a whole number"),
+        ("[[server]]\nport = 1\n", ":1: server: expected a table, found an array"),
+        ("[server\n", ":1: not valid TOML"),
+        ("[server]\nport = true\n", ":2: server.port: expected a whole number, found true or false"),
+        ("[server]\nport = 1\nport = 2\n", ":3: not valid TOML"),
+    ],
+)
+def test_a_bad_file_is_refused(text: str, said: str, write: Write) -> None:
+    file = write(text)
+    with pytest.raises(ModelError) as raised:
+        load_config()
+    assert str(raised.value).startswith(f"{file}{said}")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("LOCALDFLASH_SERVER_ULR", "no such setting; did you mean LOCALDFLASH_SERVER_URL?"),
+    ],
+)
+def test_an_unknown_variable_is_refused(name: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "x")
+    with pytest.raises(UsageError, match=re.escape(f"{name}: {said}")):
+        load_config()
+
+
+def test_other_variables_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALDFLASH_GPU_TESTS", "1")
+    monkeypatch.setenv("LOCALDFLASH_MODELS", "x")
+    assert load_config().model == ModelConfig()
+
+
+@pytest.mark.parametrize(
+    ("url", "fine"),
+    [
+        ("https://example.org/v1", True),
+        ("http://localhost:8000/v1", True),
+        ("http://127.0.0.1/v1", True),
+        ("http://127.8.8.8/v1", True),
+        ("http://[::1]:8000/v1", True),
+        ("http://example.org/v1", False),
+        ("HTTP://EXAMPLE.ORG/v1", False),
+        ("http://127.0.0.1.example.org/v1", False),
+        ("http://localhost.example.org/v1", False),
+        ("http://0.0.0.0/v1", False),
+        ("http://192.168.1.2/v1", False),
+    ],
+)
+@pytest.mark.parametrize("by_variable", [True, False])
+def test_a_key_never_goes_unencrypted_to_another_machine(
+    url: str, fine: bool, by_variable: bool, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(f"[server]\nkey_file = '/key'\nurl = '{'' if by_variable else url}'\n")
+    if by_variable:
+        monkeypatch.setenv("LOCALDFLASH_SERVER_URL", url)
+    if fine:
+        assert load_config().server.url == url
+        return
+    with pytest.raises(UsageError) as raised:
+        load_config()
+    where = "LOCALDFLASH_SERVER_URL" if by_variable else f"{file}:3"
+    assert str(raised.value).startswith(f"{where}: server.url: the key of server.key_file would go unencrypted to ")
+
+
+def test_without_a_key_any_server_will_do(write: Write) -> None:
+    write("[server]\nurl = 'http://192.168.1.2:8000/v1'\n")
+    assert load_config().server.url == "http://192.168.1.2:8000/v1"
+
+
+def test_paths_may_start_with_a_tilde(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write("[server]\nkey_file = '~/key'\n[model]\npair = '~/x.gguf'\n")
+    config = load_config()
+    assert (config.server.key_file, config.model.pair) == (tmp_path / "key", str(tmp_path / "x.gguf"))
+
+
+def test_the_working_folder_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("config.toml", ".localdflash.toml", "localdflash.toml", ".localdflash/config.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("[model]\npair = 'evil'\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_config().model.pair == "embedded"
+
+
+def test_a_file_that_cannot_be_read_is_no_default(write: Write) -> None:
+    write("").unlink()
+    config_file().symlink_to("nowhere")
+    with pytest.raises(ModelError, match="cannot open"):
+        load_config()
+    config_file().unlink()
+    os.mkfifo(config_file())
+    with pytest.raises(ModelError, match="regular file"):
+        load_config()
+
+
+def test_reading_settings_is_light() -> None:
+    code = (
+        "import sys; from localdflash.models.config import load_config; load_config();"
+        "print([m for m in ('torch', 'numpy', 'llama_cpp', 'click', 'httpx2', 'starlette') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.text(st.sampled_from("modelsrv.[]='\"\\#\n \tpairurl0123456789-e{}, é\x00")),
+    start=st.sampled_from(["", "[model]\n", "[server]\n", "[server]\nurl = "]),
+)
+def test_any_file_is_settings_or_one_line(text: str, start: str, write: Write) -> None:
+    write(start + text)
+    try:
+        load_config()
+    except LocaldflashError as error:
+        assert "\n" not in str(error)  # noqa: PT017

@@ -1,0 +1,168 @@
+"""The pair that ships: its files, its agreement with independent oracles, and identity on held-out prompts."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from localdflash.models.backend_names import Backend
+from localdflash.models.load_options import Options
+from localdflash.bench.prompt_set import BenchPrompt, load
+from localdflash.bench.run import prompt_ids, run_prompt
+from localdflash.engine.accept import accept
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.loading.load import LoadedPair
+from localdflash.reference.decoder import causal
+from localdflash.reference.dflash_files import load as load_drafter
+from localdflash.reference.drafter import DFlashDrafter
+from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.train.corpus import read_list
+from localdflash.models.weights.gguf import read_header
+from tests.support.costs import drafting_pays
+
+EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded"
+HF_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[LoadedPair]:
+    with LoadedPair(Options(threads=1, backend="llama.cpp")) as pair:
+        yield pair
+
+
+def transformers_model(path: Path) -> Qwen3ForCausalLM:
+    """The target in transformers, its weights dequantized by gguf's own numpy code."""
+    m = read_header(path).metadata
+    config = Qwen3Config(
+        vocab_size=m["qwen3.vocab_size"],
+        hidden_size=m["qwen3.embedding_length"],
+        intermediate_size=m["qwen3.feed_forward_length"],
+        num_hidden_layers=m["qwen3.block_count"],
+        num_attention_heads=m["qwen3.attention.head_count"],
+        num_key_value_heads=m["qwen3.attention.head_count_kv"],
+        head_dim=m["qwen3.attention.key_length"],
+        rms_norm_eps=m["qwen3.attention.layer_norm_rms_epsilon"],
+        rope_parameters={"rope_type": "default", "rope_theta": m["qwen3.rope.freq_base"]},
+        tie_word_embeddings=True,
+        attn_implementation="eager",
+    )
+    model = Qwen3ForCausalLM(config).eval()
+    state = {}
+    for tensor in gguf.GGUFReader(path).tensors:
+        values = torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type).copy())
+        parts = tensor.name.split(".")
+        if parts[0] == "blk":
+            state[f"model.layers.{parts[1]}.{HF_NAMES[parts[2]]}.weight"] = values
+        else:
+            state[{"token_embd": "model.embed_tokens.weight", "output_norm": "model.norm.weight"}[parts[0]]] = values
+    state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    model.load_state_dict(state)
+    return model
+
+
+def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+@torch.inference_mode()
+def test_features_and_logits_agree_with_transformers(loaded: LoadedPair) -> None:
+    ids = torch.tensor([prompt_ids(loaded, load(1)[1])[0][:300]])
+    ours = load_decoder(EMBEDDED / "target.gguf")
+    theirs = transformers_model(EMBEDDED / "target.gguf")(ids, output_hidden_states=True)
+    taps = (1, 3, 4)
+    hidden, tapped = ours(ids, torch.arange(ids.shape[1]), causal, taps)
+    assert relative(ours.logits(hidden), theirs.logits) < 1e-3
+    for tap, feature in zip(taps, tapped, strict=True):
+        assert relative(feature, theirs.hidden_states[tap + 1]) < 1e-3
+
+
+def test_torch_drafts_are_those_of_llamacpp(loaded: LoadedPair) -> None:
+    """Over the blocks of real answers, each drafter fed the same hidden states."""
+    assert loaded.host
+    model, target = load_decoder(EMBEDDED / "target.gguf"), loaded.host.target
+    ours = DFlashDrafter(load_drafter(EMBEDDED / "drafter.gguf"), model.embed_tokens.weight, model.lm_head.weight)
+    theirs = next(d for d in loaded.host.drafters if d.is_model)
+    greedy = Sampler(SamplingParams())
+    same = blocks = 0
+    for prompt in (p for p in load(12) if p.category in ("fim_block", "function")):
+        ids, ends = prompt_ids(loaded, prompt)
+        loaded.pair.forget()
+        ours.rollback(0)
+        loaded.pair.prefill(ids)
+        for start in range(0, len(ids) - 1, 32):
+            target.crop(start)
+            ours.observe(
+                ids[start : start + 32][: len(ids) - 1 - start],
+                target.extend(ids[start : min(start + 32, len(ids) - 1)]),
+            )
+        for _ in range(20):
+            draft = theirs.propose(ids[-1], 7)
+            same += sum(a == b for a, b in zip(draft.tokens, ours.propose(ids[-1], 7).tokens, strict=True))
+            blocks += 1
+            seen = target.verify(ids[-1], draft)
+            tokens = accept(draft, seen.logits, greedy, ids, 8, ends)
+            target.keep(len(tokens))
+            assert seen.taps is not None
+            for drafter in (ours, theirs):
+                drafter.observe([ids[-1], *tokens[:-1]], seen.taps[: len(tokens)].copy())
+            ids = [*ids, *tokens]
+            if tokens[-1] in ends:
+                break
+        target.crop(0)
+        theirs.rollback(0)
+        loaded.pair.ids = []
+    assert blocks >= 200
+    assert same >= 0.99 * 7 * blocks, f"{same} of {7 * blocks} slots agree"
+
+
+def few(count: int) -> list[BenchPrompt]:
+    return load(count)
+
+
+@pytest.mark.parametrize(("backend", "count"), [("cpu", 3), ("llama.cpp", 3), ("torch", 1)])
+def test_drafting_does_not_change_the_text(backend: Backend, count: int, request: pytest.FixtureRequest) -> None:
+    if backend == "cpu":
+        request.getfixturevalue("cpu_engine")
+    drafted = 0
+    options = Options(backend=backend, threads=1, costs=drafting_pays)
+    with LoadedPair(options) as pair, LoadedPair(replace(options, draft=False)) as plain:
+        for prompt in few(count):
+            ids, ends = prompt_ids(pair, prompt)
+            limit = min(prompt.max_tokens, 48)
+            with_drafts = run_prompt(pair.pair, ids, ends, limit)
+            assert run_prompt(plain.pair, ids, ends, limit).ids == with_drafts.ids, prompt.id
+            drafted += with_drafts.stats.accepted
+    assert drafted > 0
+
+
+def test_the_files_are_small_and_the_card_names_every_source() -> None:
+    assert sum(path.stat().st_size for path in EMBEDDED.iterdir() if path.is_file()) < 40e6
+    card = (EMBEDDED / "MODEL_CARD.md").read_text(encoding="utf-8")
+    for package in read_list():
+        assert f"| {package.name} | {package.version} | {package.licence} |" in card
+
+
+def test_vocabulary_and_special_tokens(loaded: LoadedPair) -> None:
+    tokenizer = loaded.tokenizer
+    assert tokenizer.vocab_size <= 16_384
+    for token in ("<|im_start|>", "<|im_end|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|mask|>"):
+        assert tokenizer.special(token) < tokenizer.vocab_size
+    assert np.isin([tokenizer.special("<|endoftext|>"), tokenizer.special("<|im_end|>")], list(tokenizer.ends)).all()

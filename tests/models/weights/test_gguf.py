@@ -1,0 +1,303 @@
+"""Valid GGUF files against gguf-py, the reference reader; paths that are no files; tensors end to end."""
+
+import ctypes
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from localdflash.base.errors import ModelError
+from localdflash.models.weights import gguf as module
+from localdflash.models.weights.ggml_types import BY_CODE
+from localdflash.models.weights.gguf import check_header, headers_kept, load_blocks, load_tensor, read_header
+
+RandomBlocks = Callable[[str, int, int], NDArray[np.uint8]]
+
+
+def write_tensors(path: Path, alignment: int | None = None, **tensors: tuple[NDArray[np.uint8], str]) -> Path:
+    writer = gguf.GGUFWriter(path, "qwen3")
+    if alignment:
+        writer.add_custom_alignment(alignment)
+    for name, (rows, kind) in tensors.items():
+        writer.add_tensor(name, rows, raw_dtype=gguf.GGMLQuantizationType[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_metadata_and_tensors_equal_the_reference_reader(small_gguf: Path) -> None:
+    header = read_header(small_gguf)
+    reference = gguf.GGUFReader(small_gguf)
+    expected = {key: field.contents() for key, field in reference.fields.items() if not key.startswith("GGUF.")}
+    assert dict(header.metadata) == expected
+    assert {key: type(value) for key, value in header.metadata.items()} == {k: type(v) for k, v in expected.items()}
+    assert header.version == 3
+    assert header.data_offset == reference.data_offset
+    assert list(header.tensors) == [tensor.name for tensor in reference.tensors]
+    for tensor in reference.tensors:
+        info = header.tensors[tensor.name]
+        assert info.shape == tuple(int(size) for size in reversed(tensor.shape))
+        assert (info.ggml_type, info.offset, info.nbytes) == (
+            tensor.tensor_type,
+            tensor.data_offset,
+            tensor.n_bytes,
+        )
+
+
+def test_a_header_that_was_read_is_not_checked_again_unless_its_file_changes(
+    small_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, linked = tmp_path / "model.gguf", tmp_path / "link.gguf"
+    path.write_bytes(small_gguf.read_bytes())
+    linked.symlink_to(path)
+    read_header(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "parse_header", lambda *_: pytest.fail("it was read again"))
+        check_header(path)
+        check_header(linked)
+    path.write_bytes(b"GGUF" + bytes(100))
+    for _ in range(2):
+        with pytest.raises(ModelError, match="version 0"):
+            check_header(linked)
+    with pytest.raises(ModelError, match="cannot open"):
+        check_header(tmp_path / "none.gguf")
+
+
+def test_kept_headers_are_read_once_unless_their_file_changes(
+    small_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, linked = tmp_path / "model.gguf", tmp_path / "link.gguf"
+    path.write_bytes(small_gguf.read_bytes())
+    linked.symlink_to(path)
+    with headers_kept():
+        first = read_header(path)
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "parse_header", lambda *_: pytest.fail("it was read again"))
+            again = read_header(linked)
+        assert (again.metadata, again.path) == (first.metadata, linked)
+        path.write_bytes(b"GGUF" + bytes(100))
+        with pytest.raises(ModelError, match="version 0"):
+            read_header(linked)
+        path.write_bytes(small_gguf.read_bytes())
+        first = read_header(path)
+    assert read_header(path).metadata is not first.metadata
+
+
+def test_version_2_has_the_same_layout(small_gguf: Path, tmp_path: Path) -> None:
+    older = tmp_path / "v2.gguf"
+    data = bytearray(small_gguf.read_bytes())
+    data[4:8] = struct.pack("<I", 2)
+    older.write_bytes(data)
+    assert read_header(older).version == 2
+    assert read_header(older).tensors == read_header(small_gguf).tensors
+
+
+def test_a_file_without_tensors_is_a_vocabulary(tmp_path: Path) -> None:
+    header = read_header(write_tensors(tmp_path / "vocabulary.gguf"))
+    assert header.tensors == {}
+    assert header.architecture == "qwen3"
+
+
+def test_header_cannot_be_changed(small_gguf: Path) -> None:
+    header = read_header(small_gguf)
+    with pytest.raises(FrozenInstanceError):
+        header.version = 1  # type: ignore[misc]  # the point of the test
+    with pytest.raises(TypeError):
+        header.metadata["a"] = 1  # type: ignore[index]  # the point of the test
+
+
+def test_big_endian_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "big.gguf"
+    writer = gguf.GGUFWriter(path, "qwen3", endianess=gguf.GGUFEndian.BIG)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match="big-endian"):
+        read_header(path)
+
+
+def test_table_of_types_equals_ggml(ggml: ctypes.CDLL) -> None:
+    stored = {}
+    for code in range(200):
+        name = ggml.ggml_type_name(code) if code < 43 else None
+        if name and ggml.ggml_type_size(code):
+            stored[code] = (name.decode().lower(), ggml.ggml_blck_size(code), ggml.ggml_type_size(code))
+    assert {code: (kind.name.lower(), kind.block_weights, kind.block_bytes) for code, kind in BY_CODE.items()} == stored
+
+
+class TestRequire:
+    @pytest.mark.parametrize(
+        ("key", "kind", "value"),
+        [
+            ("qwen3.large", int, 4_000_000_000),
+            ("qwen3.rope.freq_base", float, 1e6),
+            ("yes", bool, True),
+            ("general.architecture", str, "qwen3"),
+            ("ints", list, [1, -2, 3]),
+        ],
+    )
+    def test_value_of_the_type(self, small_gguf: Path, key: str, kind: type, value: object) -> None:
+        assert read_header(small_gguf).require(key, kind) == value
+
+    @pytest.mark.parametrize(
+        ("key", "kind", "message"),
+        [
+            ("qwen3.context_length", int, "metadata key qwen3.context_length is missing"),
+            ("qwen3.large", str, "qwen3.large is int, not str"),
+            ("yes", int, "yes is bool, not int"),
+            ("general.architecture", int, "general.architecture is str, not int"),
+        ],
+    )
+    def test_error_names_the_key(self, small_gguf: Path, key: str, kind: type, message: str) -> None:
+        with pytest.raises(ModelError, match=message) as error:
+            read_header(small_gguf).require(key, kind)
+        assert str(small_gguf) in str(error.value)
+
+
+class TestPaths:
+    def test_symlink_to_a_model(self, small_gguf: Path, tmp_path: Path) -> None:
+        link = tmp_path / "link.gguf"
+        link.symlink_to(small_gguf)
+        assert read_header(link).architecture == "qwen3"
+
+    def test_not_a_regular_file(self, tmp_path: Path) -> None:
+        fifo = tmp_path / "fifo"
+        os.mkfifo(fifo)
+        for path in (tmp_path, fifo, Path("/dev/zero"), Path("/dev/null")):
+            with pytest.raises(ModelError, match="not a regular file"):
+                read_header(path)
+
+    def test_link_to_a_fifo_does_not_block(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "fifo")
+        (tmp_path / "link.gguf").symlink_to(tmp_path / "fifo")
+        with pytest.raises(ModelError, match="not a regular file"):
+            read_header(tmp_path / "link.gguf")
+
+    def test_socket(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind("socket")
+            with pytest.raises(ModelError, match="cannot open"):
+                read_header(Path("socket"))
+
+    @pytest.mark.parametrize("name", ["missing.gguf", "a" * 300, "nul\0.gguf", "loop"])
+    def test_cannot_open(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / "loop").symlink_to(tmp_path / "loop")
+        with pytest.raises(ModelError, match="cannot open") as error:
+            read_header(tmp_path / name)
+        assert "\0" not in str(error.value)
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+    def test_no_permission(self, small_gguf: Path, tmp_path: Path) -> None:
+        closed = tmp_path / "closed.gguf"
+        closed.write_bytes(small_gguf.read_bytes())
+        closed.chmod(0)
+        with pytest.raises(ModelError, match="Permission denied"):
+            read_header(closed)
+
+    def test_no_descriptor_is_left_open(self, tmp_path: Path) -> None:
+        if not Path("/proc/self/fd").exists():
+            pytest.skip("needs /proc")
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            with pytest.raises(ModelError):
+                read_header(tmp_path)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+class TestTensors:
+    @pytest.mark.parametrize(
+        "kind", ["F32", "F16", "BF16", "Q4_1", "Q5_0", "Q8_0", "Q3_K", "Q5_K", "Q6_K", "IQ4_XS", "MXFP4"]
+    )
+    def test_equal_to_the_reference(self, tmp_path: Path, random_blocks: RandomBlocks, kind: str) -> None:
+        rows = random_blocks(kind, 3 * 4, 7).reshape(3, -1)
+        header = read_header(write_tensors(tmp_path / "t.gguf", first=(rows, kind), second=(rows[1:], kind)))
+        for tensor in gguf.GGUFReader(tmp_path / "t.gguf").tensors:
+            expected = gguf.quants.dequantize(tensor.data, gguf.GGMLQuantizationType[kind])
+            loaded = load_tensor(header, tensor.name)
+            assert loaded.dtype == torch.float32
+            np.testing.assert_array_equal(loaded.numpy(), expected)
+
+    @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q6_K"])
+    def test_tensor_at_an_odd_byte(self, tmp_path: Path, random_blocks: RandomBlocks, kind: str) -> None:
+        rows = random_blocks(kind, 2, 3)
+        for shift in range(1, 5):
+            padding = (np.zeros((1, shift), np.uint8), "I8")
+            header = read_header(write_tensors(tmp_path / "odd.gguf", 1, padding=padding, rows=(rows, kind)))
+            expected = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[kind])
+            np.testing.assert_array_equal(load_tensor(header, "rows").numpy(), expected)
+
+    def test_blocks_are_the_bytes_of_the_file(self, tmp_path: Path, random_blocks: RandomBlocks) -> None:
+        rows = random_blocks("Q4_K", 40, 1)  # crosses a page
+        path = write_tensors(tmp_path / "t.gguf", pad=(random_blocks("Q8_0", 200, 1), "Q8_0"), rows=(rows, "Q4_K"))
+        assert load_blocks(read_header(path), "rows").numpy().tobytes() == rows.tobytes()
+
+    def test_writing_to_a_tensor_leaves_the_file_alone(self, small_gguf: Path) -> None:
+        before = small_gguf.read_bytes()
+        header = read_header(small_gguf)
+        load_tensor(header, "norm.weight").zero_()
+        load_blocks(header, "norm.weight").zero_()
+        assert small_gguf.read_bytes() == before
+        assert load_tensor(header, "norm.weight").tolist() == [0, 1, 2, 3, 4]
+
+    def test_missing_tensor_is_named(self, small_gguf: Path) -> None:
+        header = read_header(small_gguf)
+        for load in (load_tensor, load_blocks):
+            with pytest.raises(ModelError, match=r"small\.gguf: tensor blk\.0\.attn_q\.weight is missing"):
+                load(header, "blk.0.attn_q.weight")
+
+    def test_unsupported_type_is_named(self, tmp_path: Path) -> None:
+        path = write_tensors(tmp_path / "iq.gguf", head=(np.zeros((1, 74), np.uint8), "IQ2_XS"))
+        with pytest.raises(ModelError, match=r"iq\.gguf: tensor head is IQ2_XS.*llama\.cpp.*Q4_K"):
+            load_tensor(read_header(path), "head")
+
+    def test_file_cut_after_the_check(self, small_gguf: Path, tmp_path: Path) -> None:
+        path = tmp_path / "cut.gguf"
+        path.write_bytes(small_gguf.read_bytes())
+        header = read_header(path)
+        os.truncate(path, header.tensors["cube"].offset)
+        with pytest.raises(ModelError, match="became shorter"):
+            load_tensor(header, "cube")
+        path.unlink()
+        with pytest.raises(ModelError, match="cannot open"):
+            load_tensor(header, "cube")
+
+
+LARGE = """
+import resource, sys, time
+from pathlib import Path
+from localdflash.models.weights.gguf import read_header
+resource.setrlimit(resource.RLIMIT_AS, (200_000_000, 200_000_000))
+start = time.process_time()
+header = read_header(Path(sys.argv[1]))
+seconds = time.process_time() - start
+assert header.metadata["tokenizer.ggml.tokens"][249_999] == "token249999"
+assert header.metadata["tokenizer.ggml.scores"][249_999] == 249_999.0
+assert "torch" not in sys.modules and "numpy" not in sys.modules
+assert seconds < 1, seconds
+"""
+
+
+def test_large_vocabulary_is_quick_and_small(tmp_path: Path) -> None:
+    def array(key: bytes, kind: int, payload: bytes) -> bytes:
+        return struct.pack("<Q", len(key)) + key + struct.pack("<IIQ", 9, kind, 250_000) + payload
+
+    names = [f"token{index}".encode() for index in range(250_000)]
+    tokens = array(b"tokenizer.ggml.tokens", 8, b"".join(struct.pack("<Q", len(name)) + name for name in names))
+    scores = array(b"tokenizer.ggml.scores", 6, np.arange(250_000, dtype="<f4").tobytes())
+    path = tmp_path / "large.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + tokens + scores)
+    run = subprocess.run([sys.executable, "-c", LARGE, path], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr

@@ -1,0 +1,132 @@
+"""Values of metadata that would end, hang or exhaust C code: refused with the header, in one line that names them."""
+
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.base.errors import ModelError
+from localdflash.models.weights.gguf import GGUFHeader, read_header
+from tests.support.gguf_bytes import F32, I32, STRING, U32, array, file, pair, text, u32
+
+ARCHITECTURE = pair("general.architecture", STRING, text("qwen3"))
+
+
+def read(tmp_path: Path, *pairs: bytes) -> GGUFHeader:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(file(ARCHITECTURE, *pairs))
+    return read_header(path)
+
+
+def number(name: str, value: float) -> bytes:
+    if isinstance(value, int):
+        return pair(f"qwen3.{name}", U32, u32(value))
+    return pair(f"qwen3.{name}", F32, struct.pack("<f", value))
+
+
+def tokens(*spelled: str) -> bytes:
+    return array("tokenizer.ggml.tokens", STRING, len(spelled), b"".join(map(text, spelled)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("block_count", 0, "0, expected 1 to 512"),
+        ("block_count", 513, "513, expected 1 to 512"),
+        ("block_count", 1023, "1023, expected 1 to 512"),
+        ("context_length", 0, "0, expected 1 to 16777216"),
+        ("context_length", 2**31 - 1, "2147483647, expected 1 to 16777216"),
+        ("embedding_length", 2**20 + 1, "1048577, expected 1 to 1048576"),
+        ("attention.head_count", 2**32 - 1, "4294967295, expected 0 to 1048576"),
+        ("attention.head_count_kv", 2**31, "2147483648, expected 0 to 1048576"),
+        ("expert_count", 1025, "1025, expected 0 to 1024"),
+        ("attention.layer_norm_rms_epsilon", math.nan, "nan, not a finite number"),
+        ("attention.layer_norm_rms_epsilon", math.inf, "inf, not a finite number"),
+        ("attention.layer_norm_rms_epsilon", -1.0, "-1.0, expected 0 or more"),
+        ("attention.layer_norm_epsilon", -1.0, "-1.0, expected 0 or more"),
+        ("attention.group_norm_epsilon", math.nan, "nan, not a finite number"),
+        ("rope.freq_base", math.nan, "nan, not a finite number"),
+        ("a.number.of.the.future", -math.inf, "-inf, not a finite number"),
+    ],
+)
+def test_a_number_outside_of_its_limits(name: str, value: float, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as error:
+        read(tmp_path, number(name, value))
+    path = tmp_path / "model.gguf"
+    assert str(error.value) == f"{path}: broken GGUF file: qwen3.{name} is {said}; download or convert it again"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("block_count", value) for value in (1, 512)),
+        *(("context_length", value) for value in (1, 10_485_760, 2**24)),
+        *(("attention.layer_norm_rms_epsilon", value) for value in (0.0, 1e-6)),
+        *(("attention.head_count", value) for value in (0, 1024)),
+        ("attention.sliding_window", 2**31 - 1),
+        ("feed_forward_length", 0),
+    ],
+)
+def test_a_number_within_them(name: str, value: float, tmp_path: Path) -> None:
+    assert read(tmp_path, number(name, value)).metadata[f"qwen3.{name}"] == pytest.approx(value)
+
+
+def test_numbers_of_layers(tmp_path: Path) -> None:
+    def heads(*counts: int) -> bytes:
+        return array("qwen3.attention.head_count", U32, len(counts), b"".join(map(u32, counts)))
+
+    read(tmp_path, heads(0, 4, 8))
+    with pytest.raises(ModelError, match=r"qwen3\.attention\.head_count is 4294967295, expected 0 to 1048576"):
+        read(tmp_path, heads(4, 2**32 - 1))
+
+
+@pytest.mark.parametrize(
+    ("part", "whole"), [("expert_used_count", "expert_count"), ("nextn_predict_layers", "block_count")]
+)
+def test_no_more_than_there_are(part: str, whole: str, tmp_path: Path) -> None:
+    read(tmp_path, number(whole, 4), number(part, 4))
+    with pytest.raises(ModelError, match=f"qwen3.{part} is 5, but {whole} is 4"):
+        read(tmp_path, number(whole, 4), number(part, 5))
+    with pytest.raises(ModelError, match=f"qwen3.{whole} is missing, but {part} is 5"):
+        read(tmp_path, number(part, 5))
+
+
+def test_a_scaling_of_positions_that_nobody_knows(tmp_path: Path) -> None:
+    def scaling(kind: str) -> bytes:
+        return pair("qwen3.rope.scaling.type", STRING, text(kind))
+
+    read(tmp_path, scaling("yarn"))
+    with pytest.raises(ModelError, match=r"scaling\.type is 'yearn', none of none, linear, yarn, longrope"):
+        read(tmp_path, scaling("yearn"))
+
+
+@pytest.mark.parametrize(
+    ("spelled", "said"),
+    [
+        (("a", "b", "a"), "tokens 0 and 2 of its vocabulary are the same, 'a'"),
+        (("a", "a\0b"), "tokens 0 and 1 of its vocabulary are the same, 'a'"),
+        (("", "[EMPTY_0]"), r"tokens 0 and 1 of its vocabulary are the same, '\[EMPTY_0\]'"),
+    ],
+)
+def test_two_equal_tokens(spelled: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=said):
+        read(tmp_path, tokens(*spelled))
+
+
+@pytest.mark.parametrize("spelled", [("a", "b"), ("", ""), ("a", "A", "á"), ("\0",)])
+def test_tokens_that_differ(spelled: tuple[str, ...], tmp_path: Path) -> None:
+    read(tmp_path, tokens(*spelled))
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        (array("tokenizer.ggml.tokens", I32, 2, bytes(8)),),  # whoever needs tokens says so
+        (pair("llama.block_count", U32, u32(0)),),  # of another architecture: nobody reads it
+        (pair("general.some_epsilon", F32, struct.pack("<f", math.nan)),),
+    ],
+)
+def test_what_is_not_looked_at(pairs: tuple[Any, ...], tmp_path: Path) -> None:
+    read(tmp_path, *pairs)

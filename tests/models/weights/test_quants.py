@@ -1,0 +1,106 @@
+"""Dequantizers against gguf-py's numpy ones: the same bits."""
+
+from collections.abc import Callable
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from localdflash.base.errors import ModelError
+from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.models.weights.quants import CHUNK_WEIGHTS, SUPPORTED, dequantize
+
+RandomBlocks = Callable[[str, int, int], NDArray[np.uint8]]
+FLOATS = ("F32", "F16", "BF16")
+BY_32 = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4")
+BY_256 = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
+KINDS = (*FLOATS, *BY_32, *BY_256)
+
+
+def same_bits(ours: torch.Tensor, theirs: NDArray[np.float32]) -> bool:
+    return np.array_equal(ours.numpy().view(np.uint32), np.ascontiguousarray(theirs, np.float32).view(np.uint32))
+
+
+def test_every_supported_type_is_tested() -> None:
+    assert {kind.name for kind in SUPPORTED} == set(KINDS)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", KINDS)
+def test_random_blocks(random_blocks: RandomBlocks, name: str, seed: int) -> None:
+    blocks = random_blocks(name, 1000, seed)
+    kind = GGMLType[name]
+    expected = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[name])
+    assert same_bits(dequantize(torch.from_numpy(blocks), kind, expected.shape), expected)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_more_than_one_chunk_and_three_axes(random_blocks: RandomBlocks, name: str) -> None:
+    kind = GGMLType[name]
+    count = CHUNK_WEIGHTS // kind.block_weights + 2
+    blocks = random_blocks(name, count, 5)
+    expected = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[name]).reshape(2, count // 2, -1)
+    assert same_bits(dequantize(torch.from_numpy(blocks).view(-1), kind, expected.shape), expected)
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"])
+def test_blocks_of_the_reference_quantizer(name: str) -> None:
+    weights = np.random.default_rng(2).normal(size=(8, 64)).astype(np.float32)
+    blocks = gguf.quants.quantize(weights, gguf.GGMLQuantizationType[name])
+    restored = dequantize(torch.from_numpy(blocks), GGMLType[name], weights.shape)
+    assert same_bits(restored, gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[name]))
+    assert (
+        np.abs(restored.numpy() - weights).max()
+        < {
+            "Q4_0": 0.6,
+            "Q4_1": 0.3,
+            "Q5_0": 0.3,
+            "Q5_1": 0.15,
+            "Q8_0": 0.02,
+            "MXFP4": 1.2,
+        }[name]
+    )
+
+
+def test_every_exponent_of_mxfp4() -> None:
+    """The two smallest are subnormal; 255, no number by the standard, is 2^127 for ggml."""
+    codes = np.random.default_rng(4).integers(0, 256, (256, 16), np.uint8)
+    blocks = np.concatenate((np.arange(256, dtype=np.uint8)[:, None], codes), 1)
+    with np.errstate(over="ignore"):
+        expected = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType.MXFP4)
+    assert same_bits(dequantize(torch.from_numpy(blocks), GGMLType.MXFP4, expected.shape), expected)
+
+
+@pytest.mark.parametrize("name", ["F16", "BF16"])
+def test_every_finite_half(name: str) -> None:
+    codes = np.arange(2**16, dtype=np.uint16)
+    exponent = {"F16": 0x7C00, "BF16": 0x7F80}[name]
+    codes = codes[(codes & exponent) != exponent]
+    expected = gguf.quants.dequantize(codes.view(np.uint8), gguf.GGMLQuantizationType[name])
+    assert same_bits(dequantize(torch.from_numpy(codes.view(np.uint8)), GGMLType[name], expected.shape), expected)
+
+
+@pytest.mark.parametrize("name", [*BY_32, *BY_256])
+def test_zero_scales_make_zeros(name: str) -> None:
+    kind = GGMLType[name]
+    weights = dequantize(torch.zeros(kind.block_bytes, dtype=torch.uint8), kind, (kind.block_weights,))
+    assert weights.abs().max() == 0
+
+
+def test_result_does_not_share_memory_with_the_blocks() -> None:
+    raw = torch.zeros(16, dtype=torch.uint8)
+    weights = dequantize(raw, GGMLType.F32, (4,))
+    weights.fill_(1)
+    assert raw.sum() == 0
+
+
+def test_unsupported_type() -> None:
+    with pytest.raises(ModelError, match="IQ2_XS"):
+        dequantize(torch.zeros(74, dtype=torch.uint8), GGMLType.IQ2_XS, (256,))
+
+
+def test_bytes_that_are_not_the_shape() -> None:
+    with pytest.raises(ValueError, match="not a tensor of shape"):
+        dequantize(torch.zeros(34, dtype=torch.uint8), GGMLType.Q8_0, (2, 32))
