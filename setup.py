@@ -1,6 +1,6 @@
 """Compile the CPU engine, and copy models.toml, which is at the root, into the package. The rest: pyproject.toml.
 
-The engine is a plain shared library, localdflash/cpu/_kernels.so, with no Python in it. If it cannot be compiled the
+The engine is a plain shared library, localdflash/backends/cpu/_kernels.so, with no Python in it. If it cannot be compiled the
 package is installed without it: llama.cpp then runs every pair.
 """
 
@@ -55,7 +55,7 @@ class BuildLibrary(build_ext):
 
     def copy_extensions_to_source(self) -> None:
         """Give an editable install the library beside its sources, never an earlier build's."""
-        Path("localdflash/cpu/_kernels.so").unlink(missing_ok=True)
+        Path("localdflash/backends/cpu/_kernels.so").unlink(missing_ok=True)
         super().copy_extensions_to_source()
 
     def get_ext_filename(self, fullname: str) -> str:
@@ -92,5 +92,5 @@ def reason(error: OSError | subprocess.CalledProcessError) -> str:
 
 setup(
     cmdclass={"build_py": BuildWithRegistry, "build_ext": BuildLibrary, "bdist_wheel": WheelOfEveryPython},
-    ext_modules=[Extension("localdflash.cpu._kernels", [], optional=True)],
+    ext_modules=[Extension("localdflash.backends.cpu._kernels", [], optional=True)],
 )

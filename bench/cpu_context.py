@@ -19,10 +19,10 @@ import numpy as np
 
 from bench.cpu_prompts import files
 from bench.cpu_shapes import forward_ms
-from localdflash.cpu.cache import KV_FORMATS, KeysAndValues
-from localdflash.cpu.packed import open_target
-from localdflash.cpu.target import CpuTarget
-from localdflash.cpu.team import Team
+from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KeysAndValues
+from localdflash.backends.cpu.packed import open_target
+from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.team import Team
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
 

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from bench import synthetic
-from localdflash.cpu.drafter import CpuDFlashDrafter
-from localdflash.cpu.model import PackedDrafter
-from localdflash.cpu.packed import open_drafter, open_target
-from localdflash.cpu.target import CpuTarget
-from localdflash.cpu.team import Team
+from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
+from localdflash.backends.cpu.packed_model import PackedDrafter
+from localdflash.backends.cpu.packed import open_drafter, open_target
+from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.team import Team
 from localdflash.engine.pair import Taps
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device

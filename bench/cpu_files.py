@@ -17,9 +17,9 @@ from typing import Any
 
 from bench.cpu_shapes import forward_ms
 from localdflash.bench.llama_plain import LoneRowTarget
-from localdflash.cpu.packed import open_target
-from localdflash.cpu.target import CpuTarget
-from localdflash.cpu.team import Team
+from localdflash.backends.cpu.packed import open_target
+from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.team import Team
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target
 from localdflash.base.machine.hardware import commit, device

@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from bench import synthetic
 from bench.cpu_context import fill
-from localdflash.cpu import library
-from localdflash.cpu.arrays import aligned
-from localdflash.cpu.cache import KV_FORMATS, KeysAndValues, cache_bytes
-from localdflash.cpu.library import address
-from localdflash.cpu.matrices import GROUP, PANEL, Kind, MatrixShape
+from localdflash.backends.cpu import cpu_library
+from localdflash.backends.cpu.arrays import aligned
+from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KeysAndValues, cache_bytes
+from localdflash.backends.cpu.cpu_library import address
+from localdflash.backends.cpu.matrices import GROUP, PANEL, Kind, MatrixShape
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
 from localdflash.models.shapes.decoder_config import DecoderConfig
@@ -163,7 +163,7 @@ class Product:
         self.bytes = weight_bytes(stacked)
         self.macs = stacked.n * stacked.k
         places = [address(array) for array in (*self.arrays, None)][:3]
-        self.matrix = library.MatrixStruct(kind, stacked.n, stacked.k, *places)
+        self.matrix = cpu_library.MatrixStruct(kind, stacked.n, stacked.k, *places)
         self.panels = stacked.n // PANEL
         most = max(WIDTHS)
         x = np.random.default_rng(1).standard_normal((most, shape.k)).astype(np.float32)
@@ -172,7 +172,7 @@ class Product:
         self.sums = aligned((most, shape.k // 16), np.int32)
         self.totals = aligned((most, shape.k // GROUP), np.float32)
         arrays = (self.codes, self.scales, self.sums, self.totals)
-        self.rows = library.RowsStruct(*map(address, arrays))
+        self.rows = cpu_library.RowsStruct(*map(address, arrays))
         kernels.quantize(address(x), most, shape.k, ctypes.byref(self.rows))
         self.out = aligned((most, stacked.n), np.float32)
 
@@ -271,7 +271,7 @@ def measure_attention(crew: Crew, kernels: Any, model: str, context: int, kv: st
 
 def measure(crew: Crew, instruction_set: str, models: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:
     """Measure all kernels of an instruction set."""
-    kernels = library.load().kernels(instruction_set)
+    kernels = cpu_library.load().kernels(instruction_set)
     models = ["embedded"] if instruction_set == "portable" else models
     top = peak(crew, kernels)
     say(f"{instruction_set}: {top:.1f} GMAC/s")
@@ -334,7 +334,7 @@ def main() -> int:
     parser.add_argument("--models", default=",".join(MODELS), help="shapes to measure, with commas between them")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    sets = args.instruction_set or library.load().instruction_sets
+    sets = args.instruction_set or cpu_library.load().instruction_sets
     result = run(args.threads, sets, args.models.split(","), print)
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

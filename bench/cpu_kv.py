@@ -20,8 +20,8 @@ from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import commit, device
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.registry.registry import load_registry, local_files
-from localdflash.reference.decoder import causal
-from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.decoder import causal
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.models.weights import gguf
 

@@ -20,10 +20,10 @@ import llama_cpp.llama_cpp as api
 
 from bench import synthetic
 from bench.cpu_shapes import SHAPES
-from localdflash.cpu.packed import open_target
-from localdflash.cpu.target import CpuTarget
-from localdflash.cpu.team import Team
-from localdflash.llamacpp import library
+from localdflash.backends.cpu.packed import open_target
+from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.team import Team
+from localdflash.backends.llamacpp import llama_library
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import commit, device
 from localdflash.models.registry.registry import load_registry, local_files
@@ -52,11 +52,11 @@ def ours(path: Path, context: int, threads: int) -> Iterator[Read]:
 @contextmanager
 def theirs(path: Path, context: int, threads: int) -> Iterator[Read]:
     """llama.cpp as it comes."""
-    model = library.load_model(path)
+    model = llama_library.load_model(path)
     params = api.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch = context, BATCH, PASS
     params.n_threads = params.n_threads_batch = threads
-    handle = library.new_context(model, params)
+    handle = llama_library.new_context(model, params)
     batch = api.llama_batch_init(BATCH, 0, 1)
 
     def read(length: int) -> None:

@@ -37,8 +37,8 @@ from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import load_registry, local_files
-from localdflash.reference.decoder import Layer, RMSNorm, causal, rotary
-from localdflash.reference.gguf_decoder import state_name
+from localdflash.backends.reference.decoder import Layer, RMSNorm, causal, rotary
+from localdflash.backends.reference.gguf_decoder import state_name
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.models.weights import gguf
 from localdflash.models.weights.ggml_types import GGMLType
@@ -154,7 +154,7 @@ def compare(target: Target, reference: Reference, sequences: Sequence[Sequence[i
 
 def targets(path: Path, context: int, threads: int) -> Iterator[tuple[str, Any]]:
     """The CPU engine, then llama.cpp, one in memory at a time."""
-    from localdflash.llamacpp.target import LlamaCppTarget
+    from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 
     with of_engine(path, context, threads, "f16") as ours:
         yield "cpu", ours.target

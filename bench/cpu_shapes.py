@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from bench import synthetic
-from localdflash.cpu.drafter import CpuDFlashDrafter
-from localdflash.cpu.packed import open_drafter, open_target
-from localdflash.cpu.target import CpuTarget
-from localdflash.cpu.team import Team
+from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
+from localdflash.backends.cpu.packed import open_drafter, open_target
+from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.team import Team
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Taps, Target
-from localdflash.llamacpp.target import LlamaCppTarget
-from localdflash.llamacpp.ways import MOST, ONE_PATH, Way
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.decode_flags import MOST, ONE_PATH, Way
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
 from localdflash.models.weights.ggml_types import GGMLType

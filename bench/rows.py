@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from localdflash.bench import prompt_set
 from localdflash.engine.draft import NOTHING, Draft
-from localdflash.llamacpp import library
-from localdflash.llamacpp.certified import choose, measure
-from localdflash.llamacpp.devices import find_gpu
-from localdflash.llamacpp.placement import ALL, PROCESSOR, Placement
-from localdflash.llamacpp.target import LlamaCppTarget
-from localdflash.llamacpp.ways import MOST, ON_GPU, ON_PROCESSOR, Way
+from localdflash.backends.llamacpp import llama_library
+from localdflash.backends.llamacpp.certified import choose, measure
+from localdflash.backends.llamacpp.devices import find_gpu
+from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.decode_flags import MOST, ON_GPU, ON_PROCESSOR, Way
 from localdflash.base.machine.hardware import commit, device
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.random_models import EMBEDDED, Shape, quantize, write
@@ -90,7 +90,7 @@ def measured(path: Path, asked: argparse.Namespace, say: Callable[[str], object]
         placement, candidates = Placement(find_gpu(asked.device), ALL), ON_GPU
     began = time.perf_counter()
     record = measure(
-        lambda repack: library.load_model(path, repack=repack, placement=placement),
+        lambda repack: llama_library.load_model(path, repack=repack, placement=placement),
         candidates,
         asked.threads,
         on_gpu=placement is not PROCESSOR,

@@ -38,19 +38,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def cpu_engine() -> None:
     """Our own CPU engine, as it was built with the package; skips where it was not."""
-    from localdflash.cpu import library
+    from localdflash.backends.cpu import cpu_library
 
-    if why := library.available():
+    if why := cpu_library.available():
         pytest.skip(f"our own CPU engine is not there: {why}")
 
 
 @pytest.fixture
 def without_cpu_engine(monkeypatch: pytest.MonkeyPatch) -> str:
     """A machine where our own CPU engine was not built; what is said of it."""
-    from localdflash.cpu import library
+    from localdflash.backends.cpu import cpu_library
 
     why = f"it was not built with the package: {library.REINSTALL}"
-    monkeypatch.setattr(library, "_load", lambda: why)
+    monkeypatch.setattr(cpu_library, "_load", lambda: why)
     return why
 
 
@@ -67,9 +67,10 @@ def _certified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Rows of llama.cpp count as certified in the way that agrees on every machine, whatever that costs here."""
     if GPU_TESTS or request.node.get_closest_marker("measures_rows"):
         return
-    from localdflash.llamacpp import certified, ways
+    from localdflash.backends.llamacpp import certified
+    from localdflash.backends.llamacpp import decode_flags
 
-    known = certified.Certified(ways.DEFAULT, {2: 1.0})
+    known = certified.Certified(decode_flags.DEFAULT, {2: 1.0})
     monkeypatch.setattr(certified, "measure", lambda *_: certified.Record(1.0, (known,)))
 
 
@@ -111,8 +112,8 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from localdflash.models.shapes.decoder_config import DecoderConfig
     from localdflash.models.shapes.dflash_config import DFlashConfig
-    from localdflash.reference.decoder import Decoder
-    from localdflash.reference.dflash_model import DFlash
+    from localdflash.backends.reference.decoder import Decoder
+    from localdflash.backends.reference.dflash_model import DFlash
     from localdflash.train import export
     from localdflash.train.dataset import SPECIALS, special_ids, train_tokenizer
     from localdflash.train.loop import initialise

@@ -23,7 +23,7 @@ FOLDERS = {
 }
 TREE = ("pyproject.toml", "setup.py", "MANIFEST.in", "models.toml")
 WEIGHTS = (".gguf", ".safetensors")
-SOURCES, LIBRARY = "kernels/cpu/", "localdflash/cpu/_kernels.so"
+SOURCES, LIBRARY = "kernels/cpu/", "localdflash/backends/cpu/_kernels.so"
 
 
 def files_on_disk() -> set[str]:
@@ -173,7 +173,7 @@ def test_an_editable_install_has_its_library_among_the_sources(folder: Path, tmp
 
 
 def test_the_library_of_the_wheel_runs(built: Path) -> None:
-    code = "from localdflash.cpu import library; print(library.path(), library.load().instruction_sets[-1])"
+    code = "from localdflash.backends.cpu import library; print(library.path(), library.load().instruction_sets[-1])"
     environment = os.environ | {"PYTHONPATH": str(built), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=True

@@ -14,7 +14,7 @@ from localdflash.engine.generate import Request, generate
 
 if TYPE_CHECKING:
     from bench.gpu.setup import BenchReport, Setup
-    from localdflash.cuda.pair import CudaPair
+    from localdflash.backends.cuda.cuda_pair import CudaPair
 
 PROMPTS = Path(__file__).with_name("embedded_prompts.json")
 EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded"
@@ -32,7 +32,7 @@ class EmbeddedRun:
 
 def run(setup: "Setup", report: "BenchReport") -> None:
     """Every category: tokens a second, tokens a step, and whether the ways agree token by token."""
-    from localdflash.cuda.assembly import CudaSettings, load_pair
+    from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 
     pair = load_pair(EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", setup.device, CudaSettings(), setup.ops)
     pairs = {"plain": pair.only("plain"), "drafting": pair, "dflash alone": pair.only("draft")}

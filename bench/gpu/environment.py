@@ -10,7 +10,7 @@ import torch
 
 from bench.gpu.setup import BenchReport, Setup
 from bench.gpu.timing import event
-from localdflash.cuda.device import Features
+from localdflash.backends.cuda.device import Features
 from localdflash.base.machine.hardware import device, gpu, gpu_bandwidth
 
 QUERY = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit,temperature.gpu"

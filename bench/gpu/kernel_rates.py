@@ -17,7 +17,7 @@ from torch import Tensor
 from bench.gpu.setup import BenchReport, Setup, guarded
 from bench.gpu.timing import copies_for_cold_l2, microseconds
 from bench.synthetic import POOL, random_blocks
-from localdflash.cuda.repack.planes import planes_of_blocks
+from localdflash.backends.cuda.repack.gguf_planes import planes_of_blocks
 from localdflash.kernels import matmul as gemm
 from localdflash.kernels.attention import BUCKETS, CHUNK, Scratch, attention
 from localdflash.kernels.cache import Cache

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from localdflash.cuda.ops import KERNELS, REFERENCES, Ops
+from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops
 
 
 class BenchReport:

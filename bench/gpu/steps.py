@@ -18,13 +18,13 @@ from torch import Tensor
 from bench import synthetic
 from bench.gpu.setup import BenchReport, Setup, guarded
 from bench.gpu.timing import milliseconds
-from localdflash.cuda.assembly import CudaSettings, load_pair
-from localdflash.cuda.memory import file_bytes, predict_bytes
-from localdflash.cuda.ops import Ops
-from localdflash.cuda.pair import CudaPair
-from localdflash.cuda.runner import Runner
-from localdflash.cuda.stepper import Stepper, Way
-from localdflash.cuda.ways import Ways
+from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.memory import file_bytes, predict_bytes
+from localdflash.backends.cuda.ops import Ops
+from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.runner import Runner
+from localdflash.backends.cuda.stepper import Stepper, Way
+from localdflash.backends.cuda.step_choice import Ways
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.state import CONTEXT, DRAFTER, FIELDS, STEP

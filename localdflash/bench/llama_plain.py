@@ -14,9 +14,9 @@ import llama_cpp.llama_cpp as api
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.base.errors import ModelError, OutOfMemory
-from localdflash.llamacpp.placement import PROCESSOR, Placement
-from localdflash.llamacpp.target import LlamaCppTarget
-from localdflash.llamacpp.ways import AS_IT_COMES
+from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES
 from localdflash.loading.load import LoadedPair
 
 

@@ -133,7 +133,7 @@ class CudaWays:
     llama: Pair | None = None
 
     def __init__(self, pair: Pair) -> None:
-        from localdflash.cuda.pair import CudaPair
+        from localdflash.backends.cuda.cuda_pair import CudaPair
 
         assert isinstance(pair, CudaPair)
         self._pair: CudaPair = pair

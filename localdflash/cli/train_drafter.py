@@ -229,7 +229,7 @@ def _for_folder(folder: Path, options: dict[str, Any]) -> None:
     blocks = block_numbers(FOLDERS_TAPS if options["taps"] is None else options["taps"])
     chosen = prepare(options["device"], options["threads"])
     from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
-    from localdflash.reference.gguf_decoder import load_decoder
+    from localdflash.backends.reference.gguf_decoder import load_decoder
     from localdflash.text.tokenizer import Tokenizer
     from localdflash.train import drafter as training
     from localdflash.train.dataset import Dataset, special_ids

@@ -17,7 +17,7 @@ STATUS: dict[str, Status] = {"sound": "ok"}
 
 def found(name: str) -> Check:
     """Tell the verdicts on this GPU, with its driver and the libraries as they are."""
-    from localdflash.cuda.device import driver_present
+    from localdflash.backends.cuda.device import driver_present
     from localdflash.loading.verdict import known
 
     if not driver_present():

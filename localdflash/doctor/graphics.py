@@ -30,7 +30,7 @@ class Chip:
 
 def llama_gpu(name: str) -> Check:
     """Check whether llama.cpp can compute on the GPUs that are here, or say how it could."""
-    from localdflash.llamacpp.devices import devices
+    from localdflash.backends.llamacpp.devices import devices
 
     chips, seen = here(), devices()
     if seen:
@@ -64,7 +64,7 @@ def _matches(name: str, detail: str, chips: Sequence[Chip]) -> Check:
 
 
 def _lacks(chips: Sequence[Chip]) -> str:
-    from localdflash.llamacpp.builds import gpu_backends
+    from localdflash.backends.llamacpp.builds import gpu_backends
 
     if there := gpu_backends():
         return f"is for {' and '.join(sorted(there))} and sees none of them: is the driver installed?"

@@ -26,11 +26,11 @@ def python(name: str) -> Check:
 
 def torch(name: str) -> Check:
     """Say which build of PyTorch is here and what needs it; a build for CUDA is large, and waits for a GPU."""
-    import torch as library
+    import torch as cpu_library
 
-    from localdflash.cuda.device import driver_present
+    from localdflash.backends.cuda.device import driver_present
 
-    cuda, rocm = library.version.cuda, library.version.hip
+    cuda, rocm = cpu_library.version.cuda, cpu_library.version.hip
     build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "processors"
     detail = f"{library.__version__}, built for {build}: {TORCH_IS_FOR}"
     if cuda and not driver_present():
@@ -40,7 +40,7 @@ def torch(name: str) -> Check:
 
 def cuda(name: str) -> Check:
     """Check which path the CUDA engine takes on this chip, or why there is none."""
-    from localdflash.cuda.device import driver_present, driver_version, features, find_device, missing_tools
+    from localdflash.backends.cuda.device import driver_present, driver_version, features, find_device, missing_tools
 
     if not driver_present():
         return Check(name, "ok", "not used because there is no NVIDIA driver: the processor runs every pair")
@@ -51,9 +51,9 @@ def cuda(name: str) -> Check:
     except NoDevice as error:
         what, _, remedy = str(error).partition(": ")
         return Check(name, "warning", f"not used because {what}; the processor runs every pair", remedy)
-    import torch as library
+    import torch as cpu_library
 
-    free, size = library.cuda.mem_get_info(device)
+    free, size = cpu_library.cuda.mem_get_info(device)
     memory = f"{free / 1e9:.1f} GB free of {size / 1e9:.1f}"
     detail = (
         f"driver {driver_version()}, {library.cuda.get_device_name(device)}: {features(device).summary()}, {memory}"
@@ -64,8 +64,8 @@ def cuda(name: str) -> Check:
 def cuda_gpus(name: str) -> Check:
     """Tell every GPU that CUDA sees, by what `--device` calls it, and when the CUDA engine takes it."""
     from localdflash.models.config import load_config
-    from localdflash.cuda.device import driver_present
-    from localdflash.cuda.gpus import roles
+    from localdflash.backends.cuda.device import driver_present
+    from localdflash.backends.cuda.gpus import roles
 
     seen = roles(load_config().model.device) if driver_present() else ()
     return Check(name, "ok", "; ".join(f"{gpu.described()}, {role}" for gpu, role in seen) or "none that CUDA sees")
@@ -73,14 +73,14 @@ def cuda_gpus(name: str) -> Check:
 
 def cpu_engine(name: str) -> Check:
     """Check which instructions our CPU engine runs with, or say what is lost without it."""
-    from localdflash.cpu import library
+    from localdflash.backends.cpu import cpu_library
     from localdflash.base.machine.cores import physical_cores
 
-    if why := library.available():
+    if why := cpu_library.available():
         what = why.removesuffix(f": {library.REINSTALL}")
         lost = "llama.cpp runs every pair, where drafting gains less"
-        return Check(name, "warning", f"not used because {what}: {lost}", library.REINSTALL)
-    best, threads = library.load().instruction_sets[0], len(physical_cores())
+        return Check(name, "warning", f"not used because {what}: {lost}", cpu_library.REINSTALL)
+    best, threads = cpu_library.load().instruction_sets[0], len(physical_cores())
     detail = f"{best}, {threads} thread{'s' if threads > 1 else ''}"
     if best == "portable":
         detail += ": this processor has none of the instructions that make it fast, llama.cpp is preferred"
@@ -91,7 +91,7 @@ def llama(name: str) -> Check:
     """Compare how llama.cpp was built with what this processor has. ModelError if the build has no taps."""
     import llama_cpp.llama_cpp as api
 
-    from localdflash.llamacpp import library as llama_library
+    from localdflash.backends.llamacpp import llama_library
 
     on = _built_with(api.llama_print_system_info().decode())
     llama_library.tap_reader()

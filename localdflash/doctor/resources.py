@@ -36,7 +36,7 @@ def memory(name: str) -> Check:
 
 def bandwidth(name: str) -> Check:
     """Report how fast memory is read, which bounds tokens per second."""
-    from localdflash.cuda.device import driver_present, find_device
+    from localdflash.backends.cuda.device import driver_present, find_device
     from localdflash.base.errors import NoDevice
     from localdflash.base.machine import measurements
 

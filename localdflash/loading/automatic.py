@@ -5,9 +5,9 @@ from dataclasses import replace
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
 from localdflash.models.running_pair import Running
-from localdflash.cuda import device
+from localdflash.backends.cuda import device
 from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
-from localdflash.llamacpp.builds import gpu_backends
+from localdflash.backends.llamacpp.builds import gpu_backends
 from localdflash.loading import proof
 from localdflash.loading.backends import load_on
 from localdflash.loading.timing import choose
@@ -64,7 +64,7 @@ def gpu_is_there() -> bool:
     """Whether llama.cpp sees a GPU; one that was built for processors is not loaded to be asked."""
     if not gpu_backends():
         return False
-    from localdflash.llamacpp.devices import devices
+    from localdflash.backends.llamacpp.devices import devices
 
     return bool(devices())
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
 from localdflash.models.running_pair import Running
-from localdflash.cuda.device import give_back, missing_tools, told
+from localdflash.backends.cuda.device import give_back, missing_tools, told
 from localdflash.base.errors import LocaldflashError, NoDevice
 from localdflash.models.registry.pair_entry import LocalPair
 
@@ -17,13 +17,13 @@ def load_on(backend: Runner, files: LocalPair, options: Options) -> Running:
     """The pair on this backend; what its `load` raises says why it cannot run there."""
     match backend:
         case "cpu":
-            from localdflash.cpu.load import load
+            from localdflash.backends.cpu.load_cpu import load
         case "cuda":
             load = _load_on_cuda
         case "llama.cpp":
-            from localdflash.llamacpp.load import load
+            from localdflash.backends.llamacpp.load_llamacpp import load
         case "torch":
-            from localdflash.reference.load import load
+            from localdflash.backends.reference.load_reference import load
     return load(files, options)
 
 
@@ -31,8 +31,8 @@ def _load_on_cuda(files: LocalPair, options: Options) -> Running:
     """The pair on the CUDA engine; see `on_cuda`."""
 
     def load() -> Running:
-        from localdflash.cuda.load import load
-        from localdflash.cuda.runner import device_errors
+        from localdflash.backends.cuda.load_cuda import load
+        from localdflash.backends.cuda.runner import device_errors
 
         with device_errors():
             return load(files, options)

@@ -5,7 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from localdflash.cpu import library
+from localdflash.backends.cpu import cpu_library
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.base.machine import measurements
 from localdflash.base.machine.cores import clamp
@@ -71,7 +71,7 @@ def _timed(case: Case) -> HostChoice | None:
 
 def _by_rule(case: Case) -> HostChoice:
     """Without timings; what the CPU engine says of files that it cannot run is raised."""
-    from localdflash.cpu.sizes import CpuSizes
+    from localdflash.backends.cpu.cpu_sizes import CpuSizes
 
     CpuSizes(case.target, case.drafter, case.threads)
-    return HostChoice("llama.cpp" if library.load().instruction_sets[0] == "portable" else "cpu", NOT_TIMED)
+    return HostChoice("llama.cpp" if cpu_library.load().instruction_sets[0] == "portable" else "cpu", NOT_TIMED)

@@ -14,7 +14,7 @@ from localdflash.models.backend_names import Backend, Runner
 from localdflash.models.load_options import Options
 from localdflash.models.memory.parts import Parts
 from localdflash.models.running_pair import Running
-from localdflash.cpu.cache import KV_FORMATS
+from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
 from localdflash.base.errors import UsageError
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on

@@ -14,7 +14,7 @@ from filelock import Timeout
 
 from localdflash.models.load_options import Options
 from localdflash.models.running_pair import Running
-from localdflash.cuda import device
+from localdflash.backends.cuda import device
 from localdflash.base.errors import DeviceFailed, LocaldflashError, NoDevice, OutOfMemory
 from localdflash.loading import child
 from localdflash.loading.verdict import Subject, Verdict, keep, recall
@@ -159,9 +159,9 @@ def _is_elsewhere(error: Exception, at: str) -> bool:
 
 def _found(options: Options, begin: Watch, watch: Watch) -> dict[str, str]:
     """The child's last line, if nothing breaks."""
-    from localdflash.cuda.pair import CudaPair
-    from localdflash.cuda.proof.compare import Unsound
-    from localdflash.cuda.proof.stages import stages
+    from localdflash.backends.cuda.cuda_pair import CudaPair
+    from localdflash.backends.cuda.proof.tolerance import Unsound
+    from localdflash.backends.cuda.proof.stages import stages
 
     files = local_files(load_registry().resolve(options.pair, options.drafter or None))
     loading = True
@@ -184,10 +184,10 @@ def _found(options: Options, begin: Watch, watch: Watch) -> dict[str, str]:
 
 def _loaded(files: LocalPair, options: Options, launched: Watch) -> Running:
     """The pair with the context that the checks want, with what fits where that is less; `launched` hears what runs."""
-    from localdflash.cuda.load import load
-    from localdflash.cuda.ops import KERNELS
-    from localdflash.cuda.proof.operations import telling
-    from localdflash.cuda.sizes import CudaSizes
+    from localdflash.backends.cuda.load_cuda import load
+    from localdflash.backends.cuda.ops import KERNELS
+    from localdflash.backends.cuda.proof.operations import telling
+    from localdflash.backends.cuda.cuda_sizes import CudaSizes
 
     trained, ops = CudaSizes(files.target, None).trained, telling(KERNELS, launched)
     try:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from localdflash.base import errors
 from localdflash.models.load_options import Options
-from localdflash.cuda.device import driver_present
+from localdflash.backends.cuda.device import driver_present
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.files.paths import cache_folder, create_private
 from localdflash.loading import child

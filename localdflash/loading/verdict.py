@@ -54,7 +54,7 @@ class Subject:
         """NoDevice and ModelError say why the engine cannot run the pair here at all."""
 
         def identify() -> tuple[tuple[str, ...], tuple[str, ...]]:
-            from localdflash.cuda.identity import subject
+            from localdflash.backends.cuda.identity import subject
 
             return subject(files, options)
 
@@ -109,7 +109,7 @@ def known() -> list[Verdict]:
     """All verdicts on the GPUs of this machine, its driver and libraries as they are now, by pair. NoDevice without."""
 
     def identify() -> list[tuple[str, ...]]:
-        from localdflash.cuda.identity import machines
+        from localdflash.backends.cuda.identity import machines
 
         return machines()
 

@@ -46,9 +46,9 @@ def _drafter(source: DrafterSource) -> DrafterSource:
 
 def _backends(header: GGUFHeader, drafter: Path | None) -> Iterator[str]:
     """Those that run these files, on a machine that has what the backend needs."""
-    from localdflash.cpu.sizes import CpuSizes
-    from localdflash.cpu.source import target_source
-    from localdflash.cuda.sizes import CudaSizes
+    from localdflash.backends.cpu.cpu_sizes import CpuSizes
+    from localdflash.backends.cpu.model_source import target_source
+    from localdflash.backends.cuda.cuda_sizes import CudaSizes
     from localdflash.models.shapes.gguf_config import decoder_config
 
     yield "llama.cpp"

@@ -10,9 +10,9 @@ from localdflash.models.memory.fit import QUANTIZATIONS
 from localdflash.models.memory.free import all_memory
 from localdflash.models.backend_names import Runner
 from localdflash.models.memory.parts import gigabytes
-from localdflash.cpu import library
-from localdflash.cuda import device
-from localdflash.cuda.device import gpu_budget
+from localdflash.backends.cpu import cpu_library
+from localdflash.backends.cuda import device
+from localdflash.backends.cuda.device import gpu_budget
 from localdflash.base.errors import LocaldflashError
 from localdflash.loading.automatic import gpu_is_there
 from localdflash.base.machine import measurements
@@ -73,7 +73,7 @@ def _backend(pair: PairEntry) -> tuple[Runner | None, float]:
             pass  # another backend may do it
     if "llama.cpp" in pair.backends and gpu_is_there():
         return "llama.cpp", all_memory()
-    if "cpu" in pair.backends and not library.available():
+    if "cpu" in pair.backends and not cpu_library.available():
         return "cpu", all_memory()
     return ("llama.cpp" if "llama.cpp" in pair.backends else None), all_memory()
 

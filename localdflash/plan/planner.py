@@ -19,8 +19,8 @@ from localdflash.models.memory.free import program_bytes, system_budget
 from localdflash.models.backend_names import Backend
 from localdflash.models.load_options import Options
 from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, PROGRAM, Parts, divided, total
-from localdflash.cuda.device import gpu_budget, means_gpu
-from localdflash.cuda.gpus import ANY
+from localdflash.backends.cuda.device import gpu_budget, means_gpu
+from localdflash.backends.cuda.gpus import ANY
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading.automatic import gpu_is_there
 from localdflash.loading.choice import Case, likely
@@ -174,8 +174,8 @@ def _form(drafter: Path | None, preferred: str) -> Path | None:
 
 
 def _on_cpu(case: Asked, why: str) -> Plan:
-    from localdflash.cpu.cache import kept_in
-    from localdflash.cpu.sizes import CpuSizes
+    from localdflash.backends.cpu.cpu_kv_cache import kept_in
+    from localdflash.backends.cpu.cpu_sizes import CpuSizes
 
     sizes = CpuSizes(case.target, _form(case.drafter, ".gguf"), kv=kept_in(case.options.kv))
     case.check(sizes)
@@ -183,9 +183,9 @@ def _on_cpu(case: Asked, why: str) -> Plan:
 
 
 def _on_llamacpp(case: Asked, why: str) -> Plan:
-    from localdflash.llamacpp.placement import ALL, PROCESSOR, Placement
-    from localdflash.llamacpp.placing import chosen_gpu, plan
-    from localdflash.llamacpp.sizes import LlamaCppSizes
+    from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
+    from localdflash.backends.llamacpp.placing import chosen_gpu, plan
+    from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
 
     target, device = case.target, chosen_gpu(case.options)
     drafter = drafter_of(target, _form(case.drafter, ".gguf"))
@@ -207,7 +207,7 @@ def _on_llamacpp(case: Asked, why: str) -> Plan:
 
 def _on_cuda(case: Asked, why: str) -> Plan:
     budget = gpu_budget(case.options.device)
-    from localdflash.cuda.sizes import CudaSizes
+    from localdflash.backends.cuda.cuda_sizes import CudaSizes
 
     sizes = CudaSizes(case.target, _form(case.drafter, ".safetensors"), case.options.kv)
     bandwidth = measurements.bandwidth(on_gpu=True)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localdflash.reference.decoder import Decoder, RMSNorm
+from localdflash.backends.reference.decoder import Decoder, RMSNorm
 
 
 class AdaptedLinear(nn.Module):

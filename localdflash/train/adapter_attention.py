@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localdflash.reference.decoder import Attend
+from localdflash.backends.reference.decoder import Attend
 
 BLOCK = 128  # queries
 

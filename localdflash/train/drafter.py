@@ -16,8 +16,8 @@ from torch import Tensor
 
 from localdflash.base.errors import TrainingError
 from localdflash.models.shapes.dflash_config import DFlashConfig
-from localdflash.reference.decoder import Decoder, causal
-from localdflash.reference.dflash_model import DFlash
+from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.train.dataset import Dataset
 from localdflash.train.loop import TrainingBudget, TrainingRun, initialise
 

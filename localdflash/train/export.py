@@ -18,8 +18,8 @@ from localdflash.models.shapes.dflash_tensors import TOP_TENSORS as DRAFTER_TENS
 from localdflash.models.shapes.fingerprint import TrainedFor, trained_for
 from localdflash.models.shapes.gguf_config import LAYER_TENSORS
 from localdflash.models.shapes.gguf_config import TOP_TENSORS as TARGET_TENSORS
-from localdflash.reference.decoder import Decoder
-from localdflash.reference.dflash_model import DFlash
+from localdflash.backends.reference.decoder import Decoder
+from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.train.dataset import SPECIALS, special_ids
 from localdflash.models.weights.gguf import GGUFHeader, find, load_blocks
 

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from localdflash.answers.fill.encoder import Encoder
 from localdflash.base.errors import TrainingError
 from localdflash.models.shapes.gguf_config import decoder_config
-from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import adapter_corpus, adapter_data, adapter_mixture

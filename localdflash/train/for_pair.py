@@ -129,7 +129,7 @@ def _engine(work: Work, sequences: int) -> Parallel:
         from localdflash.train.parallel_cpu import ParallelCpuTarget
 
         return ParallelCpuTarget(work.target, sequences, answering.CONTEXT, taps_of(work))
-    from localdflash.llamacpp.ways import MOST
+    from localdflash.backends.llamacpp.decode_flags import MOST
     from localdflash.train.parallel_target import ParallelTarget
 
     return ParallelTarget(

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from localdflash.base.errors import UsageError
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.gguf_config import decoder_config
-from localdflash.reference.decoder import Layer, RMSNorm, rotary
-from localdflash.reference.dflash_model import DFlash
-from localdflash.reference.gguf_decoder import block_state
+from localdflash.backends.reference.decoder import Layer, RMSNorm, rotary
+from localdflash.backends.reference.dflash_model import DFlash
+from localdflash.backends.reference.gguf_decoder import block_state
 from localdflash.train.answering import CONTEXT
 from localdflash.train.kept_batches import Blocks
 from localdflash.models.weights import gguf

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from localdflash.models.shapes import short_vocabulary
-from localdflash.reference.dflash_model import DFlash
+from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.train.export import our_fields, write_drafter_for, write_drafter_safetensors
 from localdflash.train.kept_training import KeptRun
 from localdflash.models.weights.gguf import read_header

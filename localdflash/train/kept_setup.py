@@ -12,8 +12,8 @@ from localdflash.models.shapes import short_vocabulary
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_file import config_of_file
-from localdflash.reference import dflash_files
-from localdflash.reference.dflash_model import DFlash
+from localdflash.backends.reference import dflash_files
+from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import kept_drafter
 from localdflash.train.answering import CONTEXT

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from localdflash.base.errors import TrainingError
-from localdflash.reference.dflash_model import DFlash
+from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.train.kept_batches import Source
 from localdflash.train.kept_drafter import Frozen, accepted, logits_of, loss_of, verifies
 from localdflash.train.kept_picture import draw

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from localdflash.cpu import library
-from localdflash.cpu.arrays import aligned
-from localdflash.cpu.bound import bound_layers, bound_model, check_shape, rope_tables
-from localdflash.cpu.cache import KEYS
-from localdflash.cpu.library import MAX_ROWS, address, bound_matrix
-from localdflash.cpu.matrices import GROUP, PANEL
-from localdflash.cpu.packed import open_target
-from localdflash.cpu.team import Team
+from localdflash.backends.cpu import cpu_library
+from localdflash.backends.cpu.arrays import aligned
+from localdflash.backends.cpu.bound import bound_layers, bound_model, check_shape, rope_tables
+from localdflash.backends.cpu.cpu_kv_cache import KEYS
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, bound_matrix
+from localdflash.backends.cpu.matrices import GROUP, PANEL
+from localdflash.backends.cpu.packed import open_target
+from localdflash.backends.cpu.team import Team
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.train.likely import likely
@@ -38,9 +38,9 @@ class _SlotCache(NamedTuple):
     keys: NDArray[np.float16]  # [blocks, kv_heads, capacity / 16, head_dim, 16]
     values: NDArray[np.float16]  # [blocks, kv_heads, capacity, head_dim]
 
-    def bound(self, block: int) -> library.CacheStruct:
+    def bound(self, block: int) -> cpu_library.CacheStruct:
         """See `KeysAndValues`."""
-        return library.CacheStruct(address(self.keys[block]), address(self.values[block]))
+        return cpu_library.CacheStruct(address(self.keys[block]), address(self.values[block]))
 
 
 class _Quantized:
@@ -49,7 +49,7 @@ class _Quantized:
     def __init__(self, rows: int, k: int) -> None:
         self.codes, self.scales = aligned((rows, k), np.int8), aligned((rows, k // GROUP), np.float32)
         self.sums, self.totals = aligned((rows, k // 16), np.int32), aligned((rows, k // GROUP), np.float32)
-        self.struct = library.RowsStruct(*map(address, (self.codes, self.scales, self.sums, self.totals)))
+        self.struct = cpu_library.RowsStruct(*map(address, (self.codes, self.scales, self.sums, self.totals)))
         self.at = ctypes.addressof(self.struct)
 
 
@@ -82,7 +82,7 @@ class ParallelCpuTarget:
         layers, heads, size = c.num_hidden_layers, c.num_key_value_heads, c.head_dim
         self._keys = aligned((slots, layers, heads, self._capacity // KEYS, size, KEYS), np.float16)
         self._values = aligned((slots, layers, heads, self._capacity, size), np.float16)
-        self._caches = (library.CacheStruct * (slots * layers * heads))()
+        self._caches = (cpu_library.CacheStruct * (slots * layers * heads))()
         bytes_of_one = 2 * self._capacity * size
         keys, values = self._keys.ctypes.data, self._values.ctypes.data
         for i, cache in enumerate(self._caches):
@@ -94,7 +94,7 @@ class ParallelCpuTarget:
         for model in self._models:
             model.workspace = address(self._workspace)
 
-    def _model_of(self, slot: int) -> library.ModelStruct:
+    def _model_of(self, slot: int) -> cpu_library.ModelStruct:
         """The whole model over one slot's cache: it reads prompts."""
         c, packed = self.config, self._packed
         cache: Any = _SlotCache(self._keys[slot], self._values[slot])
@@ -137,7 +137,7 @@ class ParallelCpuTarget:
         self._gate, self._up = room(c.intermediate_size), room(c.intermediate_size)
         self._logits = room(-(-c.vocab_size // PANEL) * PANEL)
         self._rows_of = {k: _Quantized(rows, k) for k in {c.hidden_size, across, c.intermediate_size}}
-        self._matrices: dict[int, library.MatrixStruct] = {}
+        self._matrices: dict[int, cpu_library.MatrixStruct] = {}
         self._begin, self._end = np.zeros(c.num_attention_heads, np.int32), np.zeros((rows, across), np.int32)
 
     def begin(self, slot: int, prompt: Sequence[int]) -> Floats:
@@ -151,7 +151,7 @@ class ParallelCpuTarget:
         for start in range(same, len(ids), MAX_ROWS):
             chunk = np.array(ids[start : start + MAX_ROWS], np.int32)
             out = taps[start : start + len(chunk)]
-            job = library.PassStruct(address(chunk), len(chunk), start, out.ctypes.data if self.taps else None)
+            job = cpu_library.PassStruct(address(chunk), len(chunk), start, out.ctypes.data if self.taps else None)
             self._team.forward(self._models[slot], job)
         self._known[slot] = (ids, taps)
         self.lengths[slot] = len(ids)
@@ -241,7 +241,7 @@ class ParallelCpuTarget:
         end = self._end[:count, :group]
         end[:] = positions[:, None] + 1
         attend, begin, scale = self._attend, address(self._begin), size**-0.5
-        caches, one, layers = ctypes.addressof(self._caches), ctypes.sizeof(library.CacheStruct), c.num_hidden_layers
+        caches, one, layers = ctypes.addressof(self._caches), ctypes.sizeof(cpu_library.CacheStruct), c.num_hidden_layers
         queries, out, ends = self._q.ctypes.data, self._heads.ctypes.data, self._end.ctypes.data
         wide, end_wide = 4 * group * size, self._end.strides[0]
         for row, slot in enumerate(where.tolist()):

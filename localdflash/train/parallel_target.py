@@ -4,7 +4,7 @@ A lone sequence reads all weights for one token; rows of many sequences share th
 matrix products. Each sequence has its own cache (nothing is unified: attention over the others' keys would cost more
 than the rest), and the taps of every row that is decoded come out with it.
 
-Rows may differ from plain decoding's in the last bits (see `llamacpp/ways.py`): answers to learn from need no more.
+Rows may differ from plain decoding's in the last bits (see `backends/llamacpp/decode_flags.py`): answers to learn from need no more.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
-from localdflash.llamacpp import library
+from localdflash.backends.llamacpp import llama_library
 from localdflash.train.likely import likely
 
 
@@ -48,7 +48,7 @@ class ParallelTarget:
     """`sequences` slots, each for `context` tokens. `taps` are blocks whose output is kept, 0-based."""
 
     def __init__(self, path: Path, sequences: int, context: int, taps: Sequence[int], threads: int) -> None:
-        self.model = library.load_model(path)
+        self.model = llama_library.load_model(path)
         self.sequences, self.context, self.taps = sequences, context, tuple(taps)
         layers = api.llama_model_n_layer(self.model)
         for tap in taps:
@@ -56,14 +56,14 @@ class ParallelTarget:
                 raise ModelError(f"tap {tap}: the target has blocks 0 to {layers - 2} to tap")
         self.hidden_size: int = api.llama_model_n_embd(self.model)
         self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
-        self.handle = library.new_context(self.model, self._params(threads))
+        self.handle = llama_library.new_context(self.model, self._params(threads))
         if not self.handle:
             raise OutOfMemory(f"no memory for {sequences} contexts of {context} tokens: {library.last_message()}")
         self._memory = api.llama_get_memory(self.handle)
         self._batch = api.llama_batch_init(max(context, sequences), 0, 1)
         for tap in taps:
-            library.set_tap(self.handle, tap + 1, True)
-        self._tap_address, self._logits_address = library.tap_reader(), library.logits_reader()
+            llama_library.set_tap(self.handle, tap + 1, True)
+        self._tap_address, self._logits_address = llama_library.tap_reader(), llama_library.logits_reader()
         self.lengths = [0] * sequences  # of what each slot has decoded
 
     def _params(self, threads: int) -> Any:
@@ -124,7 +124,7 @@ class ParallelTarget:
         address = self._logits_address(self.handle)
         if not address:
             raise LocaldflashError("llama.cpp returned no logits")
-        return library.float_rows(address, rows, self.vocab_size)
+        return llama_library.float_rows(address, rows, self.vocab_size)
 
     def _read_taps(self, rows: int) -> NDArray[np.float32]:
         taps = np.empty((rows, len(self.taps) * self.hidden_size), np.float32)
@@ -133,5 +133,5 @@ class ParallelTarget:
             if not address:
                 raise ModelError(f"llama.cpp does not give the output of block {tap} for this architecture: no DFlash")
             columns = slice(i * self.hidden_size, (i + 1) * self.hidden_size)
-            taps[:, columns] = library.float_rows(address, rows, self.hidden_size)
+            taps[:, columns] = llama_library.float_rows(address, rows, self.hidden_size)
         return taps

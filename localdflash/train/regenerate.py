@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from localdflash.base.errors import TrainingError
-from localdflash.reference.decoder import Decoder
+from localdflash.backends.reference.decoder import Decoder
 from localdflash.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.train.examples import KINDS
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from localdflash.base.errors import TrainingError
 from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.reference.decoder import Decoder, causal
+from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.train.dataset import Dataset
 from localdflash.train.loop import TrainingBudget, TrainingRun, initialise
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from bench import cpu_kernels, cpu_quality, synthetic
-from localdflash.cpu import library
-from localdflash.cpu.cache import KV_FORMATS
-from localdflash.cpu.matrices import Kind, MatrixShape
-from localdflash.reference.decoder import causal
-from localdflash.reference.gguf_decoder import load_decoder
-from localdflash.reference.target import TorchTarget
+from localdflash.backends.cpu import cpu_library
+from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
+from localdflash.backends.cpu.matrices import Kind, MatrixShape
+from localdflash.backends.reference.decoder import causal
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.models.weights.ggml_types import GGMLType
 
-needs_library = pytest.mark.skipif(bool(library.available()), reason=library.available())
+needs_library = pytest.mark.skipif(bool(cpu_library.available()), reason=cpu_library.available())
 IDS = [3, 1, 4, 1, 5, 9, 2, 6] * 9  # more than one forward
 
 
@@ -81,7 +81,7 @@ def test_the_engines_are_measured_on_a_shape(tmp_path: Path, monkeypatch: pytest
 @needs_library
 @pytest.mark.parametrize("kind", Kind)
 def test_threads_share_a_stack_of_matrices(kind: Kind) -> None:
-    kernels = library.load().kernels("portable")
+    kernels = cpu_library.load().kernels("portable")
     shape = cpu_kernels.StackedShape("embedded", "key", 48, 256, 3)
     product = cpu_kernels.Product(kernels, shape, kind)
     assert (product.copies, product.panels) == (3, 9)
@@ -102,7 +102,7 @@ def test_threads_share_a_stack_of_matrices(kind: Kind) -> None:
 @pytest.mark.parametrize("kv", KV_FORMATS)
 def test_attention_covers_the_heads_of_all_layers(kv: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_kernels, "WIDTHS", (1, 3))
-    kernels = library.load().kernels("portable")
+    kernels = cpu_library.load().kernels("portable")
     attention = cpu_kernels.TimedAttention(kernels, cpu_kernels.EMBEDDED, 33, kv)
     assert len(attention.caches) == 6 * 2
     attention.work(3, 1)(0)

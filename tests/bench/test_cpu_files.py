@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import cpu_files
-from tests.cpu.conftest import DENSE, needs_library
+from tests.backends.cpu.conftest import DENSE, needs_library
 from tests.support.random_models import Shape, write
 
 pytestmark = needs_library

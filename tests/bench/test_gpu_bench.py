@@ -48,10 +48,10 @@ def test_the_pair_is_timed_and_projected(setup: Setup, tmp_path: Path, monkeypat
 
 
 def test_a_given_number_of_drafts_is_accepted(setup: Setup) -> None:
-    from localdflash.cuda.assembly import CudaSettings, load_pair
-    from localdflash.cuda.pair import CudaPair
-    from localdflash.cuda.runner import Runner
-    from localdflash.cuda.ways import Ways
+    from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+    from localdflash.backends.cuda.cuda_pair import CudaPair
+    from localdflash.backends.cuda.runner import Runner
+    from localdflash.backends.cuda.step_choice import Ways
     from localdflash.engine.sampling import Sampler
     from localdflash.engine.sampling_params import SamplingParams
 

@@ -9,7 +9,7 @@ from localdflash.models.load_options import Options
 from localdflash.bench.llama_plain import LoneRowTarget, llama_plain
 from localdflash.engine.draft import NOTHING
 from localdflash.base.errors import ModelError
-from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.loading.load import LoadedPair
 
 

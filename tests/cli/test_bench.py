@@ -9,7 +9,7 @@ import pytest
 from localdflash.bench import prompt_set, verify_table
 from localdflash.bench import run as bench
 from localdflash.bench.prompt_set import CATEGORIES, BenchPrompt, load
-from localdflash.cpu import library
+from localdflash.backends.cpu import cpu_library
 
 CATEGORY_KEYS = {
     *("prompts", "tokens", "ar_tok_s", "best_ar_tok_s", "tok_s", "speedup", "tau", "accept_by_slot"),
@@ -18,7 +18,7 @@ CATEGORY_KEYS = {
 
 BACKENDS = [
     "llama.cpp",
-    pytest.param("cpu", marks=pytest.mark.skipif(bool(library.available()), reason=library.available())),
+    pytest.param("cpu", marks=pytest.mark.skipif(bool(cpu_library.available()), reason=cpu_library.available())),
 ]
 
 

@@ -150,7 +150,7 @@ def test_the_check_of_a_gpu_by_hand(state: Status, code: int, run: Command, monk
 
 @pytest.mark.checks_gpu
 def test_without_a_gpu_there_is_nothing_to_check_by_hand(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+    monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
     done = run("doctor", "--check-gpu", "embedded")
     assert done.code == 1
     assert "no NVIDIA driver was found" in done.err

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from localdflash.cli.loading import _Bar
-from localdflash.cuda import device
+from localdflash.backends.cuda import device
 
 
 @pytest.mark.usefixtures("without_cpu_engine")

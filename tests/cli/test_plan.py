@@ -25,7 +25,7 @@ GB = 10**9
 def _machine(monkeypatch: pytest.MonkeyPatch, without_cpu_engine: str) -> None:
     """Twenty GB free, read at 50 GB/s, no GPU, no CPU engine of our own."""
     monkeypatch.setattr(machine, "bandwidth", lambda: 50.0)
-    monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+    monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
     with_free(20 * GB, monkeypatch)
 
 

@@ -20,8 +20,8 @@ from localdflash.cli import main
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.loading.load import LoadedPair
-from localdflash.reference import dflash_files
-from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference import dflash_files
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.train import loop
 from localdflash.train.dataset import Dataset, train_tokenizer, write
 from localdflash.train.examples import examples

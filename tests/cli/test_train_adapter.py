@@ -11,7 +11,7 @@ import pytest
 from filelock import FileLock
 from safetensors import safe_open
 
-from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import adapter_corpus, for_adapter

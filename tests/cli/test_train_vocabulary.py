@@ -12,19 +12,19 @@ import pytest
 import torch
 
 from localdflash.models.memory.parts import DRAFTER
-from localdflash.cuda.assembly import CudaSettings, load_pair
-from localdflash.cuda.memory import predict_bytes
-from localdflash.cuda.ops import REFERENCES
-from localdflash.cuda.pair import CudaPair
-from localdflash.cuda.sizes import CudaSizes
-from localdflash.cuda.stepper import Way
+from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.memory import predict_bytes
+from localdflash.backends.cuda.ops import REFERENCES
+from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.cuda_sizes import CudaSizes
+from localdflash.backends.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.dflash_file import config_of_file
-from localdflash.reference import dflash_files
-from localdflash.reference.drafter import DFlashDrafter
-from localdflash.reference.gguf_decoder import load_decoder
-from localdflash.reference.target import TorchTarget
+from localdflash.backends.reference import dflash_files
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train.dataset import EXAMPLE_DTYPE
 from localdflash.train.shorten import shorten
@@ -167,7 +167,7 @@ def test_memory_of_the_list_is_counted(folder: Path, monkeypatch: pytest.MonkeyP
         planned.append(nbytes)
         return predict_bytes(target, config, drafting, nbytes, kv)
 
-    monkeypatch.setattr("localdflash.cuda.assembly.predict_bytes", remember)
+    monkeypatch.setattr("localdflash.backends.cuda.assembly.predict_bytes", remember)
     open_pair(folder, "drafter.gguf")
     give(folder, range(200))
     block = open_pair(folder, "drafter.gguf").stepper.block

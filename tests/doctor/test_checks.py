@@ -69,7 +69,7 @@ class TestInstallation:
     ) -> None:
         torch = SimpleNamespace(__version__="2.13.0", version=SimpleNamespace(cuda=cuda, hip=hip))
         monkeypatch.setitem(sys.modules, "torch", torch)
-        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: driver)
+        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: driver)
         found = installation.torch("torch")
         assert (found.status, found.detail.partition(": ")[0]) == ("ok", f"2.13.0, built for {build}")
         assert "the CPU engine and llama.cpp run without it" in found.detail
@@ -82,7 +82,7 @@ class TestInstallation:
         assert (found.status, "pip install" in found.remedy) == ("warning", True)
 
     def test_without_a_driver_the_gpu_is_not_used_and_nothing_is_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
         found = installation.cuda("cuda")
         assert (found.status, found.remedy) == ("ok", "")
         assert "not used because there is no NVIDIA driver" in found.detail
@@ -91,15 +91,15 @@ class TestInstallation:
         def none() -> None:
             raise NoDevice("this PyTorch has no CUDA: install a CUDA build of torch")
 
-        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: True)
-        monkeypatch.setattr("localdflash.cuda.device.find_device", none)
+        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: True)
+        monkeypatch.setattr("localdflash.backends.cuda.device.find_device", none)
         found = installation.cuda("cuda")
         assert (found.status, found.remedy) == ("warning", "install a CUDA build of torch")
         assert "not used because this PyTorch has no CUDA" in found.detail
 
     def test_a_gpu_without_a_compiler_is_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: True)
-        monkeypatch.setattr("localdflash.cuda.device.find_device", lambda: None)
+        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: True)
+        monkeypatch.setattr("localdflash.backends.cuda.device.find_device", lambda: None)
         monkeypatch.delenv("CC", raising=False)
         monkeypatch.setattr("shutil.which", lambda _name: None)
         monkeypatch.setattr("sys.platform", "linux")
@@ -131,7 +131,7 @@ class TestInstallation:
     def test_the_instructions_of_our_own_engine(
         self, sets: list[str], cores: list[int], detail: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("localdflash.cpu.library._load", lambda: SimpleNamespace(instruction_sets=sets))
+        monkeypatch.setattr("localdflash.backends.cpu.cpu_library._load", lambda: SimpleNamespace(instruction_sets=sets))
         monkeypatch.setattr("localdflash.base.machine.cores.physical_cores", lambda: cores)
         found = installation.cpu_engine("cpu engine")
         assert (found.status, found.remedy) == ("ok", "")
@@ -174,7 +174,7 @@ class TestMachine:
 
     def test_bandwidth_says_how_it_was_measured(self, monkeypatch: pytest.MonkeyPatch) -> None:
         known = measurements.Measurement(42.0, "read of much", "2026-01-01")
-        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
         monkeypatch.setattr(measurements, "bandwidth", lambda: known)
         assert resources.bandwidth("bandwidth").detail == "42.0 GB/s, read of much, 2026-01-01"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.cuda import device as devices
+from localdflash.backends.cuda import device as devices
 from localdflash.doctor import gpu_check
 from localdflash.base.errors import LocaldflashError, NoDevice
 from localdflash.loading import proof
@@ -18,7 +18,7 @@ HERE, BEFORE = ("RTX 4090", "driver 580"), ("RTX 4090", "driver 570")
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(devices, "driver_present", lambda: True)
-    monkeypatch.setattr("localdflash.cuda.identity.machines", lambda _device="auto": [HERE])
+    monkeypatch.setattr("localdflash.backends.cuda.identity.machines", lambda _device="auto": [HERE])
     return monkeypatch
 
 
@@ -41,7 +41,7 @@ def test_where_the_engine_does_not_run_there_is_none(gpu: pytest.MonkeyPatch) ->
     def none(_device: str = "auto") -> Any:
         raise NoDevice("this PyTorch has no CUDA")
 
-    gpu.setattr("localdflash.cuda.identity.machines", none)
+    gpu.setattr("localdflash.backends.cuda.identity.machines", none)
     found = gpu_check.found("gpu check")
     assert (found.status, found.detail) == ("ok", "none: the CUDA engine does not run here, see above")
 

@@ -7,8 +7,8 @@ import pytest
 
 from localdflash.doctor import graphics
 from localdflash.doctor.graphics import Chip, built_for, command, has_code, here, llama_gpu
-from localdflash.llamacpp import builds
-from localdflash.llamacpp.placement import Device
+from localdflash.backends.llamacpp import builds
+from localdflash.backends.llamacpp.placement import Device
 from localdflash.base.machine import gpu_watch
 
 RTX_4090, RTX_5090 = Chip("NVIDIA", "RTX 4090", 89), Chip("NVIDIA", "RTX 5090", 120)
@@ -19,7 +19,7 @@ SEEN = Device("CUDA0", "RTX 4090", False, 20 * 10**9, 24 * 10**9)
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(graphics, "_cuda_wheels", lambda: "cu124")
-    monkeypatch.setattr("localdflash.llamacpp.devices.devices", lambda: [])
+    monkeypatch.setattr("localdflash.backends.llamacpp.devices.devices", lambda: [])
     return monkeypatch
 
 
@@ -73,7 +73,7 @@ def test_whether_a_cuda_build_has_code_for_the_chip(
 ) -> None:
     said = f"CUDA : ARCHS = {archs} | USE_GRAPHS = 1 | CPU : AVX2 = 1 | " if archs else "CPU : AVX2 = 1 | "
     machine.setattr("llama_cpp.llama_cpp.llama_print_system_info", said.encode)
-    machine.setattr("localdflash.llamacpp.devices.devices", lambda: [SEEN])
+    machine.setattr("localdflash.backends.llamacpp.devices.devices", lambda: [SEEN])
     machine.setattr(graphics, "here", lambda: [chip])
     found = llama_gpu("gpu")
     assert found.status == status
@@ -82,7 +82,7 @@ def test_whether_a_cuda_build_has_code_for_the_chip(
 
 
 def test_a_gpu_that_keeps_ending_the_engine(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr("localdflash.llamacpp.devices.devices", lambda: [SEEN])
+    machine.setattr("localdflash.backends.llamacpp.devices.devices", lambda: [SEEN])
     machine.setattr(graphics, "here", lambda: [RTX_4090])
     for deaths, status in ((1, "ok"), (2, "warning")):
         machine.setattr(gpu_watch, "deaths", lambda deaths=deaths: deaths)

@@ -15,17 +15,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bench import synthetic
-from localdflash.cuda.assembly import CudaSettings, load_pair
-from localdflash.cuda.device import give_back
-from localdflash.cuda.ops import KERNELS, REFERENCES
-from localdflash.cuda.pair import CudaPair
-from localdflash.cuda.runner import chunks
-from localdflash.cuda.stepper import Way
+from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.device import give_back
+from localdflash.backends.cuda.ops import KERNELS, REFERENCES
+from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.runner import chunks
+from localdflash.backends.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.shapes.dflash_json import config_of_json
-from localdflash.reference.dflash_model import DFlash
+from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.models.weights.ggml_types import GGMLType
 
 ROOT = Path(__file__).parents[2]
@@ -126,7 +126,7 @@ def test_what_is_put_aside_while_another_prompt_runs_comes_back(
     pair: CudaPair, prompts: list[list[int]], length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the bit, though its slots are written over from the first one on."""
-    monkeypatch.setattr("localdflash.cuda.leaving.STAGE", 1 << 18)  # a few slots a block
+    monkeypatch.setattr("localdflash.backends.cuda.leaving.STAGE", 1 << 18)  # a few slots a block
     ids = prompts[0]
     text = run(pair, ids, length)
     pair.rollback(len(ids))
@@ -178,7 +178,7 @@ def test_a_context_that_outgrows_its_graph(device: torch.device, tmp_path: Path)
 
 def logits(pair: CudaPair, ids: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """What the target thinks of the next token."""
-    monkeypatch.setattr("localdflash.cuda.pair.AHEAD", 1)  # the next step would write over the logits
+    monkeypatch.setattr("localdflash.backends.cuda.cuda_pair.AHEAD", 1)  # the next step would write over the logits
     pair = pair.only("plain")
     pair.forget()
     pair.prefill(ids)

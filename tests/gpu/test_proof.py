@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from bench import synthetic
-from localdflash.cuda.assembly import CudaSettings, load_pair
-from localdflash.cuda.ops import KERNELS, REFERENCES
-from localdflash.cuda.pair import CudaPair
-from localdflash.cuda.proof import stages
+from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.ops import KERNELS, REFERENCES
+from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.proof import stages
 
 EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded"
 STAGES = ("operations", "short prompt", "rows", "prompts", "texts", "sampled texts", "graphs")

@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType, quants
 from torch import Tensor
 from triton.runtime.interpreter import interpreter_builder
 
-from localdflash.cuda.repack.planes import planes_of_blocks
+from localdflash.backends.cuda.repack.gguf_planes import planes_of_blocks
 from localdflash.kernels import matmul as module
 from localdflash.kernels.matmul import accumulate, matmul, matmul_reference, plan, pointers, switches
 from localdflash.kernels.norm import Norm

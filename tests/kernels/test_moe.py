@@ -13,7 +13,7 @@ from transformers import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 from triton.runtime.interpreter import interpreter_builder
 
-from localdflash.cuda.repack.planes import join, planes_of_blocks, scaled
+from localdflash.backends.cuda.repack.gguf_planes import join, planes_of_blocks, scaled
 from localdflash.kernels import moe
 from localdflash.kernels.moe import Routing, router_plan
 from localdflash.kernels.norm import Norm

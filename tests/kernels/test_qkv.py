@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import localdflash.kernels.qkv as module
-from localdflash.cuda.repack.quantize import quantize
+from localdflash.backends.cuda.repack.quantize import quantize
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.kernels.cache import CODES, Cache, check_type, encode
 from localdflash.kernels.norm import Norm
@@ -15,7 +15,7 @@ from localdflash.kernels.planes import Planes
 from localdflash.kernels.qkv import HeadRange, qkv, qkv_reference
 from localdflash.kernels.rope import rope_tables, rotate
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
-from localdflash.reference import decoder as torch_decoder
+from localdflash.backends.reference import decoder as torch_decoder
 
 CPU = torch.device("cpu")
 THETA, EPS, START, SLOTS = 10000.0, 0.02, 21, 40  # an epsilon that shows

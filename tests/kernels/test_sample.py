@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare, gumbel_r, kstest
 from torch import Tensor
 
-from localdflash.cuda.pair import UNTOUCHED
+from localdflash.backends.cuda.cuda_pair import UNTOUCHED
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.noise import noise_reference

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import localdflash.kernels.swiglu as module
-from localdflash.cuda.repack.quantize import quantize
+from localdflash.backends.cuda.repack.quantize import quantize
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.swiglu import swiglu, swiglu_reference

@@ -11,7 +11,7 @@ import pytest
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
 from localdflash.models.running_pair import Running
-from localdflash.cuda import device
+from localdflash.backends.cuda import device
 from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading import automatic
 from localdflash.loading.choice import HostChoice
@@ -147,7 +147,7 @@ def test_without_a_gpu_nothing_is_said(load: Load, asked: Asked) -> None:
 
 def test_a_build_for_processors_is_not_loaded_to_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automatic, "gpu_backends", set)
-    monkeypatch.setattr("localdflash.llamacpp.devices.devices", lambda: pytest.fail("llama.cpp was asked"))
+    monkeypatch.setattr("localdflash.backends.llamacpp.devices.devices", lambda: pytest.fail("llama.cpp was asked"))
     assert not automatic.gpu_is_there()
 
 

@@ -18,9 +18,9 @@ from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
 from localdflash.models.running_pair import Running
-from localdflash.cuda import device as devices
-from localdflash.cuda import room
-from localdflash.cuda.ops import REFERENCES
+from localdflash.backends.cuda import device as devices
+from localdflash.backends.cuda import room
+from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic, backends
 from localdflash.loading.choice import HostChoice
@@ -30,15 +30,15 @@ from localdflash.models.registry.registry import load_registry, local_files
 from tests.support.cards import Card, CardGpu, in_this_machine
 
 STAGES = {
-    "finding the GPU": "localdflash.cuda.device.find_gpus",
-    "reading the headers": "localdflash.cuda.load.CudaSizes",
-    "measuring memory": "localdflash.cuda.load.budget_of",
-    "reading the files": "localdflash.cuda.assembly._read_target",
-    "repacking weights": "localdflash.cuda.assembly.load_target",
-    "the drafter's weights": "localdflash.cuda.assembly.load_drafter",
-    "buffers": "localdflash.cuda.assembly.Stepper",
-    "compiling and capturing": "localdflash.cuda.runner.Runner.prepare",
-    "timing": "localdflash.cuda.assembly.measure",
+    "finding the GPU": "localdflash.backends.cuda.device.find_gpus",
+    "reading the headers": "localdflash.backends.cuda.load_cuda.CudaSizes",
+    "measuring memory": "localdflash.backends.cuda.load_cuda.budget_of",
+    "reading the files": "localdflash.backends.cuda.assembly._read_target",
+    "repacking weights": "localdflash.backends.cuda.assembly.load_target",
+    "the drafter's weights": "localdflash.backends.cuda.assembly.load_drafter",
+    "buffers": "localdflash.backends.cuda.assembly.Stepper",
+    "compiling and capturing": "localdflash.backends.cuda.runner.Runner.prepare",
+    "timing": "localdflash.backends.cuda.assembly.measure",
 }
 BROKEN: list[tuple[BaseException, type[LocaldflashError]]] = [
     (RuntimeError("Failed to find C compiler. Please specify via CC environment variable"), NoDevice),
@@ -65,16 +65,16 @@ on_every_stage = pytest.mark.parametrize("stage", STAGES)
 @pytest.fixture(autouse=True)
 def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU whose memory is this process's, with the references for kernels; nothing lost, and nothing missing."""
-    monkeypatch.setattr("localdflash.cuda.device.find_gpus", lambda _name: [CardGpu(0)])
-    monkeypatch.setattr("localdflash.cuda.load.budget_of", lambda _device: MemoryBudget(4 << 30, 0, "GPU memory"))
-    monkeypatch.setattr("localdflash.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+    monkeypatch.setattr("localdflash.backends.cuda.device.find_gpus", lambda _name: [CardGpu(0)])
+    monkeypatch.setattr("localdflash.backends.cuda.load_cuda.budget_of", lambda _device: MemoryBudget(4 << 30, 0, "GPU memory"))
+    monkeypatch.setattr("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(devices, "gc", SimpleNamespace(collect=lambda: 0))  # takes a while in a process of tests
     monkeypatch.setattr(devices, "driver_present", lambda: True)
     monkeypatch.setattr(backends, "missing_tools", lambda: "")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
-    monkeypatch.setattr("localdflash.cuda.load.KERNELS", REFERENCES)
-    monkeypatch.setattr("localdflash.cuda.load.load.__defaults__", (REFERENCES,))
+    monkeypatch.setattr("localdflash.backends.cuda.load_cuda.KERNELS", REFERENCES)
+    monkeypatch.setattr("localdflash.backends.cuda.load_cuda.load.__defaults__", (REFERENCES,))
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_a_torch_that_cannot_be_imported(load: Load, options: Options, monkeypat
     def broken(*_: Any) -> Any:
         raise ImportError("libcudart.so.13: cannot open shared object file")
 
-    monkeypatch.setattr("localdflash.cuda.device.find_gpus", broken)
+    monkeypatch.setattr("localdflash.backends.cuda.device.find_gpus", broken)
     monkeypatch.setattr(torch.cuda, "empty_cache", broken)
     backend, notice = load()
     assert backend == "cpu"
@@ -201,7 +201,7 @@ def test_a_torch_that_cannot_be_imported(load: Load, options: Options, monkeypat
 def test_closed_and_loaded_again_and_again_it_takes_no_more(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after failures: their frames hold what they had made."""
     files, free = local_files(load_registry().resolve(options.pair, options.drafter)), list[int]()
-    monkeypatch.setattr("localdflash.cuda.load.budget_of", room.budget_of)
+    monkeypatch.setattr("localdflash.backends.cuda.load_cuda.budget_of", room.budget_of)
     monkeypatch.setattr(devices, "gc", gc)
     with in_this_machine(Card(4 << 30), 1 << 20):
         for _ in range(3):

@@ -18,9 +18,9 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Drafter, Target
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.llamacpp import certified
-from localdflash.llamacpp.certified import Certified, Record
-from localdflash.llamacpp.ways import DEFAULT, MOST_WITH_STATES
+from localdflash.backends.llamacpp import certified
+from localdflash.backends.llamacpp.certified import Certified, Record
+from localdflash.backends.llamacpp.decode_flags import DEFAULT, MOST_WITH_STATES
 from localdflash.loading.backends import load_on
 from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.converted_models import VOCABULARY, ids_of

@@ -18,10 +18,10 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Drafter, Target
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
-from localdflash.llamacpp import certified
-from localdflash.llamacpp import target as llamacpp
-from localdflash.llamacpp.certified import Certified, Record
-from localdflash.llamacpp.ways import DEFAULT, NOT_REPACKED, Way
+from localdflash.backends.llamacpp import certified
+from localdflash.backends.llamacpp import llama_target as llamacpp
+from localdflash.backends.llamacpp.certified import Certified, Record
+from localdflash.backends.llamacpp.decode_flags import DEFAULT, NOT_REPACKED, Way
 from localdflash.loading.load import LoadedPair
 from localdflash.base.machine.cores import physical_cores
 from localdflash.models.weights import gguf
@@ -39,7 +39,7 @@ RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m i
             f"{IMPORTS}; LoadedPair(Options('embedded', 'llama.cpp')).close()",
             "['llama_cpp']",
         ),
-        ("import localdflash.reference.target, localdflash.reference.dflash_files", "['torch']"),
+        ("import localdflash.backends.reference.reference_target, localdflash.backends.reference.dflash_files", "['torch']"),
         ("import localdflash.cli, localdflash.models.registry.registry, localdflash.engine.generate", "[]"),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_context_that_was_asked_for_is_refused_before_anything_is_loaded(monke
     def loads(*_: Any) -> None:
         pytest.fail("weights were loaded")
 
-    monkeypatch.setattr("localdflash.llamacpp.load.LlamaCppTarget", loads)
+    monkeypatch.setattr("localdflash.backends.llamacpp.load_llamacpp.LlamaCppTarget", loads)
     with pytest.raises(OutOfMemory, match=r"a context of 1024 tokens needs .* are free: --context 768 fits"):
         LoadedPair(Options(threads=1, context=1024, backend="llama.cpp"))
 
@@ -143,7 +143,7 @@ def test_a_library_that_tells_no_sizes_still_loads(monkeypatch: pytest.MonkeyPat
     def silent(_lines: Any) -> None:
         raise ModelError("this build does not say")
 
-    monkeypatch.setattr("localdflash.llamacpp.sizes.sizes_said", silent)
+    monkeypatch.setattr("localdflash.backends.llamacpp.llama_sizes.sizes_said", silent)
     with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
         assert (loaded.predicted, loaded.notice) == ({}, "")
 
@@ -170,7 +170,7 @@ class TestCpu:
     def test_without_it_llama_cpp_runs_the_pair_without_a_word(
         self, without_cpu_engine: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
         with LoadedPair(Options(threads=1)) as loaded:
             assert (loaded.backend, loaded.notice) == ("llama.cpp", "")
 
@@ -221,7 +221,7 @@ class TestCpu:
         self, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with_free(self.needed(drafter=False) - 1, monkeypatch)
-        monkeypatch.setattr("localdflash.cpu.load.open_target", lambda *_: pytest.fail("weights were loaded"))
+        monkeypatch.setattr("localdflash.backends.cpu.load_cpu.open_target", lambda *_: pytest.fail("weights were loaded"))
         with pytest.raises(OutOfMemory, match=r"a context of 1024 tokens needs .* are free: --context 768 fits"):
             LoadedPair(replace(self.OPTIONS, context=1024))
         with pytest.raises(UsageError, match=r"context of 100000 tokens: target.gguf was trained for 8 to 1024"):
@@ -242,17 +242,17 @@ class TestCpu:
         def refuse(*_: Any) -> None:
             raise OutOfMemory("target.gguf: packed weights need 9 MiB, 1 MiB of memory are free")
 
-        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
         monkeypatch.setattr("localdflash.loading.automatic.choose", lambda *_: HostChoice("cpu", "a test"))
-        monkeypatch.setattr("localdflash.cpu.load.open_target", refuse)
+        monkeypatch.setattr("localdflash.backends.cpu.load_cpu.open_target", refuse)
         with LoadedPair(Options(threads=1)) as loaded:
             assert loaded.backend == "llama.cpp"
             assert loaded.notice.startswith("llama.cpp runs this pair, not the CPU engine: target.gguf: packed weights")
 
     @pytest.mark.usefixtures("cpu_engine")
     def test_what_failed_is_freed_before_llama_cpp_takes_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from localdflash.cpu.target import CpuTarget
-        from localdflash.cpu.team import Team
+        from localdflash.backends.cpu.cpu_target import CpuTarget
+        from localdflash.backends.cpu.team import Team
         from localdflash.engine.calibrate import calibrate
         from localdflash.loading.choice import HostChoice
 
@@ -269,7 +269,7 @@ class TestCpu:
             happened.append("closed")
             close(team)
 
-        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
         monkeypatch.setattr("localdflash.loading.automatic.choose", lambda *_: HostChoice("cpu", "a test"))
         monkeypatch.setattr(Team, "close", closes)
         with LoadedPair(Options(threads=1, costs=fails_at_first)) as loaded:
@@ -290,7 +290,7 @@ class TestCuda:
 
     @pytest.fixture
     def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-        from localdflash.cuda import device
+        from localdflash.backends.cuda import device
 
         asked: list[Any] = []
 
@@ -299,17 +299,17 @@ class TestCuda:
             raise ModelError("no GPU here")
 
         monkeypatch.setattr(device, "find_gpus", lambda _name: [CardGpu(0)])
-        monkeypatch.setattr("localdflash.cuda.load.load_pair", load_pair)
+        monkeypatch.setattr("localdflash.backends.cuda.load_cuda.load_pair", load_pair)
         return asked
 
     @staticmethod
     def with_room(space: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Give the GPU so many free bytes."""
-        monkeypatch.setattr("localdflash.cuda.load.budget_of", lambda _device: MemoryBudget(space, 0, "GPU memory"))
+        monkeypatch.setattr("localdflash.backends.cuda.load_cuda.budget_of", lambda _device: MemoryBudget(space, 0, "GPU memory"))
 
     @staticmethod
     def sizes() -> Any:
-        from localdflash.cuda.sizes import CudaSizes
+        from localdflash.backends.cuda.cuda_sizes import CudaSizes
 
         embedded = Path(llamacpp.__file__).parents[1] / "embedded"
         return CudaSizes(embedded / "target.gguf", embedded / "drafter.safetensors")
@@ -337,7 +337,7 @@ class TestCuda:
     def test_what_one_drafter_saved_is_for_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
         target = SimpleNamespace(config=SimpleNamespace(vocab_size=64))
         pair = SimpleNamespace(stepper=SimpleNamespace(context=1024, block=0, target=target), close=lambda: None)
-        monkeypatch.setattr("localdflash.cuda.load.load_pair", lambda *_, **__: pair)
+        monkeypatch.setattr("localdflash.backends.cuda.load_cuda.load_pair", lambda *_, **__: pair)
         identities = set()
         for holds in ("8 bits", "4 bits", "none"):
             self.with_room(total(self.sizes().parts(1024, holds)), monkeypatch)
@@ -349,7 +349,7 @@ class TestCuda:
     def test_a_gpu_that_is_too_small_leaves_the_pair_to_llamacpp(
         self, asked: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: True)
+        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: True)
         self.with_room(1000, monkeypatch)
         with LoadedPair(Options(backend="auto", threads=1)) as loaded:
             assert loaded.backend == "llama.cpp"

@@ -14,8 +14,8 @@ import pytest
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
 from localdflash.models.running_pair import Running
-from localdflash.cuda import device as devices
-from localdflash.cuda import identity
+from localdflash.backends.cuda import device as devices
+from localdflash.backends.cuda import identity
 from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic, child, proof
 from localdflash.loading.choice import HostChoice
@@ -292,7 +292,7 @@ def test_a_pair_that_it_cannot_run_takes_no_child(
     def refuse(*_: Any) -> Any:
         raise ModelError("tensor x is IQ4_XS")
 
-    monkeypatch.setattr("localdflash.cuda.identity.CudaSizes", refuse)
+    monkeypatch.setattr("localdflash.backends.cuda.identity.CudaSizes", refuse)
     started = say({"kind": "sound"})
     assert load(options) == ("cpu", "the CPU engine runs this pair, not the CUDA engine: tensor x is IQ4_XS")
     assert not started

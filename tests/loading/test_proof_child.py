@@ -12,7 +12,7 @@ from triton.runtime.errors import OutOfResources
 
 from localdflash.models.load_options import Options
 from localdflash.models.running_pair import Running
-from localdflash.cuda.pair import CudaPair
+from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.base.errors import DeviceFailed, OutOfMemory
 from localdflash.loading import child, proof
 from localdflash.loading.verdict import Subject, recall
@@ -68,7 +68,7 @@ def test_whatever_breaks_in_the_child_is_one_line(
     pair = replace(running(), pair=object.__new__(CudaPair))
     monkeypatch.setattr(proof, "_loaded", broken if stage == "loading" else lambda *_: pair)
     monkeypatch.setattr(proof, "_prompt", lambda *_: [1])
-    monkeypatch.setattr("localdflash.cuda.proof.stages.stages", stages)
+    monkeypatch.setattr("localdflash.backends.cuda.proof.stages.stages", stages)
     proof.main()
     last = said[-1]
     assert (last["kind"], last["operation"]) == (kind, stage)
@@ -99,7 +99,7 @@ def test_the_context_that_fits_is_enough(files: LocalPair, options: Options, mon
             raise OutOfMemory("full")
         return running()
 
-    monkeypatch.setattr("localdflash.cuda.load.load", load)
+    monkeypatch.setattr("localdflash.backends.cuda.load_cuda.load", load)
     assert proof._loaded(files, options, lambda _: None).context == 64
     assert asked == [1024, 0]
 

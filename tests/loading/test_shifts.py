@@ -11,7 +11,7 @@ from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load import LoadedPair
 from localdflash.text.chat_template import TemplateMessage
-from tests.cpu.conftest import needs_library
+from tests.backends.cpu.conftest import needs_library
 from tests.support.costs import drafting_pays
 
 QUESTION = TemplateMessage("user", "Write a function that adds two numbers.")

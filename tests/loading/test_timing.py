@@ -11,8 +11,8 @@ import pytest
 from localdflash.models.memory import free
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.load_options import Options
-from localdflash.cpu import library
-from localdflash.cpu import sizes as cpu
+from localdflash.backends.cpu import cpu_library
+from localdflash.backends.cpu import cpu_sizes as cpu
 from localdflash.engine.controller import Controller
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.base.errors import ModelError
@@ -44,7 +44,7 @@ def chosen(case: Case, options: Options) -> HostChoice:
 def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """An engine of our own that runs every pair, and 3000 bytes for every pair of 1000."""
     engine = SimpleNamespace(instruction_sets=["avx2", "portable"])
-    monkeypatch.setattr(library, "_load", lambda: engine)
+    monkeypatch.setattr(cpu_library, "_load", lambda: engine)
     monkeypatch.setattr(cpu, "CpuSizes", lambda *_: None)
     monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(6000, 0, "memory"))
     return engine

@@ -79,7 +79,7 @@ def test_what_the_child_measured_is_known_afterwards(
     def measure(*_: object) -> None:
         pytest.fail("it was measured twice")
 
-    monkeypatch.setattr("localdflash.llamacpp.certified.measure", measure)
+    monkeypatch.setattr("localdflash.backends.llamacpp.certified.measure", measure)
     with LoadedPair(replace(options, rows="exact")):
         pass
     assert list((home / "cache" / "rows").iterdir())

@@ -31,13 +31,13 @@ def test_what_a_verdict_is_about(files: LocalPair, options: Options, subject: Su
         ("torch.__version__", "9.9"),
         ("triton.__version__", "9.9"),
         ("torch.cuda.get_device_name", lambda _: "RTX 5090"),
-        ("localdflash.cuda.identity.driver_version", lambda: "590.1"),
-        ("localdflash.cuda.identity.version", lambda _: "99.0"),
+        ("localdflash.backends.cuda.identity.driver_version", lambda: "590.1"),
+        ("localdflash.backends.cuda.identity.version", lambda _: "99.0"),
     ):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(what, value)
             assert key() != subject.place.name, what
-    gpu.setattr("localdflash.cuda.gpus.Gpu.uuid", property(lambda _self: "GPU-another-card-of-its-kind"))
+    gpu.setattr("localdflash.backends.cuda.gpus.Gpu.uuid", property(lambda _self: "GPU-another-card-of-its-kind"))
     assert key() == subject.place.name
 
 

@@ -18,10 +18,10 @@ from localdflash.engine.accept import accept
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load import LoadedPair
-from localdflash.reference.decoder import causal
-from localdflash.reference.dflash_files import load as load_drafter
-from localdflash.reference.drafter import DFlashDrafter
-from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.decoder import causal
+from localdflash.backends.reference.dflash_files import load as load_drafter
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.train.corpus import read_list
 from localdflash.models.weights.gguf import read_header
 from tests.support.costs import drafting_pays

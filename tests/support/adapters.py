@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.reference.decoder import Decoder
+from localdflash.backends.reference.decoder import Decoder
 from localdflash.train import adapter_data
 from localdflash.train.adapter import Adapter
 from localdflash.train.adapter_data import FillData

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from localdflash.cuda.gpus import Gpu
+from localdflash.backends.cuda.gpus import Gpu
 
 CPU = torch.device("cpu")
 
@@ -71,15 +71,15 @@ def in_this_machine(card: Card, margin: int) -> Iterator[None]:
     gc.collect()
     gc.freeze()  # what is there already is no longer among the objects
     with (
-        patch("localdflash.cuda.device.find_gpus", lambda _name: [CardGpu(0)]),
-        patch("localdflash.cuda.room.is_shown_on", lambda _device: False),
-        patch("localdflash.cuda.room.RESERVE", margin),
-        patch("localdflash.cuda.room.OTHERS", 0),
+        patch("localdflash.backends.cuda.device.find_gpus", lambda _name: [CardGpu(0)]),
+        patch("localdflash.backends.cuda.room.is_shown_on", lambda _device: False),
+        patch("localdflash.backends.cuda.room.RESERVE", margin),
+        patch("localdflash.backends.cuda.room.OTHERS", 0),
         patch.object(torch.cuda, "mem_get_info", lambda _device: card.info()),
         patch.object(torch.cuda, "memory_reserved", lambda _device: card.reserved()),
         patch.object(torch.cuda, "memory_allocated", lambda _device: card.allocated()),
         patch.object(torch.cuda, "empty_cache", card.empty),
-        patch("localdflash.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)),
+        patch("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)),
     ):
         try:
             yield

@@ -9,11 +9,11 @@ from unittest.mock import patch
 import torch
 
 from localdflash.models.memory.fit import MemoryBudget
-from localdflash.cuda import ops
-from localdflash.cuda.ops import REFERENCES
-from localdflash.cuda.proof import stages
-from localdflash.cuda.proof.calls import bound
-from localdflash.cuda.proof.operations import around
+from localdflash.backends.cuda import ops
+from localdflash.backends.cuda.ops import REFERENCES
+from localdflash.backends.cuda.proof import stages
+from localdflash.backends.cuda.proof.calls import bound
+from localdflash.backends.cuda.proof.operations import around
 from localdflash.loading import proof
 from tests.support.cards import CardGpu
 
@@ -32,11 +32,11 @@ def main(wrong: str) -> None:
         return run if name == wrong else op
 
     with (
-        patch("localdflash.cuda.device.find_gpus", lambda _name: [CardGpu(0)]),
-        patch("localdflash.cuda.load.budget_of", lambda _device: MemoryBudget(1 << 40, 0, "memory")),
-        patch("localdflash.cuda.assembly.check_heads", lambda *_: None),
-        patch("localdflash.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)),
-        patch("localdflash.cuda.load.give_back", lambda: None),
+        patch("localdflash.backends.cuda.device.find_gpus", lambda _name: [CardGpu(0)]),
+        patch("localdflash.backends.cuda.load_cuda.budget_of", lambda _device: MemoryBudget(1 << 40, 0, "memory")),
+        patch("localdflash.backends.cuda.assembly.check_heads", lambda *_: None),
+        patch("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)),
+        patch("localdflash.backends.cuda.load_cuda.give_back", lambda: None),
         patch.object(ops, "KERNELS", around(REFERENCES, wrap)),
         patch.multiple(stages, **SMALL),
     ):

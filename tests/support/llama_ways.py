@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from localdflash.llamacpp.ways import MOST, Flags, Way
+from localdflash.backends.llamacpp.decode_flags import MOST, Flags, Way
 
 # nothing is rounded between two rows: for comparisons with other engines
 WIDE = Way(Flags(repack=False, flash=False, keys="f32", values="f32"), tuple(range(2, MOST + 1)))

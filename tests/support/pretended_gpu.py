@@ -8,7 +8,7 @@ import torch
 
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.running_pair import Running
-from localdflash.cuda import device as devices
+from localdflash.backends.cuda import device as devices
 
 STAGES = (
     "loading",
@@ -33,8 +33,8 @@ def pretend(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch.cuda, "get_device_name", lambda _device: "RTX 4090")
     patch.setattr(devices, "missing_tools", lambda: "")
     patch.setattr(devices, "gc", SimpleNamespace(collect=lambda: 0))  # takes a while in a process of tests
-    patch.setattr("localdflash.cuda.identity.driver_version", lambda: "580.65")
-    patch.setattr("localdflash.cuda.identity.budget_of", lambda _device: MemoryBudget(24 << 30, 0, "GPU memory"))
+    patch.setattr("localdflash.backends.cuda.identity.driver_version", lambda: "580.65")
+    patch.setattr("localdflash.backends.cuda.identity.budget_of", lambda _device: MemoryBudget(24 << 30, 0, "GPU memory"))
 
 
 def running() -> Running:

@@ -79,9 +79,9 @@ def quantize(source: Path, target: Path, kind: str) -> Path:
     """The file in another type, by llama.cpp."""
     import llama_cpp.llama_cpp as api
 
-    from localdflash.llamacpp import library
+    from localdflash.backends.llamacpp import llama_library
 
-    library.quiet()
+    llama_library.quiet()
     params = api.llama_model_quantize_default_params()
     params.ftype, params.allow_requantize, params.nthread = FILE_TYPES[kind], True, 1
     if api.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)):

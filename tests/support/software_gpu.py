@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from localdflash.cuda.ops import Ops
+from localdflash.backends.cuda.ops import Ops
 
 POISON = 0x7E  # in every byte
 CUDA = torch.device("cuda", 0)

@@ -15,26 +15,26 @@ BACKENDS: tuple[Runner, ...] = ("cpu", "llama.cpp", "torch", "cuda")
 PARTS = ("cuda",)  # what stands for a backend without its device: references in place of kernels
 
 # The test that ran a whole model of an architecture with random weights.
-_CONVERTED = "tests/reference/test_gguf_architectures.py::"
+_CONVERTED = "tests/backends/reference/test_gguf_architectures.py::"
 _REFERENCE = f"{_CONVERTED}test_logits_and_hidden_states_are_those_of_hugging_face"
 _LLAMA_CPP = f"{_CONVERTED}test_llama_cpp_reads_the_same_model_from_the_file"
-_CPU = "tests/cpu/test_architectures.py::test_logits_are_near_those_of_hugging_face"
-_CUDA = "tests/cuda/test_pair.py::test_logits_are_those_of_hugging_face"
-_HYBRID = "tests/cpu/test_qwen35.py::test_logits_are_those_of_hugging_face_with_rounded_activations"
-_TINY_LLAMA_CPP = "tests/llamacpp/test_architectures.py::test_logits_and_taps_are_those_of_hugging_face"
+_CPU = "tests/backends/cpu/test_architectures.py::test_logits_are_near_those_of_hugging_face"
+_CUDA = "tests/backends/cuda/test_pair.py::test_logits_are_those_of_hugging_face"
+_HYBRID = "tests/backends/cpu/test_qwen35.py::test_logits_are_those_of_hugging_face_with_rounded_activations"
+_TINY_LLAMA_CPP = "tests/backends/llamacpp/test_architectures.py::test_logits_and_taps_are_those_of_hugging_face"
 TARGETS: dict[str, dict[Runner, str]] = {
     "qwen3": {
-        "cpu": "tests/cpu/test_target.py::test_rounded_activations_are_near_float32",
-        "llama.cpp": "tests/llamacpp/test_target.py::test_taps_and_logits_agree_with_the_float32_decoder",
-        "torch": "tests/reference/test_decoder.py::test_logits_and_hidden_states_are_those_of_hugging_face",
-        "cuda": "tests/cuda/test_pair.py::test_proposals_are_those_of_the_torch_drafter",
+        "cpu": "tests/backends/cpu/test_target.py::test_rounded_activations_are_near_float32",
+        "llama.cpp": "tests/backends/llamacpp/test_target.py::test_taps_and_logits_agree_with_the_float32_decoder",
+        "torch": "tests/backends/reference/test_decoder.py::test_logits_and_hidden_states_are_those_of_hugging_face",
+        "cuda": "tests/backends/cuda/test_pair.py::test_proposals_are_those_of_the_torch_drafter",
     },
     "qwen3moe": {"cpu": _CPU, "llama.cpp": _LLAMA_CPP, "torch": _REFERENCE, "cuda": _CUDA},
     "llama": {"cpu": _CPU, "llama.cpp": _LLAMA_CPP, "torch": _REFERENCE, "cuda": _CUDA},
     "qwen35": {"cpu": _HYBRID, "llama.cpp": _TINY_LLAMA_CPP},
     "qwen35moe": {"cpu": _HYBRID, "llama.cpp": _TINY_LLAMA_CPP},
     "gpt-oss": {
-        "cpu": "tests/cpu/test_gpt_oss.py::test_logits_are_those_of_hugging_face_with_rounded_activations",
+        "cpu": "tests/backends/cpu/test_gpt_oss.py::test_logits_are_those_of_hugging_face_with_rounded_activations",
         "llama.cpp": _TINY_LLAMA_CPP,
     },
     "gemma4": {"llama.cpp": _TINY_LLAMA_CPP},
@@ -44,7 +44,7 @@ TARGETS: dict[str, dict[Runner, str]] = {
 _CHAT = "tests/loading/test_smollm2.py::test_the_chat_s_pair_writes_the_same_with_its_drafter"
 _CODE = "tests/loading/test_smollm2.py::test_the_pair_of_completions_writes_the_same_with_copies"
 _EMBEDDED = "tests/models/test_embedded.py::test_drafting_does_not_change_the_text"
-_PARTS_OF_SMOLLM2 = "tests/cuda/test_smollm2.py::test_logits_are_those_of_the_torch_reference"
+_PARTS_OF_SMOLLM2 = "tests/backends/cuda/test_smollm2.py::test_logits_are_those_of_the_torch_reference"
 OWN_WEIGHTS: dict[str, dict[Runner, str]] = {
     "embedded": {"cpu": _EMBEDDED, "llama.cpp": _EMBEDDED, "torch": _EMBEDDED, "cuda": TARGETS["qwen3"]["cuda"]},
     "smollm2-135m": {"cpu": _CHAT, "llama.cpp": _CHAT, "torch": _CHAT, "cuda": _PARTS_OF_SMOLLM2},
@@ -54,10 +54,10 @@ OWN_WEIGHTS: dict[str, dict[Runner, str]] = {
 _FAMILIES = "tests/loading/test_families.py::test_a_pair_writes_the_same_with_its_drafter"
 DRAFTERS: dict[str, dict[Runner, str]] = {
     "dflash": {
-        "cpu": "tests/cpu/test_drafter.py::test_drafts_what_the_reference_with_rounded_activations_does",
-        "llama.cpp": "tests/reference/test_drafter.py::test_llamacpp_drafts_like_torch",
-        "torch": "tests/reference/test_dflash_kinds.py::test_zlab",
-        "cuda": "tests/cuda/test_pair.py::test_proposals_are_those_of_the_torch_drafter",
+        "cpu": "tests/backends/cpu/test_drafter.py::test_drafts_what_the_reference_with_rounded_activations_does",
+        "llama.cpp": "tests/backends/reference/test_drafter.py::test_llamacpp_drafts_like_torch",
+        "torch": "tests/backends/reference/test_dflash_kinds.py::test_zlab",
+        "cuda": "tests/backends/cuda/test_pair.py::test_proposals_are_those_of_the_torch_drafter",
     },
     "dflash over qwen35": {"cpu": _FAMILIES, "llama.cpp": _FAMILIES},
     "dflash over qwen35moe": {"cpu": _FAMILIES, "llama.cpp": _FAMILIES},

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from localdflash.reference.decoder import Decoder, causal
+from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.train.adapter import AdaptedEmbedding, AdaptedLinear, Adapter
 from localdflash.train.loop import initialise
 from tests.support.adapters import TINY, noisy

@@ -9,7 +9,7 @@ import pytest
 
 from localdflash.engine.draft import NOTHING
 from localdflash.base.errors import LocaldflashError, ModelError, TrainingError
-from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import answering
@@ -184,9 +184,9 @@ PROMPTS = [[1, 2, 3, *range(40, 40 + n)] for n in (0, 1, 17, 30, 90)] + [[5, 4, 
 
 
 def test_the_cpu_engine_answers_as_it_does_alone_to_the_bit(tiny_pair: Path, cpu_engine: None) -> None:
-    from localdflash.cpu.packed import open_target
-    from localdflash.cpu.target import CpuTarget
-    from localdflash.cpu.team import Team
+    from localdflash.backends.cpu.packed import open_target
+    from localdflash.backends.cpu.cpu_target import CpuTarget
+    from localdflash.backends.cpu.team import Team
 
     path = tiny_pair / "target.gguf"
     target = ParallelCpuTarget(path, len(PROMPTS), 200, (1, 3, 4))

@@ -15,11 +15,11 @@ from torch import Tensor
 from localdflash.base.errors import TrainingError
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
-from localdflash.reference.decoder import Decoder
-from localdflash.reference.dflash_model import DFlash, block_mask
-from localdflash.reference.drafter import DFlashDrafter
-from localdflash.reference.gguf_decoder import load_decoder
-from localdflash.reference.target import TorchTarget
+from localdflash.backends.reference.decoder import Decoder
+from localdflash.backends.reference.dflash_model import DFlash, block_mask
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.train.drafter import Batch, DrafterRun, batches, block_logits, loss_of, train, training_mask
 from localdflash.train.loop import TrainingBudget, initialise

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from localdflash.llamacpp.library import load_model
+from localdflash.backends.llamacpp.llama_library import load_model
 from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.reference.decoder import Decoder
-from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.decoder import Decoder
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.text.chat_template import TemplateMessage, encode_chat
 from localdflash.text.tokenizer import Tokenizer as ModelTokenizer
 from localdflash.train import export

@@ -16,10 +16,10 @@ from localdflash.base.errors import TrainingError, UsageError
 from localdflash.models.shapes import short_vocabulary
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.fingerprint import trained_for
-from localdflash.reference import dflash_files
-from localdflash.reference.decoder import Decoder, causal
-from localdflash.reference.dflash_model import DFlash
-from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference import dflash_files
+from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.backends.reference.dflash_model import DFlash
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import kept_batches, kept_setup, kept_training
 from localdflash.train.answering import CONTEXT

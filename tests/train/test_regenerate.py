@@ -6,8 +6,8 @@ import torch
 from numpy.typing import NDArray
 
 from localdflash.base.errors import TrainingError
-from localdflash.reference.decoder import Decoder, causal
-from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.train.examples import KINDS
 from localdflash.train.regenerate import MIX, PROMPT_LIMIT, answer, prompts_of, regenerate

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from localdflash.base.errors import TrainingError
 from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.reference.decoder import Decoder
+from localdflash.backends.reference.decoder import Decoder
 from localdflash.train import target as training
 from localdflash.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.train.loop import TrainingBudget, TrainingRun, initialise

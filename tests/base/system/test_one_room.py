@@ -87,11 +87,11 @@ def test_it_would_be_seen(code: str, used: list[str]) -> None:
 # Where /proc and /sys are read although they may not be there: each handles that, or asks for Linux first.
 LINUX_FILES = {
     "localdflash/models/memory/free.py",
-    "localdflash/cpu/library.py",
+    "localdflash/backends/cpu/cpu_library.py",
     "localdflash/doctor/graphics.py",
     "localdflash/doctor/installation.py",
     "localdflash/doctor/resources.py",
-    "localdflash/llamacpp/library.py",
+    "localdflash/backends/llamacpp/llama_library.py",
     "localdflash/base/machine/cores.py",
     "localdflash/base/machine/hardware.py",
 }

@@ -15,7 +15,7 @@ import ctypes, importlib, pkgutil, signal, sys, types
 ROOMS = ("engine", "system", "files", "machine", "weights", "model", "backend", "pairs", "plan", "llamacpp", "cpu",
          "text", "loading", "answers", "server", "workspace", "chat", "lsp", "tui", "doctor", "cli")
 # Textual has a driver of its own there; the kernels are a library of C++ that lies among the modules.
-LEFT_OUT = ("localdflash.tui.driver", "localdflash.cpu._kernels")
+LEFT_OUT = ("localdflash.tui.driver", "localdflash.backends.cpu._kernels")
 
 def load():
     import localdflash

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localdflash.cuda.repack.blocks import FORMATS
-from localdflash.cuda.repack.packing import PlaneLayout, empty
+from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
+from localdflash.backends.cuda.repack.plane_packing import PlaneLayout, empty
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localdflash.cuda.repack.blocks import FORMATS
-from localdflash.cuda.repack.packing import INT4, INT8, PlaneLayout
+from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
+from localdflash.backends.cuda.repack.plane_packing import INT4, INT8, PlaneLayout
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.convolve import Changes, convolve_in, convolve_out
 from localdflash.kernels.embed import embed

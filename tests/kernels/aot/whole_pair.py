@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.synthetic import QWEN3_8B, QWEN3_8B_DRAFTER
-from localdflash.cuda.assembly import _shared
-from localdflash.cuda.ops import KERNELS
-from localdflash.cuda.repack.blocks import FORMATS
-from localdflash.cuda.repack.packing import INT8, PlaneLayout
-from localdflash.cuda.stepper import SLACK, Stepper, Way
-from localdflash.cuda.weights import load_drafter, load_target
+from localdflash.backends.cuda.assembly import _shared
+from localdflash.backends.cuda.ops import KERNELS
+from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
+from localdflash.backends.cuda.repack.plane_packing import INT8, PlaneLayout
+from localdflash.backends.cuda.stepper import SLACK, Stepper, Way
+from localdflash.backends.cuda.weights import load_drafter, load_target
 from localdflash.kernels import matmul
 from localdflash.kernels.attention import BUCKETS
 from localdflash.kernels.launch import withheld
@@ -102,7 +102,7 @@ class Absent:
 def stepper(config: DecoderConfig, drafter: DFlashConfig | None, kv: torch.dtype) -> Stepper:
     """As `load_pair` makes it."""
     positions, drafting = CONTEXT + SLACK, None
-    with patch("localdflash.cuda.weights.scaled", lambda planes, _factor: planes):  # it looks at the numbers
+    with patch("localdflash.backends.cuda.weights.scaled", lambda planes, _factor: planes):  # it looks at the numbers
         target = load_target(Absent(config), config, positions, llama=False)
         if drafter:
             source = Absent(drafter.decoder, INT8, len(drafter.taps))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from localdflash.cpu import library as installed
-from localdflash.cpu.library import Library
+from localdflash.backends.cpu import cpu_library as installed
+from localdflash.backends.cpu.cpu_library import Library
 
 SOURCES = Path(__file__).parents[3] / "kernels" / "cpu"
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.cpu.library import MatrixStruct, RowsStruct
-from localdflash.cpu.matrices import Kind
+from localdflash.backends.cpu.cpu_library import MatrixStruct, RowsStruct
+from localdflash.backends.cpu.matrices import Kind
 
 PANEL, GROUP, SUPER = 16, 32, 256
 Array = NDArray[Any]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localdflash.cpu.library import CacheStruct, Library, address
+from localdflash.backends.cpu.cpu_library import CacheStruct, Library, address
 
 EPSILON = 2.0**-24
 STALE = 0x7E00  # NaN as float16

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localdflash.cpu.library import Library, RowsStruct, address
+from localdflash.backends.cpu.cpu_library import Library, RowsStruct, address
 
 CPU = Path(__file__).parents[3] / "kernels" / "cpu"
 EPSILON = 2.0**-24  # half a unit in the last place, relative

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.cpu.library import Library
+from localdflash.backends.cpu.cpu_library import Library
 
 SOURCES = Path(__file__).parents[3] / "kernels" / "cpu" / "sources.py"
 OLD = """#!/bin/sh

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.cpu import library
-from localdflash.cpu.drafter import CpuDFlashDrafter
-from localdflash.cpu.packed import open_drafter, open_target
-from localdflash.cpu.target import CpuTarget
-from localdflash.cpu.team import Team
+from localdflash.backends.cpu import cpu_library
+from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
+from localdflash.backends.cpu.packed import open_drafter, open_target
+from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.team import Team
 from localdflash.engine.pair import Drafter
-from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
-from localdflash.llamacpp.target import LlamaCppTarget
-from localdflash.reference.dflash_files import load
-from localdflash.reference.drafter import DFlashDrafter
-from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.reference.dflash_files import load
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from tests.support.proposals import Case
 from tests.support.random_drafters import VARIANTS
 
@@ -40,8 +40,8 @@ def in_llama_cpp(path: Path, target: Path, stack: ExitStack) -> Drafter:
 
 
 def on_cpu(path: Path, target: Path, stack: ExitStack) -> Drafter:
-    if library.available():
-        pytest.skip(library.available())
+    if cpu_library.available():
+        pytest.skip(cpu_library.available())
     team = Team(2)
     stack.callback(team.close)
     packed = open_drafter(path)

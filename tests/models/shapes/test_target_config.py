@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from localdflash.cpu.bound import check_shape
-from localdflash.cpu.source import target_source
+from localdflash.backends.cpu.bound import check_shape
+from localdflash.backends.cpu.model_source import target_source
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.gguf_config import decoder_config

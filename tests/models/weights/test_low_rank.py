@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from localdflash.base.errors import ModelError
-from localdflash.reference.decoder import causal
-from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.decoder import causal
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import adapter_export

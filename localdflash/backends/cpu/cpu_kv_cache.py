@@ -1,0 +1,109 @@
+"""Keys and values of a stack of blocks, in float16 or in 8 bits: see `Cache` in kernels/cpu/formats.h."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.backends.cpu.arrays import aligned
+from localdflash.backends.cpu.cpu_library import CacheStruct, address
+from localdflash.backends.cpu.matrices import GROUP
+from localdflash.models.shapes.decoder_config import DecoderConfig
+
+KEYS = 16  # keys that lie together
+KV_FORMATS = ("f16", "int8")
+
+
+@dataclass(frozen=True)
+class CacheArray:
+    """An array of a block's head: rows of so many positions `together`, the second axis of a row if more than one."""
+
+    dtype: Any
+    together: int
+    row: tuple[int, ...]
+
+    def rows(self, length: int) -> int:
+        """How many rows so many positions take."""
+        return -(-length // self.together)
+
+
+def cache_arrays(head_dim: int, kv: str) -> Sequence[CacheArray]:
+    """Keys and values, of "int8" also their scales, in the order of `CacheStruct`; `kv` is one of KV_FORMATS."""
+    if kv == "f16":
+        return CacheArray(np.float16, KEYS, (head_dim, KEYS)), CacheArray(np.float16, 1, (head_dim,))
+    return (
+        CacheArray(np.int8, KEYS, (head_dim // 2, KEYS, 2)),
+        CacheArray(np.int8, 2, (head_dim, 2)),
+        CacheArray(np.float32, KEYS, (head_dim // GROUP, KEYS)),
+        CacheArray(np.float32, 1, ()),
+    )
+
+
+def kept_in(kv: str) -> str:
+    """What keys and values are kept in where this was asked for."""
+    return kv if kv in KV_FORMATS else "f16"
+
+
+def room(positions: int) -> int:
+    """For how many positions a cache that holds so many has room."""
+    return -(-positions // KEYS) * KEYS
+
+
+def cache_bytes(config: DecoderConfig, positions: int, kv: str = "f16") -> int:
+    """Bytes of a block's keys and values."""
+    arrays = cache_arrays(config.head_dim, kv)
+    sizes = [array.rows(room(positions)) * prod(array.row) * np.dtype(array.dtype).itemsize for array in arrays]
+    return config.num_key_value_heads * int(sum(sizes))
+
+
+class KeysAndValues:
+    """The cache of a stack of blocks: room for at least `capacity` positions.
+
+    `arrays` [blocks, heads, rows, ...] are in the order of `CacheStruct`.
+    """
+
+    def __init__(self, blocks: int, config: DecoderConfig, capacity: int, kv: str = "f16") -> None:
+        self.capacity = room(capacity)
+        self._forms = cache_arrays(config.head_dim, kv)
+        self.arrays: list[NDArray[Any]] = [
+            aligned((blocks, config.num_key_value_heads, form.rows(self.capacity), *form.row), form.dtype)
+            for form in self._forms
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def bound(self, block: int) -> CacheStruct:
+        """The struct of a block's cache; whoever keeps it must keep this object too."""
+        return CacheStruct(*(address(array[block]) for array in self.arrays))
+
+    def clear(self, start: int, stop: int) -> None:
+        """Put zeros at the positions from `start` up to `stop`."""
+        at = np.arange(start, stop)
+        for array, form in zip(self.arrays, self._forms, strict=True):
+            if form.together == 1:
+                array[:, :, at] = 0
+            else:
+                array[:, :, at // form.together, :, at % form.together] = 0
+
+    def save(self, length: int) -> bytes:
+        """What is kept of the first `length` positions."""
+        return b"".join(array.tobytes() for array in self._first(length))
+
+    def load(self, state: bytes, length: int) -> None:
+        """Restore what was saved; ValueError if it is not of this shape."""
+        at = 0
+        for array in self._first(length):
+            array[...] = np.frombuffer(state, array.dtype, array.size, at).reshape(array.shape)
+            at += array.nbytes
+        if at != len(state):
+            raise ValueError(f"{len(state)} bytes of keys and values where {at} were saved")
+
+    def _first(self, length: int) -> list[NDArray[Any]]:
+        """The rows of each array that so many positions take."""
+        return [array[:, :, : form.rows(length)] for array, form in zip(self.arrays, self._forms, strict=True)]

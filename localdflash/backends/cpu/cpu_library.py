@@ -1,0 +1,331 @@
+"""The C++ library of the CPU engine, bound by ctypes: structs as in kernels/cpu/formats.h and kernels.h, and its calls.
+
+The library is built with the package if there is a C++ compiler. `available` says why it is missing.
+"""
+
+import ctypes
+import mmap
+import os
+import sys
+import weakref
+from contextlib import suppress
+from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.backends.cpu.matrices import PackedMatrix
+from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
+from localdflash.base.system.descriptor import in_memory
+
+MAX_ROWS = 64
+REINSTALL = "install a C++ compiler, then `pip install --force-reinstall --no-deps localdflash`"
+
+
+class MatrixStruct(ctypes.Structure):
+    """See formats.h."""
+
+    _fields_ = [
+        ("kind", c_int32),
+        ("n", c_int32),
+        ("k", c_int32),
+        ("codes", c_void_p),
+        ("scales", c_void_p),
+        ("supers", c_void_p),
+    ]
+
+
+class RowsStruct(ctypes.Structure):
+    """See formats.h."""
+
+    _fields_ = [("codes", c_void_p), ("scales", c_void_p), ("sums", c_void_p), ("totals", c_void_p)]
+
+
+class CacheStruct(ctypes.Structure):
+    """See formats.h."""
+
+    _fields_ = [(name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales")]
+
+
+class DeltaShapeStruct(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [(name, c_int32) for name in ("k_heads", "v_heads", "k_dim", "v_dim", "kernel")]
+
+
+class DeltaNetStruct(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [
+        *((name, MatrixStruct) for name in ("mixed", "gate", "alpha", "beta")),
+        *((name, c_void_p) for name in ("conv", "rate", "shift", "norm", "state", "history", "decays", "betas")),
+    ]
+
+
+class ConvolutionStruct(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [("changes", MatrixStruct), ("base", c_void_p)]
+
+
+class SlotHeadsStruct(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [
+        *((name, MatrixStruct) for name in ("markov_w1", "markov_w2")),
+        ("confidence", c_void_p),
+        ("confidence_bias", c_float),
+        *((name, MatrixStruct) for name in ("predecessor", "successor", "selector")),
+        ("candidates", c_int32),
+        ("first", c_int32),
+        ("tokens", c_void_p),
+    ]
+
+
+class ProgressStruct(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [("base", c_int32), ("rows", c_int32)]
+
+
+class LayerStruct(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("attention_norm", "query_norm", "key_norm", "mlp_norm")),
+        *((name, MatrixStruct) for name in ("query", "key", "value", "output", "gate", "up", "down")),
+        *((name, c_void_p) for name in ("router", "query_bias", "key_bias", "value_bias", "output_bias")),
+        *((name, c_void_p) for name in ("router_bias", "gate_bias", "up_bias", "down_bias", "sinks")),
+        *((name, MatrixStruct) for name in ("shared_gate", "shared_up", "shared_down")),
+        ("shared_router", c_void_p),
+        ("delta", POINTER(DeltaNetStruct)),
+        ("attention_conv", ConvolutionStruct),
+        ("mlp_conv", ConvolutionStruct),
+        ("cache", CacheStruct),
+        ("causal", c_int32),
+        ("window", c_int32),
+    ]
+
+
+class ModelStruct(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [
+        *((name, c_int32) for name in ("blocks", "hidden", "heads", "kv_heads", "head_dim", "inner")),
+        *((name, c_int32) for name in ("experts", "chosen", "normalise", "shared", "rotary", "gated")),
+        *((name, c_int32) for name in ("vocabulary", "capacity")),
+        *((name, c_float) for name in ("eps", "swiglu_limit", "embedding_scale", "logit_scale", "softcap")),
+        ("cosines", c_void_p),
+        ("sines", c_void_p),
+        ("embedding", MatrixStruct),
+        ("head", MatrixStruct),
+        ("norm", c_void_p),
+        ("layers", POINTER(LayerStruct)),
+        ("taps", c_void_p),
+        ("tap_count", c_int32),
+        ("fuse", MatrixStruct),
+        ("fuse_norm", c_void_p),
+        ("workspace", c_void_p),
+        ("delta", DeltaShapeStruct),
+        ("progress", POINTER(ProgressStruct)),
+        ("conv_kernel", c_int32),
+        ("conv_group", c_int32),
+        ("slots", SlotHeadsStruct),
+    ]
+
+
+class PassStruct(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [
+        ("ids", c_void_p),
+        ("rows", c_int32),
+        ("start", c_int32),
+        *((name, c_void_p) for name in ("taps", "logits", "best", "confidence", "numbers")),
+        ("keeps", c_int32),
+    ]
+
+
+class EngineTargetStruct(ctypes.Structure):
+    """See greedy.h."""
+
+    _fields_ = [(name, c_void_p) for name in ("forward", "model", "pool", "taps")]
+
+
+class KernelsStruct(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("quantize", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int32, POINTER(RowsStruct))),
+        (
+            "product",
+            ctypes.CFUNCTYPE(
+                None, POINTER(MatrixStruct), POINTER(RowsStruct), c_int32, c_int32, c_int32, c_void_p, c_ssize_t
+            ),
+        ),
+        (
+            "attend",
+            ctypes.CFUNCTYPE(
+                None,
+                POINTER(CacheStruct),
+                c_void_p,
+                c_ssize_t,
+                c_void_p,
+                c_void_p,
+                c_int32,
+                c_int32,
+                c_float,
+                c_void_p,
+                c_ssize_t,
+            ),
+        ),
+        ("put_key", ctypes.CFUNCTYPE(None, POINTER(CacheStruct), c_int32, c_int32, c_void_p)),
+        ("put_value", ctypes.CFUNCTYPE(None, POINTER(CacheStruct), c_int32, c_int32, c_void_p)),
+        ("norm", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_float, c_int32, c_void_p)),
+        ("rotate", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p, c_int32)),
+        ("swiglu", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_void_p)),
+        ("swiglu_clamped", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_float, c_int32, c_void_p)),
+        ("forward", ctypes.CFUNCTYPE(None, POINTER(ModelStruct), POINTER(PassStruct), c_void_p)),
+        ("inject", ctypes.CFUNCTYPE(None, POINTER(ModelStruct), c_void_p, c_int32, c_int32, c_void_p)),
+        ("peak", ctypes.CFUNCTYPE(c_int32, c_int64)),
+    ]
+
+
+STRUCTS: tuple[type[ctypes.Structure], ...] = (
+    MatrixStruct,
+    RowsStruct,
+    LayerStruct,
+    ModelStruct,
+    PassStruct,
+    KernelsStruct,
+    DeltaNetStruct,
+)
+
+
+class Library:
+    """The shared library, loaded. `kernels` by instruction set, `instruction_sets` from the best to "portable"."""
+
+    def __init__(self, path: Path) -> None:
+        self._dll = dll = _loaded(path)
+        dll.ldf_layout.restype, dll.ldf_layout.argtypes = c_size_t, [ctypes.c_int]
+        sizes = [dll.ldf_layout(i) for i in range(len(STRUCTS))]
+        if sizes != [ctypes.sizeof(struct) for struct in STRUCTS]:
+            raise OSError("it was built from other sources")
+        dll.ldf_kernels.restype, dll.ldf_kernels.argtypes = POINTER(KernelsStruct), [c_char_p]
+        dll.ldf_instruction_set.restype, dll.ldf_instruction_set.argtypes = c_char_p, [ctypes.c_int]
+        dll.ldf_workspace_bytes.restype = c_size_t
+        dll.ldf_workspace_bytes.argtypes = [POINTER(ModelStruct), ctypes.c_int]
+        dll.ldf_pool_new.restype, dll.ldf_pool_new.argtypes = c_void_p, [ctypes.c_int, c_void_p, c_int32]
+        dll.ldf_pool_delete.restype, dll.ldf_pool_delete.argtypes = None, [c_void_p]
+        dll.ldf_guard.restype, dll.ldf_guard.argtypes = None, [c_void_p, c_size_t, c_char_p, ctypes.c_int]
+        dll.ldf_unguard.restype, dll.ldf_unguard.argtypes = None, [c_void_p]
+
+    def function(self, name: str, result: Any, *arguments: Any) -> Any:
+        """A function of api.cpp."""
+        found = self._dll[name]
+        found.restype, found.argtypes = result, arguments
+        return found
+
+    def address_of(self, name: str) -> int | None:
+        """Where a function of api.cpp is."""
+        return ctypes.cast(self._dll[name], c_void_p).value
+
+    @property
+    def instruction_sets(self) -> list[str]:
+        """The instruction sets that this processor can run, best first."""
+        names, name = [], self._dll.ldf_instruction_set(0)
+        while name:
+            names.append(name.decode())
+            name = self._dll.ldf_instruction_set(len(names))
+        return names
+
+    def kernels(self, instruction_set: str = "") -> Any:
+        """The functions of an instruction set, by default the best; NoDevice if this processor lacks it."""
+        name = instruction_set or self.instruction_sets[0]
+        table = self._dll.ldf_kernels(name.encode())
+        if not table:
+            raise NoDevice(f"this processor cannot run {name}: it has {', '.join(self.instruction_sets)}")
+        return table.contents
+
+    def workspace_bytes(self, model: ModelStruct, threads: int) -> int:
+        """Bytes that a model's passes need besides weights and cache."""
+        return int(self._dll.ldf_workspace_bytes(ctypes.byref(model), threads))
+
+    def new_pool(self, threads: int, cpus: list[int]) -> int:
+        """A pool of threads; all but the caller's own run on these logical CPUs only. Free it with `delete_pool`."""
+        wanted = np.array(cpus, np.int32)
+        pool = self._dll.ldf_pool_new(threads, address(wanted), len(cpus))
+        if not pool:
+            raise OutOfMemory(f"no {threads} threads could be started")
+        return int(pool)
+
+    def delete_pool(self, pool: int) -> None:
+        """End a pool's threads."""
+        self._dll.ldf_pool_delete(pool)
+
+    def guard(self, file: Path, buffer: mmap.mmap) -> None:
+        """Should a mapped file become shorter, its next use ends the process with a line that says so."""
+        line = f"localdflash: {file}: became shorter while it was in use: start again, and it is packed anew\n"
+        begin = address(np.frombuffer(buffer, np.uint8))
+        self._dll.ldf_guard(begin, len(buffer), os.fsencode(line), ModelError.exit_code)
+        weakref.finalize(buffer, self._dll.ldf_unguard, begin).atexit = False
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    """The library; where that can be a copy in memory, which no change of the file reaches."""
+    with suppress(OSError):  # not Linux, or such memory may not be executed
+        copy = in_memory("localdflash")  # stays open: the loader takes a second library of its name for the first
+        os.write(copy, path.read_bytes())
+        return ctypes.CDLL(f"/proc/self/fd/{copy}")
+    return ctypes.CDLL(str(path))
+
+
+def address(array: NDArray[Any] | None) -> int | None:
+    """The address of a C-contiguous array; the caller must keep the array alive."""
+    if array is None:
+        return None
+    assert array.flags.c_contiguous
+    return array.ctypes.data
+
+
+def bound_matrix(packed: PackedMatrix | None) -> MatrixStruct:
+    """The struct of a matrix, or of the first one of a mixture; an empty one where there is none."""
+    p = packed
+    return (
+        MatrixStruct(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers)) if p else MatrixStruct()
+    )
+
+
+def path() -> Path | None:
+    """The library that was built with the package, or None."""
+    suffix = ".pyd" if sys.platform == "win32" else ".so"
+    return next(iter(sorted(Path(__file__).parent.glob(f"_kernels*{suffix}"))), None)
+
+
+@cache
+def _load() -> Library | str:
+    found = path()
+    if found is None:
+        return f"it was not built with the package: {REINSTALL}"
+    try:
+        return Library(found)
+    except (OSError, AttributeError) as error:
+        return f"{os.fspath(found.name)} cannot be loaded ({error}): {REINSTALL}"
+
+
+def available() -> str:
+    """Why the library cannot be used and what to do, or ""."""
+    loaded = _load()
+    return loaded if isinstance(loaded, str) else ""
+
+
+def load() -> Library:
+    """The library; NoDevice if there is none."""
+    loaded = _load()
+    if isinstance(loaded, str):
+        raise NoDevice(f"the CPU engine is not there: {loaded}")
+    return loaded

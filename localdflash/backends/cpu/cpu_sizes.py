@@ -1,0 +1,117 @@
+"""The memory of a pair on our CPU engine, part by part, from the files' headers.
+
+Packed weights are mapped from the cache folder: they count as used, though the system may drop and read them again.
+"""
+
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.backends.cpu import cpu_library
+from localdflash.backends.cpu.bound import bound_drafter, bound_model, check_shape
+from localdflash.backends.cpu.cpu_kv_cache import cache_bytes, room
+from localdflash.backends.cpu.cpu_drafter import check_drafter, logit_bytes, waiting_bytes
+from localdflash.backends.cpu.matrices import GROUP, Kind, MatrixShape
+from localdflash.backends.cpu.model_source import OTHERWISE, FileTensor, drafter_source, is_vector, target_source
+from localdflash.backends.cpu.states import state_bytes
+from localdflash.backends.cpu.tensors import drafter_shapes
+from localdflash.base.errors import ModelError
+from localdflash.base.machine.cores import clamp
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.weights.gguf import read_header
+
+FLOAT = 4  # bytes
+
+
+class CpuSizes:
+    """See `Sizes`. ModelError if the CPU engine cannot run the pair, NoDevice if it was not built.
+
+    Files may be stand-ins that have only a header; of a safetensors drafter only its config.json is read.
+    """
+
+    def __init__(
+        self, target: Path, drafter: Path | None, threads: int = 0, drafter_bits: int = 8, kv: str = "f16"
+    ) -> None:
+        self._library, self._threads, self._kv = cpu_library.load(), clamp(threads)[0], kv
+        self.header = read_header(target)
+        source = target_source(target, self.header)
+        self._config = source.config
+        if wrong := check_shape(self._config):
+            raise ModelError(f"{target}: the CPU engine does not run {wrong}: {OTHERWISE}")
+        self._target = sum(map(_bytes_of, source.parts))
+        self._drafter = _checked(drafter, self._config) if drafter else None
+        self._drafter_bytes = 0
+        if drafter and self._drafter:
+            head = next(part for part in reversed(source.parts) if part.name in ("head", "embedding")).matrix
+            own = _drafter_bytes(drafter, self._drafter, drafter_bits)
+            self._drafter_bytes = own + _short_bytes(self._drafter, head)
+        self.trained = self._config.context_length
+        self.drafters = (AS_IT_IS, NO_DRAFTER) if drafter else (NO_DRAFTER,)
+
+    def parts(self, context: int, drafter: str) -> Parts:
+        """See `Sizes`."""
+        c, drafting = self._config, self._drafter if drafter != NO_DRAFTER else None
+        taps = len(drafting.taps) if drafting else 0
+        logits = cpu_library.MAX_ROWS * (c.vocab_size + taps * c.hidden_size) * FLOAT
+        model = bound_model(c, c.num_hidden_layers)
+        model.tap_count = taps
+        scratch = _rope_bytes(c, context) + logits + self._library.workspace_bytes(model, self._threads)
+        parts = {TARGET: self._target, TARGET_KV: _kv_bytes(c, context, self._kv)}
+        if drafting:
+            d, tokens = drafting.decoder, context + drafting.block_size
+            parts |= {DRAFTER: self._drafter_bytes, DRAFTER_KV: _kv_bytes(d, tokens)}
+            scratch += _rope_bytes(d, tokens) + waiting_bytes(drafting, c.hidden_size, context)
+            scratch += self._library.workspace_bytes(bound_drafter(drafting), self._threads) + logit_bytes(drafting)
+        return parts | {SCRATCH: scratch}
+
+
+def _checked(path: Path, target: DecoderConfig) -> DFlashConfig:
+    """A drafter's configuration, checked to run with this target."""
+    config = config_of_file(path)
+    check_fit(config, target.hidden_size, target.vocab_size, target.num_hidden_layers, str(path))
+    if wrong := check_drafter(config):
+        raise ModelError(f"{path}: the CPU engine does not run drafters with {wrong}: {OTHERWISE}")
+    return config
+
+
+def _drafter_bytes(path: Path, config: DFlashConfig, bits: int) -> int:
+    if path.suffix == ".gguf":
+        return sum(map(_bytes_of, drafter_source(path, bits).parts))
+    kind, shapes = Kind.Q4_0 if bits == 4 else Kind.Q8_0, drafter_shapes(config)
+    vectors = [shape for name, shape in shapes.items() if is_vector(name)]
+    matrices = [shape for name, shape in shapes.items() if not is_vector(name)]
+    if any(k % GROUP for _, k in matrices):
+        raise ModelError(f"{path}: its matrices are no multiple of {GROUP} wide: {OTHERWISE}")
+    return sum(_matrix_bytes(MatrixShape(kind, n, k)) for n, k in matrices) + sum(map(prod, vectors)) * FLOAT
+
+
+def _short_bytes(config: DFlashConfig, head: MatrixShape | None) -> int:
+    """Bytes of the ids of a short vocabulary, and of their rows of the target's head where it has none of its own."""
+    rows = len(config.short)
+    ids = rows * np.dtype(np.int32).itemsize
+    return ids + _matrix_bytes(replace(head, n=rows)) if head and rows and not config.own_head else ids
+
+
+def _bytes_of(part: FileTensor) -> int:
+    return _matrix_bytes(part.matrix) if part.matrix else prod(part.tensor.shape) * FLOAT
+
+
+def _matrix_bytes(matrix: MatrixShape) -> int:
+    return sum(prod(array.shape) * np.dtype(array.dtype).itemsize for array in matrix.arrays)
+
+
+def _kv_bytes(config: DecoderConfig, context: int, kv: str = "f16") -> int:
+    """Bytes of the keys and values of so many tokens, and of states."""
+    c = config
+    states = state_bytes(c.delta, c.recurrent_layers) if c.delta else 0
+    return states + (c.num_hidden_layers - c.recurrent_layers) * cache_bytes(c, context, kv)
+
+
+def _rope_bytes(config: DecoderConfig, context: int) -> int:
+    return 2 * room(context) * ((config.rotary_dim or config.head_dim) // 2) * FLOAT

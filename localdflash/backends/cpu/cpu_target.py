@@ -1,0 +1,156 @@
+"""A target on the CPU engine: integer products, keys and values in float16 or 8 bits.
+
+A row is computed the same way, to the bit, whatever stands beside it and however many threads there are. Greedy output
+is therefore identical for any draft, any chunking of the prompt and any reuse of the cache.
+"""
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+from localdflash.backends.cpu import cpu_library
+from localdflash.backends.cpu.arrays import aligned
+from localdflash.backends.cpu.bound import bound_layers, bound_model, check_shape, rope_tables
+from localdflash.backends.cpu.cpu_kv_cache import KeysAndValues
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, bound_matrix
+from localdflash.backends.cpu.packed_model import PackedDecoder
+from localdflash.backends.cpu.states import DeltaStates
+from localdflash.backends.cpu.team import Team
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.pair import Taps, Verification
+from localdflash.base.errors import LocaldflashError, ModelError, UsageError
+
+
+class CpuTarget:
+    """See `Target`. `taps` are ids of blocks whose output is kept (0-based, the last block excluded); `kv` says what
+    keys and values are kept in, one of `KV_FORMATS`.
+    """
+
+    max_rows = MAX_ROWS
+
+    def __init__(
+        self, packed: PackedDecoder, team: Team, context: int = 0, taps: Sequence[int] = (), kv: str = "f16"
+    ) -> None:
+        c = packed.config
+        if wrong := check_shape(c):
+            raise ModelError(f"the CPU engine does not run {wrong}; use `--backend llama.cpp`")
+        self.context = context or c.context_length
+        if not 8 <= self.context <= c.context_length:
+            raise UsageError(f"context of {context} tokens: the model was trained for 8 to {c.context_length}")
+        for tap in taps:
+            if not 0 <= tap < c.num_hidden_layers - 1:
+                raise ModelError(f"tap {tap}: the target has blocks 0 to {c.num_hidden_layers - 2} to tap")
+        self.packed, self.team = packed, team
+        self.vocab_size = c.vocab_size
+        self.length = 0
+        self.cache = KeysAndValues(c.num_hidden_layers - c.recurrent_layers, c, self.context, kv)
+        self.states = DeltaStates(c, packed.layers) if c.delta else None
+        self.whole = self.states is not None
+        self.rope = rope_tables(c, self.cache.capacity)
+        self._taps = np.array(taps, np.int32)
+        windows = c.windows or [0] * c.num_hidden_layers
+        self._layers = bound_layers(packed.layers, self.cache, [True] * c.num_hidden_layers, windows, self.states)
+        self.model = self._bind()
+        self.workspace = aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
+        self.model.workspace = address(self.workspace)
+        team.keep(self.model, self._layers)
+        self._ids = np.zeros(MAX_ROWS, np.int32)
+        self._logits = np.empty((MAX_ROWS, c.vocab_size), np.float32)
+        self._logits_at = address(self._logits)
+        self._tapped = np.empty((MAX_ROWS, len(taps) * c.hidden_size), np.float32)
+        self._pass = cpu_library.PassStruct(address(self._ids), 0, 0, address(self._tapped) if taps else None)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes held beside weights, keys and values."""
+        held = (*self.rope, self._taps, self.workspace, self._ids, self._logits, self._tapped)
+        return sum(array.nbytes for array in held)
+
+    def _bind(self) -> cpu_library.ModelStruct:
+        c = self.packed.config
+        model = bound_model(c, c.num_hidden_layers)
+        model.capacity = self.cache.capacity
+        model.cosines, model.sines = map(address, self.rope)
+        model.embedding, model.head = bound_matrix(self.packed.embedding), bound_matrix(self.packed.head)
+        model.norm = address(self.packed.norm)
+        model.layers = self._layers
+        model.taps, model.tap_count = address(self._taps), len(self._taps)
+        if self.states:
+            model.progress = ctypes.pointer(self.states.progress)
+        return model
+
+    def extend(self, ids: Sequence[int]) -> Taps | None:
+        """See `Target`."""
+        self._forward(ids, logits=False)
+        self.length += len(ids)
+        if self.states:
+            self.states.checkpoint(prompt_ended=False)
+        return self.tapped(len(ids)) if len(self._taps) else None
+
+    def verify(self, anchor: int, draft: Draft = NOTHING) -> Verification:
+        """See `Target`."""
+        rows = len(draft) + 1
+        self._forward((anchor, *draft.tokens), logits=True)
+        return Verification(self._logits[:rows], self._tapped[:rows] if len(self._taps) else None)
+
+    def for_steps(self) -> cpu_library.EngineTargetStruct:
+        """What a whole step in one call needs of this target."""
+        taps = address(self._tapped) if len(self._taps) else None
+        return cpu_library.EngineTargetStruct(self.team.forward_address, ctypes.addressof(self.model), self.team.pool, taps)
+
+    def tapped(self, rows: int) -> Taps:
+        """A copy of the taps of the last pass."""
+        return self._tapped[:rows].copy()
+
+    def end_prompt(self) -> None:
+        """See `Target`; a copy of the states is kept where they have come as far as the prompt."""
+        if self.states and self.states.progress.base == self.length:
+            self.states.checkpoint(prompt_ended=True)
+
+    def keep(self, rows: int) -> None:
+        """See `Target`."""
+        self.length += rows
+
+    def crop(self, length: int) -> None:
+        """See `Target`; layers with states may have to go further back."""
+        self.length = self.states.go_back(length) if self.states else length
+
+    def assume(self, length: int) -> bool:
+        """See `Target`."""
+        if self.states:
+            self.states.assume(length)
+        self.length = length
+        return True
+
+    def save(self) -> bytes:
+        """See `Target`."""
+        if not self.states:
+            return self.cache.save(self.length)
+        self._forward((), logits=False)  # the states go on to the length
+        return self.states.save() + self.cache.save(self.length)
+
+    def load(self, state: bytes, length: int) -> None:
+        """See `Target`."""
+        if self.states:
+            self.states.load(state[: self.states.saved_bytes], length)
+            state = state[self.states.saved_bytes :]
+        self.cache.load(state, length)
+        self.length = length
+
+    def close(self) -> None:
+        """End the threads, which the pair's drafter uses too."""
+        self.team.close()
+
+    def _forward(self, ids: Sequence[int], *, logits: bool) -> None:
+        rows = len(ids)
+        if rows > MAX_ROWS or self.length + rows > self.cache.capacity:
+            raise LocaldflashError(f"{rows} rows after {self.length} tokens: the cache holds {self.cache.capacity}")
+        if rows and not (min(ids) >= 0 and max(ids) < self.vocab_size):
+            raise UsageError(f"a token is not one of the model's {self.vocab_size}")
+        self._ids[:rows] = ids
+        job = self._pass
+        job.rows, job.start = rows, self.length
+        job.logits = self._logits_at if logits else None
+        job.keeps = not logits
+        self.team.forward(self.model, job)

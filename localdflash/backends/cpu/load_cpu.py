@@ -1,0 +1,71 @@
+"""A pair on our CPU engine: memory planned before it is taken, weights packed or mapped, threads started."""
+
+from contextlib import ExitStack
+
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import NO_DRAFTER, fit
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.models.running_pair import Running, compose
+from localdflash.backends.cpu.cpu_kv_cache import kept_in
+from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
+from localdflash.backends.cpu.packed import open_drafter, open_target
+from localdflash.backends.cpu.cpu_pair import CpuPair
+from localdflash.backends.cpu.cpu_sizes import CpuSizes
+from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.team import Team
+from localdflash.base.errors import UsageError
+from localdflash.base.machine.cores import clamp, physical_cores
+from localdflash.models.shapes.dflash_config import check_fit
+from localdflash.models.shapes.fingerprint import mismatch
+from localdflash.models.registry.pair_entry import LocalPair
+
+
+def load(files: LocalPair, options: Options) -> Running:
+    """The pair as `options` say. NoDevice if the engine was not built; OutOfMemory, ModelError and UsageError."""
+    path = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
+    kv = kept_in(options.kv)
+    sizes = CpuSizes(files.target, path, options.threads, options.drafter_bits, kv)
+    if options.context > sizes.trained:
+        raise UsageError(
+            f"context of {options.context} tokens: {files.target.name} was trained for 8 to {sizes.trained}"
+        )
+    threads, fewer = clamp(options.threads)
+    planned = fit(sizes, free.system_budget(), options.context, roomy=options.roomy)
+    predicted = {**planned.parts, PROGRAM: free.program_bytes(False)}
+    weights = open_target(files.target, options.progress)
+    drafting = open_drafter(path, bits=options.drafter_bits) if path and planned.drafter != NO_DRAFTER else None
+    if drafting:
+        c = weights.config
+        check_fit(drafting.config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
+    notices = [fewer, planned.notice, weights.notice]
+    if path and drafting:
+        notices += [drafting.notice, mismatch(path, drafting.config.trained_for, sizes.header)]
+    with ExitStack() as stack:
+        team = Team(threads, physical_cores())
+        stack.callback(team.close)
+        target = CpuTarget(weights, team, planned.context, drafting.config.taps if drafting else (), kv)
+        drafter = CpuDFlashDrafter(drafting, target) if drafting else None
+        pair = compose(target, [drafter] if drafter else [], options, CpuPair)
+        return Running(
+            pair=pair,
+            host=pair,
+            context=target.context,
+            device="cpu",
+            vocab_size=target.vocab_size,
+            identity=(target.context, [drafter.name for drafter in pair.drafters], options.drafter_bits, kv),
+            predicted=predicted,
+            measured=lambda: _measured(target, drafter),
+            notices=notices,
+            close=stack.pop_all().close,
+        )
+
+
+def _measured(target: CpuTarget, drafter: CpuDFlashDrafter | None) -> Parts:
+    """Bytes of every array that they hold."""
+    kept = target.cache.nbytes + (target.states.nbytes if target.states else 0)
+    parts = {TARGET: target.packed.nbytes, TARGET_KV: kept, SCRATCH: target.scratch_bytes}
+    if drafter:
+        parts |= {DRAFTER: drafter.weight_bytes, DRAFTER_KV: drafter.cache.nbytes}
+        parts[SCRATCH] += drafter.scratch_bytes
+    return free.with_program(parts)

@@ -1,0 +1,107 @@
+"""What layers of gated delta net keep of a sequence: states, and what the rows of the last pass were made of.
+
+A state belongs to one length of the sequence. It can go on by any number of the last pass's rows, but never back: for
+that there are checkpoints, copies at a few earlier lengths.
+"""
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+from localdflash.backends.cpu import cpu_library
+from localdflash.backends.cpu.arrays import aligned
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, address
+from localdflash.backends.cpu.packed_model import Floats, PackedLayer
+from localdflash.engine.checkpoints import MOST, Checkpoints
+from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape
+
+
+class DeltaStates:
+    """The states of a decoder's delta nets, bound to their layers."""
+
+    def __init__(self, config: DecoderConfig, layers: Sequence[PackedLayer]) -> None:
+        assert config.delta is not None
+        d, nets = config.delta, [layer for layer in layers if layer.mixed is not None]
+        self.progress = cpu_library.ProgressStruct(0, 0)
+        self._before = d.kernel - 1
+        self._state: Floats = aligned((len(nets), d.v_heads, d.v_dim // 16, d.k_dim, 16), np.float32)
+        self._history: Floats = aligned((len(nets), self._before + MAX_ROWS, d.mixed), np.float32)
+        self._gates: Floats = aligned((2, len(nets), MAX_ROWS, d.v_heads), np.float32)
+        self._conv = [np.ascontiguousarray(net.conv.T) for net in nets if net.conv is not None]
+        self._bound = (cpu_library.DeltaNetStruct * len(nets))(*(self._bind(i, net) for i, net in enumerate(nets)))
+        self._checkpoints = Checkpoints[tuple[Floats, Floats]]()
+
+    def _bind(self, index: int, net: PackedLayer) -> cpu_library.DeltaNetStruct:
+        bound = cpu_library.DeltaNetStruct()
+        bound.mixed, bound.gate = cpu_library.bound_matrix(net.mixed), cpu_library.bound_matrix(net.mixed_gate)
+        bound.alpha, bound.beta = cpu_library.bound_matrix(net.alpha), cpu_library.bound_matrix(net.beta)
+        bound.conv, bound.norm = address(self._conv[index]), address(net.delta_norm)
+        bound.rate, bound.shift = address(net.rate), address(net.shift)
+        bound.state, bound.history = address(self._state[index]), address(self._history[index])
+        bound.decays, bound.betas = address(self._gates[0, index]), address(self._gates[1, index])
+        return bound
+
+    def net(self, index: int) -> "ctypes._Pointer[library.DeltaNetStruct]":
+        """The struct of a net, counted through the delta nets alone."""
+        return ctypes.pointer(self._bound[index])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        held = (self._state, self._history, self._gates, *self._conv)
+        copies = sum(array.nbytes for state in self._checkpoints.states for array in state)
+        return sum(array.nbytes for array in held) + copies
+
+    def within_reach(self, length: int) -> bool:
+        """Whether the states can go on to this length, or begin anew."""
+        return length == 0 or 0 <= length - self.progress.base <= self.progress.rows
+
+    def checkpoint(self, prompt_ended: bool) -> None:
+        """Keep a copy of the states as they are, where a prompt ended or far enough from the last one."""
+        length = self.progress.base
+        if self._checkpoints.wants(length, prompt_ended):
+            self._checkpoints.keep(length, (self._state.copy(), self._history[:, : self._before].copy()))
+
+    def go_back(self, length: int) -> int:
+        """Drop what is after `length`; the greatest length up to it from which the states can go on."""
+        self._checkpoints.drop_after(length)
+        if self.within_reach(length):
+            return length
+        if (newest := self._checkpoints.newest()) is None:
+            return 0
+        at, state = newest
+        self._put(*state, at)
+        return at
+
+    def assume(self, length: int) -> None:
+        """Count the states as those of so many tokens."""
+        self.progress.base, self.progress.rows = length, 0
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of what `save` returns."""
+        return self._state.nbytes + self._history[:, : self._before].nbytes
+
+    def save(self) -> bytes:
+        """The states, which are settled."""
+        return self._state.tobytes() + self._history[:, : self._before].tobytes()
+
+    def load(self, saved: bytes, length: int) -> None:
+        """Restore saved ones; ValueError if they are not of this shape."""
+        numbers, size = np.frombuffer(saved, np.float32), self._state.size
+        before = self._history[:, : self._before].shape
+        self._checkpoints = Checkpoints()
+        self._put(numbers[:size].reshape(self._state.shape), numbers[size:].reshape(before), length)
+
+    def _put(self, state: Floats, before: Floats, length: int) -> None:
+        self._state[...], self._history[:, : self._before] = state, before
+        self.assume(length)
+
+
+def state_bytes(delta: DeltaShape, layers: int) -> int:
+    """Bytes of the states of so many layers, with their checkpoints."""
+    state, row = delta.v_heads * delta.v_dim * delta.k_dim, delta.mixed
+    before = (delta.kernel - 1) * row
+    kept = state + before + MAX_ROWS * (row + 2 * delta.v_heads) + delta.kernel * row
+    return layers * (kept + MOST * (state + before)) * np.dtype(np.float32).itemsize

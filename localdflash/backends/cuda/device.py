@@ -1,0 +1,164 @@
+"""Whether this machine has a GPU that the engine runs on, and which of the chip's features are used.
+
+`driver_present` costs microseconds and imports nothing, so that a machine without an NVIDIA driver never waits for
+torch. Everything else asks torch.
+"""
+
+import ctypes
+import gc
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.backends.cuda import gpus
+from localdflash.base.errors import NoDevice
+
+if TYPE_CHECKING:
+    import torch
+
+
+@cache
+def driver_present() -> bool:
+    """Whether the NVIDIA driver's library can be loaded."""
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the engine uses of a chip, by compute capability."""
+
+    capability: tuple[int, int]
+
+    @property
+    def dependent_launch(self) -> bool:
+        """Whether a kernel may start while the one before it drains."""
+        return self.capability >= (9, 0)
+
+    @property
+    def fp8_cache(self) -> bool:
+        """Whether keys and values may be e4m3."""
+        return self.capability >= (8, 9)
+
+    @property
+    def native_fp4(self) -> bool:
+        """Whether there are FP4 matrix instructions that Triton reaches: Blackwell RTX."""
+        return self.capability[0] == 12
+
+    def summary(self) -> str:
+        """A line for `doctor`: which path was chosen and why."""
+        major, minor = self.capability
+        parts = [
+            f"sm_{major}{minor}",
+            "mma.sync kernels",
+            "dependent launches" if self.dependent_launch else "no dependent launches before sm_90",
+            "FP8 K/V" if self.fp8_cache else "int8 K/V, FP8 from sm_89 on",
+            "native FP4 as an option" if self.native_fp4 else "FP4 weights unpacked, native from sm_120 on",
+        ]
+        return ", ".join(parts)
+
+
+def features(device: "torch.device") -> Features:
+    """The features of a CUDA device."""
+    import torch
+
+    return Features(torch.cuda.get_device_capability(device))
+
+
+def find_gpus(name: str = "auto") -> Sequence[gpus.Gpu]:
+    """The GPUs to run on, one at least: those called so (see `gpus`). NoDevice says what is missing and what to do."""
+    if not driver_present():
+        raise NoDevice("no NVIDIA driver was found: install it, or use --backend llama.cpp")
+    import torch
+
+    if torch.version.cuda is None:
+        raise NoDevice(f"this PyTorch ({torch.__version__}) has no CUDA: install a CUDA build of torch")
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise NoDevice(f"CUDA cannot start ({reason}): update the NVIDIA driver") from None
+    if find_spec("triton") is None:
+        raise NoDevice("Triton is not installed: `pip install triton` (Linux) or `pip install triton-windows`")
+    return gpus.able(name)
+
+
+def find_device(name: str = "auto") -> "torch.device":
+    """The first of `find_gpus`."""
+    return find_gpus(name)[0].device
+
+
+def on(device: "torch.device") -> AbstractContextManager[object]:
+    """Makes a GPU the thread's own, which Triton, streams and graphs take; a processor needs nothing."""
+    import torch
+
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def means_gpu(name: str) -> bool:
+    """Whether `--device` may mean a GPU of this engine; other names, such as "Vulkan0", are llama.cpp's."""
+    if name == "cpu" or not driver_present():
+        return False
+    if name in gpus.ANY or name.isdecimal() or name.upper().startswith("GPU-"):
+        return True
+    try:
+        return bool(find_gpus(name))
+    except NoDevice:
+        return False
+
+
+def missing_tools() -> str:
+    """What Triton builds its launchers with and does not find, with a remedy; "" where nothing is missing."""
+    brings_both = sys.platform == "win32"  # triton-windows
+    if brings_both:
+        return ""
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        return "there is no C compiler for Triton: install gcc, or name one in the environment variable CC"
+    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+        return "Python's headers are not there for Triton: install them (python3-dev, python3-devel)"
+    return ""
+
+
+def told(error: Exception) -> str:
+    """What broke, in one line."""
+    said = getattr(error, "error_message", "") or str(error)  # Triton's begins with the source
+    return f"{type(error).__name__}: {said.strip().partition(chr(10))[0]}"
+
+
+def driver_version() -> str:
+    """The NVIDIA driver's version, from its management library."""
+    import pynvml  # type: ignore[import-untyped]
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError as error:
+        return f"of unknown version ({error})"
+
+
+def give_back() -> None:
+    """Give a GPU's memory that nothing holds any more to whoever wants it; torch would keep it."""
+    if torch := sys.modules.get("torch"):
+        gc.collect()
+        with suppress(Exception):  # after a failure the GPU, or torch itself, may be what is broken
+            torch.cuda.empty_cache()
+
+
+def gpu_budget(name: str = "auto") -> MemoryBudget:
+    """Memory of the GPU that the engine would use; NoDevice says why there is none."""
+    device = find_device(name)
+    from localdflash.backends.cuda.room import budget_of
+
+    return budget_of(device)

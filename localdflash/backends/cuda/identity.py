@@ -1,0 +1,59 @@
+"""What a verdict on the engine is about: the GPU and its driver, the libraries that make its code, a pair's shapes."""
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+from localdflash.models.load_options import Options
+from localdflash.backends.cuda.device import driver_version, find_gpus
+from localdflash.backends.cuda.gpus import Gpu, place
+from localdflash.backends.cuda.room import budget_of
+from localdflash.backends.cuda.cuda_sizes import CudaSizes
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.weights.gguf import read_header
+
+Identity = tuple[str, ...]
+
+
+def machines(device: str = "auto") -> list[Identity]:
+    """The GPUs that `device` may mean, each by what it is and not by which, and what its code comes from.
+
+    NoDevice says why there is none.
+    """
+    return [_machine(gpu) for gpu in find_gpus(device)]
+
+
+def _machine(gpu: Gpu) -> Identity:
+    import torch
+    import triton
+
+    capability = ".".join(map(str, gpu.capability))
+    libraries = f"torch {torch.__version__}", f"triton {triton.__version__}", f"localdflash {version('localdflash')}"
+    return gpu.name, f"compute capability {capability}", f"driver {driver_version()}", *libraries
+
+
+def subject(files: LocalPair, options: Options) -> tuple[Identity, Identity]:
+    """The GPU that would run a pair, and which kernels it takes there: the types and shapes of its matrices, its
+    drafter, its cache.
+
+    ModelError if the engine cannot run it at all, OutOfMemory where it has no room.
+    """
+    drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
+    sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
+    there = place(find_gpus(options.device), sizes, options.context, budget_of)
+    found = _matrices(files.target)
+    if drafter:
+        found += [f"drafter {config_of_file(drafter)}", f"of {options.drafter_bits} bits"]
+        found += [f"drafter {line}" for line in _matrices(drafter)] if drafter.suffix == ".gguf" else []
+    return _machine(there.gpu), (*found, f"{options.kv} keys", "FP4" if options.native_fp4 else "no FP4")
+
+
+def _matrices(path: Path) -> list[str]:
+    """The architecture, and each matrix once for all layers that have it alike."""
+    header = read_header(path)
+    kinds = {
+        f"{re.sub(r'blk[.][0-9]+', 'blk', name)} {info.ggml_type.name} {info.shape}"
+        for name, info in header.tensors.items()
+    }
+    return [header.architecture, *sorted(kinds)]

@@ -1,0 +1,128 @@
+"""A pair on the CUDA engine: a GPU found, memory planned before it is taken, both models put on the device.
+
+What is free is measured once for a plan. Where less turns out to be there, the next smaller plan is loaded.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from localdflash.models.memory.fit import NO_DRAFTER, Fit
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, total
+from localdflash.models.running_pair import Running
+from localdflash.backends.cuda import device as devices
+from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.device import give_back
+from localdflash.backends.cuda.gpus import Place, place
+from localdflash.backends.cuda.ops import KERNELS, Ops
+from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.room import TRIES, budget_of, smaller, told
+from localdflash.backends.cuda.runner import device_errors
+from localdflash.backends.cuda.cuda_sizes import BITS, CudaSizes
+from localdflash.backends.cuda.stepper import Stepper
+from localdflash.engine.lookup import LookupDrafter
+from localdflash.base.errors import DeviceFailed, OutOfMemory
+from localdflash.models.shapes.fingerprint import mismatch
+from localdflash.models.registry.pair_entry import LocalPair
+
+
+def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
+    """The pair as `options` say, stepping with `ops`. NoDevice says why there is no GPU; OutOfMemory, ModelError and
+    UsageError.
+    """
+    able = devices.find_gpus(options.device)
+    drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
+    sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
+    found = place(able, sizes, options.context, budget_of, roomy=options.roomy)
+    loaded = _load(files.target, drafter, sizes, found, options, ops)
+    pair, planned = loaded.pair, loaded.planned
+    stepper, notices = pair.stepper, [loaded.notice]
+    if stepper.block:
+        assert drafter is not None
+        notices.append(mismatch(drafter, stepper.block.weights.config.trained_for, sizes.header))
+    bits = BITS.get(planned.drafter, options.drafter_bits)
+    return Running(
+        pair=pair,
+        on_device=[LookupDrafter.name, *(["dflash"] if stepper.block else [])] if options.draft else [],
+        context=stepper.context,
+        device="cuda",
+        vocab_size=stepper.target.config.vocab_size,
+        identity=(stepper.context, planned.drafter, options.kv, bits, options.native_fp4, version("torch")),
+        predicted=planned.parts,
+        measured=lambda: measured(pair.stepper),
+        notices=notices,
+        close=lambda: _close(pair),
+    )
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A pair with the plan that it fits."""
+
+    pair: CudaPair
+    planned: Fit
+    notice: str
+
+
+def _load(target: Path, drafter: Path | None, sizes: CudaSizes, place: Place, options: Options, ops: Ops) -> _Loaded:
+    """The pair by the plan, or by a smaller one where the GPU was full; OutOfMemory if none is left."""
+    device, planned, notice, said = place.gpu.device, place.planned, place.planned.notice, ""
+    for tried in range(1, TRIES + 1):
+        bits = BITS.get(planned.drafter, options.drafter_bits)
+        settings = CudaSettings(planned.context, options.kv, options.draft, bits, options.native_fp4)
+        drafting = drafter if planned.drafter != NO_DRAFTER else None
+        try:
+            pair = load_pair(target, drafting, device, settings, ops, options.progress, options.compiling)
+            return _Loaded(pair, planned, notice)
+        except OutOfMemory as error:
+            said = str(error)
+        give_back()  # nothing holds what the failure had taken any more
+        if options.roomy:
+            break
+        planned = smaller(sizes, planned, options.context, budget_of(device), tried)
+        notice = told(planned, place.planned, said)
+    raise OutOfMemory(said)
+
+
+def _close(pair: CudaPair) -> None:
+    with suppress(DeviceFailed), device_errors():
+        pair.close()
+        give_back()
+
+
+def measured(stepper: Stepper) -> Parts:
+    """Bytes of what the engine holds on a GPU; scratch is all that torch has reserved besides."""
+    seen = set[int]()
+    parts = {TARGET: _bytes_of(stepper.target, seen), TARGET_KV: _bytes_of(stepper.cache, seen)}
+    if stepper.block:
+        parts |= {
+            DRAFTER: _bytes_of(stepper.block.weights, seen),
+            DRAFTER_KV: _bytes_of(stepper.block.cache, seen),
+        }
+    return {**parts, SCRATCH: torch.cuda.memory_reserved(stepper.device) - total(parts)}
+
+
+def _bytes_of(weights: object, seen: set[int]) -> int:
+    """Bytes of an object's tensors, each storage counted once: target and drafter share some."""
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in _tensors(weights)}
+    fresh = {address: storage.nbytes() for address, storage in storages.items() if address not in seen}
+    seen.update(fresh)
+    return sum(fresh.values())
+
+
+def _tensors(part: object) -> Iterator[Tensor]:
+    """The tensors of a tree of dataclasses and tuples."""
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, tuple):
+        for item in part:
+            yield from _tensors(item)
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from _tensors(getattr(part, field.name))

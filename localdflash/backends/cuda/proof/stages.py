@@ -1,0 +1,273 @@
+"""The checks, from single operations to whole texts, in the order in which a failure says most.
+
+Every check is over a pair that is loaded, on its own weights; afterwards the pair is empty. What is wrong is raised as
+`Unsound`, with the operation. The references that operations are compared with run on the same device.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from localdflash.backends.cuda.ops import REFERENCES, Op
+from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.proof.calls import bound, run_reference, tensors
+from localdflash.backends.cuda.proof.tolerance import Unsound, same_bits
+from localdflash.backends.cuda.proof.operations import Rows, Watch, around, beside_references, using
+from localdflash.backends.cuda.runner import chunks
+from localdflash.backends.cuda.stack import ROWS
+from localdflash.backends.cuda.stepper import DRAFTING, Stepper, Way
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.kernels.attention import BUCKETS, CHUNK
+from localdflash.kernels.state import CONTEXT, DRAFTER, LIVE
+
+TOKENS = 64  # of a text
+SAMPLED = 16
+REPLAYS = 6  # steps of a graph
+FAR = BUCKETS[0] * CHUNK  # tokens of context from which on there is another graph, and another merge
+CONTEXT_NEEDED = FAR + 4 * ROWS  # tokens of context that all checks want
+PLACES = (1, 6, 15)  # rows of a verify that are compared with plain decoding
+REGRET = 0.2  # nats between the kernels' likeliest token and the reference's
+DRAWING = (0.8, 0.95, 0.05, 1.1), (40, 12345, -678, 64)  # in the order of the stepper's buffers
+WARM = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, repetition_penalty=1.1, seed=7)
+COUNTED = SamplingParams(temperature=0.8, top_k=40, presence_penalty=0.5, seed=7)  # what the host draws
+
+Check = Callable[[], None]
+
+
+def stages(pair: CudaPair, ids: Sequence[int], watch: Watch) -> Iterator[tuple[str, Check]]:
+    """The checks by name; `ids` are a prompt of at least 17 tokens that leaves room for a text.
+
+    `watch` is told which operation begins, where single ones are checked.
+    """
+    proof = _Proof(pair, list(ids), watch)
+    yield "operations", proof.operations
+    yield "short prompt", proof.short_prompt
+    yield "rows", proof.rows
+    yield "prompts", proof.prompts
+    yield "texts", proof.texts
+    yield "sampled texts", proof.sampled_texts
+    yield "graphs", proof.graphs
+    if pair.stepper.context >= CONTEXT_NEEDED:
+        yield "long context", proof.long_context
+
+
+@dataclass(frozen=True)
+class _Proof:
+    pair: CudaPair
+    ids: list[int]
+    watch: Watch
+
+    @property
+    def stepper(self) -> Stepper:
+        """What lies on the device."""
+        return self.pair.stepper
+
+    def operations(self) -> None:
+        """Each operation of each layer, of both heads and around them: in a prompt, in a step, in sampled and drafted
+        ones.
+        """
+        stepper = self.stepper
+        self.pair.forget()
+        stepper.set_sampling(*DRAWING)
+        stepper.tokens[: len(self.ids)] = torch.tensor(self.ids, dtype=torch.int32)
+        with using(stepper, beside_references(stepper, self.watch)):
+            stepper.extend(2, self._splits)
+            for length in range(0, len(self.ids) - 1, ROWS):
+                stepper.state[CONTEXT] = length
+                stepper.extend(1, self._splits)
+                stepper.state[CONTEXT] = min(length + ROWS, len(self.ids) - 1)
+                if stepper.block:
+                    stepper.catch_up()
+            start = stepper.state.clone()
+            for way in dict.fromkeys([*self._ways[:2], self._ways[-1]]):
+                stepper.state.copy_(start)
+                stepper.step(way, way != "lookup", self._splits)
+        self.pair.forget()
+
+    def short_prompt(self) -> None:
+        """The likeliest tokens after each of 16 tokens, by the kernels and by the references throughout."""
+        with self._begun():
+            ours = self._logits()
+            with using(self.stepper, around(REFERENCES, _lean)):
+                theirs = self._logits()
+        likely = theirs.log_softmax(-1)
+        regret = (likely.amax(-1) - likely.gather(1, ours.argmax(-1, keepdim=True))[:, 0]).nan_to_num(float("inf"))
+        if float(regret.max()) > REGRET:
+            row, nats = int(regret.argmax()), float(regret.max())
+            raise Unsound("the short prompt", f"after token {row} the likeliest is {nats:.2f} nats off the reference's")
+
+    def _logits(self) -> Tensor:
+        """Float32 [16, V] after each of the prompt's first 16 tokens."""
+        stepper, vocabulary = self.stepper, self.stepper.target.config.vocab_size
+        stepper.state[CONTEXT] = 0
+        stepper.extend(1, 1)
+        logits = torch.zeros(ROWS, vocabulary, device=stepper.device)
+        b, stack = stepper.stack.buffers, stepper.stack
+        end = (b.hidden, b.hidden_sums, stepper.target.head, stack.final_norm, stepper.choice)
+        stepper.ops.head(*end, stepper.shared.head_scratch, logits=logits)
+        return logits
+
+    def rows(self) -> None:
+        """A row of a verify has the bits that plain decoding gives it, in whatever row and beside whatever draft."""
+        first = len(self.ids) - ROWS - 1
+        self.stepper.set_sampling(*DRAWING)  # so that the head leaves its logits
+        for place in PLACES:
+            together, alone = Rows(self.stepper, place, first + place), Rows(self.stepper, 0, first + place)
+            with self._begun():
+                self._verify(together, first, self.ids[first : first + ROWS])
+                self._verify(alone, first + place, [self.ids[first + place]])
+            together.check(alone)
+
+    def _verify(self, rows: Rows, context: int, draft: list[int]) -> None:
+        """Compute rows as a step does, with tokens 0 where nothing is drafted."""
+        stepper = self.stepper
+        stepper.state[CONTEXT], stepper.state[LIVE] = context, len(draft)
+        stepper.draft.copy_(torch.tensor([*draft, *[0] * (ROWS - len(draft))]))
+        with using(stepper, rows.watched(stepper.ops)):
+            stepper.verify(False, self._splits)
+
+    def prompts(self) -> None:
+        """Two tiles of a prompt's rows leave the bits that each of them leaves by itself, in every layer."""
+        together, alone = self._prompt(2), self._prompt(1)
+        for name, tensor in together.items():
+            if not same_bits(tensor, alone[name]):
+                raise Unsound("a prompt in two tiles", f"{name} are not those of 16 rows at a time")
+
+    def _prompt(self, tiles: int) -> dict[str, Tensor]:
+        """What 32 tokens of a prompt leave, so many tiles at a time: keys, values and taps."""
+        stepper, rows = self.stepper, 2 * ROWS
+        self.pair.forget()
+        stepper.tokens[: len(self.ids)] = torch.tensor(self.ids, dtype=torch.int32)
+        for length in range(0, rows, tiles * ROWS):
+            stepper.state[CONTEXT] = length
+            stepper.extend(tiles, self._splits)
+        left: dict[str, Tensor] = {}
+        for index in range(len(stepper.target.layers)):
+            cache = stepper.cache.layer(index)
+            for name, tensor in (("keys", cache.k), ("values", cache.v), ("scales", cache.k_scale)):
+                if tensor is not None:
+                    left[f"the {name} of layer {index}"] = tensor[:rows].clone()
+        if stepper.block:
+            left["the drafter's taps"] = stepper.block.ring.ring[:rows].clone()
+        self.pair.forget()
+        return left
+
+    def texts(self) -> None:
+        """64 tokens: the same again, and the same with drafts of every kind, some of them right for long."""
+        plain = self._text("plain", TOKENS)
+        _same("plain", "a second run writes another text", self._text("plain", TOKENS), plain)
+        self.pair.set_documents([[*self.ids[-4:], *plain[: TOKENS // 2], *plain[:4]]])
+        for way in self._ways[1:]:
+            _same(way, "drafts change the text", self._text(way, TOKENS), plain)
+        self.pair.set_documents([])
+
+    def sampled_texts(self) -> None:
+        """The same of drawn tokens, on the device and on the host."""
+        for params in (WARM, COUNTED):
+            plain = self._text("plain", SAMPLED, params)
+            for way in self._ways:
+                _same(f"{way}, sampled", "drafts change the text", self._text(way, SAMPLED, params), plain)
+
+    def _text(self, way: Way, count: int, params: SamplingParams | None = None) -> list[int]:
+        pair = self.pair.only(way)
+        pair.forget()
+        request = Request(self.ids, count, params or SamplingParams())
+        return [token for step in generate(pair, request) for token in step.tokens]
+
+    def graphs(self) -> None:
+        """What replays is what the launches do that it was made of."""
+        for way in self._ways:
+            with self._begun():
+                self._replay(way, len(self.ids) - 1)
+
+    def _replay(self, way: Way, length: int) -> None:
+        """Some steps from here by graphs, and the same by launches that all cover as much as the longest."""
+        stepper, runner, start = self.stepper, self.pair.runner, self.stepper.state.clone()
+        splits = chunks(length + ROWS * REPLAYS, stepper.cache.k.shape[1])
+
+        def replayed(step: int) -> None:
+            runner.step(way, True, length + ROWS * step)
+            runner.synchronize()
+
+        ours = list(self._steps(replayed))
+        stepper.state.copy_(start)
+        theirs = list(self._steps(lambda _: stepper.step(way, True, splits)))
+        for step, (one, other) in enumerate(zip(ours, theirs, strict=True), 1):
+            for name, tensor in one.items():
+                if not same_bits(tensor, other[name]):
+                    raise Unsound(f"the graph of {way}", f"step {step} has another {name} than its launches")
+
+    def _steps(self, run: Callable[[int], None]) -> Iterator[dict[str, Tensor]]:
+        """What each step leaves."""
+        stepper = self.stepper
+        for step in range(REPLAYS):
+            run(step)
+            left = {"state": stepper.state, "draft": stepper.draft, "choice": stepper.choice}
+            yield {name: tensor.clone() for name, tensor in (left | {"hidden": stepper.stack.buffers.hidden}).items()}
+
+    def long_context(self) -> None:
+        """Over 2 048 tokens, where attention has a merge of its own: operations, then graphs from before to after."""
+        with self._begun():
+            self._stretch(FAR + ROWS)
+            splits = chunks(FAR + 2 * ROWS, self.stepper.cache.k.shape[1])
+            with using(self.stepper, beside_references(self.stepper, self.watch)):
+                self.stepper.step(self._ways[-1], True, splits)
+            for way in self._ways:
+                self._stretch(FAR - 2 * ROWS)
+                self._replay(way, FAR - 2 * ROWS)
+
+    def _stretch(self, length: int) -> None:
+        """Make the prompt's keys, values and tokens a context of so many tokens, over and over."""
+        stepper, kept = self.stepper, len(self.ids) - 1
+        index = torch.arange(length, device=stepper.device) % kept
+        for cache in (stepper.cache, *([stepper.block.cache] if stepper.block else [])):
+            for tensor in (cache.k, cache.v, cache.k_scale, cache.v_scale):
+                if tensor is not None:
+                    codes = tensor.view(torch.uint8)  # not every type can be indexed
+                    codes[:, :length] = codes[:, index]
+        stepper.tokens[:length] = stepper.tokens[index]
+        stepper.tokens[length] = self.ids[-1]
+        stepper.state.zero_()
+        stepper.state[CONTEXT], stepper.state[DRAFTER] = length, length
+
+    @property
+    def _ways(self) -> list[Way]:
+        return ["plain", "lookup", *(DRAFTING[::-1] if self.stepper.block else ())]
+
+    @property
+    def _splits(self) -> int:
+        return chunks(len(self.ids) + TOKENS, self.stepper.cache.k.shape[1])
+
+    @contextmanager
+    def _begun(self) -> Iterator[None]:
+        """The prompt computed, to step from; afterwards nothing is."""
+        self.pair.forget()
+        self.pair.prefill(self.ids)
+        self.pair.rollback(len(self.ids))  # the device's state is the host's from here
+        try:
+            yield
+        finally:
+            self.pair.runner.synchronize()
+            self.pair.forget()
+
+
+def _same(operation: str, what: str, got: list[int], want: list[int]) -> None:
+    if got != want:
+        first = next((i for i, (one, other) in enumerate(zip(got, want, strict=False)) if one != other), len(want))
+        raise Unsound(operation, f"{what} from token {first + 1} on")
+
+
+def _lean(name: str, reference: Op) -> Op:
+    """A reference that leaves no matrix in float32 behind."""
+
+    def run(*given: object, **named: object) -> None:
+        arguments = bound(reference, given, named)
+        before = tensors(arguments)
+        for part, tensor in tensors(run_reference(reference, arguments)).items():
+            before[part].copy_(tensor)
+
+    return run

@@ -1,0 +1,173 @@
+"""GGUF tensors as planes: the codes and scales of the file, rearranged on the device that will use them.
+
+Exact for every quantized type, except that NVFP4's product of two scales is rounded to float16. F32, F16 and BF16
+tensors are quantized to int8 (quantize.py). Raw blocks are uploaded as they are and unpacked some rows at a time, so
+that a whole matrix is never unpacked there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
+from localdflash.backends.cuda.repack.plane_packing import UnpackedRows, empty, fill, half_scales
+from localdflash.base.errors import ModelError
+from localdflash.kernels.planes import COLUMNS, Planes, pack_halves, unpack_halves
+from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.models.weights.gguf import GGUFHeader, load_blocks, load_tensor
+
+
+def planes_of_blocks(
+    raw: Tensor, ggml_type: GGMLType, n: int, k: int, experts: int = 1, factors: Tensor | None = None
+) -> Planes:
+    """Repack blocks (uint8, any shape, contiguous) of `experts` matrices [n, k], on the device of `raw`.
+
+    `factors` (float32 [experts], on the same device) are the second scales of NVFP4 matrices.
+    """
+    if ggml_type not in FORMATS:
+        raise ModelError(f"no kernel reads {ggml_type.name}; use `--backend llama.cpp`")
+    layout, unpack = FORMATS[ggml_type].layout, FORMATS[ggml_type].unpack
+    planes = empty(layout, n, k, experts, raw.device)
+    for expert, matrix in enumerate(raw.view(experts, n, k // ggml_type.block_weights, ggml_type.block_bytes)):
+
+        def some_rows(rows: slice, matrix: Tensor = matrix, expert: int = expert) -> UnpackedRows:
+            unpacked = unpack(matrix[rows])
+            if factors is None:
+                return unpacked
+            return replace(unpacked, scale=half_scales(unpacked.scale.float() * factors[expert]))
+
+        fill(planes, expert, some_rows)
+    return planes
+
+
+def load_planes(
+    header: GGUFHeader,
+    names: Sequence[str],
+    device: torch.device | str,
+    interleave: bool = False,
+    row_order: Tensor | None = None,
+) -> Planes:
+    """Load matrices [n, k], or stacks of experts [experts, n, k], of one type as one: one after the other along n.
+
+    `interleave` takes their rows in turn instead: gate, up, gate, ... Row i of the result is what would else be row
+    `row_order[i]` (int64 [all rows]). ModelError names a tensor that is missing, of a type that no kernel reads, or
+    that does not go with the others.
+    """
+    parts = [_load(header, name, torch.device(device)) for name in names]
+    sizes = {part.n for part in parts}
+    if len({(layout(part), part.k, part.experts) for part in parts}) > 1 or (interleave and len(sizes) > 1):
+        found = ", ".join(f"{name} ({header.tensors[name].ggml_type.name})" for name in names)
+        raise ModelError(f"{header.path}: the tensors {found} make no single matrix; use `--backend llama.cpp`")
+    if interleave:
+        turns = in_turn(parts[0].n, len(parts))
+        row_order = turns if row_order is None else turns[row_order]
+    return join(parts, row_order)
+
+
+def join(parts: Sequence[Planes], row_order: Tensor | None = None) -> Planes:
+    """Planes of one layout, one after the other along n; then row i becomes what was row `row_order[i]` (int64)."""
+    first = parts[0]
+    if len({(layout(part), part.k, part.experts) for part in parts}) > 1:
+        raise ValueError("only planes of one layout, depth and number of experts can be joined")
+    if len(parts) == 1 and row_order is None:
+        return first
+    order = None if row_order is None else row_order.to(first.base.device)
+    n = sum(part.n for part in parts) if order is None else len(order)
+
+    def joined(tensors: Sequence[Tensor | None]) -> Tensor | None:
+        own = [tensor[..., : part.n] for tensor, part in zip(tensors, parts, strict=True) if tensor is not None]
+        if not own:
+            return None
+        columns = torch.cat(own, -1)
+        return F.pad(columns if order is None else columns[..., order], (0, -n % COLUMNS))
+
+    base, scale = joined([part.base for part in parts]), joined([part.scale for part in parts])
+    assert base is not None
+    assert scale is not None
+    high, supers = joined([part.high for part in parts]), joined([part.supers for part in parts])
+    minimum = joined([part.minimum for part in parts])
+    return replace(first, n=n, base=base, high=high, scale=scale, supers=supers, minimum=minimum)
+
+
+def stack(experts: Sequence[Planes]) -> Planes:
+    """Planes of one layout and size as a stack of experts, in their order."""
+    first = experts[0]
+    if len(experts) == 1:
+        return first
+    if len({(layout(expert), expert.n, expert.k, expert.experts) for expert in experts}) > 1:
+        raise ValueError("only planes of one layout and size can be stacked")
+
+    def stacked(tensors: Sequence[Tensor | None]) -> Tensor | None:
+        own = [tensor for tensor in tensors if tensor is not None]
+        return torch.cat(own) if own else None
+
+    base, scale = stacked([expert.base for expert in experts]), stacked([expert.scale for expert in experts])
+    assert base is not None
+    assert scale is not None
+    high, supers = stacked([expert.high for expert in experts]), stacked([expert.supers for expert in experts])
+    minimum = stacked([expert.minimum for expert in experts])
+    count = sum(expert.experts for expert in experts)
+    return replace(first, experts=count, base=base, high=high, scale=scale, supers=supers, minimum=minimum)
+
+
+def in_turn(n: int, count: int = 2) -> Tensor:
+    """The `row_order` that takes the rows of `count` joined matrices of n rows in turn."""
+    return torch.arange(n * count).view(count, n).t().flatten()
+
+
+def scaled(planes: Planes, power_of_two: float) -> Planes:
+    """The planes with all weights multiplied, exactly, through their float scales; ModelError if float16 overflows."""
+    if planes.scaling == "block":
+        minimum = None if planes.minimum is None else planes.minimum * power_of_two
+        return replace(planes, scale=planes.scale * power_of_two, minimum=minimum)
+    if planes.scaling == "half4":
+        minimum = None if planes.minimum is None else _scaled_halves(planes.minimum, power_of_two)
+        return replace(planes, scale=_scaled_halves(planes.scale, power_of_two), minimum=minimum)
+    assert planes.supers is not None
+    return replace(planes, supers=_scaled_halves(planes.supers, power_of_two))
+
+
+def _scaled_halves(words: Tensor, power_of_two: float) -> Tensor:
+    wanted = [half * power_of_two for half in unpack_halves(words)]
+    result: Tensor = pack_halves(*wanted)
+    if not all(torch.equal(half, want) for half, want in zip(unpack_halves(result), wanted, strict=True)):
+        raise ModelError(f"float16 cannot hold the weights' scales times {power_of_two}; use `--backend llama.cpp`")
+    return result
+
+
+def layout(planes: Planes) -> tuple[object, ...]:
+    """The properties that planes must share to form one matrix or stack."""
+    p = planes
+    return p.rows, p.high_bits, p.scaling, p.zero, p.code, p.minimum is None
+
+
+def _load(header: GGUFHeader, name: str, device: torch.device) -> Planes:
+    """Load one tensor."""
+    info = header.tensors.get(name)
+    if info is None:
+        raise ModelError(f"{header.path}: tensor {name} is missing; convert the model again")
+    if len(info.shape) not in (2, 3):
+        raise ModelError(f"{header.path}: tensor {name} is no matrix but {list(info.shape)}; convert the model again")
+    experts = info.shape[0] if len(info.shape) == 3 else 1
+    factors = _second_scales(header, name, experts) if info.ggml_type == GGMLType.NVFP4 else None
+    factors = None if factors is None else factors.to(device)
+    raw = load_blocks(header, name).to(device)
+    n, k = info.shape[-2:]
+    try:
+        return planes_of_blocks(raw, info.ggml_type, n, k, experts, factors)
+    except ModelError as error:
+        raise ModelError(f"{header.path}: tensor {name}: {error}") from error
+
+
+def _second_scales(header: GGUFHeader, name: str, experts: int) -> Tensor | None:
+    """The second scale of NVFP4, one for a matrix, lies in a tensor of its own: `x.scale` for `x.weight`."""
+    scale_name = name.removesuffix("weight") + "scale"
+    if scale_name not in header.tensors:
+        return None
+    factors = load_tensor(header, scale_name).flatten()
+    if len(factors) != experts:
+        raise ModelError(f"{header.path}: tensor {scale_name} has not {experts} numbers; convert the model again")
+    return factors

@@ -1,0 +1,226 @@
+"""Runs the sequences of `Stepper`: as captured CUDA graphs on a GPU, directly on a CPU.
+
+Every sequence is captured once for each number of attention chunks, of which there are four; lengths inside them are
+read on the device. After a step its record is copied to pinned memory and an event is set, so that the host can wait
+for that step alone. A CUDA error that sticks to the process becomes `DeviceFailed`.
+
+`prepare` compiles and captures all of them, so that no answer waits for a compiler or asks for more memory.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from localdflash.models.load_options import Compiling
+from localdflash.backends.cuda.compiling import compile_all
+from localdflash.backends.cuda.device import on
+from localdflash.backends.cuda.leaving import Leaving, Outbox, bring_back, new_stage
+from localdflash.backends.cuda.stack import ROWS
+from localdflash.backends.cuda.stepper import Stepper, Way
+from localdflash.base.errors import DeviceFailed
+from localdflash.kernels.attention import BUCKETS, CHUNK
+from localdflash.kernels.launch import Launch, withheld
+from localdflash.kernels.split_k import MOST_TILES
+
+Key = tuple[str, int]  # a sequence's name, and how many chunks of attention it covers
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A step that was started; `event` is None on a CPU, where it has already happened."""
+
+    event: torch.cuda.Event | None
+
+
+class Runner:
+    """One stream, one memory pool, one graph for every sequence and size that was asked for."""
+
+    def __init__(self, stepper: Stepper) -> None:
+        self.stepper = stepper
+        self._slots = stepper.cache.k.shape[1]
+        self._graphed = stepper.device.type == "cuda"
+        self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self._graphed else None
+        self._records = torch.zeros_like(stepper.records, device="cpu", pin_memory=self._graphed)
+        self._logits: Tensor | None = None  # pinned, from the first request that reads them
+        self._arriving: Tensor | None = None  # pinned, from the first sequence that comes back
+        self._outbox = Outbox(stepper.device)
+        self._leaving: Leaving | None = None
+
+    def prepare(self, ways: Sequence[Way], compiling: Compiling | None = None) -> None:
+        """Compile every kernel that these ways may launch, at any length, and capture every sequence."""
+        if not self._graphed:
+            return
+        with self._on_gpu():
+            compile_all(self.launches(ways), compiling)
+            for key, sequence in self._sequences(ways):
+                self._graphs[key] = self._capture(sequence)
+
+    def launches(self, ways: Sequence[Way]) -> list[Launch]:
+        """Everything that these ways may launch, at any length."""
+        with withheld() as launches:
+            for _, sequence in self._sequences(ways):
+                sequence()
+        return launches
+
+    def _sequences(self, ways: Sequence[Way]) -> Iterator[tuple[Key, Callable[[], None]]]:
+        most = -(-self._slots // CHUNK)
+        for splits in sorted({min(bucket, most) for bucket in BUCKETS}):
+            for tiles in range(1, MOST_TILES + 1):
+                yield self._extending(tiles, splits)
+            for way in ways:
+                yield self._stepping(way, True, splits)
+                yield self._stepping(way, False, splits)
+        if self.stepper.block:
+            yield self._catching_up()
+
+    def step(self, way: Way, greedy: bool, length: int) -> Arrival:
+        """Start a step at a context of at most `length` tokens."""
+        self.make_room(length + ROWS)
+        with self._on_gpu():
+            self._run(*self._stepping(way, greedy, chunks(length, self._slots)))
+            if not self._graphed:
+                return Arrival(None)
+            event = torch.cuda.Event()
+            event.record()
+            return Arrival(event)
+
+    def _stepping(self, way: Way, greedy: bool, splits: int) -> tuple[Key, Callable[[], None]]:
+        def recorded() -> None:
+            self.stepper.step(way, greedy, splits)
+            self._records.copy_(self.stepper.records, non_blocking=True)
+
+        return (f"{way} {'greedy' if greedy else 'sampled'}", splits), recorded
+
+    def record(self, arrival: Arrival, number: int) -> list[int]:
+        """Wait for a step, the `number`-th of the stepper; return its record."""
+        with device_errors():
+            if arrival.event:
+                arrival.event.synchronize()
+        fields: list[int] = self._records[number % len(self._records)].tolist()
+        return fields
+
+    def draft_and_logits(self, drafted: int) -> tuple[list[int], NDArray[np.float32]]:
+        """The tokens that the newest step drafted, and the target's logits [drafted + 1, V]: valid until the next call.
+
+        It must have arrived, not be greedy, and nothing may have been started since.
+        """
+        there, rows = self.stepper.sampling.logits, drafted + 1
+        with device_errors():
+            if self._logits is None:
+                self._logits = torch.empty(there.shape, pin_memory=self._graphed)
+            here = self._logits[:rows]
+            here.copy_(there[:rows])
+            return self.stepper.draft[1:rows].tolist(), here.numpy()
+
+    def extend(self, tiles: int, length: int) -> None:
+        """Compute one or two tiles of 16 tokens after a context of `length`."""
+        last = length + ROWS * (tiles - 1)  # where the last tile starts
+        self.make_room(last + ROWS)
+        with self._on_gpu():
+            self._run(*self._extending(tiles, chunks(last, self._slots)))
+
+    def _extending(self, tiles: int, splits: int) -> tuple[Key, Callable[[], None]]:
+        return (f"extend {tiles}", splits), lambda: self.stepper.extend(tiles, splits)
+
+    def catch_up(self, length: int) -> None:
+        """Give the drafter 16 more tokens of a context of `length`."""
+        self.make_room(length + ROWS)
+        with self._on_gpu():
+            self._run(*self._catching_up())
+
+    def _catching_up(self) -> tuple[Key, Callable[[], None]]:
+        return ("catch up", 0), self.stepper.catch_up
+
+    def put_aside(self, groups: Sequence[Sequence[Tensor]], slots: int) -> Leaving:
+        """Let the first `slots` rows of each group's tensors leave the device, while it goes on with something else."""
+        self.synchronize()
+        self.make_room(len(self.stepper.tokens))
+        self._leaving = self._outbox.send(groups, slots)
+        return self._leaving
+
+    def bring_back(self, groups: Sequence[Sequence[Tensor]], saved: Sequence[bytes | bytearray], slots: int) -> None:
+        """Fill the first `slots` rows of each group's tensors with what `put_aside` saved of them."""
+        self.make_room(slots)
+        with self._on_gpu():
+            if self._arriving is None:
+                self._arriving = new_stage(self._graphed)
+            bring_back(groups, saved, slots, self._arriving)
+
+    def make_room(self, slots: int) -> None:
+        """Wait until nothing that is leaving the device is in the first `slots` slots of the caches."""
+        if self._leaving:
+            with device_errors():
+                self._leaving.wait_for(slots)
+
+    def synchronize(self) -> None:
+        """Wait for everything that was started."""
+        if self._graphed:
+            with device_errors():
+                torch.cuda.synchronize(self.stepper.device)
+
+    @contextmanager
+    def _on_gpu(self) -> Iterator[None]:
+        with device_errors(), on(self.stepper.device):
+            yield
+
+    def close(self) -> None:
+        """Wait until the device is at rest, and nothing is leaving it any more."""
+        self.synchronize()
+        self._outbox.close()
+
+    def _run(self, key: Key, sequence: Callable[[], None]) -> None:
+        if not self._graphed:
+            sequence()
+            return
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(sequence)
+        self._graphs[key].replay()
+
+    def _capture(self, sequence: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """The sequence as a graph. The run before it is undone: it only writes past the context, and the state."""
+        state = self.stepper.state.clone()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            sequence()  # brings what is compiled onto the device
+            self.stepper.state.copy_(state)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # On a stream of this GPU: torch's own belongs to the one that captured first.
+        with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
+            sequence()
+        return graph
+
+
+def chunks(length: int, slots: int) -> int:
+    """How many attention chunks a step from `length` tokens is captured with, in a cache of `slots`."""
+    return min(next(splits for splits in BUCKETS if length + ROWS <= splits * CHUNK), -(-slots // CHUNK))
+
+
+@contextmanager
+def device_errors() -> Iterator[None]:
+    """CUDA errors that stick to the process, so that every later call has them too, as `DeviceFailed`."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        if "CUDA" not in str(error) or not _is_lost():
+            raise
+        first = str(error).splitlines()[0]
+        raise DeviceFailed(f"the GPU failed and this process cannot use it any more ({first}); start again") from error
+
+
+def _is_lost() -> bool:
+    """Whether the GPU answers no call of this process any more."""
+    try:
+        torch.cuda.synchronize()
+    except (RuntimeError, AssertionError):
+        return True
+    return False

@@ -1,0 +1,300 @@
+"""A stack of decoder layers over 16 rows: what target and drafter have in common, in five launches a layer; in eleven
+where DFlash 2's convolutions stand before and behind each sublayer.
+
+A prompt goes through in two tiles of 16 rows. Its products serve both at once; embedding, attention and mixtures of
+experts are launched for each.
+
+Norms are not launches of their own. Whoever writes the residual stream also writes it times the next norm's gain and
+its sums of squares; whoever reads that divides by the root. To stay inside float16, rows are scaled by the norm before
+(see localdflash.kernels.norm), so the stack hands on two arrays of squares.
+"""
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from localdflash.backends.cuda.ops import Ops
+from localdflash.backends.cuda.weights import Convolution, LayerWeights, Mixture
+from localdflash.kernels import attention
+from localdflash.kernels.cache import Cache
+from localdflash.kernels.convolve import Changes
+from localdflash.kernels.head import HeadScratch
+from localdflash.kernels.moe import Routing
+from localdflash.kernels.norm import Norm
+from localdflash.kernels.planes import Planes
+from localdflash.kernels.residual import Tap
+from localdflash.kernels.rope import Rope
+from localdflash.kernels.split_k import SplitWorkspace
+from localdflash.models.shapes.decoder_config import DecoderConfig
+
+ROWS = 16  # of a tile, and of every forward but a prompt's: plain decoding, verification and drafting are the same
+TILE = 128
+
+
+@dataclass(frozen=True)
+class SharedBuffers:
+    """What every launch needs: scratch memory of the split reductions."""
+
+    workspace: SplitWorkspace
+    scratch: attention.Scratch
+    head_scratch: HeadScratch
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What rows see of each other and of the context; see localdflash.kernels.attention."""
+
+    kind: str = "chain"
+    block: int = ROWS
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class TapRing:
+    """Where the target leaves the hidden states for the drafter: divided by 16, by position modulo the length."""
+
+    ring: Tensor  # [length, n_taps * H]
+    blocks: tuple[int, ...]  # 0-based ids of the blocks whose output is kept
+
+
+class MixtureBuffers:
+    """Routing and activations of a mixture of experts: one MLP's width for every expert that may be active."""
+
+    def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
+        c = config
+        self.routing = Routing(c.num_experts, c.num_experts_per_tok, device)
+        width = padded(c.moe_intermediate_size)
+        self.mlp = torch.zeros(self.routing.slots, ROWS, width, device=device, dtype=dtype)
+        self.sums = torch.zeros(self.routing.slots, width // 32, ROWS, device=device)
+        self.out = torch.zeros(ROWS, c.num_experts_per_tok, c.hidden_size, device=device)
+
+
+class ConvolutionBuffers:
+    """What stands between a sublayer with convolutions and the residual stream."""
+
+    def __init__(self, convolution: Convolution, device: torch.device, dtype: torch.dtype) -> None:
+        hidden = convolution.base.shape[2]
+        self.change = torch.zeros(ROWS, convolution.projection.n, device=device)
+        self.a, self.sums = activations(hidden, device, dtype)
+        self.out = torch.zeros(ROWS, hidden, device=device)
+
+    def changes(self, convolution: Convolution) -> Changes:
+        """The coefficients of the sublayer whose input was projected last."""
+        return Changes(convolution.base, self.change, convolution.group)
+
+
+class Buffers:
+    """Static activations of one stack, for so many tiles of 16 rows: graphs replay over them.
+
+    Every tensor is [tiles, ...]; those of `one` tile, in the same memory, lack that axis. What a tile needs for itself
+    alone, in mixtures and convolutions, is there once.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        convolution: Convolution | None,
+        device: torch.device,
+        dtype: torch.dtype,
+        tiles: int,
+    ) -> None:
+        c = config
+        self.convolution = ConvolutionBuffers(convolution, device, dtype) if convolution else None
+        heads, layers = c.num_attention_heads * c.head_dim, c.num_hidden_layers
+        self.x = torch.zeros(tiles, ROWS, c.hidden_size, device=device)
+        self.hidden, self.hidden_sums = activations(c.hidden_size, device, dtype, tiles)
+        self.q = torch.zeros(tiles, ROWS, c.num_attention_heads, c.head_dim, device=device, dtype=dtype)
+        self.heads, self.heads_sums = activations(heads, device, dtype, tiles)
+        self.mixture = MixtureBuffers(c, device, dtype) if c.num_experts else None
+        self.mlp, self.mlp_sums = activations(0 if c.num_experts else c.intermediate_size, device, dtype, tiles)
+        # Sums of squares of the residual stream: one array before each of the 2 L + 1 norms.
+        squares = torch.zeros(2 * layers + 1, tiles, padded(c.hidden_size) // TILE, ROWS, device=device)
+        self.squares = squares.unbind()
+
+    def one(self, tile: int) -> "Buffers":
+        """Those of one tile."""
+        found = copy(self)
+        for name in ("x", "hidden", "hidden_sums", "q", "heads", "heads_sums", "mlp", "mlp_sums"):
+            setattr(found, name, getattr(self, name)[tile])
+        found.squares = tuple(squares[tile] for squares in self.squares)
+        return found
+
+
+def padded(size: int) -> int:
+    """A width as the buffers have it; the padding stays zero."""
+    return -(-size // TILE) * TILE
+
+
+def activations(size: int, device: torch.device, dtype: torch.dtype, *tiles: int) -> tuple[Tensor, Tensor]:
+    """A GEMM's input [*tiles, 16, size], and room for the sums of its groups of 32."""
+    width = padded(size)
+    a = torch.zeros(*tiles, ROWS, width, device=device, dtype=dtype)
+    return a, torch.zeros(*tiles, width // 32, ROWS, device=device)
+
+
+class Stack:
+    """Layers with their caches, run by `forward`; the result is `buffers.hidden` with `final_norm`.
+
+    `buffers` are those of the first tile, and all that there are in a stack without prompts.
+    """
+
+    def __init__(
+        self,
+        ops: Ops,
+        config: DecoderConfig,
+        layers: Sequence[LayerWeights],
+        final_gain: Tensor,
+        rope: Rope,
+        caches: Sequence[Cache],
+        shared: SharedBuffers,
+        live: Tensor,
+        dtype: torch.dtype,
+        tiles: int = 1,
+    ) -> None:
+        self.live = live  # int32 [1], rows whose experts are read
+        self.ops, self.config, self.layers, self.rope, self.caches = ops, config, layers, rope, caches
+        self.shared = shared
+        self._all = Buffers(config, layers[0].attention_conv, final_gain.device, dtype, tiles)
+        self._each = [self._all.one(tile) for tile in range(tiles)]
+        self.buffers = self._each[0]
+        self.next_gains = [*(layer.input_gain for layer in layers[1:]), final_gain]
+
+    def _norm(self, b: Buffers, index: int) -> Norm:
+        """The norm before GEMM pair `index`: even ones feed attention, odd ones the MLP, the last one the head."""
+        squares, c = b.squares, self.config
+        return Norm(squares[index], squares[max(index - 1, 0)], c.hidden_size, c.rms_norm_eps)
+
+    @property
+    def final_norm(self) -> Norm:
+        """The norm before the head."""
+        return self._norm(self.buffers, 2 * len(self.layers))
+
+    def embed(self, ids: Sequence[Tensor], table: Planes, scale: float = 1.0) -> None:
+        """Embeddings of ids, int32 [16] for each tile, become the residual stream."""
+        gain, eps = self.layers[0].input_gain, self.config.rms_norm_eps
+        for own, b in zip(ids, self._each, strict=False):
+            self.ops.embed(own, table, gain, b.x, b.hidden, b.hidden_sums, b.squares[0], scale=scale, eps=eps)
+
+    def forward(
+        self, starts: Sequence[Tensor], masks: Sequence[Mask], splits: int, taps: TapRing | None = None
+    ) -> None:
+        """All layers over the embedded rows of as many tiles as `starts`, int32 [1], each 16 behind the one before.
+
+        Row m of a tile is at position start + m, below `splits` chunks.
+        """
+        b = self.buffers if len(starts) == 1 else self._all
+        for index, mask in enumerate(masks):
+            self._attend(b, index, starts, mask, splits)
+            self._transform(b, index, starts, taps)
+
+    def _attend(self, b: Buffers, index: int, starts: Sequence[Tensor], mask: Mask, splits: int) -> None:
+        ops, layer, cache, shared = self.ops, self.layers[index], self.caches[index], self.shared
+        norm = self._norm(b, 2 * index)
+        a, sums, left = self._enter(b, layer.attention_conv, norm)
+        for heads in layer.qkv:
+            ops.qkv(
+                a,
+                sums,
+                heads.planes,
+                left,
+                heads.part,
+                layer.q_gain,
+                layer.k_gain,
+                self.rope,
+                starts[0],
+                b.q,
+                cache,
+                shared.workspace,
+                bias=heads.bias,
+                eps=self.config.rms_norm_eps,
+            )
+        for start, own in zip(starts, self._each, strict=False):
+            ops.attention(
+                own.q,
+                cache,
+                start,
+                own.heads,
+                own.heads_sums,
+                shared.scratch,
+                mask.kind,
+                block=mask.block,
+                window=mask.window,
+                splits=splits,
+            )
+        out, gain = (b.heads, b.heads_sums, layer.output), layer.mlp_gain
+        self._leave(b, *out, layer.attention_conv, gain, norm, b.squares[2 * index + 1], bias=layer.output_bias)
+
+    def _enter(self, b: Buffers, convolution: Convolution | None, norm: Norm) -> tuple[Tensor, Tensor, Norm | None]:
+        """What a sublayer reads, its sums, and the norm that it has to finish."""
+        ops = self.ops
+        if not convolution:
+            return b.hidden, b.hidden_sums, norm
+        assert b.convolution is not None
+        own, workspace = b.convolution, self.shared.workspace
+        ops.matmul(b.hidden, b.hidden_sums, convolution.projection, own.change, workspace, norm)
+        ops.convolve_in(b.hidden, norm, own.changes(convolution), own.a, own.sums)
+        return own.a, own.sums, None
+
+    def _leave(
+        self,
+        b: Buffers,
+        a: Tensor,
+        sums: Tensor,
+        planes: Planes,
+        convolution: Convolution | None,
+        gain: Tensor,
+        norm: Norm,
+        squares: Tensor,
+        tap: Tap | None = None,
+        bias: Tensor | None = None,
+    ) -> None:
+        """Add a sublayer's last product to the residual stream; `gain` and `squares` are those of the next norm."""
+        ops, workspace = self.ops, self.shared.workspace
+        if not convolution:
+            ops.residual(
+                a, sums, planes, b.x, gain, norm, b.hidden, b.hidden_sums, squares, workspace, tap=tap, bias=bias
+            )
+            return
+        assert b.convolution is not None
+        own = b.convolution
+        ops.matmul(a, sums, planes, own.out, workspace)
+        change = own.changes(convolution)
+        ops.convolve_out(own.out, bias, change, b.x, gain, norm, b.hidden, b.hidden_sums, squares)
+
+    def _transform(self, b: Buffers, index: int, starts: Sequence[Tensor], taps: TapRing | None) -> None:
+        layer = self.layers[index]
+        mlp, tapped = layer.mlp, list[Tap | None]([None] * len(starts))
+        if taps and index in taps.blocks:
+            column = taps.blocks.index(index) * self.config.hidden_size
+            tapped = [Tap(taps.ring, column, start) for start in starts]
+        if isinstance(mlp, Mixture):
+            for own, tap in zip(self._each, tapped, strict=False):
+                self._mix(own, index, mlp, tap)
+            return
+        norm = self._norm(b, 2 * index + 1)
+        a, sums, left = self._enter(b, layer.mlp_conv, norm)
+        self.ops.swiglu(a, sums, mlp.gate_up, left, b.mlp, b.mlp_sums, self.shared.workspace)
+        out, gain = (b.mlp, b.mlp_sums, mlp.down), self.next_gains[index]
+        self._leave(b, *out, layer.mlp_conv, gain, norm, b.squares[2 * index + 2], tapped[0])
+
+    def _mix(self, b: Buffers, index: int, mlp: Mixture, tap: Tap | None) -> None:
+        ops, shared, mixture, norm = self.ops, self.shared, b.mixture, self._norm(b, 2 * index + 1)
+        assert mixture is not None
+        routing, normalise = mixture.routing, self.config.norm_topk_prob
+        ops.route(b.hidden, mlp.router, norm, self.live, routing, shared.workspace, normalise)
+        ops.experts_gate_up(b.hidden, b.hidden_sums, mlp.gate_up, norm, routing, mixture.mlp, mixture.sums)
+        ops.experts_down(mixture.mlp, mixture.sums, mlp.down, routing, mixture.out)
+        ops.combine(
+            mixture.out,
+            routing,
+            b.x,
+            self.next_gains[index],
+            norm,
+            b.hidden,
+            b.hidden_sums,
+            b.squares[2 * index + 2],
+            tap=tap,
+        )

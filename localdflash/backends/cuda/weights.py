@@ -1,0 +1,337 @@
+"""The weights of a target or a drafter on the device, as planes in the shapes that the kernels want.
+
+q, k and v of a layer are one matrix where their types agree (Q4_K_M keeps v in Q6_K in half of the layers), gate and up
+rows alternate, and down is multiplied by 16 because SwiGLU hands over a sixteenth: powers of two, nothing is rounded.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from localdflash.backends.cuda.repack.gguf_planes import load_planes, scaled
+from localdflash.backends.cuda.repack.quantize import quantize
+from localdflash.backends.cuda.cuda_short_head import rows_of
+from localdflash.base.errors import ModelError
+from localdflash.kernels.planes import Planes
+from localdflash.kernels.qkv import HeadRange
+from localdflash.kernels.rope import Rope, rope_tables
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_tensors import key_of
+from localdflash.backends.reference.dflash_model import DFlash
+from localdflash.backends.reference.gguf_decoder import rotate_half_order
+from localdflash.models.weights import gguf
+
+TAP_SCALE = 16  # taps and SwiGLU outputs are stored as sixteenths: float16 ends at 65504
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+
+class TensorSource(Protocol):
+    """Where a model's tensors come from, by their GGUF names."""
+
+    def kind(self, name: str) -> object:
+        """The properties that tensors must share to form one matrix."""
+
+    def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
+        """Matrices one below the other, or row by row in turn; `order` rearranges their rows."""
+
+    def vector(self, name: str) -> Tensor | None:
+        """A tensor that is not multiplied as planes, in float32; None if the model has none."""
+
+
+class GGUFSource:
+    """Tensors of a GGUF file."""
+
+    def __init__(self, header: gguf.GGUFHeader, device: torch.device, progress: Progress | None = None) -> None:
+        self._header, self._device, self._progress = header, device, progress
+        self._total = sum(info.nbytes for info in header.tensors.values())
+        self._done = 0
+
+    def kind(self, name: str) -> object:
+        """See `TensorSource`."""
+        return gguf.find(self._header, name).ggml_type
+
+    def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
+        """See `TensorSource`."""
+        planes = load_planes(self._header, names, self._device, interleave, order)
+        self._count(names)
+        return planes
+
+    def vector(self, name: str) -> Tensor | None:
+        """See `TensorSource`."""
+        if name not in self._header.tensors:
+            return None
+        self._count((name,))
+        return gguf.load_tensor(self._header, name).to(self._device)
+
+    def _count(self, names: Sequence[str]) -> None:
+        self._done += sum(self._header.tensors[name].nbytes for name in names)
+        if self._progress:
+            self._progress(self._done, self._total)
+
+
+class ModuleSource:
+    """Tensors of a drafter in float, quantized as they are asked for."""
+
+    def __init__(self, model: DFlash, device: torch.device, bits: int) -> None:
+        self._state, self._device, self._bits = model.state_dict(), device, bits
+
+    def kind(self, name: str) -> object:
+        """See `TensorSource`."""
+        return self._bits
+
+    def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
+        """See `TensorSource`."""
+        matrices = [self._find(name).to(self._device) for name in names]
+        joined = torch.stack(matrices, 1).flatten(0, 1) if interleave else torch.cat(matrices)
+        return quantize(joined if order is None else joined[order], self._bits)
+
+    def vector(self, name: str) -> Tensor | None:
+        """See `TensorSource`."""
+        return self._find(name).to(self._device) if key_of(name) in self._state else None
+
+    def _find(self, name: str) -> Tensor:
+        return self._state[key_of(name)]
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Some of the query, key and value heads of a layer, or of the keys and values of many layers, as one matrix."""
+
+    part: HeadRange
+    planes: Planes
+    bias: Tensor | None  # [count * D]
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A SwiGLU MLP."""
+
+    gate_up: Planes
+    down: Planes
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A mixture of experts, each a SwiGLU MLP; matrices are stacks."""
+
+    router: Tensor  # [E, H]
+    gate_up: Planes
+    down: Planes
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """DFlash 2's convolutions around a sublayer; see localdflash.kernels.convolve."""
+
+    base: Tensor  # [2, kernel, H]
+    projection: Planes  # [2 * kernel * H / group, H]
+    group: int
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One block of a decoder."""
+
+    input_gain: Tensor  # [H]
+    qkv: tuple[Heads, ...]
+    q_gain: Tensor | None  # [D]
+    k_gain: Tensor | None
+    output: Planes
+    output_bias: Tensor | None  # [H]
+    mlp_gain: Tensor  # [H]
+    mlp: Dense | Mixture
+    attention_conv: Convolution | None = None
+    mlp_conv: Convolution | None = None
+
+
+@dataclass(frozen=True)
+class TargetWeights:
+    """A decoder with its embedding and head."""
+
+    config: DecoderConfig
+    embedding: Planes  # [V, H]
+    layers: tuple[LayerWeights, ...]
+    final_gain: Tensor  # [H]
+    head: Planes  # [V, H]
+    rope: Rope
+
+
+@dataclass(frozen=True)
+class Markov:
+    """DSpark's head; see localdflash.kernels.markov."""
+
+    table: Tensor  # [V, K], by the token before
+    bias: Planes  # [rows of the head, rank], rank padded to K
+
+
+@dataclass(frozen=True)
+class Selector:
+    """DFlash 2's selector; see localdflash.kernels.selector."""
+
+    predecessors: Tensor  # [V, rank]
+    successors: Tensor  # [V, rank]
+    projection: Planes  # [rank, H]
+
+
+@dataclass(frozen=True)
+class DrafterWeights:
+    """A drafter of the DFlash family; embedding and head are the target's where it has none of its own."""
+
+    config: DFlashConfig
+    fuse: Planes  # [H, n_taps * H]
+    fuse_gain: Tensor  # [H]
+    context: tuple[Heads, ...]  # k and v of all layers, for context tokens
+    context_gain: Tensor | None  # [layers, D], of the norm of k
+    layers: tuple[LayerWeights, ...]
+    final_gain: Tensor
+    rope: Rope
+    embedding: Planes  # [V, H]
+    head: Planes
+    head_ids: Tensor | None  # int32 [rows of a short head]
+    chooser: Markov | Selector | None
+
+
+def load_target(source: TensorSource, config: DecoderConfig, positions: int, llama: bool) -> TargetWeights:
+    """All weights of a target; `llama`: the file's q and k rows are in interleaved order."""
+    embedding = source.planes(["token_embd.weight"])
+    return TargetWeights(
+        config=config,
+        embedding=embedding,
+        layers=tuple(_layers(source, config, llama)),
+        final_gain=_needed(source, "output_norm.weight"),
+        head=embedding if config.tie_word_embeddings else source.planes(["output.weight"]),
+        rope=_rope(config, positions, embedding.base.device),
+    )
+
+
+def load_drafter(
+    source: TensorSource,
+    config: DFlashConfig,
+    target: TargetWeights,
+    positions: int,
+    dtype: torch.dtype,
+) -> DrafterWeights:
+    """All weights of a drafter for a loaded target; `dtype`: that of activations."""
+    c, device = config.decoder, target.final_gain.device
+    layers = tuple(_convolved(source, config, index, layer) for index, layer in enumerate(_layers(source, c, False)))
+    keys_and_values = [f"blk.{i}.{name}" for i in range(c.num_hidden_layers) for name in ("attn_k", "attn_v")]
+    return DrafterWeights(
+        config=config,
+        fuse=source.planes(["fc.weight"]),
+        fuse_gain=_needed(source, "enc.output_norm.weight"),
+        context=tuple(_heads(source, c, keys_and_values)),
+        context_gain=torch.stack([layer.k_gain for layer in layers if layer.k_gain is not None]),
+        layers=layers,
+        final_gain=_needed(source, "output_norm.weight"),
+        rope=_rope(c, positions, device),
+        embedding=source.planes(["token_embd.weight"]) if config.own_embedding else target.embedding,
+        head=_drafter_head(source, config, target),
+        head_ids=torch.tensor(config.short, dtype=torch.int32, device=device) if config.short else None,
+        chooser=_chooser(source, config, dtype),
+    )
+
+
+def _drafter_head(source: TensorSource, config: DFlashConfig, target: TargetWeights) -> Planes:
+    """The drafter's own head, or the rows of the target's that it proposes from."""
+    if config.own_head:
+        return source.planes(["output.weight"])
+    return rows_of(target.head, torch.tensor(config.short)) if config.short else target.head
+
+
+def _chooser(source: TensorSource, config: DFlashConfig, dtype: torch.dtype) -> Markov | Selector | None:
+    """What chooses the tokens of a block behind one another. DSpark's confidence head is left where it is: 16 rows
+    are verified however many are drafted.
+    """
+    if config.markov_rank:
+        bias, table = source.planes(["markov_w2.weight"]), _needed(source, "markov_w1.weight").to(dtype)
+        return Markov(F.pad(table, (0, bias.padded_k - bias.k)), bias)
+    if config.selector_rank:
+        predecessors, successors = (
+            _needed(source, f"selector_{name}.weight").to(dtype) for name in ("predecessor", "successor")
+        )
+        return Selector(predecessors, successors, source.planes(["selector_hidden.weight"]))
+    return None
+
+
+def _convolved(source: TensorSource, config: DFlashConfig, index: int, layer: LayerWeights) -> LayerWeights:
+    """The layer with DFlash 2's convolutions, if the drafter has them."""
+    if not config.conv_kernel:
+        return layer
+
+    def convolution(name: str) -> Convolution:
+        stem = f"blk.{index}.{name}_conv"
+        return Convolution(_needed(source, f"{stem}_base"), source.planes([f"{stem}_proj.weight"]), config.conv_group)
+
+    return replace(layer, attention_conv=convolution("attn"), mlp_conv=convolution("ffn"))
+
+
+def _rope(config: DecoderConfig, positions: int, device: torch.device) -> Rope:
+    factors = torch.tensor(config.rope_factors) if config.rope_factors else None
+    return rope_tables(positions, config.head_dim, config.rope_theta, device, factors, config.rope_magnitude)
+
+
+def _layers(source: TensorSource, config: DecoderConfig, llama: bool) -> Iterator[LayerWeights]:
+    for index in range(config.num_hidden_layers):
+        prefix = f"blk.{index}."
+        yield LayerWeights(
+            input_gain=_needed(source, f"{prefix}attn_norm.weight"),
+            qkv=tuple(_heads(source, config, [f"{prefix}{name}" for name in ("attn_q", "attn_k", "attn_v")], llama)),
+            q_gain=source.vector(f"{prefix}attn_q_norm.weight"),
+            k_gain=source.vector(f"{prefix}attn_k_norm.weight"),
+            output=source.planes([f"{prefix}attn_output.weight"]),
+            output_bias=source.vector(f"{prefix}attn_output.bias"),
+            mlp_gain=_needed(source, f"{prefix}ffn_norm.weight"),
+            mlp=_mixture(source, prefix) if config.num_experts else _dense(source, prefix),
+        )
+
+
+def _dense(source: TensorSource, prefix: str) -> Dense:
+    gate_up = source.planes([f"{prefix}ffn_gate.weight", f"{prefix}ffn_up.weight"], interleave=True)
+    return Dense(gate_up, scaled(source.planes([f"{prefix}ffn_down.weight"]), TAP_SCALE))
+
+
+def _mixture(source: TensorSource, prefix: str) -> Mixture:
+    gate_up = source.planes([f"{prefix}ffn_gate_exps.weight", f"{prefix}ffn_up_exps.weight"], interleave=True)
+    down = scaled(source.planes([f"{prefix}ffn_down_exps.weight"]), TAP_SCALE)
+    return Mixture(_needed(source, f"{prefix}ffn_gate_inp.weight"), gate_up, down)
+
+
+def _heads(source: TensorSource, config: DecoderConfig, stems: Sequence[str], llama: bool = False) -> Iterator[Heads]:
+    """Heads in as few matrices as their types allow. Without q among them they are the keys and values of a stack."""
+    kv, d = config.num_key_value_heads, config.head_dim
+    q = config.num_attention_heads if any(stem.endswith("attn_q") for stem in stems) else 0
+
+    def count(stem: str) -> int:
+        return q if stem.endswith("attn_q") else kv
+
+    first = 0
+    for _, group in groupby(stems, key=lambda stem: source.kind(f"{stem}.weight")):
+        names = list(group)
+        heads = sum(map(count, names))
+        order = torch.cat(list(_row_order(names, [count(name) for name in names], d))) if llama else None
+        planes = source.planes([f"{name}.weight" for name in names], order=order)
+        biases = [bias for name in names if (bias := source.vector(f"{name}.bias")) is not None]
+        yield Heads(HeadRange(first, heads, q, kv), planes, torch.cat(biases) if biases else None)
+        first += heads
+
+
+def _row_order(stems: Sequence[str], heads: Sequence[int], head_dim: int) -> Iterator[Tensor]:
+    """Rows of q and k from llama.cpp's interleaved order to rotate-half; v stays."""
+    offset = 0
+    for stem, count in zip(stems, heads, strict=True):
+        rows = count * head_dim
+        yield offset + (torch.arange(rows) if stem.endswith("attn_v") else rotate_half_order(count, head_dim))
+        offset += rows
+
+
+def _needed(source: TensorSource, name: str) -> Tensor:
+    vector = source.vector(name)
+    if vector is None:
+        raise ModelError(f"tensor {name} is missing; convert the model again")
+    return vector

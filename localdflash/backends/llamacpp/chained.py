@@ -1,0 +1,260 @@
+"""Drafting by heads that go on from the target's hidden states, through llama.cpp: multi-token prediction and EAGLE-3.
+
+Both read pairs: a token, and the state of the token before it. For committed tokens that is the target's state; in a
+draft it is the head's own of its last node. So what a draft left in the cache is dropped, accepted or not, and written
+again with the target's states. Pairs wait until a draft is asked for, and are read at once.
+
+The state before the first token of a text, or before a place that a cache was cut back to, is not known: it is zero.
+"""
+
+import ctypes
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as api
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.pair import Taps
+from localdflash.base.errors import LocaldflashError, OutOfMemory
+from localdflash.backends.llamacpp import llama_library
+from localdflash.backends.llamacpp.draft_model import LONGEST, likeliest
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.base.machine.cores import physical_cores
+from localdflash.models.shapes import eagle3
+from localdflash.models.weights.gguf import read_header
+
+ROWS = 256  # most pairs that one decode reads
+WAITING_BYTES = 32 * 1024 * 1024
+States = NDArray[np.float32]  # [rows, H of the head]
+
+
+def context_params(context: int, threads: int = 0) -> Any:
+    """The parameters of a head's context for so many tokens."""
+    params = api.llama_context_default_params()
+    params.n_ctx = context + LONGEST
+    params.n_batch = params.n_ubatch = ROWS
+    params.n_seq_max = 1
+    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.no_perf, params.op_offload = True, False
+    params.type_k = params.type_v = api.GGML_TYPE_F32  # one layer: the memory is small, and no conversion
+    params.n_threads = params.n_threads_batch = threads or len(physical_cores())
+    return params
+
+
+def mtp_params(context: int, threads: int = 0) -> Any:
+    """The same for a head in the target's own file, over the target's model."""
+    params = context_params(context, threads)
+    params.ctx_type = api.LLAMA_CONTEXT_TYPE_MTP
+    return params
+
+
+def eagle3_params(target: Any, context: int, threads: int = 0) -> Any:
+    """The same for an EAGLE-3 drafter, beside a target's context handle, whose tables it may need."""
+    params = context_params(context, threads)
+    params.ctx_other = target
+    return params
+
+
+class ChainedDrafter(ABC):
+    """See `Drafter`. `behind`: how far the pair of a token lies before the token's own position."""
+
+    name: str
+    taps: tuple[int, ...]  # blocks of the target
+    is_model = autoregressive = True
+    longest = LONGEST
+    behind = 0
+
+    def __init__(self, model: Any, params: Any, target: LlamaCppTarget) -> None:
+        self.model = model
+        self.handle = llama_library.new_context(model, params)
+        if not self.handle:
+            raise OutOfMemory(f"no memory for the drafter's context: {library.last_message()}")
+        self._memory = api.llama_get_memory(self.handle)
+        self._batch = api.llama_batch_ext_init(self.handle)
+        llama_library.set_heads(self.handle, all_rows=False)
+        self._logits_address, self._states_address = llama_library.logits_reader(), llama_library.heads_reader()
+        self._vocab_size, self._hidden = target.vocab_size, int(api.llama_model_n_embd(model))
+        self._watch = target.watch
+        self.length = self._read = 0  # tokens observed, and those whose pairs are in the cache
+        self._waiting: list[int] = []
+        self._taps: list[Taps] = []  # of what waits
+        self._before = self._unknown()  # the state of the last token that was read
+
+    @abstractmethod
+    def states(self, taps: Taps) -> States:
+        """The states that the head goes on from."""
+
+    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+        """See `Drafter`."""
+        if taps is None:
+            raise LocaldflashError(f"{self.name} was given no hidden states: the target's taps are off")
+        self._waiting += ids
+        self._taps.append(taps)
+        self.length += len(ids)
+        if len(self._waiting) * taps.shape[1] * taps.itemsize > WAITING_BYTES:
+            self._read_waiting()
+
+    @property
+    def waiting(self) -> int:
+        """See `Drafter`."""
+        return len(self._waiting)
+
+    def propose(self, anchor: int, limit: int) -> Draft:
+        """See `Drafter`; confidence is the token's softmax probability."""
+        limit = min(limit, self.longest)
+        if limit < 1 or not self.length:
+            return NOTHING
+        self._read_waiting()
+        token, state, tokens, confidence = anchor, self._before, list[int](), list[float]()
+        for node in range(limit):
+            self._decode([token], state, self.length + node, wanted=True)
+            token, sure = likeliest(self._row(self._logits_address, self._vocab_size))
+            state = self._row(self._states_address, self._hidden).reshape(1, -1).copy()
+            tokens.append(token)
+            confidence.append(sure)
+        self._drop_from(self.length)
+        return Draft(self.name, tokens, confidence)
+
+    def rollback(self, length: int) -> None:
+        """See `Drafter`."""
+        if length < self._read:
+            self._drop_from(length)
+            self._read, self._waiting, self._taps = length, [], []
+            self._before = self._unknown()
+        elif self._taps:
+            left = length - self._read
+            self._waiting, self._taps = self._waiting[:left], [np.concatenate(self._taps)[:left]]
+        self.length = length
+
+    def save(self) -> bytes:
+        """See `Drafter`."""
+        self._read_waiting()
+        size = api.llama_state_seq_get_size(self.handle, 0)
+        buffer = (ctypes.c_uint8 * size)()
+        written = api.llama_state_seq_get_data(self.handle, buffer, size, 0)
+        return self._before.tobytes() + bytes(memoryview(buffer)[:written])
+
+    def load(self, state: bytes, ids: Sequence[int]) -> None:
+        """See `Drafter`."""
+        before, cache = state[: self._before.nbytes], state[self._before.nbytes :]
+        api.llama_memory_clear(self._memory, True)
+        buffer = (ctypes.c_uint8 * len(cache)).from_buffer_copy(cache)
+        if not api.llama_state_seq_set_data(self.handle, buffer, len(cache), 0):
+            raise LocaldflashError("llama.cpp refused a drafter's saved state")
+        self._before = np.frombuffer(before, np.float32).reshape(1, -1)
+        self.length = self._read = len(ids)
+        self._waiting, self._taps = [], []
+
+    def close(self) -> None:
+        """Free the context; must come before the target's own `close`."""
+        if self.handle:
+            api.llama_batch_ext_free(self._batch)
+            api.llama_free(self.handle)
+            self.handle = None
+
+    def _unknown(self) -> States:
+        return np.zeros((1, self._hidden), np.float32)
+
+    def _read_waiting(self) -> None:
+        if not self._waiting:
+            return
+        ids, taps = self._waiting, np.concatenate(self._taps)
+        for begin in range(0, len(ids), ROWS):
+            states = self.states(taps[begin : begin + ROWS])
+            chunk, before = ids[begin : begin + ROWS], np.concatenate((self._before, states[:-1]))
+            without = 1 if self._read < self.behind else 0  # the first token's pair would lie before the text
+            if len(chunk) > without:
+                self._decode(chunk[without:], before[without:], self._read + without, wanted=False)
+            self._read += len(chunk)
+            self._before = states[-1:].copy()
+        self._waiting, self._taps = [], []
+
+    def _decode(self, ids: Sequence[int], before: States, first: int, wanted: bool) -> None:
+        """Append the pairs of tokens from `first` on; `wanted`: with logits."""
+        api.llama_batch_ext_clear(self._batch)
+        for token, state in zip(ids, np.ascontiguousarray(before), strict=True):
+            index = api.llama_batch_ext_add_token(self._batch, 0, token)
+            position = ctypes.byref(api.llama_pos(first + index - self.behind))
+            pointer = ctypes.cast(state.ctypes.data, ctypes.POINTER(ctypes.c_float))
+            embedding = api.llama_embd(pointer, 1, self._hidden)
+            if index < 0 or not api.llama_batch_ext_set_embd_token(self._batch, index, embedding):
+                raise LocaldflashError(f"llama.cpp refused a drafter's batch: {library.last_message()}")
+            api.llama_batch_ext_set_pos(self._batch, index, position)
+            api.llama_batch_ext_set_output_logits(self._batch, index, wanted)
+        self.process(api.LLAMA_PROCESS_TYPE_DECODE)
+
+    def process(self, kind: int) -> None:
+        """Run the batch."""
+        with self._watch:
+            status = api.llama_process(self.handle, kind, self._batch)
+        if status:
+            raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {library.last_message()}")
+
+    def _row(self, reader: Any, columns: int) -> NDArray[np.float32]:
+        """What the last decode gave for its row; valid until the next one."""
+        if not (address := reader(self.handle)):
+            raise LocaldflashError("llama.cpp returned nothing for a draft")
+        row: NDArray[np.float32] = llama_library.float_rows(address, 1, columns)[0]
+        return row
+
+    def _drop_from(self, length: int) -> None:
+        """Drop the pairs of tokens from `length` on."""
+        api.llama_memory_seq_rm(self._memory, 0, max(length - self.behind, 0), -1)
+
+
+class LlamaCppMtpDrafter(ChainedDrafter):
+    """The head for the token after the next in the target's own file, which is loaded with it (`mtp`).
+
+    It reads the last block's output as its tap.
+    """
+
+    name = "mtp"
+
+    def __init__(self, target: LlamaCppTarget, threads: int = 0) -> None:
+        super().__init__(target.model, mtp_params(target.context, threads), target)
+        self.taps = (target.layers - 1,)
+
+    def states(self, taps: Taps) -> States:
+        """See `ChainedDrafter`."""
+        return taps
+
+
+class LlamaCppEagle3Drafter(ChainedDrafter):
+    """An EAGLE-3 drafter: its encoder fuses three taps. Logits of tokens outside a short vocabulary are -inf."""
+
+    name = "eagle3"
+    behind = 1
+
+    def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0) -> None:
+        header = read_header(path)
+        self.taps = eagle3.taps_of(header)
+        model = llama_library.load_model(path, placement=target.placement.whole())
+        super().__init__(model, eagle3_params(target.handle, target.context, threads), target)
+
+    def states(self, taps: Taps) -> States:
+        """See `ChainedDrafter`; at most `ROWS` rows."""
+        free = max(self._read - self.behind, 0)  # the position that llama.cpp expects, though nothing is kept
+        api.llama_batch_ext_clear(self._batch)
+        for row in (rows := np.ascontiguousarray(taps)):
+            pointer = ctypes.cast(row.ctypes.data, ctypes.POINTER(ctypes.c_float))
+            index = api.llama_batch_ext_add_embd(self._batch, 0, api.llama_embd(pointer, 1, rows.shape[1]))
+            if index < 0:
+                raise LocaldflashError(f"llama.cpp refused a drafter's batch: {library.last_message()}")
+            api.llama_batch_ext_set_pos(self._batch, index, ctypes.byref(api.llama_pos(free + index)))
+            api.llama_batch_ext_set_output_logits(self._batch, index, True)
+        self.process(api.LLAMA_PROCESS_TYPE_ENCODE)
+        if not (address := self._states_address(self.handle)):
+            raise LocaldflashError("llama.cpp returned nothing for a draft")
+        found: States = llama_library.float_rows(address, len(taps), self._hidden).copy()
+        return found
+
+    def close(self) -> None:
+        """See `ChainedDrafter`."""
+        if self.handle:
+            super().close()
+            api.llama_model_free(self.model)
+            self.model = None

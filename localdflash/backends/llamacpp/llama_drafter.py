@@ -1,0 +1,249 @@
+"""Drafting by DFlash, DSpark and DFlash 2 through llama.cpp: a `dflash` GGUF beside a `LlamaCppTarget`, one decode a
+block.
+
+The drafter lies on the target's device, and shares its embedding and head through `ctx_other`. With a short vocabulary
+it brings its rows of the head along (`d2t`, `output.weight`): llama.cpp reads these alone, and other logits are -inf.
+
+The graph walks along DSpark's slots itself, each behind the likeliest token of the one before: its logits have the
+Markov head's in them, and a row of its heads begins with the confidence. For a slot of DFlash 2 a row has the k
+candidates, and k times k scores: behind each candidate of the slot before (behind the anchor k times the same).
+
+Features wait until a draft is asked for and are injected then, all at once: while the controller drafts by other means
+they cost a copy each. Only where they would fill memory are they injected before.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as api
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.engine.draft import NOTHING, Chances, Draft
+from localdflash.engine.pair import Draw, Taps
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
+from localdflash.backends.llamacpp import llama_library
+from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, hold_two
+from localdflash.backends.llamacpp.llama_short_head import check_short_head
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.base.machine.cores import physical_cores
+from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
+from localdflash.models.shapes.dflash_gguf import config_of_gguf
+from localdflash.models.weights.gguf import read_header
+
+INJECT_ROWS = 256  # most features that one decode injects
+WAITING_BYTES = 32 * 1024 * 1024
+
+
+def check_drafter(config: DFlashConfig, path: Path) -> None:
+    """ModelError for a GGUF that llama.cpp's graph would not run; safetensors draft in torch."""
+    if config.decoder.attention_bias and path.suffix == ".gguf":
+        raise ModelError(f"{path}: llama.cpp runs no drafters with biases in attention; use `--backend cpu`")
+
+
+def _scaled(logits: NDArray[np.float32], config: DFlashConfig) -> NDArray[np.float32]:
+    """Logits as the target has them, which the graph of a plain drafter leaves out."""
+    scaled = logits * np.float32(config.logit_scale)
+    return np.tanh(scaled / config.softcap) * config.softcap if config.softcap else scaled
+
+
+def _sureness(logits: NDArray[np.float32], best: NDArray[np.intp]) -> NDArray[np.float32]:
+    """The softmax probability of each row's best column."""
+    top = logits[np.arange(len(best)), best]
+    sure: NDArray[np.float32] = 1.0 / np.exp(logits - top[:, None]).sum(1)
+    return sure
+
+
+def _of_chances(name: str, tokens: Sequence[int], chances: Sequence[Chances]) -> Draft:
+    return Draft(name, tokens, [float(chance.probabilities.max()) for chance in chances], chances)
+
+
+def context_params(config: DFlashConfig, target: Any, context: int, threads: int = 0) -> Any:
+    """The parameters of a drafter's context, beside a target's context handle, for so many tokens."""
+    params = api.llama_context_default_params()
+    params.n_ctx = context + config.block_size
+    params.n_batch = params.n_ubatch = max(INJECT_ROWS, config.block_size)
+    hold_two(params)
+    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.no_perf, params.op_offload = True, False
+    params.ctx_other = target
+    params.type_k = params.type_v = api.GGML_TYPE_F32  # few layers: the memory is small, and no conversion
+    params.n_threads = params.n_threads_batch = threads or len(physical_cores())
+    return params
+
+
+class LlamaCppDFlashDrafter:
+    """See `Drafter`."""
+
+    name = "dflash"
+    is_model, autoregressive, waiting = True, False, 0
+
+    def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0) -> None:
+        header = read_header(path)
+        self.config = config_of_gguf(header)
+        check_fit(self.config, target.hidden_size, target.vocab_size, target.layers, str(path))
+        check_drafter(self.config, path)
+        check_short_head(header, self.config)
+        self.model = llama_library.load_model(path, placement=target.placement.whole())
+        self.handle = llama_library.new_context(
+            self.model, context_params(self.config, target.handle, target.context, threads)
+        )
+        if not self.handle:
+            raise OutOfMemory(f"no memory for the drafter's context: {library.last_message()}")
+        # One for all layers: where only some are causal, none is.
+        layers = range(self.config.decoder.num_hidden_layers)
+        api.llama_set_causal_attn(self.handle, all(map(self.config.is_causal, layers)))
+        self._cache = SequenceCache(self.model, self.handle)
+        self._batch = api.llama_batch_ext_init(self.handle)
+        self._logits_address = llama_library.logits_reader()
+        self._heads_address = llama_library.heads_reader()
+        self._selects = self.config.kind == "dflash2"
+        self.draws = self.config.kind != "dspark"  # whose slots the graph chooses itself
+        if self._selects or self.config.judges:
+            llama_library.set_heads(self.handle, all_rows=self._selects)
+        self._vocab_size = target.vocab_size
+        self._tokens = np.array(self.config.short, np.int32)  # that it proposes from; empty: all
+        self.longest = self.config.drafts
+        self._watch = target.watch
+        self.length = 0
+        self._waiting: list[NDArray[np.float32]] = []
+
+    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+        """See `Drafter`."""
+        if taps is None:
+            raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
+        self._waiting.append(taps)
+        self.length += len(ids)
+        if (self.length - self._cache.length) * taps.shape[1] * taps.itemsize > WAITING_BYTES:
+            self._inject()
+
+    def propose(self, anchor: int, limit: int) -> Draft:
+        """See `Drafter`; confidence is the softmax probability of the slot's best token among all, or the candidates of
+        DFlash 2, or what DSpark's confidence head says.
+        """
+        if limit < 1:
+            return NOTHING
+        self._decode_block(anchor)
+        draft = self._by_selector(limit) if self._selects else self._likeliest(limit)
+        self._cache.crop(self.length)
+        return draft
+
+    def propose_drawn(self, anchor: int, limit: int, draw: Draw) -> Draft:
+        """See `Drawing`. The slots of a plain drafter know nothing of each other: each is drawn by itself."""
+        if limit < 1:
+            return NOTHING
+        self._decode_block(anchor)
+        draft = self._by_selector(limit, draw) if self._selects else self._drawn(limit, draw)
+        self._cache.crop(self.length)
+        return draft
+
+    def _decode_block(self, anchor: int) -> None:
+        slots = self.config.block_size
+        self._inject()
+        api.llama_batch_ext_clear(self._batch)
+        for slot in range(slots):
+            token = self.config.mask_token_id if slot else anchor
+            self._place(api.llama_batch_ext_add_token(self._batch, 0, token), self.length + slot)
+            api.llama_batch_ext_set_output_logits(self._batch, slot, not self._selects)
+        self._decode(slots)
+
+    def _likeliest(self, limit: int) -> Draft:
+        """Of a block that was decoded, the first slots' best tokens."""
+        logits = self._rows(self._logits_address, self._vocab_size)[:limit]
+        if len(self._tokens):
+            logits = logits[:, self._tokens]
+        best = logits.argmax(1)
+        if self.config.judges:
+            confidence = self._rows(self._heads_address, self.config.decoder.hidden_size)[:limit, 0]
+        else:
+            confidence = _sureness(_scaled(logits, self.config), best)
+        tokens = self._tokens[best] if len(self._tokens) else best
+        return Draft(self.name, tokens.tolist(), confidence.tolist())
+
+    def _drawn(self, limit: int, draw: Draw) -> Draft:
+        """Of a block that was decoded, a token for each of the first slots."""
+        logits = self._rows(self._logits_address, self._vocab_size)[:limit]
+        ids = self._tokens.astype(np.int64) if len(self._tokens) else np.arange(self._vocab_size)
+        chances = [draw(row, ids) for row in _scaled(logits[:, ids], self.config)]
+        tokens = [int(ids[index]) for index, _ in chances]
+        return _of_chances(self.name, tokens, [chance for _, chance in chances])
+
+    def _by_selector(self, limit: int, draw: Draw | None = None) -> Draft:
+        """Of a block that was decoded, the first slots' best candidates, or some that are drawn, each behind the one
+        before.
+        """
+        count, before = self.config.selector_top_k, 0
+        tokens, confidence, chances = list[int](), list[float](), list[Chances]()
+        for row in self._rows(self._heads_address, self.config.decoder.hidden_size)[:limit]:
+            scores = row[count:][before * count :][:count]
+            if draw:
+                before, chance = draw(scores, row[:count].astype(np.int64))
+                chances.append(chance)
+            else:
+                before = int(scores.argmax())
+                confidence.append(float(1.0 / np.exp(scores - scores[before]).sum()))
+            tokens.append(int(row[before]))
+        return _of_chances(self.name, tokens, chances) if draw else Draft(self.name, tokens, confidence)
+
+    def _rows(self, reader: Callable[[Any], int | None], columns: int) -> NDArray[np.float32]:
+        """What the last decode gave for the slots that propose; valid until the next one."""
+        address = reader(self.handle)
+        if not address:
+            raise LocaldflashError("llama.cpp returned nothing for a draft")
+        return llama_library.float_rows(address, self.config.block_size, columns)[self.config.first_slot :]
+
+    def rollback(self, length: int) -> None:
+        """See `Drafter`."""
+        if length < self._cache.length:
+            self._cache.crop(length)
+            self._waiting = []
+        elif self._waiting:
+            self._waiting = [np.concatenate(self._waiting)[: length - self._cache.length]]
+        self.length = length
+
+    def save(self) -> bytes:
+        """See `Drafter`."""
+        self._inject()
+        return self._cache.save()
+
+    def load(self, state: bytes, ids: Sequence[int]) -> None:
+        """See `Drafter`."""
+        self._cache.load(state, len(ids))
+        self.length, self._waiting = len(ids), []
+
+    def close(self) -> None:
+        """Free context and model; must come before the target's own `close`."""
+        if self.handle:
+            api.llama_batch_ext_free(self._batch)
+            api.llama_free(self.handle)
+            api.llama_model_free(self.model)
+            self.handle = self.model = None
+
+    def _inject(self) -> None:
+        if not self._waiting:
+            return
+        features = np.ascontiguousarray(np.concatenate(self._waiting))
+        self._waiting = []
+        width = features.shape[1]
+        for begin in range(0, len(features), INJECT_ROWS):
+            chunk = features[begin : begin + INJECT_ROWS]
+            api.llama_batch_ext_clear(self._batch)
+            for row in chunk:
+                pointer = ctypes.cast(row.ctypes.data, ctypes.POINTER(ctypes.c_float))
+                index = api.llama_batch_ext_add_embd(self._batch, 0, api.llama_embd(pointer, 1, width))
+                self._place(index, self._cache.length + index)
+            self._decode(len(chunk))
+
+    def _place(self, index: int, position: int) -> None:
+        if index < 0:
+            raise LocaldflashError(f"llama.cpp refused a drafter's batch (code {index})")
+        api.llama_batch_ext_set_pos(self._batch, index, ctypes.byref(api.llama_pos(position)))
+
+    def _decode(self, rows: int) -> None:
+        with self._watch:
+            status = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_DECODE, self._batch)
+        if status:
+            raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {library.last_message()}")
+        self._cache.decoded(rows)

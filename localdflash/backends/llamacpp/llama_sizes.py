@@ -1,0 +1,255 @@
+"""The memory of a pair in llama.cpp, on the processor or a GPU: weights by the files' headers, the rest by llama.cpp.
+
+llama.cpp can plan its buffers without allocating them (`no_alloc`), so caches and compute buffers of every architecture
+are its own numbers. It does not say how a cache is divided between a GPU and the processor: that goes by layers, as the
+weights do. A file may be a stand-in that has only the header (plan/stand_in.py): no weights are read.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import llama_cpp.llama_cpp as api
+
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.engine.checkpoints import MOST as CHECKPOINTS
+from localdflash.base.errors import ModelError
+from localdflash.backends.llamacpp import llama_library
+from localdflash.backends.llamacpp.llama_kv_cache import has_states
+from localdflash.backends.llamacpp.chained import eagle3_params, mtp_params
+from localdflash.backends.llamacpp.draft_model import context_of
+from localdflash.backends.llamacpp.llama_drafter import check_drafter
+from localdflash.backends.llamacpp.llama_drafter import context_params as drafter_params
+from localdflash.backends.llamacpp.placement import PROCESSOR, Device, Placement
+from localdflash.backends.llamacpp.llama_target import context_params as target_params
+from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES, DEFAULT, MOST, MOST_WITH_STATES, PLANNED_ON_GPU
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.drafter_kind import block_count, head_bytes, kind_of
+from localdflash.models.shapes.eagle3 import TAPS as EAGLE3_TAPS
+from localdflash.models.weights.gguf import GGUFHeader, read_header
+
+_CACHE = re.compile(r": size = +([\d.]+) MiB \(")
+_STATES = re.compile(r": size = +([\d.]+) MiB \(.* (\d+) rs_seq\)")  # of recurrent layers, after so many rows more
+_BUFFER = re.compile(r": +(\S+) +(output|compute|model|KV|RS) buffer size = +([\d.]+) MiB")
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+FLOAT = 4  # bytes
+TABLE = "token_embd.weight"
+WEIGHTS, CACHES, WORK = ("model",), ("KV", "RS"), ("output", "compute")  # kinds of buffers
+
+
+@dataclass(frozen=True)
+class Said:
+    """What llama.cpp reported of one context: bytes of its caches, and of its compute and output buffers.
+
+    `buffers` has every buffer by its device's name and its kind; those of a plan hold neither weights nor caches.
+    `checkpoints` are the states of recurrent layers that we copy out, all that we may keep.
+    """
+
+    cache: int
+    scratch: int
+    checkpoints: int = 0
+    buffers: Mapping[tuple[str, str], int] = field(default_factory=dict, compare=False)
+
+    def of(self, kinds: Collection[str], device: Device) -> tuple[int, int]:
+        """Bytes of these kinds on a device, and in the processor's memory."""
+        sizes = [(name == device.name, size) for (name, kind), size in self.buffers.items() if kind in kinds]
+        return sum(size for on, size in sizes if on), sum(size for on, size in sizes if not on)
+
+
+def sizes_said(lines: Iterable[str]) -> Said:
+    """Read the library's lines about one context; ModelError if it does not report its cache."""
+    caches, buffers, state = [], {}, 0.0
+    for line in lines:
+        if found := _CACHE.search(line):
+            caches.append(float(found[1]))
+            if its := _STATES.search(line):
+                state = float(its[1]) / (int(its[2]) + 1)
+        elif found := _BUFFER.search(line):
+            buffers[found[1], found[2]] = _bytes(float(found[3]))  # a buffer that was planned again counts once
+    if not caches:
+        raise ModelError("this build of llama-cpp-python does not say how large its cache is: reinstall it")
+    scratch = sum(size for (_, kind), size in buffers.items() if kind in WORK)
+    return Said(_bytes(sum(caches)), scratch, CHECKPOINTS * _bytes(state), buffers)
+
+
+def _bytes(mebibytes: float) -> int:
+    return round(mebibytes * (1 << 20))
+
+
+def offloaded(header: GGUFHeader, placement: Placement) -> tuple[int, int]:
+    """Bytes of a model's weights on the placement's device, and in memory; a tied table is on both."""
+    head = "output.weight" if "output.weight" in header.tensors or TABLE not in header.tensors else TABLE
+    first = block_count(header) + 1 - placement.layers
+    there = sum(info.nbytes for name, info in header.tensors.items() if _is_there(name, first, placement))
+    beside = sum(info.nbytes for info in header.tensors.values()) - there
+    if placement.layers and head == TABLE:
+        there += header.tensors[TABLE].nbytes
+    return there, beside
+
+
+def _is_there(name: str, first: int, placement: Placement) -> bool:
+    if not placement.layers or name == TABLE:
+        return False
+    if not (found := _BLOCK.match(name)):
+        return True
+    block = int(found[1])
+    return block >= first and not ("_exps" in name and block in placement.experts)
+
+
+def cache_share(header: GGUFHeader, placement: Placement) -> float:
+    """The part of the caches that lies on the placement's device: of the layers there, by their heads."""
+    blocks = block_count(header)
+    heads = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
+    weights = [float(count) for count in heads] if isinstance(heads, list) and len(heads) == blocks else [1.0] * blocks
+    return sum(weights[max(blocks + 1 - placement.layers, 0) :]) / max(sum(weights), 1.0) if placement.layers else 0.0
+
+
+class LlamaCppSizes:
+    """See `Sizes`. A context manager: it holds the files' vocabularies, but no weights."""
+
+    def __init__(self, target: Path, drafter: Path | None, placement: Placement = PROCESSOR) -> None:
+        self._closing, self._header, self._placement = ExitStack(), read_header(target), placement
+        with ExitStack() as undo:
+            undo.callback(self._closing.close)
+            self._target = self._model(target, placement)
+            self.trained: int = api.llama_model_n_ctx_train(self._target)
+            self._vocab: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._target))
+            self._hidden: int = api.llama_model_n_embd(self._target)
+            self._kind = kind_of(target, drafter) if drafter else None
+            self._config = config_of_file(drafter) if drafter and self._kind == "dflash" else None
+            if drafter and self._config:
+                check_drafter(self._config, drafter)
+            of_gguf = drafter and drafter.suffix == ".gguf"
+            mtp = self._kind == "mtp"
+            self._drafter = self._model(drafter, placement.whole(), mtp) if drafter and of_gguf else None
+            self._drafter_header = read_header(drafter) if drafter and of_gguf else None
+            self.drafters = (AS_IT_IS, NO_DRAFTER) if drafter else (NO_DRAFTER,)
+            undo.pop_all()
+
+    def _model(self, path: Path, placement: Placement, mtp: bool = False) -> Any:
+        model = llama_library.load_model(path, simulate=True, placement=placement, mtp=mtp)
+        self._closing.callback(api.llama_model_free, model)
+        return model
+
+    def parts(self, context: int, drafter: str) -> Parts:
+        """See `Sizes`."""
+        with ExitStack() as freeing:
+            way = PLANNED_ON_GPU if self._placement.layers else DEFAULT
+            if has_states(self._target):
+                way = replace(way, widths=tuple(range(2, MOST_WITH_STATES + 1)))  # any way has room for its states
+            handle, said = self._plan(self._target, target_params(context, way=way), freeing)
+            logits = MOST * self._vocab * FLOAT
+            names, placed = (TARGET, TARGET_KV), (self._header, self._placement)
+            weights = api.llama_model_size(self._target) - head_bytes(self._header)
+            parts = _parts(names, placed, weights, said, logits)
+            if drafter == NO_DRAFTER or self._kind is None:
+                return parts
+            return _sum(parts, self._of_drafter(context, handle, freeing))
+
+    def _of_drafter(self, context: int, target: Any, freeing: ExitStack) -> Parts:
+        """The parts of the drafter beside a planned context of the target."""
+        if self._config and (self._drafter is None or self._drafter_header is None):
+            added = torch_drafter(self._config, context, self._vocab, self._hidden, self._tied())
+            added[SCRATCH] += self._taps(len(self._config.taps))
+            beside = IN_MEMORY if self._placement.layers else ""
+            return {name + beside: size for name, size in added.items()}
+        assert self._drafter is not None
+        assert self._drafter_header is not None
+        names, placed = (DRAFTER, DRAFTER_KV), (self._drafter_header, self._placement.whole())
+        params, read = self._drafter_params(context, target)
+        _, said = self._plan(self._drafter, params, freeing)
+        if self._kind != "mtp":
+            return _parts(names, placed, api.llama_model_size(self._drafter), said, read)
+        parts = _parts(names, placed, head_bytes(self._header), said, read)
+        return {name: size for name, size in parts.items() if name != DRAFTER or not self._placement.layers}
+
+    def _drafter_params(self, context: int, target: Any) -> tuple[Any, int]:
+        """The parameters of the drafter's context, and the bytes that the host reads results from."""
+        row = self._vocab * FLOAT
+        match self._kind:
+            case "mtp":
+                return mtp_params(context), row + self._taps(1)
+            case "eagle3":
+                return eagle3_params(target, context), row + self._taps(EAGLE3_TAPS)
+            case "draft-model":
+                assert self._drafter_header
+                return target_params(context_of(self._drafter_header, context), way=AS_IT_COMES, drafts=False), row
+        assert self._config
+        # the library's logits, and two copies while probabilities are taken
+        read = 3 * self._config.block_size * row + self._taps(len(self._config.taps))
+        return drafter_params(self._config, target, context), read
+
+    def _taps(self, count: int) -> int:
+        """Bytes of the target's hidden states, in the library and as a copy."""
+        return 2 * MOST * count * self._hidden * FLOAT
+
+    def _plan(self, model: Any, params: Any, freeing: ExitStack) -> tuple[Any, Said]:
+        """Make a context that allocates nothing, and return what llama.cpp reports of it."""
+        with llama_library.said_sizes() as lines:
+            handle = llama_library.new_context(model, params)
+        if not handle:
+            raise ModelError(f"llama.cpp cannot plan a context of {params.n_ctx} tokens: {library.last_message()}")
+        freeing.callback(api.llama_free, handle)
+        return handle, sizes_said(lines)
+
+    def _tied(self) -> bool:
+        """Whether the embedding table is the head, too."""
+        return "output.weight" not in self._header.tensors
+
+    def close(self) -> None:
+        """Free the vocabularies."""
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _parts(names: tuple[str, str], placed: tuple[GGUFHeader, Placement], weights: int, said: Said, read: int) -> Parts:
+    """The parts of one model, of `names` for weights and caches; `read` are bytes that the host reads results from."""
+    (of_weights, of_cache), (header, placement) = names, placed
+    if not placement.device or not placement.layers:
+        return {of_weights: weights, of_cache: said.cache + said.checkpoints, SCRATCH: said.scratch + read}
+    there, beside = offloaded(header, placement)
+    cache = round(said.cache * cache_share(header, placement))
+    work, work_beside = said.of(WORK, placement.device)
+    parts = {of_weights: there, of_cache: cache, SCRATCH: work}
+    others = {of_weights: beside, of_cache: said.cache - cache + said.checkpoints, SCRATCH: work_beside + read}
+    return parts | {name + IN_MEMORY: size for name, size in others.items() if size}
+
+
+def measured(names: tuple[str, str], weights: int, lines: Iterable[str], placement: Placement) -> Parts:
+    """The parts of one loaded model, by what llama.cpp said while it was loaded and its context made."""
+    said, (of_weights, of_cache) = sizes_said(lines), names
+    if not placement.device or not placement.layers:
+        return {of_weights: weights, of_cache: said.cache, SCRATCH: said.scratch}
+    sides = [said.of(kinds, placement.device) for kinds in (WEIGHTS, CACHES, WORK)]
+    called = (of_weights, of_cache, SCRATCH)
+    there = {name: on for name, (on, _) in zip(called, sides, strict=True)}
+    return there | {name + IN_MEMORY: size for name, (_, size) in zip(called, sides, strict=True) if size}
+
+
+def _sum(parts: Parts, more: Parts) -> Parts:
+    return {name: parts.get(name, 0) + more.get(name, 0) for name in (*parts, *more)}
+
+
+def torch_drafter(config: DFlashConfig, context: int, vocab: int, hidden: int, tied: bool) -> Parts:
+    """A drafter that torch runs beside llama.cpp, all in float32, with the target's embedding and head as tensors."""
+    c = config.decoder
+    queries, keys = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+    layer = c.hidden_size * (2 * queries + 2 * keys + 3 * c.intermediate_size)
+    weights = c.num_hidden_layers * layer + len(config.taps) * c.hidden_size**2
+    tables = (vocab * (1 if tied else 2) + len(config.short)) * hidden
+    cache = c.num_hidden_layers * 2 * keys * context * FLOAT
+    logits = config.block_size * vocab * FLOAT
+    return {DRAFTER: (weights + tables) * FLOAT, DRAFTER_KV: cache, SCRATCH: cache + 2 * logits}  # grown by copying

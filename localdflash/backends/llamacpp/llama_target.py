@@ -1,0 +1,249 @@
+"""Any GGUF model as a target, through llama.cpp's C API.
+
+A target runs in one `Way`: its decodes have the way's widths, filled up by rows that are dropped at once, and end where
+the way says that the cache grows. Where the way was certified for this file, device and build (`certified`), greedy
+output is identical for any draft, any cut of the prompt and any reuse of the cache: to plain decoding in the same way.
+Of a way that was not, nothing is claimed. Pointers are resolved once; a step costs a few microseconds of Python.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as api
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.engine.draft import Draft
+from localdflash.engine.pair import Taps, Verification
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.backends.llamacpp import llama_library
+from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, has_states, hold_two
+from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
+from localdflash.backends.llamacpp.decode_flags import DEFAULT, MOST, Way
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.gpu_watch import UNWATCHED, Watch
+
+# Architectures whose graphs publish the inputs of their layers; in any other llama.cpp aborts when one is asked for.
+# fmt: off
+TAPPED = frozenset((
+    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "llama", "mimo2", "minimax-01", "minimax-m2",
+    "muse-glimmer", "nanbeige", "nemotron_h", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp",
+))
+# fmt: on
+HEADED = frozenset(("gemma4", "gpt-oss", "qwen35", "qwen35moe"))  # of these, with the output of the last block, too
+
+
+def context_params(context: int, threads: int = 0, way: Way = DEFAULT, drafts: bool = True) -> Any:
+    """The parameters of a target's context for so many tokens."""
+    params = api.llama_context_default_params()
+    params.n_ctx = context + max(way.filler, 1)  # filler rows may stand behind the last token; a plan knows no way
+    params.n_batch = params.n_ubatch = MOST
+    params.n_seq_max = 1
+    params.n_rs_seq = way.takes_back(drafts)  # states of recurrent layers that are kept beside the newest
+    params.swa_full = True  # a window's ring of keys would lose what a dropped row overwrites
+    way.flags.apply(params)
+    params.op_offload = False  # a GPU would compute wide decodes of weights in memory, with other bits
+    params.no_perf = True
+    params.n_threads = params.n_threads_batch = threads or len(physical_cores())
+    return params
+
+
+def check_taps(architecture: str) -> None:
+    """ModelError where asking llama.cpp for hidden states would end the process."""
+    if architecture not in TAPPED:
+        raise ModelError(
+            f"llama.cpp gives no hidden states of {architecture}, which the drafter reads: the model runs without it"
+        )
+
+
+def check_last_tap(architecture: str, blocks: int, taps: Sequence[int]) -> None:
+    """ModelError where llama.cpp does not give the output of the last of so many blocks."""
+    if blocks - 1 in taps and architecture not in HEADED:
+        raise ModelError(
+            f"llama.cpp gives no output of the last block of {architecture}, which the drafter reads: the model runs"
+            " without it"
+        )
+
+
+def check_context(path: Path, context: int, trained: int) -> None:
+    """UsageError for a context that the model was not trained for; 0 is all of it."""
+    if not 8 <= (context or trained) <= trained:
+        raise UsageError(f"context of {context} tokens: {path.name} was trained for 8 to {trained}")
+
+
+class LlamaCppTarget:
+    """See `Target`. `taps` are ids of blocks whose output is kept (0-based; of the last block it is what another head
+    than the model's goes on from, which some architectures norm and others do not); `watch` is held while llama.cpp
+    computes. Without `drafts` it need not take back more rows than fillers. `mtp` loads blocks that predict further.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        context: int = 0,
+        threads: int = 0,
+        taps: Sequence[int] = (),
+        way: Way = DEFAULT,
+        placement: Placement = PROCESSOR,
+        watch: Watch = UNWATCHED,
+        drafts: bool = True,
+        mtp: bool = False,
+    ) -> None:
+        self.way, self.placement, self.watch = way, placement, watch
+        self.model = llama_library.load_model(path, repack=way.flags.repack, placement=placement, mtp=mtp)
+        trained = api.llama_model_n_ctx_train(self.model)
+        check_context(path, context, trained)
+        self.context = context or trained
+        self.layers: int = api.llama_model_n_layer(self.model)
+        self.hidden_size: int = api.llama_model_n_embd(self.model)
+        params = self._params(threads, drafts)
+        if not has_states(self.model):
+            hold_two(params)
+        self.handle = llama_library.new_context(self.model, params)
+        if not self.handle:
+            raise OutOfMemory(f"no memory for a context of {self.context} tokens: {library.last_message()}")
+        self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
+        self.length = 0
+        self._cache = SequenceCache(self.model, self.handle)
+        self.whole = self._cache.has_states
+        self._batch = api.llama_batch_init(MOST, 0, 1)
+        for i in range(MOST):
+            self._batch.n_seq_id[i] = 1
+            self._batch.seq_id[i][0] = 0
+        self._logits_address = llama_library.logits_reader()
+        self._views: dict[tuple[int, int, int], NDArray[np.float32]] = {}
+        self.taps: tuple[int, ...] = ()
+        self.set_taps(taps)
+
+    def _params(self, threads: int, drafts: bool) -> Any:
+        return context_params(self.context, threads, self.way, drafts)
+
+    @property
+    def max_rows(self) -> int:
+        """See `Target`."""
+        return self.way.most(self.length)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of states held beside llama.cpp's own, in the processor's memory."""
+        return self._cache.copied_bytes
+
+    def set_taps(self, blocks: Sequence[int]) -> None:
+        """Keep the outputs of these blocks, and of no others."""
+        if blocks:
+            self._check_taps(blocks)
+        for block in set(self.taps) - set(blocks):
+            self._keep_output(block, False)
+        for block in blocks:
+            self._keep_output(block, True)
+        self.taps = tuple(blocks)
+        self._tap_address = llama_library.tap_reader() if blocks else None
+        self._last_address = llama_library.heads_reader() if blocks else None
+
+    def _check_taps(self, blocks: Sequence[int]) -> None:
+        architecture = llama_library.metadata(self.model, "general.architecture") or "?"
+        check_taps(architecture)
+        last = self.layers - 1 if architecture in HEADED else self.layers - 2
+        for block in blocks:
+            if not 0 <= block <= last:
+                raise ModelError(f"tap {block}: the target has blocks 0 to {last} to tap")
+
+    def _keep_output(self, block: int, on: bool) -> None:
+        if block == self.layers - 1:
+            llama_library.set_heads(self.handle, all_rows=True, on=on)
+        else:
+            llama_library.set_tap(self.handle, block + 1, on)
+
+    def extend(self, ids: Sequence[int]) -> Taps | None:
+        """See `Target`."""
+        self._decode(ids, logits=False)
+        self.keep(len(ids))
+        self._cache.checkpoint(prompt_ended=False)
+        return self._read_taps(len(ids))
+
+    def verify(self, anchor: int, draft: Draft) -> Verification:
+        """See `Target`."""
+        rows = len(draft) + 1
+        self._decode((anchor, *draft.tokens), logits=True)
+        address = self._logits_address(self.handle)
+        if not address:
+            raise LocaldflashError("llama.cpp returned no logits")
+        return Verification(self._view(address, rows, self.vocab_size), self._read_taps(rows))
+
+    def keep(self, rows: int) -> None:
+        """See `Target`."""
+        self.crop(self.length + rows)
+
+    def end_prompt(self) -> None:
+        """See `Target`."""
+        self._cache.checkpoint(prompt_ended=True)
+
+    def crop(self, length: int) -> None:
+        """See `Target`; recurrent layers may have to go further back."""
+        self.length = self._cache.crop(length)
+
+    def assume(self, length: int) -> bool:
+        """See `Target`."""
+        return False
+
+    def save(self) -> bytes:
+        """See `Target`."""
+        return self._cache.save()
+
+    def load(self, state: bytes, length: int) -> None:
+        """See `Target`."""
+        self._cache.load(state, length)
+        self.length = length
+
+    def close(self) -> None:
+        """Free context and model; the target cannot be used afterwards."""
+        if self.handle:
+            api.llama_batch_free(self._batch)
+            api.llama_free(self.handle)
+            api.llama_model_free(self.model)
+            self.handle = self.model = None
+
+    def _decode(self, ids: Sequence[int], logits: bool) -> None:
+        ids = self._filled(ids)
+        batch, position = self._batch, self.length
+        batch.n_tokens = len(ids)
+        tokens, positions, wanted = batch.token, batch.pos, batch.logits
+        for i, token in enumerate(ids):
+            tokens[i] = token
+            positions[i] = position + i
+            wanted[i] = logits
+        with self.watch:
+            status = api.llama_decode(self.handle, batch)
+        if status == 1:
+            raise OutOfMemory(f"the context of {self.context} tokens is full")
+        if status:
+            raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {library.last_message()}")
+        self._cache.decoded(len(ids))
+
+    def _filled(self, ids: Sequence[int]) -> Sequence[int]:
+        """The rows with fillers up to a width of the way; they get logits, too, for the head's product is as wide."""
+        return (*ids, *(ids[-1],) * (self.way.width(len(ids)) - len(ids)))
+
+    def _read_taps(self, rows: int) -> Taps | None:
+        if self._tap_address is None or self._last_address is None:
+            return None
+        taps = np.empty((rows, len(self.taps) * self.hidden_size), np.float32)
+        for i, block in enumerate(self.taps):
+            is_last = block == self.layers - 1
+            address = self._last_address(self.handle) if is_last else self._tap_address(self.handle, block + 1)
+            if not address:
+                raise ModelError(
+                    f"llama.cpp does not give the output of block {block} for this architecture: no drafter"
+                )
+            columns = slice(i * self.hidden_size, (i + 1) * self.hidden_size)
+            taps[:, columns] = self._view(address, rows, self.hidden_size)
+        return taps
+
+    def _view(self, address: int, rows: int, columns: int) -> NDArray[np.float32]:
+        """The library's float32 rows at an address, without a copy; buffers are few, so views are kept."""
+        key = (address, rows, columns)
+        view = self._views.get(key)
+        if view is None:
+            view = self._views[key] = llama_library.float_rows(address, rows, columns)
+        return view

@@ -1,0 +1,140 @@
+"""A pair on llama.cpp: memory planned before it is taken, the target loaded, its drafter beside it."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as api
+
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import NO_DRAFTER, Fit
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import IN_MEMORY, PROGRAM, TARGET, TARGET_KV, Parts, divided
+from localdflash.models.running_pair import Running, compose
+from localdflash.backends.llamacpp import certified
+from localdflash.backends.llamacpp import llama_library
+from localdflash.backends.llamacpp import placing
+from localdflash.backends.llamacpp import llama_sizes
+from localdflash.backends.llamacpp.llama_kv_cache import FORM
+from localdflash.backends.llamacpp.certified import Choice
+from localdflash.backends.llamacpp.open_drafter import Measure, Opened, open_drafter, readable
+from localdflash.backends.llamacpp.placement import Placement
+from localdflash.backends.llamacpp.placing import Placed
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.base.machine import gpu_watch
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.gpu_watch import Watch
+from localdflash.models.shapes.drafter_kind import drafter_of, head_bytes, kind_of
+from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.weights.gguf import read_header
+from localdflash.models.weights.split import files_of
+
+
+def load(files: LocalPair, options: Options) -> Running:
+    """The pair as `options` say. NoDevice if there is no such GPU, OutOfMemory says what would fit; ModelError and
+    UsageError what is wrong.
+    """
+    drafter = drafter_of(files.target, files.drafter_gguf or files.drafter_safetensors)
+    placed = placing.plan(files.target, drafter if options.draft else None, options)
+    with ExitStack() as stack:
+        flag = gpu_watch.watch(stack) if placed.placement.device else gpu_watch.UNWATCHED
+        with flag:
+            return _load(files, drafter, placed, options, flag, stack)
+
+
+def _load(
+    files: LocalPair, drafter: Path | None, placed: Placed, options: Options, flag: Watch, stack: ExitStack
+) -> Running:
+    planned, placement = placed.fit, placed.placement
+    path, refused = readable(files.target, drafter if options.draft else None)
+    chosen = chosen_way(files.target, options, placement, drafter is not None)
+    if not chosen.drafts:
+        path, refused = None, ""
+    if planned and planned.drafter == NO_DRAFTER:
+        path = None
+    predicted = _predicted(planned, path)
+    with llama_library.said_sizes() as lines:
+        context = planned.context if planned else options.context
+        drafts = chosen.drafts and options.draft
+        mtp = path is not None and kind_of(files.target, path) == "mtp"
+        target = LlamaCppTarget(files.target, context, options.threads, (), chosen.way, placement, flag, drafts, mtp)
+    stack.callback(target.close)
+    if any("REPACK" in line for line in lines):
+        for file in files_of(files.target):
+            llama_library.release_pages(file)
+    opened: list[Opened] = []
+    notices = [placed.notice, planned.notice if planned else "", refused]
+    if _is_news(chosen, options, drafter is not None):
+        notices.append(chosen.said)
+    if path:
+        opened.append(open_drafter(path, files.target, target, options.threads, stack))
+    notices += [one.notice for one in opened]
+    ahead = head_bytes(read_header(files.target))
+    measures = [_of_target(target, lines, ahead), *(one.measure for one in opened)]
+    pair = compose(target, [one.drafter for one in opened], replace(options, draft=drafts))
+    names, build = [drafter.name for drafter in pair.drafters], version("llama-cpp-python")
+    return Running(
+        pair=pair,
+        host=pair,
+        context=target.context,
+        device=placement.device.name if placement.device else "cpu",
+        vocab_size=target.vocab_size,
+        identity=(target.context, names, build, FORM, str(chosen.way), *placement.identity),
+        rows=chosen.said,
+        predicted=predicted,
+        measured=lambda: _together(measures) if planned else free.with_program({}),
+        notices=notices,
+        close=stack.pop_all().close,
+    )
+
+
+def chosen_way(target: Path, options: Options, placement: Placement, with_drafter: bool) -> Choice:
+    """The way of this target, which it keeps to; measured, if that was not done yet and is needed."""
+    if options.rows == "fast":
+        return certified.choose(certified.unmeasured(target), "fast", with_drafter)
+    threads, device = options.threads or len(physical_cores()), "cpu"
+    if placement.layers:
+        device = repr(placement.identity)
+
+    def opened(repack: bool) -> Any:
+        return llama_library.load_model(target, repack=repack, placement=placement)
+
+    return certified.choose(certified.recorded(target, device, threads, opened), options.rows, with_drafter)
+
+
+def _is_news(chosen: Choice, options: Options, with_drafter: bool) -> bool:
+    """Whether a user would expect something else: identity, or a drafter at work."""
+    if chosen.drafts:
+        return chosen.kind != "exact" and options.rows != "fast"
+    return options.draft and with_drafter
+
+
+def _predicted(planned: Fit | None, drafter: Path | None) -> Parts:
+    if planned is None:
+        return {}
+    torch_drafts = drafter is not None and drafter.suffix != ".gguf"
+    return {**planned.parts, PROGRAM: free.program_bytes(torch_drafts)}
+
+
+def _of_target(target: LlamaCppTarget, lines: list[str], ahead: int) -> Measure:
+    """`ahead`: bytes of its file that are the drafter's, or not read."""
+
+    def measure() -> Parts:
+        weights = api.llama_model_size(target.model) - ahead
+        parts = llama_sizes.measured((TARGET, TARGET_KV), weights, lines, target.placement)
+        held = TARGET_KV + IN_MEMORY if target.placement.layers else TARGET_KV
+        return {**parts, held: parts.get(held, 0) + target.copied_bytes} if target.copied_bytes else parts
+
+    return measure
+
+
+def _together(measures: list[Measure]) -> Parts:
+    parts: Parts = {}
+    for measure in measures:
+        for name, size in measure().items():
+            parts[name] = parts.get(name, 0) + size
+    _, beside = divided(parts)
+    on_gpu = {name: size for name, size in parts.items() if name not in beside} if beside else {}
+    return {**on_gpu, **free.with_program(beside or parts)}

@@ -1,0 +1,82 @@
+"""Drafters of the DFlash family from files: safetensors with config.json beside them, or a `dflash` GGUF."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from localdflash.base.errors import ModelError
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_file import UNUSED, config_of_file, plain_name
+from localdflash.models.shapes.dflash_gguf import own_tensors
+from localdflash.models.shapes.dflash_tensors import key_of
+from localdflash.backends.reference.dflash_model import DFlash
+from localdflash.models.weights import gguf
+from localdflash.models.weights import safetensors
+
+NO_BIAS = "confidence_head.proj.bias"  # which a file may leave out
+
+
+def load(path: Path) -> DFlash:
+    """The drafter in a GGUF file, or in a safetensors file with config.json beside it; float32, in eval mode."""
+    if path.suffix == ".gguf":
+        return _load_gguf(path)
+    return _load_safetensors(path)
+
+
+def _load_safetensors(path: Path) -> DFlash:
+    config = config_of_file(path)
+    tensors = {plain_name(name): tensor for name, tensor in safetensors.load(path).items()}
+    return _filled(config, {k: v.float() for k, v in tensors.items() if k not in UNUSED}, str(path))
+
+
+def _load_gguf(path: Path) -> DFlash:
+    header, config = gguf.read_header(path), config_of_file(path)
+    return _filled(config, {key: gguf.load_tensor(header, name) for key, name in _names(header).items()}, str(path))
+
+
+def check_gguf(header: gguf.GGUFHeader, config: DFlashConfig) -> None:
+    """ModelError names a tensor of a GGUF drafter that is missing, unexpected or of another shape."""
+    shapes = {key: header.tensors[name].shape for key, name in _names(header).items()}
+    _check(_network(config), shapes, str(header.path))
+
+
+def _names(header: gguf.GGUFHeader) -> dict[str, str]:
+    """The tensors of a GGUF by their names in z-lab's state dict."""
+    found = {}
+    for name in own_tensors(header):
+        if not (key := key_of(name)):
+            raise ModelError(f"{header.path}: tensor {name} has no place in a DFlash drafter: not supported yet")
+        found[key] = name
+    return found
+
+
+def _filled(config: DFlashConfig, state: dict[str, torch.Tensor], where: str) -> DFlash:
+    model = _network(config)
+    wanted = _check(model, {name: tuple(tensor.shape) for name, tensor in state.items()}, where)
+    if NO_BIAS in wanted:
+        state.setdefault(NO_BIAS, torch.zeros(1))
+    model.load_state_dict({name: state[name].reshape(shape) for name, shape in wanted.items()}, assign=True)
+    return model.eval().requires_grad_(False)
+
+
+def _network(config: DFlashConfig) -> DFlash:
+    """Without memory."""
+    with torch.device("meta"):
+        return DFlash(config)
+
+
+def _check(model: DFlash, found: Mapping[str, tuple[int, ...]], where: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of a network's tensors, if those of a file are the same."""
+    wanted = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
+    for name in sorted((wanted.keys() ^ found.keys()) - ({NO_BIAS} & wanted.keys())):
+        raise ModelError(f"{where}: tensor {name} is {'missing' if name in wanted else 'unexpected'}")
+    for name, shape in found.items():
+        if _without_ones(shape) != _without_ones(wanted[name]):
+            raise ModelError(f"{where}: tensor {name} has shape {list(shape)}, expected {list(wanted[name])}")
+    return wanted
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without the leading ones, which a GGUF may have or not."""
+    return _without_ones(shape[1:]) if len(shape) > 1 and shape[0] == 1 else tuple(shape)

@@ -1,0 +1,132 @@
+"""Drafting by DFlash, DSpark and DFlash 2 in torch: the readable reference, and the drafter of the torch backend.
+
+Context keys and values are projected once, when a token is committed; a block's own are thrown away after each draft.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from localdflash.engine.draft import NOTHING, Chances, Draft
+from localdflash.engine.pair import Draw, Taps
+from localdflash.base.errors import LocaldflashError
+from localdflash.backends.reference.dflash_model import DFlash, block_mask
+
+# (token before, hidden state [H], logits [V]) -> tokens [n], their logits [n], and what a confidence head says
+Score = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
+
+
+class DFlashDrafter:
+    """See `Drafter`. `embedding` and `head` are the target's, [V, H], where the drafter has none of its own; a short
+    vocabulary takes its rows of the target's head.
+    """
+
+    name = "dflash"
+    is_model, autoregressive, waiting = True, False, 0
+    draws = True
+
+    def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:
+        self.model = model
+        self.longest = model.config.drafts
+        self._score = self._score_of(model.config.kind)
+        c = model.config.decoder
+        self._tokens = torch.tensor(model.config.short or range(c.vocab_size))  # of the head's rows
+        self._embedding = model.embed_tokens.weight if model.config.own_embedding else embedding
+        rows = head[self._tokens] if model.config.short else head
+        self._head = model.lm_head.weight if model.config.own_head else rows
+        shape = (c.num_hidden_layers, 2, c.num_key_value_heads, 0, c.head_dim)
+        self.context = torch.empty(shape)  # [layers, k and v, kv_heads, committed, hd]
+
+    @property
+    def length(self) -> int:
+        """Committed tokens observed."""
+        return self.context.shape[3]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of its weights, and of the target's embedding and head."""
+        weights = [*self.model.parameters(), self._embedding, self._head]
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in weights}.values())
+
+    @torch.inference_mode()
+    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+        """See `Drafter`."""
+        if taps is None:
+            raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
+        positions = torch.arange(self.length, self.length + len(ids))
+        fresh = self.model.context(torch.from_numpy(np.array(taps)).unsqueeze(0), positions)
+        stacked = torch.stack([torch.stack((k[0], v[0])) for k, v in fresh])
+        self.context = torch.cat((self.context, stacked), 3)
+
+    def propose(self, anchor: int, limit: int) -> Draft:
+        """See `Drafter`; confidence is the softmax probability of the slot's best token among all, or the candidates of
+        DFlash 2, or what DSpark's confidence head says.
+        """
+        return self._along(anchor, limit, None) if limit > 0 else NOTHING
+
+    def propose_drawn(self, anchor: int, limit: int, draw: Draw) -> Draft:
+        """See `Drawing`. The slots of a plain drafter know nothing of each other: each is drawn by itself."""
+        return self._along(anchor, limit, draw) if limit > 0 else NOTHING
+
+    @torch.inference_mode()
+    def _along(self, anchor: int, limit: int, draw: Draw | None) -> Draft:
+        """Slot by slot, each behind the token that was chosen before it."""
+        hidden, logits = self._block(anchor, limit)
+        tokens, confidence, chances = [anchor], list[float](), list[Chances]()
+        for state, scores in zip(hidden, logits, strict=False):
+            among, scored, judged = self._score(tokens[-1], state, scores)
+            if draw:
+                index, chance = draw(scored.numpy(), among.numpy())
+                chances.append(chance)
+                sure = float(chance.probabilities.max())
+            else:
+                best = scored.softmax(-1).max(-1)
+                index, sure = int(best.indices), float(best.values)
+            tokens.append(int(among[index]))
+            confidence.append(sure if judged is None else float(judged))
+        return Draft(self.name, tokens[1:], confidence, chances)
+
+    def _block(self, anchor: int, limit: int) -> tuple[Tensor, Tensor]:
+        """Hidden states [slots, H] behind the anchor, and logits [limit, V] of the first."""
+        config, start = self.model.config, self.length
+        ids = torch.tensor([anchor] + [config.mask_token_id] * (config.block_size - 1))
+        known = torch.arange(start)
+        masks = [
+            block_mask(config, i, start, config.block_size, known) for i in range(config.decoder.num_hidden_layers)
+        ]
+        context = [(layer[0].unsqueeze(0), layer[1].unsqueeze(0)) for layer in self.context]
+        positions = torch.arange(start, start + config.block_size)
+        hidden = self.model(self._embedding[ids].unsqueeze(0), positions, context, masks)[0, config.first_slot :]
+        return hidden, self.model.logits(hidden[:limit], self._head)
+
+    def _score_of(self, kind: str) -> Score:
+        return {"dspark": self._by_markov, "dflash2": self._by_selector}.get(kind, self._by_itself)
+
+    def _by_itself(self, _before: int, _state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, None]:
+        return self._tokens, logits, None
+
+    def _by_markov(self, before: int, state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        embedded = self.model.markov_head.markov_w1.weight[before]
+        judged = self.model.confidence_head(state, embedded) if self.model.config.judges else None
+        return self._tokens, logits + self.model.markov_head(embedded), judged
+
+    def _by_selector(self, before: int, state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, None]:
+        candidates = logits.topk(self.model.config.selector_top_k)
+        tokens = self._tokens[candidates.indices]
+        return tokens, candidates.values + self.model.candidate_selector(state, before, tokens), None
+
+    def rollback(self, length: int) -> None:
+        """See `Drafter`."""
+        self.context = self.context[:, :, :, :length]
+
+    def save(self) -> bytes:
+        """See `Drafter`."""
+        return self.context.contiguous().numpy().tobytes()
+
+    def load(self, state: bytes, ids: Sequence[int]) -> None:
+        """See `Drafter`."""
+        layers, kinds, heads, _, size = self.context.shape
+        flat = torch.from_numpy(np.frombuffer(state, np.float32).copy())
+        self.context = flat.reshape(layers, kinds, heads, len(ids), size)

@@ -1,0 +1,134 @@
+"""The torch decoder as a target: float32, the readable reference of verification.
+
+Rows never depend on their neighbours: matrix products always have 16 rows (padded), and each row attends by itself over
+the cache and the rows before it. Greedy output is therefore identical to plain decoding to the bit.
+"""
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from localdflash.engine.draft import MAX_NODES, NOTHING, Draft
+from localdflash.engine.pair import Taps, Verification
+from localdflash.base.errors import ModelError, UsageError
+from localdflash.backends.reference.decoder import Decoder
+
+TILE = 16  # rows of every matrix product
+
+
+class TorchTarget:
+    """See `Target`. `taps` are ids of blocks whose output is kept."""
+
+    whole = False
+
+    def __init__(self, model: Decoder, context: int = 0, taps: Sequence[int] = ()) -> None:
+        c = model.config
+        self.model = model
+        self.context = context or c.context_length
+        if not 8 <= self.context <= c.context_length:
+            raise UsageError(f"context of {context} tokens: the model was trained for 8 to {c.context_length}")
+        for tap in taps:
+            if not 0 <= tap < c.num_hidden_layers - 1:
+                raise ModelError(f"tap {tap}: the target has blocks 0 to {c.num_hidden_layers - 2} to tap")
+        self.taps = tuple(taps)
+        self.vocab_size = c.vocab_size
+        self.length = 0
+        shape = (c.num_hidden_layers, c.num_key_value_heads, self.context, c.head_dim)
+        self._keys, self._values = torch.zeros(shape), torch.zeros(shape)
+        self._fresh: list[tuple[Tensor, Tensor]] = []  # per layer: k and v [kv_heads, rows, hd] of the last forward
+
+    @property
+    def max_rows(self) -> int:
+        """See `Target`."""
+        return MAX_NODES + 1
+
+    def extend(self, ids: Sequence[int]) -> Taps | None:
+        """See `Target`."""
+        _, taps = self._forward(ids)
+        self.keep(len(ids))
+        return taps
+
+    def verify(self, anchor: int, draft: Draft = NOTHING) -> Verification:
+        """See `Target`."""
+        hidden, taps = self._forward([anchor, *draft.tokens])
+        with torch.inference_mode():
+            logits = [self.model.logits(tile) for tile in hidden.split(TILE)]
+        return Verification(torch.cat(logits)[: len(draft) + 1].numpy(), taps)
+
+    @torch.inference_mode()
+    def keep(self, rows: int) -> None:
+        """See `Target`."""
+        end = self.length + rows
+        for layer, (k, v) in enumerate(self._fresh):
+            self._keys[layer, :, self.length : end] = k[:, :rows]
+            self._values[layer, :, self.length : end] = v[:, :rows]
+        self.length = end
+
+    def end_prompt(self) -> None:
+        """See `Target`."""
+
+    def crop(self, length: int) -> None:
+        """See `Target`."""
+        self.length = length
+
+    def assume(self, length: int) -> bool:
+        """See `Target`."""
+        return False
+
+    def save(self) -> bytes:
+        """See `Target`."""
+        buffer = io.BytesIO()
+        buffer.write(self._keys[:, :, : self.length].contiguous().numpy().tobytes())
+        buffer.write(self._values[:, :, : self.length].contiguous().numpy().tobytes())
+        return buffer.getvalue()
+
+    def load(self, state: bytes, length: int) -> None:
+        """See `Target`."""
+        layers, heads, _, size = self._keys.shape
+        both = torch.from_numpy(np.frombuffer(bytearray(state), np.float32)).view(2, layers, heads, length, size)
+        self._keys[:, :, :length], self._values[:, :, :length] = both[0], both[1]
+        self.length = length
+
+    @torch.inference_mode()
+    def _forward(self, ids: Sequence[int]) -> tuple[Tensor, Taps | None]:
+        """Normed hidden states [padded rows, H] and taps [rows, n_taps * H] of the tokens that follow."""
+        outputs, taps = [], []
+        self._fresh = []
+        for start in range(0, len(ids), TILE):
+            rows = range(start, min(start + TILE, len(ids)))
+            padding = TILE - len(rows)
+            tile = torch.tensor([[ids[r] for r in rows] + [0] * padding])
+            positions = torch.tensor([self.length + r for r in rows] + [0] * padding)
+            hidden, tapped = self.model(tile, positions, _RowAttention(self, rows), self.taps)
+            outputs.append(hidden[0])
+            taps.append(torch.cat(tapped, -1)[0, : len(rows)] if tapped else torch.empty(len(rows), 0))
+        return torch.cat(outputs), torch.cat(taps).numpy() if self.taps else None
+
+
+class _RowAttention:
+    """Attention of one tile of rows, each over the cache and the fresh rows up to its own."""
+
+    def __init__(self, target: TorchTarget, rows: range) -> None:
+        self.target, self.rows = target, rows
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        target, count = self.target, len(self.rows)
+        fresh_k, fresh_v = k[0, :, :count], v[0, :, :count]  # [kv_heads, rows, hd]
+        if layer < len(target._fresh):
+            fresh_k = torch.cat((target._fresh[layer][0], fresh_k), 1)
+            fresh_v = torch.cat((target._fresh[layer][1], fresh_v), 1)
+            target._fresh[layer] = (fresh_k, fresh_v)
+        else:
+            target._fresh.append((fresh_k, fresh_v))
+        out = torch.zeros_like(q)
+        for i, row in enumerate(self.rows):
+            keys = torch.cat((target._keys[layer, :, : target.length], fresh_k[:, : row + 1]), 1)
+            values = torch.cat((target._values[layer, :, : target.length], fresh_v[:, : row + 1]), 1)
+            out[:, :, i : i + 1] = F.scaled_dot_product_attention(
+                q[:, :, i : i + 1], keys.unsqueeze(0), values.unsqueeze(0), enable_gqa=True
+            )
+        return out

@@ -1,0 +1,47 @@
+"""Small pairs on the CPU engine."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localdflash.backends.cpu import cpu_library
+from localdflash.backends.cpu.team import Team
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from tests.support.tiny_models import EXPERTS, SHAPE, write_target
+
+DENSE = replace(SHAPE, hidden_size=256, intermediate_size=256, num_attention_heads=4, num_key_value_heads=2)
+SHAPES: dict[str, tuple[DecoderConfig, str]] = {
+    "Q8_0": (DENSE, "Q8_0"),
+    "Q4_0": (replace(DENSE, vocab_size=157), "Q4_0"),
+    "Q4_1": (replace(DENSE, vocab_size=163, hidden_size=192, intermediate_size=320, num_attention_heads=6), "Q4_1"),
+    "mixture": (replace(DENSE, **EXPERTS), "Q8_0"),
+}
+needs_library = pytest.mark.skipif(bool(cpu_library.available()), reason=cpu_library.available())
+
+
+@pytest.fixture(scope="session")
+def target_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The file of a shape, written once."""
+    folder = tmp_path_factory.mktemp("targets")
+
+    def write(name: str) -> Path:
+        path = folder / f"{name}.gguf"
+        return path if path.exists() else write_target(path, *SHAPES[name])
+
+    return write
+
+
+@pytest.fixture
+def new_team() -> Iterator[Callable[..., Team]]:
+    """Makes teams of threads, which end with the test."""
+    teams: list[Team] = []
+
+    def make(threads: int = 2, instruction_set: str = "") -> Team:
+        teams.append(Team(threads, (), instruction_set))
+        return teams[-1]
+
+    yield make
+    for team in teams:
+        team.close()

@@ -1,0 +1,61 @@
+"""What the CPU engine computes, in torch: the reference decoder with activations and cache rounded as the engine does.
+
+Weights are the file's; every product sees its input in groups of 32 as 8-bit codes times a scale, keys and values are
+float16, the rest is float32. The engine may differ where a last bit tips a code over: that is small, not zero.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from localdflash.backends.reference.decoder import Decoder, Experts
+from localdflash.backends.reference.dflash_model import DFlash
+
+GROUP = 32
+
+
+def rounded(x: Tensor) -> Tensor:
+    """Groups of 32 numbers as codes of -127 to 127 times the largest / 127."""
+    groups = x.reshape(*x.shape[:-1], -1, GROUP)
+    largest = groups.abs().amax(-1, keepdim=True)
+    codes = (groups * torch.where(largest > 0, 127 / largest, 0)).round()
+    return (codes * (largest / 127)).reshape(x.shape)
+
+
+def round_inputs(model: Decoder | DFlash) -> None:
+    """Make every product of a model see rounded rows, router and confidence head excepted."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and not name.endswith(("mlp.gate", "confidence_head.proj")):
+            module.register_forward_pre_hook(lambda _module, inputs: (rounded(inputs[0]),))
+        if isinstance(module, Experts):
+            module.forward = _RoundedExperts(module)  # type: ignore[method-assign]
+
+
+class _RoundedExperts:
+    def __init__(self, experts: Experts) -> None:
+        self.experts = experts
+
+    def __call__(self, x: Tensor, expert: int) -> Tensor:
+        e = self.experts
+        x = rounded(x)
+        inner = F.silu(F.linear(x, e.gate_proj.weight[expert])) * F.linear(x, e.up_proj.weight[expert])
+        return F.linear(rounded(inner), e.down_proj.weight[expert])
+
+
+def causal_half(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention over keys and values in float16."""
+    return F.scaled_dot_product_attention(q, k.half().float(), v.half().float(), is_causal=True, enable_gqa=True)
+
+
+@torch.inference_mode()
+def logits_of(model: Decoder, ids: Sequence[int], taps: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    """Logits [T, V] and taps [T, n_taps * H] of a whole sequence."""
+    hidden, tapped = model(torch.tensor([list(ids)]), torch.arange(len(ids)), causal_half, taps)
+    return model.logits(hidden)[0], torch.cat(tapped, -1)[0] if tapped else torch.empty(len(ids), 0)
+
+
+def relative(found: Tensor, wanted: Tensor) -> float:
+    """Root mean square of the difference over that of what is wanted."""
+    return float((found - wanted).pow(2).mean().sqrt() / wanted.pow(2).mean().sqrt())

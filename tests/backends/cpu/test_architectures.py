@@ -1,0 +1,38 @@
+"""The CPU target on files as llama.cpp's converter writes them, against Hugging Face's models."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from localdflash.backends.cpu.packed import open_target
+from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.team import Team
+from localdflash.engine.draft import Draft
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from tests.backends.cpu.conftest import needs_library
+from tests.backends.cpu.rounded import logits_of, relative, round_inputs
+from tests.support.converted_models import MODELS, case_of, ids_of
+
+pytestmark = needs_library
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1"])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_near_those_of_hugging_face(
+    name: str, kind: str, tmp_path: Path, new_team: Callable[..., Team]
+) -> None:
+    """As near as activations of 8 bits are, which the reference with the same rounding tells."""
+    case, ids = case_of(name, kind), ids_of(60)
+    path = case.write(tmp_path / "model.gguf", kind)
+    target = CpuTarget(open_target(path), new_team())
+    found = torch.from_numpy(target.verify(ids[0], Draft("test", ids[1:], [1.0] * 59)).logits.copy())
+    wanted = case.model(torch.tensor([ids])).logits[0]
+    model = load_decoder(path)
+    round_inputs(model)
+    same_rounding, _ = logits_of(model, ids)
+    assert relative(found[:4], same_rounding[:4]) < 0.02  # a rounding tips over; a wrong turn makes it 1
+    assert relative(found, same_rounding) < 0.02
+    assert relative(found, wanted) < 0.08

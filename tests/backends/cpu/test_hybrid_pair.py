@@ -1,0 +1,110 @@
+"""A pair over recurrent layers: its text is plain decoding's, and a cached prefix counts only where a state is kept."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from localdflash.backends.cpu.packed import open_target
+from localdflash.backends.cpu.cpu_pair import CpuPair
+from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.team import Team
+from localdflash.engine.checkpoints import APART
+from localdflash.engine.controller import Controller
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.lookup import LookupDrafter
+from localdflash.engine.prefix import PrefixCache
+from localdflash.engine.prefix_disk import DiskCache
+from localdflash.engine.sampling_params import SamplingParams
+from tests.backends.cpu.conftest import needs_library
+from tests.backends.cpu.verifying import ids_of, same, verify
+from tests.support import qwen35_models
+
+pytestmark = needs_library
+NewTeam = Callable[..., Team]
+CONTEXT, VOCABULARY, BIG = 6 * APART, 97, 1 << 30
+VERIFY_MS = {1: 1.0, 4: 1.01, 32: 1.1}  # so cheap that whatever is drafted is verified
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    case = qwen35_models.case_of("qwen35", "Q8_0")
+    case.numbers["context_length"] = CONTEXT
+    return case.write(tmp_path_factory.mktemp("hybrid") / "model.gguf", "Q8_0")
+
+
+@pytest.fixture
+def target(path: Path, new_team: NewTeam) -> CpuTarget:
+    return CpuTarget(open_target(path), new_team(), taps=(0,))
+
+
+@pytest.fixture
+def pair(target: CpuTarget) -> CpuPair:
+    return CpuPair(target, [LookupDrafter()], Controller(VERIFY_MS, {}))
+
+
+def run(pair: CpuPair, ids: list[int], prefixes: PrefixCache | None = None, **how: object) -> tuple[list[int], Request]:
+    request = Request(ids, 60, params=SamplingParams(temperature=0.0), **how)  # type: ignore[arg-type]
+    return [token for step in generate(pair, request, prefixes) for token in step.tokens], request
+
+
+def test_drafted_text_is_that_of_plain_decoding(pair: CpuPair) -> None:
+    """With drafts that are right for a while: nearly this text stands in a document."""
+    ids = ids_of(50, VOCABULARY)
+    plain, _ = run(pair, ids, draft=False)
+    pair.forget()
+    document = [*ids, *(3 if i % 11 == 10 else token for i, token in enumerate(plain))]
+    drafted, request = run(pair, ids, documents=[document])
+    assert drafted == plain
+    assert request.stats.accepted > 20
+    assert request.stats.drafted > request.stats.accepted
+
+
+def test_going_back_computes_again_what_no_state_is_kept_of(pair: CpuPair) -> None:
+    ids = ids_of(100, VOCABULARY)
+    text, first = run(pair, ids)
+    assert first.computed == 99
+    pair.rollback(120)
+    assert len(pair.cached) == 119
+    after, _ = run(pair, [*ids, *text[:20]])
+    assert after[:40] == text[20:]
+    _, longer = run(pair, [*ids, 5, 6, 7])
+    assert longer.computed == 3  # after the prompt's state
+    shorter, request = run(pair, ids[:50])
+    assert request.computed == 49
+    pair.forget()
+    assert run(pair, ids[:50])[0] == shorter
+
+
+def test_a_long_prompt_leaves_states_on_the_way(target: CpuTarget) -> None:
+    ids = ids_of(5 * APART + 30, VOCABULARY)
+    pair = CpuPair(target)
+    pair.prefill(ids)
+    for length, kept in ((5 * APART + 10, 5 * APART), (4 * APART, 4 * APART), (3 * APART + 5, 3 * APART)):
+        target.crop(length)
+        assert target.length == kept
+    wanted = verify(target, ids[kept : kept + 9])
+    target.crop(3 * APART - 1)
+    assert target.length == 0
+    for start in range(0, kept, 64):
+        target.extend(ids[start : start + 64])
+    assert same(verify(target, ids[kept : kept + 9]), wanted)
+
+
+def test_a_saved_sequence_counts_where_it_is_needed_whole(pair: CpuPair, tmp_path: Path) -> None:
+    document, other = ids_of(150, VOCABULARY), ids_of(300, VOCABULARY)[150:]
+    prefixes = PrefixCache(BIG, DiskCache(tmp_path, "model", BIG))
+    text, _ = run(pair, document, prefixes)
+    run(pair, other, prefixes)
+    longer = [*document, *text]
+    again, request = run(pair, [*longer, 1], prefixes)
+    assert request.computed <= 2
+    pair.forget()
+    assert run(pair, [*longer, 1])[0] == again
+    run(pair, other)
+    assert run(pair, document[:100], prefixes)[1].computed == 99  # of which there are keys, and no state
+    prefixes.write_out(pair)
+    pair.forget()
+    from_disk, request = run(pair, [*longer, 1], PrefixCache(BIG, DiskCache(tmp_path, "model", BIG)))
+    assert request.computed <= 2
+    assert from_disk == again

@@ -1,0 +1,168 @@
+"""A packed model holds the file's weights in their places."""
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from localdflash.backends.cpu.matrices import PackedMatrix
+from localdflash.backends.cpu.packed_model import PackedLayer
+from localdflash.backends.cpu.packed import open_drafter, open_target
+from localdflash.backends.cpu.tensors import LAYER_FIELDS, MIXTURE_FIELDS, drafter_names
+from localdflash.base.errors import ModelError
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.dflash_tensors import key_of
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.backends.reference import dflash_files
+from localdflash.models.weights import gguf as our_gguf
+from localdflash.models.weights.ggml_types import GGMLType
+from tests.backends.cpu.packed_models import (
+    EXPERTS,
+    HEAD_DIM,
+    HIDDEN,
+    LAYERS,
+    QUANTIZED,
+    VOCABULARY,
+    Floats,
+    dequantized,
+    random_blocks,
+    target_tensors,
+    unpacked,
+    write,
+)
+from tests.support.random_drafters import config_of, random_weights, write_zlab
+
+
+def values(part: PackedMatrix | Floats) -> Floats:
+    if not isinstance(part, PackedMatrix):
+        return part
+    return unpacked(part) if part.experts > 1 else unpacked(part)[0]
+
+
+def rotate_half(rows: Floats) -> Floats:
+    """The rows of a `llama` file's q or k in rotate-half order."""
+    turned = rows.copy()
+    for row in range(len(rows)):
+        head, channel = divmod(row, HEAD_DIM)
+        half, pair = divmod(channel, HEAD_DIM // 2)
+        turned[row] = rows[head * HEAD_DIM + 2 * pair + half]
+    return turned
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen3moe", "llama"])
+def test_every_weight_of_a_target_is_in_its_place(tmp_path: Path, architecture: str, kind: GGMLType) -> None:
+    tensors = target_tensors(architecture, kind)
+    path = write(tmp_path / "model.gguf", tensors, architecture)
+    model = open_target(path)
+    assert model.notice == ""
+    assert model.config == decoder_config(our_gguf.read_header(path))
+    assert model.head is model.embedding
+    exact = {name: dequantized(*tensor) for name, tensor in tensors.items()}
+    np.testing.assert_array_equal(values(model.embedding), exact["token_embd.weight"])
+    np.testing.assert_array_equal(model.norm, exact["output_norm.weight"])
+    names = MIXTURE_FIELDS if architecture == "qwen3moe" else LAYER_FIELDS
+    assert len(model.layers) == LAYERS
+    for i, layer in enumerate(model.layers):
+        for theirs, ours in names.items():
+            wanted = exact.get(f"blk.{i}.{theirs}.weight")
+            if wanted is None:
+                assert architecture == "llama"
+                assert getattr(layer, ours) is None
+                continue
+            if architecture == "llama" and ours in ("query", "key"):
+                wanted = rotate_half(wanted)
+            np.testing.assert_array_equal(values(getattr(layer, ours)), wanted, ours)
+        assert layer.gate.experts == (EXPERTS if architecture == "qwen3moe" else 1)
+        assert (layer.router is not None) == (architecture == "qwen3moe")
+
+
+def test_a_head_of_its_own_is_read(tmp_path: Path) -> None:
+    tensors = target_tensors()
+    raw = random_blocks(np.random.default_rng(9), GGMLType.Q6_K, (VOCABULARY, HIDDEN))
+    tensors["output.weight"] = GGMLType.Q6_K, raw
+    model = open_target(write(tmp_path / "model.gguf", tensors))
+    assert not model.config.tie_word_embeddings
+    np.testing.assert_array_equal(values(model.head), dequantized(GGMLType.Q6_K, raw))
+
+
+def test_the_divisors_of_rope_are_kept(tmp_path: Path) -> None:
+    factors = np.linspace(1, 8, HEAD_DIM // 2, dtype=np.float32)
+    tensors = target_tensors("llama") | {"rope_freqs.weight": (GGMLType.F32, factors.view(np.uint8))}
+    path = write(tmp_path / "model.gguf", tensors, "llama")
+    for _ in range(2):
+        np.testing.assert_array_equal(np.array(open_target(path).config.rope_factors, np.float32), factors)
+
+
+@pytest.mark.parametrize("name", ["drafter.gguf", "drafter.safetensors", "DSpark that judges", "DFlash 2"])
+def test_every_weight_of_a_drafter_is_in_its_place(tiny_pair: Path, tmp_path: Path, name: str) -> None:
+    path = tiny_pair / name if name.startswith("drafter") else write_random(tmp_path, name, tiny_pair)
+    state = dflash_files.load(path).state_dict()
+    for _ in range(2):  # packed now, then from the cache
+        packed, left = open_drafter(path), {key: value.numpy() for key, value in state.items()}
+        assert packed.config == config_of_file(path)
+        for theirs, ours in drafter_names(packed.config).items():
+            *layer, field = ours.split(".")
+            holder = packed.layers[int(layer[1])] if layer else packed.heads if hasattr(packed.heads, ours) else packed
+            part, wanted = getattr(holder, field), left.pop(key_of(theirs), None)
+            if isinstance(part, PackedMatrix) and wanted is not None:  # those of a GGUF are so already
+                wanted = dequantized(GGMLType.Q8_0, gguf.quants.quantize(wanted, gguf.GGMLQuantizationType.Q8_0))
+            if wanted is None:
+                assert part is None
+            else:
+                np.testing.assert_array_equal(values(part), wanted)
+        assert not left
+
+
+def write_random(folder: Path, variant: str, pair: Path) -> Path:
+    config = config_of(variant, len(our_gguf.read_header(pair / "target.gguf").require("tokenizer.ggml.tokens", list)))
+    return write_zlab(folder, config, random_weights(config))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("name", ["a", "ab", "abc", "abcd"])  # headers of four lengths
+def test_arrays_are_aligned_and_read_only(tmp_path: Path, home: Path, name: str, kept: bool) -> None:
+    if not kept:
+        home.write_text("in the way of the cache")
+    path = tmp_path / f"{name * 8}.gguf"
+    model = open_target(write(path, target_tensors("qwen3moe", GGMLType.Q4_K), "qwen3moe"))
+    assert bool(model.notice) != kept
+    arrays: list[Any] = [model.norm, model.embedding.codes]
+    for layer in model.layers:
+        for part in (getattr(layer, field.name) for field in fields(PackedLayer)):
+            arrays += [part.codes, part.scales, part.supers] if isinstance(part, PackedMatrix) else [part]
+    for array in arrays:
+        if array is not None:
+            assert array.ctypes.data % 64 == 0
+            assert array.flags.c_contiguous
+            assert not array.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "part"),
+    [("blk.1.ffn_up.weight", 34, "a scale is not"), ("blk.0.attn_norm.weight", 4, "a number is not")],
+)
+def test_what_is_no_number_is_named(tmp_path: Path, name: str, start: int, part: str) -> None:
+    tensors = target_tensors()
+    raw = tensors[name][1].copy()
+    raw.reshape(-1)[start : start + 4] = 0xFF
+    path = write(tmp_path / "model.gguf", tensors | {name: (tensors[name][0], raw)})
+    with pytest.raises(ModelError, match=f"{path}: tensor {name}: {part}"):
+        open_target(path)
+
+
+def test_an_open_model_costs_no_import_of_torch(tiny_pair: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from localdflash.backends.cpu.packed import open_drafter, open_target;"
+        f"folder = Path({str(tiny_pair)!r});"
+        "open_target(folder / 'target.gguf'); open_drafter(folder / 'drafter.gguf');"
+        "open_drafter(folder / 'drafter.safetensors');"
+        "print(*{'torch', 'llama_cpp', 'gguf', 'safetensors'} & set(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "\n"

@@ -1,0 +1,245 @@
+"""GGUF blocks as planes against gguf-py's numpy dequantizers."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from localdflash.backends.cuda.repack import plane_packing
+from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
+from localdflash.backends.cuda.repack.gguf_planes import join, load_planes, planes_of_blocks, scaled
+from localdflash.base.errors import ModelError
+from localdflash.kernels.planes import Planes
+from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.models.weights.gguf import GGUFHeader, read_header
+
+EXACT = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4")
+FLOATS = ("F32", "F16", "BF16")
+Tensors = dict[str, tuple[str, NDArray[Any]]]
+HALF_SCALES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q8_0": (0,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+
+
+def random_matrix(name: str, n: int, k: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Rows of blocks with every code at random and scales of both signs: uint8 [n, bytes]."""
+    rng = np.random.default_rng(seed)
+    weights, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
+    if name in FLOATS:
+        numbers = rng.normal(size=(n, k)).astype(np.float16 if name == "F16" else np.float32)
+        raw = numbers.view(np.uint8)
+        return raw if name != "BF16" else np.ascontiguousarray(raw.reshape(n, k, 4)[..., 2:]).reshape(n, -1)
+    blocks = rng.integers(0, 256, (n * k // weights, size), dtype=np.uint8)
+    if name == "MXFP4":
+        blocks[:, 0] = rng.integers(127 - 24, 127 + 16, len(blocks))
+    if name == "NVFP4":
+        blocks[:, :4] &= 127
+    for offset in HALF_SCALES.get(name, ()):
+        blocks[:, offset : offset + 2] = rng.normal(0, 0.01, (len(blocks), 1)).astype(np.float16).view(np.uint8)
+    return blocks.reshape(n, -1)
+
+
+def oracle(name: str, raw: NDArray[np.uint8]) -> torch.Tensor:
+    return torch.from_numpy(gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[name]).astype(np.float32))
+
+
+def repacked(name: str, raw: NDArray[np.uint8], k: int, experts: int = 1) -> Planes:
+    return planes_of_blocks(torch.from_numpy(raw), GGMLType[name], len(raw) // experts, k, experts)
+
+
+def write_gguf(path: Path, tensors: Tensors) -> GGUFHeader:
+    """A file with tensors of the given types, raw bytes [..., n, bytes of a row]."""
+    writer = gguf.GGUFWriter(path, "qwen3")
+    for name, (kind, raw) in tensors.items():
+        writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return read_header(path)
+
+
+def test_every_type_is_tested() -> None:
+    assert {kind.name for kind in FORMATS} == {*EXACT, *FLOATS}
+
+
+@pytest.mark.parametrize("n", [128, 5, 131])
+@pytest.mark.parametrize("name", EXACT)
+def test_weights_are_the_file_s(name: str, n: int) -> None:
+    raw = random_matrix(name, n, 512)
+    planes = repacked(name, raw, 512)
+    assert (planes.n, planes.k, planes.dense.shape) == (n, 512, (n, 512))
+    assert torch.equal(planes.dense, oracle(name, raw))
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_many_chunks_and_experts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plane_packing, "CHUNK_WEIGHTS", 256 * 128)
+    raw = random_matrix(name, 3 * 300, 256)
+    planes = repacked(name, raw, 256, experts=3)
+    assert torch.equal(planes.dense, oracle(name, raw))
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0", "MXFP4", "NVFP4"])
+def test_rows_that_are_no_whole_blocks(name: str) -> None:
+    raw = random_matrix(name, 2 * 3, 192)
+    planes = repacked(name, raw, 192, experts=2)
+    assert planes.padded_k == {"NVFP4": 192}.get(name, 256)
+    assert torch.equal(planes.dense, oracle(name, raw))
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_padding_is_zero(name: str) -> None:
+    planes = repacked(name, random_matrix(name, 3, 256), 256)
+    assert (planes.padded_n, planes.padded_k) == (128, 256)
+    for tensor in (planes.base, planes.high, planes.scale, planes.supers, planes.minimum):
+        assert tensor is None or not tensor[..., 3:].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("Q4_0", 4.5),
+        ("Q4_1", 5.0),
+        ("Q8_0", 8.5),
+        ("Q4_K", 4.625),
+        ("Q5_K", 6.625),
+        ("Q6_K", 6.625),
+        ("MXFP4", 4.5),
+    ],
+)
+def test_bits_per_weight(name: str, bits: float) -> None:
+    assert repacked(name, random_matrix(name, 128, 512), 512).nbytes * 8 / (128 * 512) == bits
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_float_types_become_int8(name: str) -> None:
+    raw = random_matrix(name, 6, 200)
+    planes, weights = repacked(name, raw, 200), oracle(name, raw).view(6, 200)
+    for start, stop in ((0, 128), (128, 200)):
+        step = weights[:, start:stop].abs().amax(1, keepdim=True) / 127
+        assert ((planes.dense - weights)[:, start:stop].abs() <= step * 0.501).all()
+
+
+def test_powers_of_two_beyond_float16() -> None:
+    raw = random_matrix("MXFP4", 4, 64)
+    raw[1, 0] = 127 - 25
+    with pytest.raises(ModelError, match=r"MXFP4 scales from 2\^-25 to 2\^-25 .*llama.cpp"):
+        repacked("MXFP4", raw, 64)
+    raw[1, 1:17] = 0x80  # 0 and -0: the scale does not matter
+    assert torch.equal(repacked("MXFP4", raw, 64).dense, oracle("MXFP4", raw))
+
+
+def test_nvfp4_scale_127_is_zero() -> None:
+    raw = random_matrix("NVFP4", 4, 64)
+    raw[2, :4] = (0, 127, 126, 1)
+    assert torch.equal(repacked("NVFP4", raw, 64).dense, oracle("NVFP4", raw))
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q4_K", "Q6_K", "F16"])
+def test_scaled_is_exact(name: str) -> None:
+    planes = repacked(name, random_matrix(name, 8, 256), 256)
+    assert torch.equal(scaled(planes, 16).dense, planes.dense * 16)
+    assert torch.equal(scaled(scaled(planes, 16), 1 / 16).dense, planes.dense)
+
+
+@pytest.mark.parametrize(("name", "factor"), [("Q4_0", 2.0**40), ("Q6_K", 2.0**-30), ("Q4_K", 2.0**40)])
+def test_scaled_beyond_float16(name: str, factor: float) -> None:
+    with pytest.raises(ModelError, match="float16 cannot hold"):
+        scaled(repacked(name, random_matrix(name, 8, 256), 256), factor)
+
+
+def test_load_one_after_the_other(tmp_path: Path) -> None:
+    q, k = random_matrix("Q4_K", 130, 256, 1), random_matrix("Q4_K", 5, 256, 2)
+    header = write_gguf(tmp_path / "model.gguf", {"q": ("Q4_K", q), "k": ("Q4_K", k)})
+    expected = torch.cat((oracle("Q4_K", q), oracle("Q4_K", k)))
+    planes = load_planes(header, ["q", "k"], "cpu")
+    assert (planes.n, planes.padded_n) == (135, 256)
+    assert torch.equal(planes.dense, expected)
+    order = torch.randperm(135, generator=torch.Generator().manual_seed(0))
+    shuffled = load_planes(header, ["q", "k"], "cpu", row_order=order)
+    assert torch.equal(shuffled.dense, expected[order])
+    for tensor in (shuffled.base, shuffled.scale, shuffled.supers, shuffled.minimum):
+        assert tensor is not None
+        assert not tensor[..., 135:].any()
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0"])
+def test_load_in_turn(name: str, tmp_path: Path) -> None:
+    gate, up = random_matrix(name, 70, 256, 1), random_matrix(name, 70, 256, 2)
+    header = write_gguf(tmp_path / "model.gguf", {"gate": (name, gate), "up": (name, up)})
+    planes = load_planes(header, ["gate", "up"], "cpu", interleave=True)
+    assert torch.equal(planes.dense[0::2], oracle(name, gate))
+    assert torch.equal(planes.dense[1::2], oracle(name, up))
+    order = torch.arange(139, -1, -1)
+    reverse = load_planes(header, ["gate", "up"], "cpu", interleave=True, row_order=order)
+    assert torch.equal(reverse.dense, planes.dense.flip(0))
+
+
+def test_load_experts_in_turn(tmp_path: Path) -> None:
+    gate, up = (random_matrix("Q8_0", 3 * 6, 64, seed).reshape(3, 6, -1) for seed in (1, 2))
+    header = write_gguf(tmp_path / "model.gguf", {"gate": ("Q8_0", gate), "up": ("Q8_0", up)})
+    planes = load_planes(header, ["gate", "up"], "cpu", interleave=True)
+    dense = planes.dense.view(3, 6, 2, 64)
+    assert (planes.experts, planes.n) == (3, 12)
+    assert torch.equal(dense[:, :, 0], oracle("Q8_0", gate))
+    assert torch.equal(dense[:, :, 1], oracle("Q8_0", up))
+
+
+def test_second_scale_of_nvfp4(tmp_path: Path) -> None:
+    raw = random_matrix("NVFP4", 2 * 4, 64).reshape(2, 4, -1)
+    raw[..., :4] = raw[..., :4] % 80 + 24
+    factors = np.array([0.7, 1.3], np.float32)
+    tensors: Tensors = {"x.weight": ("NVFP4", raw), "x.scale": ("F32", factors)}
+    planes = load_planes(write_gguf(tmp_path / "model.gguf", tensors), ["x.weight"], "cpu")
+    expected = oracle("NVFP4", raw) * torch.from_numpy(factors).view(2, 1, 1)
+    assert torch.allclose(planes.dense.view(2, 4, 64), expected, rtol=2**-11, atol=0)
+
+
+def test_second_scales_that_are_too_few(tmp_path: Path) -> None:
+    tensors: Tensors = {
+        "x.weight": ("NVFP4", random_matrix("NVFP4", 4, 64)),
+        "x.scale": ("F32", np.ones(2, np.float32)),
+    }
+    header = write_gguf(tmp_path / "model.gguf", tensors)
+    with pytest.raises(ModelError, match=r"tensor x\.scale has not 1 numbers"):
+        load_planes(header, ["x.weight"], "cpu")
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["a", "gone"], "tensor gone is missing"),
+        (["a", "other_type"], r"a \(Q8_0\), other_type \(Q4_0\) make no single matrix"),
+        (["a", "deeper"], r"make no single matrix; use `--backend llama.cpp`"),
+        (["odd"], r"tensor odd: no kernel reads Q5_1; use `--backend llama.cpp`"),
+        (["vector"], r"tensor vector is no matrix but \[32\]"),
+    ],
+)
+def test_refused(names: list[str], problem: str, tmp_path: Path) -> None:
+    tensors: Tensors = {
+        "a": ("Q8_0", random_matrix("Q8_0", 2, 64)),
+        "other_type": ("Q4_0", random_matrix("Q4_0", 2, 64)),
+        "deeper": ("Q8_0", random_matrix("Q8_0", 2, 128)),
+        "odd": ("Q5_1", np.zeros((2, 24), np.uint8)),
+        "vector": ("F32", np.zeros(32, np.float32)),
+    }
+    header = write_gguf(tmp_path / "model.gguf", tensors)
+    with pytest.raises(ModelError, match=problem) as caught:
+        load_planes(header, names, "cpu")
+    assert str(header.path) in str(caught.value)
+
+
+def test_interleaving_wants_one_height(tmp_path: Path) -> None:
+    tensors: Tensors = {"a": ("Q8_0", random_matrix("Q8_0", 2, 64)), "b": ("Q8_0", random_matrix("Q8_0", 3, 64))}
+    header = write_gguf(tmp_path / "model.gguf", tensors)
+    with pytest.raises(ModelError, match="make no single matrix"):
+        load_planes(header, ["a", "b"], "cpu", interleave=True)
+
+
+def test_only_planes_of_one_layout_join() -> None:
+    parts = [repacked(name, random_matrix(name, 2, 256), 256) for name in ("Q4_0", "Q8_0")]
+    with pytest.raises(ValueError, match="one layout"):
+        join(parts)

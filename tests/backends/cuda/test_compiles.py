@@ -1,0 +1,85 @@
+"""Whole pairs in the shape of Qwen3-8B and Qwen3-30B-A3B compile for RTX 30 and RTX 50, in another process; of pairs
+with a drafter of DSpark or DFlash 2, its block.
+
+Triton is an interpreter in this one; see tests/kernels/aot.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test of a chip waits for the compiler
+
+SHARED = {86: 101_376, 120: 101_376}  # bytes that one block may ask for
+CONSTANT = {"gain", "gain_ptr"}  # what a kernel may read before its predecessors have finished
+Facts = dict[str, Any]
+on_each = pytest.mark.parametrize("chip", [86, 120])
+
+
+@cache
+def compiled(chip: int) -> dict[str, Facts]:
+    """What is known of each pair."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}  # as the tests on a GPU have it
+    environment.pop("TRITON_DEFAULT_FP_FUSION", None)
+    command = [sys.executable, "-m", "tests.kernels.aot.whole_pair", str(chip)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, dict[str, Facts]] = json.loads(done.stdout)
+    return found[str(chip)]
+
+
+def kernels(chip: int) -> list[Facts]:
+    return [kernel for pair in compiled(chip).values() for kernel in pair["kernels"]]
+
+
+@on_each
+def test_every_kernel_of_every_way_fits(chip: int) -> None:
+    found = kernels(chip)
+    names = {kernel["kernel"] for kernel in found}
+    assert {"_embed", "_qkv", "attention_kernel", "merge_kernel", "_residual", "_swiglu", "_head", "_accept"} <= names
+    assert {"_lookup", "_gather_taps", "_propose", "_draw", "_route", "_gate_up", "_down", "_combine"} <= names
+    assert {"_markov_anchor", "_markov_slot", "_convolve_in", "_convolve_out", "_top_k", "_select"} <= names
+    for kernel in found:
+        assert kernel["shared"] <= SHARED[chip]
+        assert kernel["spills"] <= (2 if kernel["kernel"] == "_residual" else 0)  # by triton 3.7.1, outside of loops
+        assert kernel["ticket_fenced"] is not False
+
+
+@on_each
+def test_every_kernel_waits_for_its_predecessor(chip: int) -> None:
+    for kernel in kernels(chip):
+        assert kernel["waits"] is (chip >= 90)
+        assert set(kernel["before_wait"]) <= CONSTANT
+
+
+@on_each
+def test_a_sequence_is_launches_alone(chip: int) -> None:
+    """What torch allocates or copies while a graph is captured would be gone, or stale, when it is replayed."""
+    assert [pair["others"] for pair in compiled(chip).values()] == [[]] * 4
+
+
+@on_each
+def test_variants_are_those_that_triton_compiles(chip: int) -> None:
+    """What is compiled at load is told apart by rules of our own; one variant more or less would be compiled later."""
+    for pair in compiled(chip).values():
+        ours, together = pair["variants"]
+        assert ours == together == len(pair["kernels"])
+
+
+@on_each
+def test_steps_do_not_compile_anything_twice(chip: int) -> None:
+    """Variants that differ by the alignment of an argument alone would cost seconds in the middle of a text."""
+    assert len(compiled(chip)["dense"]["kernels"]) <= 47
+    assert len(compiled(chip)["experts"]["kernels"]) <= 27
+    for kind, own in (("dspark", "_markov_slot"), ("dflash2", "_select")):
+        names = [kernel["kernel"] for kernel in compiled(chip)[kind]["kernels"]]
+        assert names.count(own) == 1  # whatever the slot
+        assert len(names) <= 20

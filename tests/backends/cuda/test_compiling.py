@@ -1,0 +1,200 @@
+"""No answer launches anything that was not compiled when the pair was loaded.
+
+Launches are noted and not run, but for the bookkeeping, which references do: so long histories take no time.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from localdflash.backends.cuda import compiling
+from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops
+from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.stepper import Way
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.kernels.launch import Launch, withheld
+from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
+
+CPU = torch.device("cpu")
+CHUNK = 16  # of a chunk of attention, as the runner reckons: contexts of 128 and 512 tokens are long ones
+CONTEXT = 700
+BOOKKEEPING = ("begin", "next_tokens", "propose", "caught_up", "lookup", "accept")
+SAMPLED = SamplingParams(temperature=0.9, top_k=20, top_p=0.9, min_p=0.01, seed=3)
+PENALISED = SamplingParams(repetition_penalty=1.3, penalty_window=64)
+SHIFTED = SamplingParams(presence_penalty=0.5)
+PARAMS = {"greedy": SamplingParams(), "sampled": SAMPLED, "penalised": PENALISED, "shifted": SHIFTED}
+MOE: dict[str, Any] = EXPERTS
+
+
+@dataclass
+class World:
+    """A pair, what was compiled for it, and what it has launched since."""
+
+    pair: CudaPair
+    compiled: set[Hashable]
+    launched: set[Hashable]
+
+    def check(self) -> None:
+        """Everything that was launched is compiled."""
+        assert self.launched
+        names = sorted({str(variant) for variant in self.launched - self.compiled})
+        assert not names, names[0]
+
+
+def noting(name: str, launched: set[Hashable]) -> Callable[..., None]:
+    """An operation whose launches are noted; every token that a head would choose is 0."""
+
+    def run(*arguments: Any, **options: Any) -> None:
+        with withheld() as launches:
+            getattr(KERNELS, name)(*arguments, **options)
+        launched.update(launch.variant for launch in launches)
+        if name in BOOKKEEPING:
+            getattr(REFERENCES, name)(*arguments, **options)
+
+    return run
+
+
+def at_load(pair: CudaPair, ways: tuple[Way, ...]) -> list[Launch]:
+    """What the runner compiles: it must not be noted, and nothing must be computed."""
+    stacks = [pair.stepper.stack, *([pair.stepper.block.stack] if pair.stepper.block else [])]
+    with pytest.MonkeyPatch.context() as patch:
+        for part in (pair.stepper, *stacks):
+            patch.setattr(part, "ops", KERNELS)
+        return pair.runner.launches(ways)
+
+
+KINDS = {"dense": SHAPE, "experts": replace(SHAPE, **MOE)}
+
+
+@pytest.fixture(scope="module", params=[("dense", True), ("dense", False), ("experts", True)], ids=str)
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    name, drafts = request.param
+    folder, shape = tmp_path_factory.mktemp("tiny"), replace(KINDS[name], context_length=1024)
+    target = write_target(folder / "target.gguf", shape)
+    drafter = write_drafter(folder, shape) if drafts else None
+    launched = set[Hashable]()
+    ops = Ops(**{field.name: noting(field.name, launched) for field in fields(Ops)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("localdflash.backends.cuda.runner.CHUNK", CHUNK)
+        patch.setattr("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+        pair = load_pair(target, drafter, CPU, CudaSettings(context=CONTEXT), ops)
+        ways: tuple[Way, ...] = ("plain", "lookup", "block") if drafts else ("plain", "lookup")
+        compiled = {launch.variant for launch in at_load(pair, ways)}
+        yield World(pair, compiled, launched)
+
+
+def prompt(length: int) -> list[int]:
+    return [(7 * i + i // 9) % 150 for i in range(length)]
+
+
+def write(pair: CudaPair, ids: list[int], count: int, params: SamplingParams, **settings: Any) -> list[int]:
+    request = Request(ids, count, params, **settings)
+    return [token for step in generate(pair, request) for token in step.tokens]
+
+
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+@pytest.mark.parametrize("way", ["plain", "lookup", "block"])
+def test_answers_of_any_length(world: World, way: Way, params: SamplingParams) -> None:
+    if way == "block" and not world.pair.stepper.block:
+        pytest.skip("no drafter")
+    pair = world.pair.only(way)
+    pair.forget()
+    world.launched.clear()
+    for length in (5, 100, 126, 240, 500, 640):  # chunks of a prompt, and over the borders of attention's sizes
+        write(pair, prompt(length), 20, params)
+    world.check()
+
+
+def test_everything_else_that_is_asked_of_a_pair(world: World) -> None:
+    pair = world.pair
+    pair.forget()
+    world.launched.clear()
+    ids = prompt(150)
+    pair.set_documents([prompt(90), [3, 4, 5]])
+    write(pair, ids, 30, SamplingParams(), ends=frozenset({7, 8}))
+    write(pair, [*ids, 9, 9], 8, SAMPLED, draft=False)
+    pair.prefill(ids)
+    state = pair.save()
+    write(pair, prompt(33), 5, SamplingParams())
+    pair.load(state)
+    pair.prefill([*ids, 1, 2, 3])
+    pair.rollback(120)
+    pair.step(Sampler(SamplingParams()), 4)
+    calls = iter([False, True])
+    pair.prefill(prompt(140)[::-1], lambda: next(calls, True))
+    pair.set_documents([])
+    world.check()
+
+
+class Graph:
+    """A sequence that was captured."""
+
+    def __init__(self, sequence: Callable[[], None]) -> None:
+        self.replay = sequence
+
+
+@pytest.fixture
+def graphed(world: World, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """The world's pair runs by graphs, which record sequences and begin with none; those that were captured."""
+    captured = list[Callable[[], None]]()
+
+    def capture(sequence: Callable[[], None]) -> Graph:
+        captured.append(sequence)
+        return Graph(sequence)
+
+    runner = world.pair.runner
+    monkeypatch.setattr(runner, "_graphed", True)
+    monkeypatch.setattr(runner, "_graphs", {})
+    monkeypatch.setattr(runner, "_capture", capture)
+    monkeypatch.setattr(runner, "launches", lambda _ways: [])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda: None, synchronize=lambda: None))
+    monkeypatch.setattr("localdflash.backends.cuda.runner.compile_all", lambda _launches, _compiling: None)
+    return captured
+
+
+def test_no_answer_waits_for_a_graph_and_capturing_changes_no_state(
+    world: World, graphed: list[Callable[[], None]]
+) -> None:
+    pair = world.pair
+    pair.forget()
+    before = pair.stepper.state.clone()
+    pair.runner.prepare(("plain", *pair.ways.records))
+    assert torch.equal(pair.stepper.state, before)
+    many = len(graphed)
+    assert many == len(pair.runner._graphs) > 10
+    for params in (SamplingParams(), SAMPLED):
+        for length in (5, 126, 500, 640):
+            write(pair, prompt(length), 20, params)
+            write(pair, prompt(length), 9, params, draft=False)
+    assert len(graphed) == many
+
+
+def test_each_variant_is_compiled_once_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, told = list[Hashable](), list[tuple[int, int]]()
+    monkeypatch.setattr(Launch, "compile", lambda launch: made.append(launch.variant))
+    monkeypatch.setenv(compiling.FOLDER, "elsewhere")
+    launches = at_load(world.pair, ("plain", "lookup"))
+    compiling.compile_all(launches, lambda done, total: told.append((done, total)))
+    assert len(made) == len(set(made)) == len({launch.variant for launch in launches}) < len(launches)
+    assert told == [(done, len(made)) for done in range(len(made) + 1)]
+
+
+def test_what_is_compiled_is_kept_in_our_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    triton = pytest.importorskip("triton")
+    monkeypatch.setenv(compiling.FOLDER, "")  # so that it is set back
+    monkeypatch.delenv(compiling.FOLDER)
+    compiling.keep_compiled()
+    assert Path(triton.knobs.cache.dir) == home / "cache" / "triton"
+    assert (home / "cache" / "triton").stat().st_mode & 0o077 == 0
+    monkeypatch.setenv(compiling.FOLDER, "/elsewhere")
+    compiling.keep_compiled()
+    assert triton.knobs.cache.dir == "/elsewhere"

@@ -1,0 +1,254 @@
+"""Why a machine has no usable GPU, with what to do; and what CUDA cannot run goes to llama.cpp in one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources
+
+from localdflash.models.load_options import Options
+from localdflash.backends.cuda import assembly
+from localdflash.backends.cuda import device as devices
+from localdflash.backends.cuda.memory import check_kinds
+from localdflash.backends.cuda.ops import REFERENCES
+from localdflash.backends.cuda.runner import device_errors
+from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.loading.load import LoadedPair
+from localdflash.models.weights.gguf import read_header
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine that seems to have an RTX 4090; the returned patcher takes something away from it."""
+    monkeypatch.setattr(devices, "driver_present", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 9))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "RTX 4090")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)  # nothing is lost
+    return monkeypatch
+
+
+def test_a_sound_gpu_is_found(gpu: pytest.MonkeyPatch) -> None:
+    assert devices.find_device() == torch.device("cuda", 0)
+
+
+def test_no_driver(gpu: pytest.MonkeyPatch) -> None:
+    gpu.setattr(devices, "driver_present", lambda: False)
+    with pytest.raises(NoDevice, match=r"no NVIDIA driver.*--backend llama\.cpp"):
+        devices.find_device()
+
+
+def test_a_cpu_build_of_torch(gpu: pytest.MonkeyPatch) -> None:
+    gpu.setattr(torch.version, "cuda", None)
+    with pytest.raises(NoDevice, match="has no CUDA: install a CUDA build"):
+        devices.find_device()
+
+
+def test_an_old_driver(gpu: pytest.MonkeyPatch) -> None:
+    def too_old() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).\nPlease update")
+
+    gpu.setattr(torch.cuda, "init", too_old)
+    with pytest.raises(NoDevice, match=r"too old \(found version 11040\)\.\): update the NVIDIA driver") as caught:
+        devices.find_device()
+    assert "\n" not in str(caught.value)
+
+
+def test_no_triton(gpu: pytest.MonkeyPatch) -> None:
+    gpu.setattr(devices, "find_spec", lambda _name: None)
+    with pytest.raises(NoDevice, match="Triton is not installed: `pip install triton`"):
+        devices.find_device()
+
+
+def test_an_unsupported_chip(gpu: pytest.MonkeyPatch) -> None:
+    gpu.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 5))
+    gpu.setattr(torch.cuda, "get_device_name", lambda _device: "RTX 2080")
+    with pytest.raises(NoDevice, match=r"RTX 2080 has compute capability 7\.5: 8\.0 is needed"):
+        devices.find_device()
+
+
+@pytest.mark.parametrize(
+    ("capability", "words"),
+    [
+        (
+            (8, 6),
+            "sm_86, mma.sync kernels, no dependent launches before sm_90, int8 K/V, FP8 from sm_89 on, FP4 weights",
+        ),
+        ((8, 9), "FP8 K/V"),
+        ((9, 0), "sm_90, mma.sync kernels, dependent launches, FP8 K/V, FP4 weights unpacked, native from sm_120 on"),
+        ((12, 0), "sm_120, mma.sync kernels, dependent launches, FP8 K/V, native FP4 as an option"),
+    ],
+)
+def test_the_chosen_path_is_told(capability: tuple[int, int], words: str) -> None:
+    assert words in devices.Features(capability).summary()
+
+
+def test_the_driver_is_looked_for_without_torch() -> None:
+    code = (
+        "import sys; from localdflash.backends.cuda.device import driver_present;"
+        " driver_present(); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# Falling back
+
+
+@pytest.mark.usefixtures("without_cpu_engine")
+def test_without_a_driver_llama_cpp_runs_the_pair_without_a_word(tiny_pair: Path, gpu: pytest.MonkeyPatch) -> None:
+    gpu.setattr(devices, "driver_present", lambda: False)
+    with LoadedPair(Options(str(tiny_pair / "target.gguf"), "auto", threads=1)) as loaded:
+        assert (loaded.backend, loaded.notice) == ("llama.cpp", "")
+
+
+@pytest.mark.usefixtures("without_cpu_engine")
+def test_what_cuda_cannot_run_goes_to_llama_cpp_with_one_line(tiny_pair: Path, gpu: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: Any, **_options: Any) -> Any:
+        raise ModelError("target.gguf: tensor blk.0.attn_q.weight is IQ4_XS, which the CUDA engine does not run")
+
+    gpu.setattr("localdflash.backends.cuda.load_cuda.load_pair", refuse)
+    gpu.setattr(torch.cuda, "mem_get_info", lambda device: (24 << 30, 24 << 30))
+    with LoadedPair(Options(str(tiny_pair / "target.gguf"), "auto", threads=1)) as loaded:
+        assert loaded.backend == "llama.cpp"
+        assert loaded.notice.startswith("llama.cpp runs this pair, not the CUDA engine: target.gguf")
+        assert "\n" not in loaded.notice
+
+
+BROKEN = [
+    RuntimeError("Failed to find C compiler. Please specify via CC environment variable"),
+    RuntimeError("Triton Error [CUDA]: invalid argument"),
+    subprocess.CalledProcessError(1, ["gcc", "main.c"]),
+    AssertionError("libcuda.so cannot found!\nPossible files are located at"),
+    OutOfResources(120_000, 101_376, "shared memory"),
+    CompilationError("def kernel(): pass", None, "type fp8e4nv not supported"),
+    ImportError("libcudart.so.13: cannot open shared object file"),
+    OSError("No space left on device"),
+    AttributeError("'NoneType' object has no attribute 'cubin'"),
+]
+
+
+@pytest.mark.usefixtures("without_cpu_engine")
+@pytest.mark.parametrize(
+    ("stage", "error"),
+    [*(("load_pair", error) for error in BROKEN), ("find_device", BROKEN[1]), ("CudaSizes", BROKEN[-2])],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_whatever_breaks_while_it_loads_another_backend_runs_the_pair(
+    stage: str, error: Exception, tiny_pair: Path, gpu: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: Any, **_options: Any) -> Any:
+        raise error
+
+    gpu.setattr(torch.cuda, "mem_get_info", lambda device: (24 << 30, 24 << 30))
+    gpu.setattr(f"localdflash.backends.cuda.{'device' if stage == 'find_device' else 'load'}.{stage}", broken)
+    gpu.setattr(devices, "missing_tools", lambda: "")
+    with LoadedPair(Options(str(tiny_pair / "target.gguf"), "auto", threads=1)) as loaded:
+        assert loaded.backend == "llama.cpp"
+        start = f"llama.cpp runs this pair, not the CUDA engine: it could not start ({type(error).__name__}: "
+        assert loaded.notice.startswith(start)
+        assert "\n" not in loaded.notice
+        assert "def kernel" not in loaded.notice
+
+
+def test_asked_for_cuda_what_breaks_is_one_line(tiny_pair: Path, gpu: pytest.MonkeyPatch) -> None:
+    def broken(*_arguments: Any, **_options: Any) -> Any:
+        raise RuntimeError("Failed to find C compiler")
+
+    gpu.setattr(torch.cuda, "mem_get_info", lambda device: (24 << 30, 24 << 30))
+    gpu.setattr("localdflash.backends.cuda.load_cuda.load_pair", broken)
+    gpu.delenv("CC", raising=False)
+    gpu.setattr("shutil.which", lambda _name: None)
+    with pytest.raises(NoDevice, match=r"there is no C compiler for Triton: install gcc"):
+        LoadedPair(Options(str(tiny_pair / "target.gguf"), "cuda"))
+
+
+def test_a_lost_gpu_ends_the_process(tiny_pair: Path, gpu: pytest.MonkeyPatch) -> None:
+    def lost(*_arguments: Any, **_options: Any) -> Any:
+        raise DeviceFailed("the GPU failed")
+
+    gpu.setattr(torch.cuda, "mem_get_info", lambda device: (24 << 30, 24 << 30))
+    gpu.setattr("localdflash.backends.cuda.load_cuda.load_pair", lost)
+    with pytest.raises(DeviceFailed):
+        LoadedPair(Options(str(tiny_pair / "target.gguf"), "auto"))
+
+
+def test_headers_that_are_missing_are_named(gpu: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpu.setenv("CC", "cc")
+    gpu.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
+    gpu.setattr(sys, "platform", "linux")
+    assert devices.missing_tools().startswith("Python's headers are not there for Triton: install them")
+    (tmp_path / "Python.h").touch()
+    assert devices.missing_tools() == ""
+
+
+def test_asked_for_cuda_nothing_else_runs(tiny_pair: Path, gpu: pytest.MonkeyPatch) -> None:
+    gpu.setattr(torch.version, "cuda", None)
+    with pytest.raises(NoDevice):
+        LoadedPair(Options(str(tiny_pair / "target.gguf"), "cuda"))
+
+
+def test_a_quantization_that_planes_do_not_hold_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "qwen3")
+    blocks = bytes(136 * 4)
+    data = np.frombuffer(blocks, np.uint8).reshape(4, 136)
+    writer.add_tensor("blk.0.attn_q.weight", data, raw_dtype=gguf.GGMLQuantizationType.IQ4_XS)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match=r"blk\.0\.attn_q\.weight is IQ4_XS.*--backend llama\.cpp"):
+        check_kinds(read_header(path))
+
+
+# Errors on the device
+
+
+@pytest.mark.parametrize(
+    "message", ["CUDA error: an illegal memory access was encountered\nCompile with", "CUDA error"]
+)
+def test_a_sticky_error_has_its_own_exit_code(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def still() -> None:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(torch.cuda, "synchronize", still)
+    with pytest.raises(DeviceFailed, match=r"the GPU failed.*start again") as caught, device_errors():
+        raise RuntimeError(message)
+    assert caught.value.exit_code == 5
+    assert "\n" not in str(caught.value)
+
+
+def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)  # a GPU that is well
+    with pytest.raises(RuntimeError, match="invalid argument"), device_errors():
+        raise RuntimeError("CUDA error: invalid argument")
+    with pytest.raises(RuntimeError, match="shape"), device_errors():
+        raise RuntimeError("shape mismatch")
+    with pytest.raises(torch.OutOfMemoryError), device_errors():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_fp8_keys_are_refused_before_anything_is_read(gpu: pytest.MonkeyPatch) -> None:
+    gpu.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 6))
+    with pytest.raises(UsageError, match=r"--kv fp8 needs compute capability 8\.9 .*--kv int8"):
+        assembly.load_pair(Path("absent.gguf"), None, torch.device("cuda"), assembly.CudaSettings(kv="fp8"))
+
+
+def test_running_out_of_memory_names_what_was_planned(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr(assembly, "Stepper", full)
+    settings = assembly.CudaSettings(context=128)
+    with pytest.raises(OutOfMemory, match=r"ran out of memory where .* were planned for 128 tokens") as caught:
+        assembly.load_pair(tiny_pair / "target.gguf", None, torch.device("cpu"), settings, REFERENCES)
+    assert caught.value.exit_code == 4

@@ -1,0 +1,240 @@
+"""Drafters of every configuration on the CUDA engine, against the torch drafter with the same weights.
+
+Once in float32 with the references in place of kernels, once with the kernels in Triton's interpreter: a block is the
+same to the token. What the engine cannot run is refused by name before anything is loaded.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from localdflash.models.memory.parts import DRAFTER as WEIGHTS
+from localdflash.backends.cuda.assembly import CudaSettings, check_drafter, load_pair
+from localdflash.backends.cuda.load_cuda import measured
+from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops
+from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.cuda_sizes import CudaSizes
+from localdflash.backends.cuda.stepper import SLACK, Way
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.base.errors import ModelError
+from localdflash.kernels.state import CONTEXT, DRAFTED_BY, DRAFTER, LIVE
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.backends.reference.dflash_files import load
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.models.weights.gguf import read_header
+from tests.support.random_drafters import VARIANTS, config_of, random_weights, write_gguf, write_speculators, write_zlab
+from tests.support.tiny_models import SHAPE, write_target
+
+CPU = torch.device("cpu")
+TAPPED = {"six taps": (0, 1, 2, 3, 4, 6), "eight taps": (0, 1, 2, 3, 4, 5, 6, 7)}  # each once
+BIASED = "biases and YaRN"  # as drafters of gpt-oss have them
+EVERY = [*VARIANTS, BIASED, f"DFlash 2, {BIASED}"]
+INTERPRETED = ["six taps", BIASED, "DSpark, reduced vocabulary", "DSpark behind the anchor"]
+INTERPRETED += ["DFlash 2, scaled and capped logits", f"DFlash 2, {BIASED}"]
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 64}
+CHOOSING = ["DSpark that judges", "DSpark, reduced vocabulary", "DFlash 2"]
+ANCHOR = 11
+
+
+@pytest.fixture(scope="module")
+def target(tiny_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of nine layers, with heads as the kernels have them, and as many tokens as the drafters'."""
+    shape = replace(SHAPE, vocab_size=vocabulary_of(tiny_pair), hidden_size=64, num_hidden_layers=9)
+    return write_target(tmp_path_factory.mktemp("target") / "target.gguf", shape)
+
+
+@pytest.fixture(autouse=True)
+def _not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+
+
+def vocabulary_of(pair: Path) -> int:
+    return len(read_header(pair / "target.gguf").require("tokenizer.ggml.tokens", list))
+
+
+def shaped(variant: str, vocabulary: int) -> DFlashConfig:
+    """A variant with heads as the kernels have them."""
+    biased = BIASED in variant
+    name = variant.removesuffix(BIASED).removesuffix(", ") or "full"
+    config = config_of(name, vocabulary)
+    decoder = replace(config.decoder, head_dim=64, attention_bias=biased)
+    return replace(config, decoder=decoder, taps=TAPPED.get(name, config.taps))
+
+
+def written(variant: str, pair: Path, folder: Path, **changes: Any) -> Path:
+    """The GGUF of a variant: Q8_0 holds its numbers exactly, and so do planes."""
+    config = shaped(variant, vocabulary_of(pair))
+    changes = changes | (YARN if BIASED in variant else {})
+    return write_gguf(folder / "drafter.gguf", config, random_weights(config), pair / "target.gguf", **changes)
+
+
+def open_pair(target: Path, drafter: Path, ops: Ops) -> CudaPair:
+    return load_pair(target, drafter, CPU, CudaSettings(context=128), ops)
+
+
+@cache
+def torch_drafter(target: Path, drafter: Path) -> DFlashDrafter:
+    decoder = load_decoder(target)
+    return DFlashDrafter(load(drafter), decoder.embed_tokens.weight, decoder.lm_head.weight)
+
+
+def block(pair: CudaPair, taps: Tensor) -> list[int]:
+    """What is proposed behind a context of these taps [n, width]."""
+    stepper, length = pair.stepper, len(taps)
+    assert stepper.block is not None
+    stepper.block.ring.ring[:length] = taps / 16
+    stepper.tokens[length] = ANCHOR
+    stepper.state.zero_()
+    stepper.state[CONTEXT] = length
+    while int(stepper.state[DRAFTER]) < length:
+        stepper.catch_up()
+    stepper.fill_block(1)
+    assert int(stepper.draft[0]) == ANCHOR
+    assert int(stepper.state[DRAFTED_BY]) == 2
+    return stepper.draft[1 : int(stepper.state[LIVE])].tolist()
+
+
+def wanted(drafter: DFlashDrafter, taps: Tensor) -> Sequence[int]:
+    drafter.rollback(0)
+    drafter.observe([7] * len(taps), taps.numpy())
+    return list(drafter.propose(ANCHOR, 99).tokens)
+
+
+def random_taps(config: DFlashConfig, rows: int) -> Tensor:
+    shape = rows, len(config.taps) * config.decoder.hidden_size
+    return torch.from_numpy(np.random.default_rng(rows).normal(size=shape).astype(np.float32))
+
+
+@pytest.mark.parametrize("variant", EVERY)
+def test_blocks_are_those_of_the_torch_drafter(variant: str, target: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    path = written(variant, tiny_pair, tmp_path)
+    pair, drafter = open_pair(target, path, REFERENCES), torch_drafter(target, path)
+    for context in (1, 4, 23):
+        taps = random_taps(drafter.model.config, context)
+        found = block(pair, taps)
+        assert len(found) == drafter.longest
+        assert found == wanted(drafter, taps)
+
+
+@pytest.mark.parametrize(
+    "variant", [name if name in INTERPRETED else pytest.param(name, marks=pytest.mark.slow) for name in EVERY]
+)
+def test_so_are_those_of_the_kernels(variant: str, target: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    path = written(variant, tiny_pair, tmp_path)
+    pair, drafter = open_pair(target, path, KERNELS), torch_drafter(target, path)
+    taps = random_taps(drafter.model.config, 20)
+    assert block(pair, taps) == wanted(drafter, taps)
+
+
+def text(pair: CudaPair, way: Way, count: int, params: SamplingParams) -> tuple[list[int], dict[str, int]]:
+    pair = pair.only(way)
+    pair.forget()
+    request = Request([3, 14, 15, 92, 65, 3, 14, 15], count, params)
+    tokens = [token for step in generate(pair, request) for token in step.tokens]
+    return tokens, request.stats.steps_by_drafter
+
+
+@pytest.mark.parametrize(("variant", "temperature"), [*((name, 0.0) for name in CHOOSING), ("DFlash 2", 1.0)])
+def test_whatever_drafts_the_text_is_the_targets(
+    variant: str, temperature: float, target: Path, tiny_pair: Path, tmp_path: Path
+) -> None:
+    pair = open_pair(target, written(variant, tiny_pair, tmp_path), REFERENCES)
+    params = SamplingParams(temperature=temperature, seed=5)
+    drafted, by = text(pair, "draft", 8, params)
+    assert drafted == text(pair, "plain", 8, params)[0]
+    assert by["dflash"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", CHOOSING[-2:])
+def test_so_it_is_with_the_kernels(variant: str, target: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    pair = open_pair(target, written(variant, tiny_pair, tmp_path), KERNELS)
+    assert text(pair, "draft", 3, SamplingParams())[0] == text(pair, "plain", 3, SamplingParams())[0]
+
+
+@pytest.mark.parametrize("variant", ["own embedding and head", "DSpark, reduced vocabulary", "DFlash 2"])
+def test_safetensors_quantized_at_load_draft_nearly_the_same(
+    variant: str, target: Path, tiny_pair: Path, tmp_path: Path
+) -> None:
+    """Their weights have 8 bits here, so that a slot may differ, and the slots behind it."""
+    config = shaped(variant, vocabulary_of(tiny_pair))
+    path = (write_speculators if config.short else write_zlab)(tmp_path, config, random_weights(config))
+    pair, drafter = open_pair(target, path, REFERENCES), torch_drafter(target, path)
+    firsts = []
+    for context in range(1, 12):
+        taps = random_taps(config, context)
+        firsts.append(block(pair, taps)[0] == wanted(drafter, taps)[0])
+    assert sum(firsts) >= 9
+
+
+# Planned and refused
+
+
+@pytest.mark.parametrize("variant", [*CHOOSING, "own embedding and head"])
+@pytest.mark.parametrize("form", ["gguf", "safetensors"])
+def test_it_takes_what_is_planned(variant: str, form: str, target: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    config = shaped(variant, vocabulary_of(tiny_pair))
+    config = replace(config, decoder=replace(config.decoder, num_key_value_heads=2))  # no matrix is padded
+    weights = random_weights(config)
+    if form == "gguf":
+        path = write_gguf(tmp_path / "d.gguf", config, weights, tiny_pair / "target.gguf")
+    else:
+        path = (write_speculators if config.short else write_zlab)(tmp_path, config, weights)
+    sizes = CudaSizes(target, path)
+    planned, found = sizes.parts(128, sizes.drafters[0]), measured(open_pair(target, path, KERNELS).stepper)
+    tables = 4 * 64 * (128 + SLACK)  # of RoPE, which are scratch in the plan
+    assert found[WEIGHTS] == pytest.approx(planned[WEIGHTS] + tables, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"block_size": 17}, "blocks of 17 rows, more than 16"),
+        ({"selector_top_k": 17}, "17 candidates for a slot, more than 16"),
+        ({"taps": (1, 3, 1)}, "a tap that is told twice"),
+    ],
+)
+def test_what_it_lacks_is_refused(changes: dict[str, Any], what: str) -> None:
+    config = shaped("DFlash 2", 500)
+    check_drafter(config, "x")
+    with pytest.raises(ModelError, match=f"x: the CUDA engine runs no drafters with {what}.*--backend llama.cpp"):
+        check_drafter(replace(config, **changes), "x")
+
+
+def test_planning_refuses_it_too(target: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    path = written("full", tiny_pair, tmp_path, block_size=32)
+    with pytest.raises(ModelError, match=r"drafter\.gguf: the CUDA engine runs no drafters with blocks of 32 rows"):
+        CudaSizes(target, path)
+
+
+def test_a_missing_tensor_is_named_before_anything_is_loaded(
+    target: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localdflash.backends.cuda.assembly.load_target", None)
+    config = shaped("DSpark", vocabulary_of(tiny_pair))
+    weights = random_weights(config)
+    del weights["layers.1.input_layernorm.weight"]
+    path = write_gguf(tmp_path / "d.gguf", config, weights, tiny_pair / "target.gguf")
+    with pytest.raises(ModelError, match=r"d\.gguf: tensor layers\.1\.input_layernorm\.weight is missing"):
+        open_pair(target, path, KERNELS)
+
+
+def test_heads_of_another_size_are_refused_before_anything_is_loaded(
+    target: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localdflash.backends.cuda.assembly.load_target", None)
+    config = config_of("full", vocabulary_of(tiny_pair))
+    path = write_gguf(tmp_path / "d.gguf", config, random_weights(config), tiny_pair / "target.gguf")
+    with pytest.raises(ModelError, match=r"d\.gguf: heads of 32: the CUDA engine has 64 and 128"):
+        open_pair(target, path, KERNELS)
+    with pytest.raises(ModelError, match=r"target\.gguf: heads of 32"):
+        open_pair(tiny_pair / "target.gguf", path, KERNELS)

@@ -1,0 +1,216 @@
+"""Which GPU is meant: by number, name or UUID, the first with room otherwise; and what there is where none is."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import SCRATCH, Parts
+from localdflash.backends.cuda import device as devices
+from localdflash.backends.cuda.gpus import Gpu, place
+from localdflash.doctor import installation
+from localdflash.base.errors import NoDevice, OutOfMemory
+from localdflash.loading import automatic
+from localdflash.plan import planner
+
+GPUS = [
+    ("NVIDIA GeForce RTX 2080", "aaaaaaaa-0000-4000-8000-000000000000", (7, 5)),
+    ("NVIDIA GeForce RTX 4090", "bbbbbbbb-0000-4000-8000-000000000000", (8, 9)),
+    ("NVIDIA GeForce RTX 3090", "cccccccc-0000-4000-8000-000000000000", (8, 6)),
+    ("NVIDIA GeForce RTX 3090", "dddddddd-0000-4000-8000-000000000000", (8, 6)),
+]
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine with four GPUs, the first too old; the patcher takes something away from it."""
+    monkeypatch.setattr(devices, "driver_present", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(GPUS))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: GPUS[device.index][0])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: GPUS[device.index][2])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=GPUS[device.index][1]))
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("auto", [1, 2, 3]),
+        ("gpu", [1, 2, 3]),
+        ("3", [3]),
+        ("4090", [1]),
+        ("rtx 3090", [2, 3]),
+        ("NVIDIA GeForce RTX 4090", [1]),
+        ("GPU-dddddddd-0000-4000-8000-000000000000", [3]),
+        ("gpu-cccccccc", [2]),
+        ("cccccccc-0000", [2]),
+    ],
+)
+def test_a_gpu_by_its_names(name: str, numbers: list[int]) -> None:
+    assert [gpu.number for gpu in devices.find_gpus(name)] == numbers
+    assert devices.find_device(name) == torch.device("cuda", numbers[0])
+
+
+@pytest.mark.parametrize("name", ["4", "Vulkan0", "RTX 5090", "GPU-eeeeeeee", "GPU-"])
+def test_a_name_that_none_has_is_told_with_those_there_are(name: str) -> None:
+    with pytest.raises(NoDevice) as caught:
+        devices.find_gpus(name)
+    assert str(caught.value).startswith(
+        f"--device {name}: the CUDA engine has no such GPU, there are 0 (NVIDIA GeForce"
+    )
+    assert "3 (NVIDIA GeForce RTX 3090, GPU-dddddddd-0000-4000-8000-000000000000)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_that_is_too_old_is_told_where_it_is_meant() -> None:
+    with pytest.raises(NoDevice, match=r"RTX 2080 has compute capability 7\.5: 8\.0 is needed"):
+        devices.find_gpus("0")
+
+
+def test_the_others_are_told_with_one_that_is_too_old() -> None:
+    with pytest.raises(NoDevice, match=r"or newer\); there are 0 \(NVIDIA GeForce RTX 2080, .*, 1 \(.* 4090, .*, 3 \("):
+        devices.find_gpus("2080")
+
+
+def test_one_alone_that_is_too_old_is_told_once(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(NoDevice, match=r"8\.0 is needed \(RTX 30, A100 or newer\)$"):
+        devices.find_gpus()
+
+
+OLD, FIRST = "not taken: 8.0 is needed (RTX 30, A100 or newer)", "taken first"
+ELSE = "taken where there is no room on {} for a pair with its drafter"
+
+
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    [
+        ("auto", [OLD, FIRST, ELSE.format("1"), ELSE.format("1 and 2")]),
+        ("3090", ["not taken, since device is 3090"] * 2 + [FIRST, ELSE.format("2")]),
+        ("0", [OLD, *["not taken, since device is 0"] * 3]),
+        ("cpu", ["not taken, since device is cpu"] * 4),
+    ],
+)
+def test_doctor_tells_each_gpu_and_when_it_is_taken(name: str, roles: list[str], machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(torch.cuda, "mem_get_info", lambda device: (10**9 * (device.index + 1), 24 * 10**9))
+    machine.setenv("LOCALDFLASH_MODEL_DEVICE", name)
+    found = installation.cuda_gpus("gpus")
+    told = [
+        f"{number}: {gpu}, {number + 1}.0 GB free of 24.0, GPU-{uuid}, compute capability {'.'.join(map(str, chip))}"
+        for number, (gpu, uuid, chip) in enumerate(GPUS)
+    ]
+    assert found.status == "ok"
+    assert found.detail == "; ".join(f"{gpu}, {role}" for gpu, role in zip(told, roles, strict=True))
+    if name != "cpu" and FIRST in roles:  # what is told is what is done
+        assert devices.find_gpus(name)[0].number == roles.index(FIRST)
+
+
+def test_doctor_where_cuda_sees_nothing(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(torch.cuda, "device_count", lambda: 0)
+    assert installation.cuda_gpus("gpus").detail == "none that CUDA sees"
+    machine.setattr(devices, "driver_present", lambda: False)
+    assert installation.cuda_gpus("gpus").detail == "none that CUDA sees"
+
+
+def test_a_driver_without_a_gpu(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(NoDevice, match=r"^--device auto: the CUDA engine has no such GPU, CUDA sees none$"):
+        devices.find_gpus()
+
+
+def test_an_older_torch_tells_no_uuid(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace())
+    assert str(Gpu(1)) == "1 (NVIDIA GeForce RTX 4090)"
+    assert devices.find_device("1") == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("auto", True), ("gpu", True), ("cpu", False), ("2", True), ("9", True), ("4090", True), ("GPU-9", True),
+     ("Vulkan0", False), ("CUDA0", False)],
+)  # fmt: skip
+def test_names_that_are_ours(name: str, ours: bool, machine: pytest.MonkeyPatch) -> None:
+    assert devices.means_gpu(name) is ours
+    machine.setattr(devices, "driver_present", lambda: False)
+    assert not devices.means_gpu(name)
+
+
+# The first with room
+
+
+class Sizes:
+    """A pair of 100 bytes a token, with a drafter of 1 000 000."""
+
+    trained, drafters = 8192, ("8 bits", "none")
+
+    def parts(self, context: int, drafter: str) -> Parts:
+        return {SCRATCH: 100 * context + (1_000_000 if drafter == "8 bits" else 0)}
+
+
+def rooms(*free: int) -> tuple[Callable[[torch.device], MemoryBudget], list[int]]:
+    """What is free on each, and which were asked."""
+    asked = list[int]()
+
+    def measure(device: torch.device) -> MemoryBudget:
+        asked.append(device.index)
+        return MemoryBudget(free[device.index], 0, "GPU memory")
+
+    return measure, asked
+
+
+@pytest.mark.parametrize(
+    ("free", "chosen", "asked"),
+    [
+        ((5_000_000, 5_000_000, 9), 0, [0]),
+        ((100, 5_000_000, 9), 1, [0, 1]),
+        ((700_000, 100, 5_000_000), 2, [0, 1, 2]),
+        ((700_000, 800_000, 9), 0, [0, 1, 2]),
+    ],
+    ids=["the first", "the second", "the one for the whole pair", "none for the whole pair"],
+)
+def test_the_first_with_room_is_taken(free: tuple[int, ...], chosen: int, asked: list[int]) -> None:
+    measure, seen = rooms(*free)
+    found = place([Gpu(number) for number in range(3)], Sizes(), 4096, measure)
+    assert (found.gpu.number, found.budget.free, seen) == (chosen, free[chosen], asked)
+
+
+def test_where_none_has_room_the_largest_is_told() -> None:
+    measure, _ = rooms(1000, 40_000, 2000)
+    with pytest.raises(OutOfMemory, match=r"40\.0 KB|0\.0 MB of GPU memory are free"):
+        place([Gpu(number) for number in range(3)], Sizes(), 4096, measure)
+
+
+# Where it is asked for
+
+
+def test_a_number_is_the_cuda_engines(machine: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[str, str]]()
+
+    def load_on(backend: str, _files: Any, options: Options) -> Any:
+        asked.append((backend, options.device))
+        raise NoDevice(f"no {backend}")
+
+    machine.setattr(automatic, "load_on", load_on)
+    files: Any = None
+    with pytest.raises(NoDevice, match=r"^not the CUDA engine: no cuda; no llama\.cpp$"):
+        automatic.load_best(files, Options(device="2"))
+    assert asked == [("cuda", "2"), ("llama.cpp", "2")]
+
+
+def test_a_plan_is_for_the_gpu_that_is_named(machine: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+
+    def budget(name: str) -> MemoryBudget:
+        asked.append(name)
+        raise NoDevice("enough")
+
+    machine.setattr(planner, "gpu_budget", budget)
+    with pytest.raises(NoDevice):
+        planner.make_plan("embedded", backend="cuda", device="3")
+    assert asked == ["3"]

@@ -1,0 +1,165 @@
+"""Sequences that leave the device while it works: what is put aside is whole, and nobody waits for more than needed."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from localdflash.backends.cuda.leaving import Leaving, Outbox, bring_back
+from localdflash.engine.pair import StateLost
+from localdflash.engine.prefix import PrefixCache
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.base.errors import DeviceFailed
+from tests.backends.cuda.histories import World, tiny_world
+from tests.support.software_gpu import CUDA, SoftwareGpu
+
+CHAT = [3, 5, 7, 11] * 30
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with tiny_world(tmp_path_factory.mktemp("tiny")) as world:
+        yield world
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Only the first block, of some fifty slots, leaves before the gate is opened."""
+    monkeypatch.setattr("localdflash.backends.cuda.leaving.STAGE", 1 << 17)
+    gate, blocks = threading.Event(), Leaving.blocks
+
+    def held(self: Leaving, stage: torch.Tensor) -> Iterator[int]:
+        for number, left in enumerate(blocks(self, stage)):
+            assert number == 0 or gate.wait(30)
+            yield left
+
+    monkeypatch.setattr(Leaving, "blocks", held)
+    yield gate
+    gate.set()
+
+
+def is_right(world: World, prompt: list[int]) -> bool:
+    """Whether what follows the prompt is what plain decoding gives."""
+    world.pair.step(Sampler(SamplingParams()), 16)
+    return world.pair.ids[len(prompt) :] == world.right(world.pair.ids, len(prompt), SamplingParams())
+
+
+def test_a_completion_does_not_wait_for_a_chat_to_leave(world: World, gate: threading.Event) -> None:
+    pair, completion, longer = world.pair, [9, 8], [8, 9] * 40
+    pair.prefill(CHAT)
+    state = pair.save()
+    pair.prefill(completion)
+    assert is_right(world, completion)
+    arrived = threading.Thread(target=state.arrived)
+    reached = threading.Thread(target=pair.prefill, args=(longer,))
+    for waits in (arrived, reached):  # the bytes, and a prompt that reaches slots which are still there
+        waits.start()
+        waits.join(0.2)
+        assert waits.is_alive()
+    gate.set()
+    for waits in (arrived, reached):
+        waits.join(30)
+    assert is_right(world, longer)
+    pair.load(state)
+    assert pair.prefill([*CHAT, 2]) == 1
+    assert is_right(world, [*CHAT, 2])
+
+
+@pytest.mark.parametrize("slots", [0, 1, 7, 100])
+def test_rows_arrive_tensor_by_tensor(slots: int) -> None:
+    torch.manual_seed(slots)
+    groups: list[list[torch.Tensor]] = [[torch.randn(120, 2, 4), torch.randn(120, 3).half()], [torch.randn(120, 1)], []]
+    leaving = Leaving(groups, slots)
+    leaving.move(torch.empty(200, dtype=torch.uint8))  # four slots a block
+    leaving.arrived()
+    leaving.wait_for(1000)
+    whole = [b"".join(part[:slots].numpy().tobytes() for part in group) for group in groups]
+    assert leaving.saved == whole
+
+
+def test_what_fails_on_the_way_is_told_to_whoever_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blocks(self: Leaving, stage: Any) -> Iterator[int]:
+        yield 3
+        raise RuntimeError("lost")
+
+    monkeypatch.setattr(Leaving, "blocks", blocks)
+    leaving = Outbox(torch.device("cpu")).send([[torch.zeros(9, 1)]], 9)
+    leaving.wait_for(9)  # nothing more leaves: the slots may be written over
+    with pytest.raises(RuntimeError, match="lost"):
+        leaving.arrived()
+
+
+def test_a_state_that_was_lost_is_dropped_and_its_text_computed_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the prefix cache: the requests that want it go on, and the pair is as it was."""
+    pair, prefixes, other = world.pair, PrefixCache(1 << 30), [9, 8] * 30
+
+    def ask(ids: list[int]) -> int:
+        prefixes.prepare(pair, ids)
+        return pair.prefill(ids)
+
+    def blocks(self: Leaving, stage: Any) -> Iterator[int]:
+        yield 3
+        raise RuntimeError("no pinned memory is left\nand more of that")
+
+    pair.forget()
+    with monkeypatch.context() as patch:
+        patch.setattr(Leaving, "blocks", blocks)
+        ask(CHAT)
+        ask(other)  # the chat is put aside, and lost
+        (state,) = prefixes._states.values()
+        for _ in range(2):
+            with pytest.raises(StateLost, match=r"^no pinned memory is left$"):
+                pair.load(state)
+        assert pair.ids == other
+    assert ask(CHAT) == len(CHAT) - 1
+    assert is_right(world, CHAT)
+    assert ask([*other, 1]) == 1
+    assert ask([*CHAT, 1]) <= 1  # put aside anew
+
+
+def test_a_gpu_that_is_lost_on_the_way_is_lost_to_the_process(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def blocks(self: Leaving, stage: Any) -> Iterator[int]:
+        yield 3
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(Leaving, "blocks", blocks)
+    monkeypatch.setattr("localdflash.backends.cuda.runner._is_lost", lambda: True)
+    pair, prefixes = world.pair, PrefixCache(1 << 30)
+    for ids in (CHAT, [9, 8] * 30):
+        prefixes.prepare(pair, ids)
+        pair.prefill(ids)
+    with pytest.raises(DeviceFailed, match="illegal memory access"):
+        prefixes.prepare(pair, CHAT)
+
+
+@pytest.mark.parametrize("slots", [0, 1, 7, 100])
+@pytest.mark.parametrize("stage", [2, 30, 1 << 12])
+def test_what_has_left_comes_back(slots: int, stage: int) -> None:
+    torch.manual_seed(slots)
+    groups: list[list[torch.Tensor]] = [[torch.randn(120, 2, 4), torch.randn(120, 3).half()], [torch.randn(120, 1)]]
+    leaving = Leaving(groups, slots)
+    leaving.move(torch.empty(200, dtype=torch.uint8))
+    back = [[torch.full_like(part, 7) for part in group] for group in groups]
+    saved: list[bytes | bytearray] = [leaving.saved[0], bytes(leaving.saved[1])]  # from the disk they are bytes
+    bring_back(back, saved, slots, torch.empty(stage, dtype=torch.uint8))
+    for part, original in zip([*back[0], *back[1]], [*groups[0], *groups[1]], strict=True):
+        assert torch.equal(part[:slots], original[:slots])
+        assert (part[slots:] == 7).all()
+
+
+def test_half_of_the_stage_is_filled_while_the_other_is_on_its_way() -> None:
+    """On a GPU that is as late as can be: what was not waited for would be written over."""
+    gpu = SoftwareGpu()
+    with gpu.on():
+        there = torch.zeros(100, 3, device=CUDA)
+        saved = torch.randn(100, 3)
+        stage = torch.empty(64, dtype=torch.uint8, pin_memory=True)
+        bring_back([[there]], [bytearray(saved.numpy().tobytes())], 100, stage)
+        assert gpu.main.work  # the last of it
+        torch.cuda.synchronize()
+    assert torch.equal(there, saved)

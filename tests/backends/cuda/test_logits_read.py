@@ -1,0 +1,217 @@
+"""Requests whose tokens the host chooses: by the formula, by another backend, and the same whatever is drafted."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.stepper import Way
+from localdflash.engine.generate import Generation, Request, generate
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import Pair
+from localdflash.engine.sampling import Chosen, Sampler
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.base.errors import LocaldflashError
+from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_target import TorchTarget
+from tests.backends.cuda.test_pair import COPYING, open_pair
+from tests.support.converted_models import ids_of
+
+WAYS: tuple[Way, ...] = ("plain", "lookup", "block", "draft")
+SHIFTS: dict[str, dict[str, Any]] = {
+    "presence": {"presence_penalty": 1.5},
+    "frequency": {"frequency_penalty": 0.8, "presence_penalty": -0.5},
+    "bias": {"logit_bias": ((3, 1.0), (5, -100.0), (8, 0.5))},
+    "all": {"frequency_penalty": -0.3, "presence_penalty": 0.7, "logit_bias": ((13, 0.8),)},
+}
+IDS = ids_of(30) + COPYING
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """The tensors are small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_pair: Path) -> CudaPair:
+    return open_pair(tiny_pair / "target.gguf", tiny_pair / "drafter.gguf")
+
+
+@pytest.fixture(scope="module")
+def model(tiny_pair: Path) -> Decoder:
+    return load_decoder(tiny_pair / "target.gguf")
+
+
+def answer(pair: Pair, count: int = 50, **fields: Any) -> list[int]:
+    pair.forget()
+    return [token for step in generate(pair, Request(IDS, count, **fields)) for token in step.tokens]
+
+
+@torch.inference_mode()
+def by_formula(model: Decoder, count: int, params: SamplingParams) -> list[int]:
+    """What the torch decoder answers by OpenAI's formula, with no engine at all."""
+    ids, said, bias = list(IDS), Counter[int](), dict(params.logit_bias)
+    for _ in range(count):
+        hidden, _ = model(torch.tensor([ids]), torch.arange(len(ids)), causal)
+        scores = model.logits(hidden)[0, -1].double()
+        for token in said.keys() | bias.keys():
+            scores[token] += bias.get(token, 0.0)
+            scores[token] -= params.frequency_penalty * said[token] + params.presence_penalty * (said[token] > 0)
+        ids.append(int(scores.argmax()))
+        said[ids[-1]] += 1
+    return ids[len(IDS) :]
+
+
+@pytest.mark.parametrize("shift", SHIFTS.values(), ids=SHIFTS)
+def test_greedy_answers_are_those_of_the_formula_whatever_is_drafted(
+    pair: CudaPair, model: Decoder, shift: dict[str, Any]
+) -> None:
+    params = SamplingParams(**shift)
+    expected = by_formula(model, 50, params)
+    assert expected != answer(pair.only("plain"))
+    pair.set_documents([[*IDS[-4:], *expected]])  # long drafts that are accepted
+    assert {way: answer(pair.only(way), params=params) for way in WAYS} == dict.fromkeys(WAYS, expected)
+    pair.set_documents([])
+
+
+@pytest.mark.parametrize("shift", [*SHIFTS.values(), {"presence_penalty": 0.6, "repetition_penalty": 1.3}], ids=str)
+def test_a_seed_gives_the_text_of_another_backend_whatever_is_drafted(
+    pair: CudaPair, model: Decoder, shift: dict[str, Any]
+) -> None:
+    params = SamplingParams(temperature=0.9, top_k=40, top_p=0.95, seed=5, **shift)
+    expected = answer(HostPair(TorchTarget(model)), params=params)
+    assert {way: answer(pair.only(way), params=params) for way in WAYS} == dict.fromkeys(WAYS, expected)
+
+
+def test_drafts_are_accepted_several_at_once(pair: CudaPair) -> None:
+    params = SamplingParams(presence_penalty=0.1)
+    expected = answer(pair.only("plain"), params=params)
+    pair.set_documents([[*IDS[-4:], *expected]])
+    request, lookup = Request(IDS, 50, params), pair.only("lookup")
+    lookup.forget()
+    steps = list(generate(lookup, request))
+    pair.set_documents([])
+    assert request.stats.tau > 8
+    assert all(len(step.tokens) == step.accepted + 1 <= step.drafted + 1 for step in steps)
+
+
+class Alternating:
+    """Tokens of one parity after those of the other."""
+
+    conditional = True
+
+    def __init__(self) -> None:
+        self.newest = 0
+
+    def mask(self) -> NDArray[np.bool_]:
+        odd: NDArray[np.bool_] = np.arange(160) % 2 != self.newest % 2
+        return odd
+
+    def advance(self, token: int) -> None:
+        assert self.mask()[token]
+        self.newest = token
+
+    def allowed(self, tokens: Sequence[int]) -> int:
+        raise NotImplementedError
+
+    def forced(self) -> Sequence[int]:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_constraint_masks_every_row_of_a_draft(pair: CudaPair, model: Decoder, temperature: float) -> None:
+    params = SamplingParams(temperature, seed=3)
+    expected = answer(HostPair(TorchTarget(model)), params=params, constraint=Alternating())
+    assert {token % 2 for token in expected[::2]} == {1}
+    assert {token % 2 for token in expected[1::2]} == {0}
+    pair.set_documents([[*IDS[-4:], *expected[:20], 6, 6, 6]])
+    for way in WAYS:
+        assert answer(pair.only(way), params=params, constraint=Alternating()) == expected
+    pair.set_documents([])
+
+
+def chosen(pair: Pair, count: int) -> list[Chosen]:
+    generation = Generation(Request(IDS, count, alternatives=3))
+    pair.forget()
+    generation.take(pair)
+    while generation.step(pair):
+        pass
+    return generation.sampler.chosen
+
+
+def test_log_probabilities_are_recorded_for_every_committed_token(pair: CudaPair, model: Decoder) -> None:
+    expected = chosen(HostPair(TorchTarget(model)), 40)
+    for way in WAYS:
+        found = chosen(pair.only(way), 40)
+        assert [one.token for one in found] == [one.token for one in expected]
+        for one, other in zip(found, expected, strict=True):
+            assert [token for token, _ in one.likeliest] == [token for token, _ in other.likeliest]
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+
+
+def test_limits_and_ends_cut_what_is_drawn_and_nothing_counts_beyond(pair: CudaPair) -> None:
+    params = SamplingParams(frequency_penalty=0.4)
+    expected = answer(pair.only("plain"), params=params)
+    end = expected[17]
+    pair.set_documents([[*IDS[-4:], *expected]])
+    assert answer(pair.only("lookup"), params=params, ends=frozenset([end])) == expected[: expected.index(end) + 1]
+    lookup, sampler, got = pair.only("lookup"), Sampler(params), list[int]()
+    lookup.forget()
+    lookup.prefill(IDS)
+    while len(got) < 50:
+        step = lookup.step(sampler, 3)
+        assert 1 <= len(step.tokens) <= 3
+        got += step.tokens
+    pair.set_documents([])
+    assert got[:50] == expected
+
+
+def test_the_next_request_goes_on_from_what_the_host_chose(pair: CudaPair) -> None:
+    """Tokens, keys, values and what the drafter is told are those of the text, not of what the device chose."""
+    shifted = answer(pair.only("plain"), params=SamplingParams(presence_penalty=1.5))
+    longer, blocks = [*IDS, *shifted, 4, 5], pair.only("block")
+    answer(blocks, params=SamplingParams(presence_penalty=1.5))
+    again = Request(longer, 30)
+    steps = [step.tokens for step in generate(blocks, again)]
+    assert again.computed <= 3
+    fresh = pair.only("block")
+    fresh.forget()
+    assert [step.tokens for step in generate(fresh, Request(longer, 30))] == steps
+
+
+@pytest.fixture
+def broken(pair: CudaPair) -> Iterator[CudaPair]:
+    gain = pair.stepper.target.final_gain
+    original = gain.clone()
+    gain[0] = float("nan")
+    yield pair
+    gain.copy_(original)
+
+
+def test_logits_that_are_no_numbers_fail_the_request(broken: CudaPair) -> None:
+    with pytest.raises(LocaldflashError, match="not numbers"):
+        answer(broken, params=SamplingParams(presence_penalty=1.0))
+    assert not broken.ids
+
+
+def test_a_constraint_that_fails_drops_the_sequence_and_the_next_request_is_right(pair: CudaPair) -> None:
+    class Failing(Alternating):
+        def advance(self, token: int) -> None:
+            raise LocaldflashError("no")
+
+    expected, blocks = answer(pair.only("plain")), pair.only("block")
+    with pytest.raises(LocaldflashError, match="no"):
+        answer(blocks, constraint=Failing())
+    assert not blocks.ids
+    assert answer(blocks) == expected

@@ -1,0 +1,105 @@
+"""The planner against the tensors that a loaded pair really holds, and what it says where they do not fit."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.memory import (
+    LONGEST,
+    RESERVE,
+    Memory,
+    choose_context,
+    drafter_bytes,
+    file_bytes,
+    gguf_drafter_bytes,
+    predict_bytes,
+    tensor_bytes,
+)
+from localdflash.backends.cuda.ops import KERNELS
+from localdflash.backends.cuda.repack.gguf_planes import planes_of_blocks
+from localdflash.backends.cuda.repack.quantize import quantize
+from localdflash.backends.cuda.stepper import SLACK
+from localdflash.base.errors import OutOfMemory
+from localdflash.models.shapes.dflash_gguf import config_of_gguf
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.models.weights.gguf import read_header
+
+EMBEDDED = Path(__file__).parents[3] / "localdflash" / "models" / "embedded"
+
+
+def storages(thing: Any, seen: set[int]) -> Iterator[int]:
+    """Bytes of every tensor that is reachable, each storage once."""
+    if id(thing) in seen or isinstance(thing, type):
+        return
+    seen.add(id(thing))
+    if isinstance(thing, Tensor):
+        storage = thing.untyped_storage()
+        if storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            yield storage.nbytes()
+        return
+    if isinstance(thing, dict):
+        thing = list(thing.values())
+    if isinstance(thing, list | tuple):
+        for item in thing:
+            yield from storages(item, seen)
+    elif hasattr(thing, "__dict__"):
+        yield from storages(thing.__dict__, seen)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4"])
+@pytest.mark.parametrize("shape", [(128, 256), (200, 512), (3, 256)])
+def test_planes_take_what_is_planned(kind: str, shape: tuple[int, int]) -> None:
+    ggml_type = GGMLType[kind]
+    raw = torch.zeros(shape[0] * shape[1] // ggml_type.block_weights * ggml_type.block_bytes, dtype=torch.uint8)
+    assert planes_of_blocks(raw, ggml_type, *shape).nbytes == tensor_bytes(ggml_type, shape)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_drafter_quantized_at_load_takes_what_is_planned(bits: int) -> None:
+    config = config_of_gguf(read_header(EMBEDDED / "drafter.gguf"))
+    c = config.decoder
+    q, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+    h, f = c.hidden_size, c.intermediate_size
+    shapes = [(q + 2 * kv, h), (h, q), (2 * f, h), (h, f)] * c.num_hidden_layers
+    shapes += [(2 * kv * c.num_hidden_layers, h), (h, len(config.taps) * h)]
+    held = sum(quantize(torch.randn(shape), bits).nbytes for shape in shapes)
+    assert drafter_bytes(config, bits) == pytest.approx(held, rel=0.01)
+
+
+def test_the_whole_pair_takes_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+    target, drafter = EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf"
+    pair = load_pair(target, drafter, torch.device("cpu"), CudaSettings(context=1024), KERNELS)
+    held = sum(storages(pair.stepper, set()))
+    header, own = read_header(target), read_header(drafter)
+    config = decoder_config(header)
+    memory = predict_bytes(file_bytes(header), config, config_of_gguf(own), gguf_drafter_bytes(own), torch.float16)
+    assert memory.total(1024) == pytest.approx(held, rel=0.05)
+
+
+MEMORY = Memory(target=5_000_000_000, drafter=500_000_000, fixed=100_000_000, per_token=150_000)
+
+
+def test_the_largest_context_is_what_fits_of_the_trained_one() -> None:
+    free = MEMORY.total(20_000) + RESERVE
+    assert MEMORY.largest_context(free) == 20_000
+    assert choose_context(MEMORY, 32_768, free) == 20_000
+    assert choose_context(MEMORY, 8_192, free) == 8_192
+
+
+def test_a_pair_that_does_not_fit_at_all() -> None:
+    with pytest.raises(OutOfMemory, match=r"6\.4 GB.* 6\.0 GB are free: choose a smaller pair") as caught:
+        choose_context(MEMORY, 32_768, 6_000_000_000)
+    assert caught.value.exit_code == 4
+
+
+def test_no_context_is_longer_than_attention_reaches() -> None:
+    assert MEMORY.largest_context(10**15) == LONGEST
+    assert LONGEST + SLACK <= 131_072

@@ -1,0 +1,63 @@
+"""The choice of a way to step: the better one wins, the other one is tried within a share of the time."""
+
+import pytest
+
+from localdflash.backends.cuda.stepper import Way
+from localdflash.backends.cuda.step_choice import Ways
+
+
+def simulate(tokens: dict[Way, int], ms: dict[Way, float], steps: int = 2000) -> tuple[dict[Way, int], float]:
+    """How often each way was taken when it commits so many tokens, and tokens a millisecond over all of it."""
+    ways, taken, spent, got = Ways(dict(ms)), dict.fromkeys(ms, 0), 0.0, 0
+    for _ in range(steps):
+        way = ways.choose()
+        ways.learn(way, tokens[way], ms[way])
+        taken[way] += 1
+        spent += ms[way]
+        got += tokens[way]
+    return taken, got / spent
+
+
+@pytest.mark.parametrize(
+    ("tokens", "best"),
+    [
+        ({"lookup": 1, "block": 4}, "block"),
+        ({"lookup": 1, "block": 1}, "lookup"),
+        ({"lookup": 9, "block": 9}, "lookup"),
+    ],
+)
+def test_the_better_way_wins(tokens: dict[Way, int], best: Way) -> None:
+    taken, rate = simulate(tokens, {"lookup": 1.0, "block": 1.3})
+    assert taken[best] > 0.9 * sum(taken.values())
+    assert rate > 0.97 * max(tokens["lookup"], tokens["block"] / 1.3)
+
+
+def test_a_drafter_that_is_never_right_costs_little() -> None:
+    _, rate = simulate({"lookup": 1, "block": 1}, {"lookup": 1.0, "block": 2.0})
+    assert rate > 0.97
+
+
+def test_it_comes_back_when_the_text_changes() -> None:
+    ways = Ways({"lookup": 1.0, "block": 1.3})
+    for _ in range(300):
+        way = ways.choose()
+        ways.learn(way, 1, 1.0 if way == "lookup" else 1.3)
+    assert ways.choose() == "lookup"
+    steps = 0
+    while ways.records["block"].rate <= ways.records["lookup"].rate:
+        way = ways.choose()
+        ways.learn(way, 5 if way == "block" else 1, 1.0 if way == "lookup" else 1.3)
+        steps += 1
+    assert steps < 300
+
+
+def test_a_single_way_is_taken() -> None:
+    ways = Ways({"plain": 1.0})
+    ways.learn("plain", 1, 1.0)
+    assert ways.choose() == "plain"
+
+
+def test_a_disturbed_measurement_changes_little() -> None:
+    ways = Ways({"lookup": 1.0, "block": 1.3})
+    ways.learn("lookup", 1, 500.0)
+    assert ways.records["lookup"].ms < 1.1

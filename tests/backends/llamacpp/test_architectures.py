@@ -1,0 +1,89 @@
+"""Targets of every architecture that pairs are made of, in llama.cpp and in float32, against Hugging Face's models."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES
+from tests.support.converted_models import Case, ids_of
+from tests.support.llama_ways import NO_FILLERS, WIDE
+from tests.support.target_models import ARCHITECTURES, RECURRENT, WITHOUT_WAY_BACK, case_of
+
+TAPS = (0, 1)
+COUNT = 120  # more than the windows hold
+
+
+class TableOfGelu(nn.Module):
+    """As ggml's processor backend has it: input and result are rounded to float16."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = F.gelu(x.half().float(), approximate="tanh").half().float()
+        return torch.where(x >= 10, x, torch.where(x <= -10, 0.0, found))
+
+
+@pytest.fixture(scope="module", params=(*ARCHITECTURES, *WITHOUT_WAY_BACK))
+def case(request: pytest.FixtureRequest) -> Case:
+    found = case_of(request.param)
+    if found.architecture == "gemma4":
+        for layer in found.model.model.layers:
+            layer.mlp.act_fn = TableOfGelu()
+    return found
+
+
+@pytest.fixture
+def target(case: Case, tmp_path: Path) -> Iterator[LlamaCppTarget]:
+    way = NO_FILLERS if case.architecture in WITHOUT_WAY_BACK else WIDE
+    found = LlamaCppTarget(case.write(tmp_path / "model.gguf"), 256, 1, TAPS, way.up_to(MOST_WITH_STATES))
+    yield found
+    found.close()
+
+
+@torch.inference_mode()
+def wanted(case: Case, ids: list[int]) -> Any:
+    return case.model(torch.tensor([ids]), output_hidden_states=True)
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+def test_logits_and_taps_are_those_of_hugging_face(case: Case, target: LlamaCppTarget) -> None:
+    """Of Gemma's float16 a rounding tips over after some rows."""
+    ids, logits, taps, width = ids_of(COUNT), [], [], 1
+    for start in iter(lambda: target.length, COUNT):
+        rows = ids[start : start + width]
+        seen = target.verify(rows[0], Draft("test", rows[1:], [1.0] * (len(rows) - 1)))
+        assert seen.taps is not None
+        logits.append(torch.from_numpy(seen.logits.copy()))
+        taps.append(torch.from_numpy(seen.taps.copy()))
+        target.keep(len(rows))
+        width = width % 13 + 1
+    expected = wanted(case, ids)
+    found, tapped = torch.cat(logits), torch.cat(taps)
+    after = torch.cat([expected.hidden_states[tap + 1][0] for tap in TAPS], -1)
+    tolerance = 5e-4 if case.architecture == "gemma4" else 2e-5
+    assert relative(found[:3], expected.logits[0, :3]) < 2e-5
+    assert relative(found, expected.logits[0]) < tolerance
+    assert relative(tapped, after) < tolerance
+
+
+def test_the_likeliest_text_is_that_of_hugging_face(case: Case, target: LlamaCppTarget) -> None:
+    ids = ids_of(20, seed=2)
+    target.extend(ids[:16])
+    target.extend(ids[16:-1])
+    for _ in range(60):
+        ids.append(int(target.verify(ids[-1], NOTHING).logits[0].argmax()))
+        target.keep(1)
+    best = wanted(case, ids).logits[0].argmax(-1).tolist()
+    assert ids[20:] == best[19:-1]
+
+
+def test_recurrent_layers_are_known(case: Case, target: LlamaCppTarget) -> None:
+    assert target.whole == (case.architecture in (*RECURRENT, *WITHOUT_WAY_BACK))

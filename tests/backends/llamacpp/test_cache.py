@@ -1,0 +1,163 @@
+"""How far the cache of recurrent layers goes back: whatever was done, what comes next is what would come anew."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import llama_cpp.llama_cpp as api
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localdflash.engine.checkpoints import APART
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.base.errors import ModelError
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, Way
+from tests.support.converted_models import VOCABULARY, ids_of
+from tests.support.target_models import RECURRENT, case_of
+
+WAY = Way(NOT_REPACKED, (2, 3, 4, 6, 8))  # some rows get fillers, which must be taken back, too
+CONTEXT = 2 * APART
+MOVES = ("verify", "verify", "extend", "crop", "end", "save", "load")
+
+
+@pytest.fixture(scope="module", params=RECURRENT)
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    case = case_of(request.param, "Q8_0")
+    case.numbers["context_length"] = CONTEXT
+    return case.write(tmp_path_factory.mktemp("states") / "model.gguf", "Q8_0")
+
+
+@pytest.fixture(scope="module")
+def anew(path: Path) -> Iterator[LlamaCppTarget]:
+    with closing(LlamaCppTarget(path, CONTEXT, 1, (0,), WAY)) as target:
+        yield target
+
+
+@pytest.fixture(scope="module")
+def target(path: Path) -> Iterator[LlamaCppTarget]:
+    with closing(LlamaCppTarget(path, CONTEXT, 1, (0,), WAY)) as target:
+        yield target
+
+
+def fill(target: LlamaCppTarget, ids: list[int]) -> None:
+    target.crop(0)
+    for start in range(0, len(ids), target.max_rows):
+        target.extend(ids[start : start + target.max_rows])
+
+
+def after(target: LlamaCppTarget) -> np.ndarray:
+    """Logits and taps of one row more, which is kept."""
+    seen = target.verify(3, NOTHING)
+    assert seen.taps is not None
+    found = np.concatenate([seen.logits[0], seen.taps[0]])
+    target.keep(1)
+    return found
+
+
+def check(target: LlamaCppTarget, anew: LlamaCppTarget, ids: list[int]) -> None:
+    """The target holds these ids and nothing else."""
+    assert target.length == len(ids)
+    fill(anew, ids)
+    assert np.array_equal(after(target), after(anew))
+    ids.append(3)
+
+
+@settings(max_examples=25)
+@given(moves=st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 2**16)), min_size=1, max_size=14))
+def test_any_moves_leave_the_states_of_what_is_held(
+    moves: list[tuple[str, int]], target: LlamaCppTarget, anew: LlamaCppTarget
+) -> None:
+    target.crop(0)
+    ids: list[int] = []
+    saved = target.save(), list(ids)
+    for move, number in moves:
+        fresh = ids_of(1 + number % 8, seed=number)
+        match move:
+            case "verify":
+                target.verify(fresh[0], Draft("test", fresh[1:], [1.0] * (len(fresh) - 1)))
+                target.keep(kept := 1 + number // 8 % len(fresh))
+                ids += fresh[:kept]
+            case "extend":
+                target.extend(fresh)
+                ids += fresh
+            case "crop":
+                asked = number % (len(ids) + 1)
+                target.crop(asked)
+                assert target.length <= asked
+                del ids[target.length :]
+            case "end":
+                target.end_prompt()
+            case "save":
+                saved = target.save(), list(ids)
+            case "load":
+                target.load(saved[0], len(saved[1]))
+                ids = list(saved[1])
+    check(target, anew, ids)
+
+
+def test_rows_of_the_last_decode_are_taken_back_without_a_copy(target: LlamaCppTarget, anew: LlamaCppTarget) -> None:
+    ids = ids_of(20)
+    fill(target, ids)
+    target.verify(5, Draft("test", [6, 7, 8], [1.0] * 3))
+    target.keep(4)
+    target.crop(21)
+    assert target.length == 21
+    check(target, anew, [*ids, 5])
+
+
+def test_further_back_it_goes_to_where_a_state_is_kept(target: LlamaCppTarget, anew: LlamaCppTarget) -> None:
+    """Where the prompt ended, else a number of tokens ago, else to the beginning."""
+    ids = ids_of(APART + 40)
+    fill(target, ids)
+    target.end_prompt()
+    for token in ids[:10]:
+        target.verify(token, NOTHING)
+        target.keep(1)
+    for asked, kept in ((len(ids) + 3, len(ids)), (len(ids) - 1, APART), (APART - 1, 0)):
+        target.crop(asked)
+        check(target, anew, ids[:kept])
+
+
+def test_nothing_is_taken_back_after_a_load(target: LlamaCppTarget, anew: LlamaCppTarget) -> None:
+    ids = ids_of(30)
+    fill(target, ids)
+    target.load(target.save(), 30)
+    target.crop(29)
+    check(target, anew, [])
+
+
+def test_a_draft_of_which_nothing_is_kept_is_dropped_to_a_checkpoint(
+    target: LlamaCppTarget, anew: LlamaCppTarget
+) -> None:
+    ids = ids_of(30)
+    fill(target, ids)
+    target.end_prompt()
+    target.verify(5, Draft("test", [6, 7, 8], [1.0] * 3))
+    target.keep(0)
+    check(target, anew, ids)
+
+
+def test_a_cache_that_does_not_go_back_is_an_error_and_no_wrong_text(
+    target: LlamaCppTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(target, [1, 2, 3])
+    target.verify(4, Draft("test", [5, 6], [1.0] * 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "llama_memory_seq_rm", lambda *_: False)
+        with pytest.raises(ModelError, match="cannot go back from 6 to 4 tokens"):
+            target.keep(1)
+    target.crop(0)
+
+
+def test_checkpoints_are_counted(target: LlamaCppTarget) -> None:
+    fill(target, ids_of(20))
+    assert target.copied_bytes == 0
+    target.end_prompt()
+    first = target.copied_bytes
+    fill(target, ids_of(APART + 8))
+    target.end_prompt()
+    assert target.copied_bytes == 2 * first > 0
+    assert VOCABULARY * 4 < first < len(target.save())

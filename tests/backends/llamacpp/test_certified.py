@@ -1,0 +1,125 @@
+"""Which way a pair runs, from measurements that are handed in; and that they are kept and made anew."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.backends.llamacpp import certified
+from localdflash.backends.llamacpp import llama_library
+from localdflash.backends.llamacpp.certified import Certified, Record, choose, measure, recorded, unmeasured
+from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES, MOST, MOST_WITH_STATES, NOT_REPACKED, ONE_PATH, Way
+from tests.support.target_models import case_of
+
+pytestmark = pytest.mark.measures_rows
+ALL = Way(ONE_PATH, tuple(range(1, 33)))
+FOURS = Way(ONE_PATH, (4, 8, 12, 16, 32))
+SLOW = Way(NOT_REPACKED, tuple(range(1, 33)))
+
+
+def record(*ways: Certified) -> Record:
+    return Record(1.0, ways)
+
+
+def at(way: Way, price: float, eight: float = 3.0) -> Certified:
+    return Certified(way, {way.widths[0]: price, 8: eight})
+
+
+@pytest.mark.parametrize(
+    ("price", "mode", "with_drafter", "kind"),
+    [
+        (1.02, "auto", True, "exact"),
+        (1.02, "auto", False, "exact"),
+        (1.10, "auto", True, "exact"),
+        (1.10, "auto", False, "plain"),  # lookup alone does not earn it
+        (1.10, "exact", False, "exact"),
+        (1.20, "auto", True, "fast"),
+        (1.20, "auto", False, "plain"),
+        (1.20, "exact", True, "exact"),
+        (1.00, "fast", True, "fast"),
+    ],
+)
+def test_exactness_may_cost_so_much(price: float, mode: Any, with_drafter: bool, kind: str) -> None:
+    chosen = choose(record(at(ALL, price)), mode, with_drafter)
+    assert (chosen.kind, chosen.drafts) == (kind, kind != "plain")
+    assert chosen.way == (ALL if kind == "exact" else AS_IT_COMES)
+    if kind in ("fast", "plain") and mode == "auto":
+        assert f"{price:.2f}" in chosen.said
+
+
+def test_nothing_is_claimed_where_nothing_was_certified() -> None:
+    for mode in ("auto", "exact"):
+        assert choose(record(), mode, True).kind == "not certified"
+    assert choose(record(), "auto", False).kind == "plain"
+    assert "may differ" in choose(record(), "exact", False).said
+
+
+def test_the_cheapest_way_wins_with_drafts_and_plain_steps_counted() -> None:
+    assert choose(record(at(FOURS, 1.9, 2.0), at(SLOW, 1.2, 4.0)), "exact", True).way == SLOW
+    assert choose(record(at(FOURS, 1.9, 2.0), at(SLOW, 1.9, 9.0)), "exact", True).way == FOURS
+
+
+@pytest.mark.parametrize("mode", ["auto", "exact", "fast"])
+def test_where_no_state_is_taken_back_nothing_is_drafted(mode: Any) -> None:
+    chosen = choose(Record(1.0, (), most=1), mode, True)
+    assert not chosen.drafts
+    assert chosen.way == AS_IT_COMES  # prompts are read as ever
+    assert "recurrent layers" in chosen.said
+    assert "\n" not in chosen.said
+
+
+@pytest.mark.parametrize("mode", ["auto", "exact", "fast"])
+def test_uncertified_decodes_are_no_wider_than_what_is_taken_back(mode: Any) -> None:
+    chosen = choose(Record(1.0, (), most=MOST_WITH_STATES), mode, True)
+    assert chosen.drafts
+    assert chosen.way.widths == tuple(range(1, MOST_WITH_STATES + 1))
+
+
+def test_what_was_measured_is_kept_for_this_file_device_and_threads(
+    tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+
+    def measured(*arguments: object) -> Record:
+        calls.append(arguments)
+        return record(at(ALL, 1.1))
+
+    monkeypatch.setattr(certified, "measure", measured)
+    path = tiny_pair / "target.gguf"
+    for device, threads, counted in (("cpu", 1, 1), ("cpu", 1, 1), ("Vulkan0", 1, 2), ("cpu", 2, 3), ("cpu", 1, 3)):
+        assert recorded(path, device, threads, lambda _: None) == record(at(ALL, 1.1))
+        assert len(calls) == counted
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[]", '{"key": 3}', "\0" * 100])
+def test_a_damaged_record_is_measured_anew(
+    tiny_pair: Path, home: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setattr(certified, "measure", lambda *_: record(at(ALL, 1.1)))
+    recorded(tiny_pair / "target.gguf", "cpu", 1, lambda _: None)
+    (file,) = (home / "cache" / "rows").iterdir()
+    whole = json.loads(file.read_text())
+    for text in (damage, json.dumps(whole | {"ways": [{"flags": {"repack": 1}}]})):
+        file.write_text(text)
+        assert recorded(tiny_pair / "target.gguf", "cpu", 1, lambda _: None) == record(at(ALL, 1.1))
+
+
+@pytest.mark.slow
+def test_what_is_certified_of_a_real_file_holds_its_whole_class(tiny_pair: Path) -> None:
+    """On any machine: without repacking and with two rows at least, rows of Q8_0 agree."""
+    path = tiny_pair / "target.gguf"
+    found = measure(lambda repack: llama_library.load_model(path, repack=repack), (ONE_PATH, NOT_REPACKED), 1)
+    assert found.most == MOST
+    assert found.raw_ms > 0
+    assert any(known.way.widths[-1] == MOST for known in found.ways)
+
+
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])
+def test_recurrent_layers_are_certified_with_what_they_take_back(architecture: str, tmp_path: Path) -> None:
+    """On any machine: without repacking and with two rows at least, rows of Q8_0 agree, and states with them."""
+    path = case_of(architecture, "Q8_0").write(tmp_path / "model.gguf", "Q8_0")
+    found = measure(lambda repack: llama_library.load_model(path, repack=repack), (ONE_PATH, NOT_REPACKED), 1)
+    assert found.most == unmeasured(path).most == MOST_WITH_STATES
+    assert any(known.way.widths[-1] == MOST_WITH_STATES for known in found.ways)
+    assert all(known.way.borders for known in found.ways)  # two places of one sequence cannot be compared

@@ -1,0 +1,201 @@
+"""Heads that go on from hidden states propose what the float64 computation of the same weights does, after any history.
+
+The oracle reads the whole text anew for every draft: what is left of it in the drafter's cache must not matter.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from localdflash.engine.draft import NOTHING
+from localdflash.backends.llamacpp import chained
+from localdflash.backends.llamacpp.chained import ChainedDrafter, LlamaCppEagle3Drafter, LlamaCppMtpDrafter
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES
+from tests.support import mtp_models
+from tests.support.converted_models import VOCABULARY, ids_of
+from tests.support.eagle3_models import random_eagle3
+from tests.support.llama_ways import WIDE
+from tests.support.target_models import case_of
+
+CONTEXT, HIDDEN = 256, 64
+WAY = WIDE.up_to(MOST_WITH_STATES)
+TIE = 1e-3  # logits that are nearer than this may change places
+Propose = Callable[[Sequence[int], NDArray[np.float32], int, int], Sequence[Any]]
+EAGLES: dict[str, dict[str, Any]] = {
+    "eagle3": {},
+    "eagle3 with tables of its own": {"own": True, "norm_before_residual": True},
+    "eagle3 of few tokens": {"short": tuple(range(3, 90, 4)), "seed": 3},
+}
+HEADS = ("qwen35", "qwen35moe")
+
+
+class Tried(NamedTuple):
+    """A drafter, its oracle, and how wide its taps are."""
+
+    drafter: ChainedDrafter
+    oracle: Propose
+    width: int
+
+
+@pytest.fixture(scope="module", params=[*HEADS, *EAGLES])
+def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
+    folder: Path = tmp_path_factory.mktemp("chained")
+    if request.param in HEADS:
+        case, head = mtp_models.case_of(request.param)
+        path = case.write(folder / "target.gguf")
+        with (
+            closing(LlamaCppTarget(path, CONTEXT, 1, (), WAY, mtp=True)) as target,
+            closing(LlamaCppMtpDrafter(target, 1)) as drafter,
+        ):
+            assert drafter.taps == (mtp_models.TRUNK - 1,)
+            yield Tried(drafter, head.propose, HIDDEN)
+        return
+    case = case_of("llama")
+    path = case.write(folder / "target.gguf")
+    tables = case.tensors["token_embd.weight"], case.tensors["output.weight"]
+    eagle = random_eagle3(*tables, **EAGLES[request.param])
+    with (
+        closing(LlamaCppTarget(path, CONTEXT, 1)) as target,
+        closing(LlamaCppEagle3Drafter(eagle.write(folder / "eagle3.gguf", VOCABULARY), target, 1)) as eagle3,
+    ):
+        yield Tried(eagle3, eagle.propose, 3 * HIDDEN)
+
+
+class Text:
+    """What was committed: ids, with taps that belong to their places."""
+
+    def __init__(self, width: int) -> None:
+        self._all = np.random.default_rng(1).normal(size=(CONTEXT, width)).astype(np.float32)
+        self.ids: list[int] = []
+
+    def grow(self, drafter: ChainedDrafter, ids: Sequence[int]) -> None:
+        drafter.observe(ids, self._all[len(self.ids) :][: len(ids)])
+        self.ids += ids
+
+    @property
+    def taps(self) -> NDArray[np.float32]:
+        return self._all[: len(self.ids)]
+
+
+def check(tried: Tried, text: Text, anchor: int, limit: int) -> list[int]:
+    draft = tried.drafter.propose(anchor, limit)
+    assert len(draft) == min(limit, tried.drafter.longest)
+    wanted = tried.oracle(text.ids, text.taps, anchor, len(draft))
+    for token, confidence, logits in zip(draft.tokens, draft.confidence, map(np.asarray, wanted), strict=True):
+        best, second = np.sort(logits)[:-3:-1]
+        if best - second < TIE:
+            break
+        assert token == int(logits.argmax())
+        assert confidence == pytest.approx(float(1 / np.exp(logits - best).sum()), rel=0.01)
+    return list(draft.tokens)
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["accept", "plain", "save"]), st.integers(0, 9), st.integers(1, 9)), max_size=6
+)
+
+
+@settings(max_examples=10)
+@given(prompt=st.integers(1, 30), steps=STEPS)
+def test_random_histories(tried: Tried, prompt: int, steps: list[tuple[str, int, int]]) -> None:
+    drafter, text, anchor, draft = tried.drafter, Text(tried.width), 5, list[int]()
+    drafter.rollback(0)
+    text.grow(drafter, ids_of(prompt, prompt))
+    for what, count, limit in steps:
+        if what == "save":
+            state = drafter.save()
+            drafter.rollback(0)
+            drafter.observe(ids_of(20, 77), np.ones((20, tried.width), np.float32))
+            drafter.propose(3, 4)
+            drafter.load(state, text.ids)
+        else:
+            fresh = [anchor, *draft[:count]] if what == "accept" else ids_of(count + 1, len(text.ids))
+            text.grow(drafter, fresh)
+            anchor = (7 * len(text.ids) + count) % VOCABULARY
+        assert drafter.length == len(text.ids)
+        draft = check(tried, text, anchor, limit)
+
+
+def test_a_long_prompt_is_read_in_parts(tried: Tried, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chained, "ROWS", 16)
+    text = Text(tried.width)
+    tried.drafter.rollback(0)
+    for begin in range(3):
+        text.grow(tried.drafter, ids_of(21, begin))
+    check(tried, text, 3, 4)
+
+
+def test_what_waits_is_cut_back_exactly(tried: Tried) -> None:
+    text = Text(tried.width)
+    tried.drafter.rollback(0)
+    text.grow(tried.drafter, ids_of(30, 1))
+    tried.drafter.rollback(17)
+    text.ids = text.ids[:17]
+    check(tried, text, 3, 4)
+
+
+def test_behind_a_cut_one_state_is_not_known(tried: Tried) -> None:
+    """It is zero: as if the text had been read with that."""
+    text = Text(tried.width)
+    tried.drafter.rollback(0)
+    text.grow(tried.drafter, ids_of(30, 1))
+    check(tried, text, 3, 4)
+    tried.drafter.rollback(20)
+    text.ids = text.ids[:20]
+    text.grow(tried.drafter, ids_of(9, 2))
+    known = text.taps.copy()
+    known[19] = 0.0
+    wanted = [int(np.asarray(logits).argmax()) for logits in tried.oracle(text.ids, known, 3, 4)]
+    assert list(tried.drafter.propose(3, 4).tokens) == wanted
+
+
+def test_nothing_is_drafted_before_the_first_token(tried: Tried) -> None:
+    tried.drafter.rollback(0)
+    assert tried.drafter.propose(3, 4) is NOTHING
+
+
+@pytest.mark.parametrize("architecture", HEADS)
+def test_a_head_reads_what_the_model_s_own_head_does(architecture: str, tmp_path: Path) -> None:
+    """And that it is loaded changes nothing of the model."""
+    case, _ = mtp_models.case_of(architecture)
+    ids = ids_of(15)
+    with torch.no_grad():
+        states = case.model.model(torch.tensor([ids])).last_hidden_state[0].numpy()
+        logits = case.model(torch.tensor([[*ids, 5]])).logits[0, -1].numpy()
+    with closing(LlamaCppTarget(case.write(tmp_path / "model.gguf"), CONTEXT, 1, (), WAY, mtp=True)) as target:
+        target.set_taps((mtp_models.TRUNK - 1,))
+        taps = target.extend(ids)
+        assert taps is not None
+        assert np.abs(taps - states).max() < 1e-4
+        assert np.abs(target.verify(5, NOTHING).logits[0] - logits).max() < 1e-4
+
+
+@pytest.mark.parametrize(("architecture", "normed", "apart"), [("gpt-oss", False, 1e-4), ("gemma4", True, 5e-3)])
+def test_the_last_block_s_output_is_that_of_hugging_face(
+    architecture: str, normed: bool, apart: float, tmp_path: Path
+) -> None:
+    """Before or behind the last norm, as llama.cpp's graphs have it; of rows with logits and of rows without."""
+    case, ids = case_of(architecture), ids_of(15)
+    outputs = list[Any]()
+    last = case.model.model.norm if normed else case.model.model.layers[-1]
+    last.register_forward_hook(lambda _module, _given, found: outputs.append(found))
+    with torch.no_grad():
+        case.model(torch.tensor([[*ids, 5]]))
+    output = outputs[0][0] if isinstance(outputs[0], tuple) else outputs[0]
+    wanted = output.reshape(16, HIDDEN).numpy()
+    with closing(LlamaCppTarget(case.write(tmp_path / "model.gguf"), CONTEXT, 1, (), WAY)) as target:
+        target.set_taps((1, target.layers - 1))
+        read, verified = target.extend(ids), target.verify(5, NOTHING).taps
+        assert read is not None
+        assert verified is not None
+        found = np.concatenate((read, verified))[:, HIDDEN:]
+        assert np.sqrt(np.square(found - wanted).mean() / np.square(wanted).mean()) < apart

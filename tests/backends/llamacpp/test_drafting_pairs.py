@@ -1,0 +1,252 @@
+"""A pair that drafts by a small model, by its own head or by EAGLE-3 writes what plain decoding does.
+
+Drafters of random weights are hardly ever right, so what they propose is helped along: a random number of tokens is
+replaced by those that come. What is accepted, rejected, taken back and saved goes through their own caches.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import DRAFTER, TARGET
+from localdflash.engine.draft import Draft
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import Drafter, Taps
+from localdflash.engine.prefix import PrefixCache
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.base.errors import ModelError
+from localdflash.backends.llamacpp import certified
+from localdflash.backends.llamacpp.certified import Certified, Record
+from localdflash.backends.llamacpp.open_drafter import open_drafter
+from localdflash.backends.llamacpp.load_llamacpp import load
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES, NOT_REPACKED, Way
+from localdflash.models.registry.pair_entry import LocalPair
+from tests.support import mtp_models
+from tests.support.converted_models import VOCABULARY, ids_of
+from tests.support.costs import drafting_pays
+from tests.support.eagle3_models import random_eagle3
+from tests.support.guessing import Eager
+from tests.support.target_models import case_of
+
+WAY = Way(NOT_REPACKED, tuple(range(2, MOST_WITH_STATES + 1)), borders=True)
+CONTEXT, BIG = 200, 1 << 30
+TOKENS = [f"<{token}>" for token in range(VOCABULARY)]
+GREEDY = SamplingParams(temperature=0.0)
+KINDS = ("draft-model", "draft-model with recurrent layers", "mtp", "eagle3")
+
+
+def files_of(kind: str, folder: Path) -> LocalPair:
+    """Target and drafter of random weights; a model that drafts is the target's own, a little changed."""
+    target, drafter = folder / "target.gguf", folder / "drafter.gguf"
+    if kind == "mtp":
+        mtp_models.case_of("qwen35", "Q8_0")[0].write(target, "Q8_0", tokens=TOKENS)
+        return LocalPair("tiny", target, None, None, None, None)
+    case = case_of({"eagle3": "gpt-oss", "draft-model": "llama"}.get(kind, "qwen35"))
+    case.write(target, "Q8_0", tokens=TOKENS)
+    if kind == "eagle3":  # the last block's output is a tap, too, where llama.cpp gives that
+        eagle = random_eagle3(case.tensors["token_embd.weight"], case.tensors["output.weight"], (0, 1, 3))
+        return LocalPair("tiny", target, eagle.write(drafter, VOCABULARY, TOKENS), None, None, None)
+    rng = np.random.default_rng(4)
+    for name, values in case.tensors.items():
+        case.tensors[name] = (values * (1 + 0.1 * rng.normal(size=values.shape))).astype(np.float32)
+    case.write(drafter, tokens=TOKENS)
+    return LocalPair("tiny", target, drafter, None, None, None)
+
+
+class Helped:
+    """A drafter some of whose tokens are those that `coming` has."""
+
+    def __init__(self, drafter: Drafter, seed: int) -> None:
+        self.drafter, self._random = drafter, np.random.default_rng(seed)
+        self.name, self.is_model, self.autoregressive, self.longest = drafter.name, True, True, drafter.longest
+        self.coming: list[int] = []
+        self.length = 0
+
+    @property
+    def waiting(self) -> int:
+        return self.drafter.waiting
+
+    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+        self.length += len(ids)
+        self.drafter.observe(ids, taps)
+
+    def propose(self, anchor: int, limit: int) -> Draft:
+        draft = self.drafter.propose(anchor, int(self._random.integers(1, limit + 1)))
+        known = self.coming[self.length + 1 :][: int(self._random.integers(0, len(draft) + 1))]
+        return Draft(self.name, [*known, *draft.tokens[len(known) :]], draft.confidence)
+
+    def rollback(self, length: int) -> None:
+        self.length = length
+        self.drafter.rollback(length)
+
+    def save(self) -> bytes:
+        return self.drafter.save()
+
+    def load(self, state: bytes, ids: Sequence[int]) -> None:
+        self.length = len(ids)
+        self.drafter.load(state, ids)
+
+
+class Tried:
+    """A pair, and plain decoding of the same target."""
+
+    def __init__(self, kind: str, folder: Path, stack: ExitStack) -> None:
+        files, mtp = files_of(kind, folder), kind == "mtp"
+        self._plain = stack.enter_context(closing(LlamaCppTarget(files.target, CONTEXT, 1, (), WAY)))
+        target = stack.enter_context(closing(LlamaCppTarget(files.target, CONTEXT, 1, (), WAY, mtp=mtp)))
+        opened = open_drafter(files.drafter_gguf or files.target, files.target, target, 1, stack)
+        self.helped = Helped(opened.drafter, 1)
+        self.pair = HostPair(target, [self.helped], Eager({1: 1.0, 2: 1.0}, {opened.drafter.name: 0.0}))
+
+    def plain(self, ids: list[int], count: int, params: SamplingParams = GREEDY) -> list[int]:
+        self._plain.crop(0)
+        request = Request(ids, count, params, draft=False)
+        found = [token for step in generate(HostPair(self._plain), request) for token in step.tokens]
+        self.helped.coming = [*ids, *found]
+        return found
+
+    def run(self, ids: list[int], count: int, **how: Any) -> tuple[list[int], Request]:
+        prefixes = how.pop("prefixes", None)
+        request = Request(ids, count, **{"params": GREEDY, **how})
+        return [token for step in generate(self.pair, request, prefixes) for token in step.tokens], request
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
+    with ExitStack() as stack:
+        yield Tried(request.param, tmp_path_factory.mktemp("drafting"), stack)
+
+
+def test_random_requests(tried: Tried) -> None:
+    """Two documents and what was typed after a part of them, some answers cut short, sequences saved and loaded."""
+    random, documents, prefixes = np.random.default_rng(1), (ids_of(90, 1), ids_of(90, 2)), PrefixCache(BIG)
+    accepted = drafted = 0
+    tried.pair.forget()
+    for _ in range(8):
+        prompt = [*documents[random.integers(2)][: random.integers(1, 90)], *ids_of(int(random.integers(3)), 7)]
+        prompt = prompt if random.random() < 0.7 or len(tried.pair.ids) > 120 else [*tried.pair.ids, 5]
+        wanted = tried.plain(prompt, 24)
+        left = int(random.integers(1, 24)) if random.random() < 0.4 else 24
+        found, request = tried.run(prompt, left, prefixes=prefixes)
+        assert found == wanted[: len(found)]
+        assert len(found) == left
+        accepted, drafted = accepted + request.stats.accepted, drafted + request.stats.drafted
+    assert 20 < accepted < drafted
+
+
+def test_a_sampled_text(tried: Tried) -> None:
+    params, ids = SamplingParams(temperature=1.0, seed=7), ids_of(40)
+    wanted = tried.plain(ids, 40, params)
+    found, request = tried.run(ids, 40, params=params)
+    assert (found, request.stats.accepted > 5) == (wanted, True)
+
+
+def test_a_text_up_to_the_end_of_the_context(tried: Tried) -> None:
+    ids = ids_of(160)
+    wanted = tried.plain(ids, 99)
+    found, request = tried.run(ids, 99)
+    assert (found, request.finish, len(ids) + len(found)) == (wanted, "context", CONTEXT)
+    assert tried.run(ids, 99)[0] == wanted
+
+
+def test_a_cancelled_prompt_and_a_cancelled_answer(tried: Tried) -> None:
+    ids = ids_of(100, 3)
+    wanted = tried.plain(ids, 20)
+    asked = iter([False, False, False, True])
+    assert tried.run(ids, 20, cancelled=lambda: next(asked, True))[0] == []
+    assert 0 < len(tried.pair.cached) < 99
+    enough = iter([False] * 10)
+    begun, request = tried.run(ids, 20, cancelled=lambda: next(enough, True))
+    assert (begun, request.finish) == (wanted[: len(begun)], "cancelled")
+    assert tried.run(ids, 20)[0] == wanted
+
+
+@pytest.fixture(params=KINDS)
+def files(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalPair:
+    record = Record(1.0, (Certified(WAY, {2: 1.0}),), MOST_WITH_STATES)
+    monkeypatch.setattr(certified, "measure", lambda *_: record)
+    return files_of(request.param, tmp_path)
+
+
+OPTIONS = Options(threads=1, context=CONTEXT, rows="exact", device="cpu", costs=drafting_pays)
+
+
+def test_it_is_loaded_planned_and_drafts(files: LocalPair) -> None:
+    """By the file's own word; of a target with a head nothing needs to be said."""
+    running = load(files, OPTIONS)
+    with closing(running):
+        name = running.drafters[-1]
+        assert name == ("mtp" if not files.drafter_gguf else "draft-model" if name == "draft-model" else "eagle3")
+        ids = ids_of(60)
+        requests = [Request(ids, 40, GREEDY, draft=draft) for draft in (True, False)]
+        texts = []
+        for request in requests:
+            running.pair.forget()
+            texts.append([token for step in generate(running.pair, request) for token in step.tokens])
+        assert texts[0] == texts[1]
+        assert requests[0].stats.steps_by_drafter.get(name) or name != "draft-model"  # the others are random
+        measured = running.measured()
+        for part in (TARGET, DRAFTER):
+            assert running.predicted[part] == measured[part] > 0
+        assert sum(running.predicted.values()) == pytest.approx(sum(measured.values()), rel=0.5)
+
+
+def test_without_drafts_it_is_not_loaded(files: LocalPair) -> None:
+    with closing(load(files, Options(threads=1, context=CONTEXT, rows="exact", device="cpu", draft=False))) as running:
+        assert running.drafters == []
+        assert DRAFTER not in running.measured()
+
+
+def test_another_vocabulary_is_refused_in_one_line(tmp_path: Path) -> None:
+    target = case_of("llama").write(tmp_path / "target.gguf", tokens=TOKENS)
+    other = case_of("qwen3").write(tmp_path / "other.gguf", tokens=[*TOKENS[:50], "x", *TOKENS[51:]])
+    said = r"other\.gguf: another vocabulary than the target's \(token 50 is 'x', not '<50>'\)"
+    with pytest.raises(ModelError, match=said):
+        load(LocalPair("tiny", target, other, None, None, None), OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"block_count": 2}, "of 2 layers"),
+        ({"target_hidden_size": 32}, "reads hidden states of 32"),
+        ({"target_layers": [1, 2]}, "taps blocks"),
+        ({"target_layers": [1, 2, 9]}, "taps blocks"),
+        ({"embedding_length": 32}, "hidden size 32"),
+    ],
+)
+def test_an_eagle3_file_that_would_end_the_process_is_refused(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    case = case_of("llama")
+    target = case.write(tmp_path / "target.gguf", tokens=TOKENS)
+    eagle = random_eagle3(case.tensors["token_embd.weight"], case.tensors["output.weight"])
+    path = eagle.write(tmp_path / "eagle3.gguf", VOCABULARY, TOKENS, **changes)
+    with pytest.raises(ModelError, match=said):
+        load(LocalPair("tiny", target, path, None, None, None), OPTIONS)
+
+
+def test_an_eagle3_token_that_is_none_is_refused(tmp_path: Path) -> None:
+    case = case_of("llama")
+    target = case.write(tmp_path / "target.gguf", tokens=TOKENS)
+    eagle = random_eagle3(case.tensors["token_embd.weight"], case.tensors["output.weight"], short=(1, 2, VOCABULARY))
+    path = eagle.write(tmp_path / "eagle3.gguf", VOCABULARY, TOKENS)
+    with pytest.raises(ModelError, match="d2t names tokens that the target has not"):
+        load(LocalPair("tiny", target, path, None, None, None), OPTIONS)
+
+
+def test_a_tap_that_llama_cpp_does_not_give_leaves_the_drafter_out(tmp_path: Path) -> None:
+    case = case_of("llama")
+    target = case.write(tmp_path / "target.gguf", tokens=TOKENS)
+    eagle = random_eagle3(case.tensors["token_embd.weight"], case.tensors["output.weight"], (0, 1, 2))
+    path = eagle.write(tmp_path / "eagle3.gguf", VOCABULARY, TOKENS)
+    with closing(load(LocalPair("tiny", target, path, None, None, None), OPTIONS)) as running:
+        assert running.drafters == ["lookup"]
+        assert any("gives no output of the last block of llama" in line for line in running.notices)

@@ -1,0 +1,188 @@
+"""llama.cpp on a GPU, which Mesa computes in software: the processor's numbers, within what float16 rounds.
+
+`make test-gpu-software` builds the device and runs these tests. Steps have 8 rows, so that few shaders are compiled.
+"""
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import llama_cpp.llama_cpp as api
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bench.peers.gpu_software import environment, installed
+from bench.rows import differing
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, TARGET, TARGET_KV
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.base.errors import NoDevice
+from localdflash.backends.llamacpp import llama_library
+from localdflash.backends.llamacpp import llama_sizes
+from localdflash.backends.llamacpp.classes import LlamaDecoder, classes
+from localdflash.backends.llamacpp.devices import devices, find_gpu
+from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
+from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Device, Placement
+from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.decode_flags import ON_GPU, Way
+from localdflash.models.weights.gguf import read_header
+from tests.support.random_models import EMBEDDED, Shape, quantize, write
+
+pytestmark = [
+    pytest.mark.gpu_software,
+    pytest.mark.skipif("LOCALDFLASH_GPU_SOFTWARE" not in os.environ, reason="`make test-gpu-software` runs it"),
+]
+WAY = Way(ON_GPU[0], (8,))
+PROMPT = [5, 9, 101, 77, 300, 12, 45, 8]
+DRAFT = [20, 31, 44]
+Seen = tuple[NDArray[np.float32], Draft, bytes]
+SMALL = Shape("Q8_0", 64, 2, 2, 1, 64, 2048, head_dim=32)
+MIXTURE = Shape("Q8_0", 64, 3, 2, 1, 64, 1024, head_dim=32, experts=4, used=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _device() -> None:
+    assert installed(), "run `make gpu-software`"
+    os.environ.update(environment())  # before llama.cpp is asked for anything
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Device:
+    (found,) = devices()
+    return found
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("mixture") / "model.gguf", MIXTURE)
+
+
+def opened(path: Path, placement: Placement, taps: tuple[int, ...] = ()) -> "closing[LlamaCppTarget]":
+    return closing(LlamaCppTarget(path, 512, 1, taps, WAY, placement))
+
+
+def beside(target: LlamaCppTarget) -> LlamaCppDFlashDrafter:
+    return LlamaCppDFlashDrafter(EMBEDDED.with_name("drafter.gguf"), target, 1)
+
+
+def logits(path: Path, placement: Placement) -> NDArray[np.float32]:
+    with opened(path, placement) as target:
+        target.extend(PROMPT)
+        return target.verify(7, Draft("test", DRAFT, [1.0] * 3)).logits.copy()
+
+
+def check_close(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
+    """Activations are rounded to float16 or to 8 bits, and that differently."""
+    assert np.abs(found - expected).max() < 0.03 * np.abs(expected).max()
+
+
+def test_the_device_has_a_name_and_memory(gpu: Device) -> None:
+    assert (gpu.name, "llvmpipe" in gpu.description) == ("Vulkan0", True)
+    assert 0 < gpu.free <= gpu.size
+    assert find_gpu("gpu") == find_gpu("Vulkan0") == gpu
+    with pytest.raises(NoDevice, match=r"--device Vulkan1: llama.cpp has no such GPU, there are Vulkan0"):
+        find_gpu("Vulkan1")
+
+
+@pytest.mark.parametrize("layers", [ALL, 3])
+def test_the_same_numbers_as_on_the_processor(gpu: Device, layers: int) -> None:
+    check_close(logits(EMBEDDED, Placement(gpu, layers)), logits(EMBEDDED, PROCESSOR))
+
+
+def test_experts_of_some_layers_on_the_processor(gpu: Device, mixture: Path) -> None:
+    expected = logits(mixture, PROCESSOR)
+    for experts in (range(0), range(2)):
+        check_close(logits(mixture, Placement(gpu, ALL, experts)), expected)
+
+
+@pytest.fixture(scope="module")
+def drafted(gpu: Device) -> dict[bool, Seen]:
+    """Taps, a draft and its saved state, on the GPU and on the processor."""
+    found = {}
+    for placement in (Placement(gpu, ALL), PROCESSOR):
+        with opened(EMBEDDED, placement) as target, closing(beside(target)) as drafter:
+            target.set_taps(drafter.config.taps)
+            taps = target.extend(PROMPT)
+            assert taps is not None
+            drafter.observe(PROMPT, taps.copy())
+            found[placement == PROCESSOR] = taps.copy(), drafter.propose(7, 7), drafter.save()
+    return found
+
+
+def test_taps(drafted: dict[bool, Seen]) -> None:
+    check_close(drafted[False][0], drafted[True][0])
+
+
+def test_a_drafter_beside_it_shares_embedding_and_head(
+    drafted: dict[bool, Seen],
+) -> None:
+    on_gpu, on_processor = drafted[False][1], drafted[True][1]
+    np.testing.assert_allclose(on_gpu.confidence, on_processor.confidence, atol=0.05)
+    sure = [i for i, one in enumerate(on_processor.confidence) if one > 0.6]  # a near tie may go either way
+    assert [on_gpu.tokens[i] for i in sure] == [on_processor.tokens[i] for i in sure]
+    assert len(drafted[False][2]) == len(drafted[True][2])
+
+
+def test_a_saved_state_gives_the_same_bits(gpu: Device) -> None:
+    with opened(EMBEDDED, Placement(gpu, ALL)) as target:
+        target.extend(PROMPT)
+        state, length = target.save(), target.length
+        expected = target.verify(7, NOTHING).logits.copy()
+        target.crop(0)
+        target.extend(PROMPT[::-1])
+        target.load(state, length)
+        np.testing.assert_array_equal(target.verify(7, NOTHING).logits, expected)
+
+
+def test_a_class_of_widths_is_found(gpu: Device, tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", SMALL)
+    model = llama_library.load_model(path, placement=Placement(gpu, ALL))
+    try:
+        with closing(LlamaDecoder(model, ON_GPU[0], 1)) as decoder:
+            (found,) = classes(decoder, (2,), (2, 4, 8, 16))
+    finally:
+        api.llama_model_free(model)
+    assert found.widths == (2, 4, 8)  # ggml-vulkan multiplies up to 8 rows by other shaders than more
+
+
+@pytest.mark.parametrize("quantization", ["Q8_0", "Q4_K_M", "Q4_1"])
+def test_drafted_rows_are_those_of_plain_decoding(gpu: Device, quantization: str, tmp_path: Path) -> None:
+    path = quantize(EMBEDDED, tmp_path / "model.gguf", quantization)
+    way = Way(ON_GPU[0], (8,), borders=True)
+    with closing(LlamaCppTarget(path, 512, 1, (), way, Placement(gpu, ALL))) as target:
+        assert differing(target, PROMPT, 6, 3) == (0, 13, {1, 2, 3, 4})
+
+
+@pytest.mark.parametrize("layers", [ALL, 3, 1])
+def test_the_plan_is_what_is_taken(gpu: Device, layers: int) -> None:
+    placement, drafter = Placement(gpu, layers), EMBEDDED.with_name("drafter.gguf")
+    with LlamaCppSizes(EMBEDDED, drafter, placement) as planned:
+        expected = planned.parts(1024, planned.drafters[0])
+    names = (TARGET, TARGET_KV), (DRAFTER, DRAFTER_KV)
+    with llama_library.said_sizes() as lines, closing(LlamaCppTarget(EMBEDDED, 1024, 1, (), WAY, placement)) as target:
+        found = llama_sizes.measured(names[0], 0, list(lines), placement)
+        lines.clear()
+        with closing(beside(target)):
+            found |= {
+                name: size
+                for name, size in llama_sizes.measured(names[1], 0, lines, placement.whole()).items()
+                if name.startswith("drafter")
+            }
+    compared = [name for name in {*expected, *found} if name.startswith(("target", "drafter"))]
+    for name in compared:
+        assert found.get(name, 0) == pytest.approx(expected.get(name, 0), abs=2e4), name
+    assert TARGET + IN_MEMORY in compared
+
+
+def test_experts_that_stay_take_no_memory_of_the_gpu(gpu: Device, mixture: Path) -> None:
+    placement = Placement(gpu, ALL, range(2))
+    with llama_library.said_sizes() as lines, opened(mixture, placement):
+        found = llama_sizes.measured((TARGET, TARGET_KV), 0, lines, placement)
+    with LlamaCppSizes(mixture, None, placement) as planned:
+        expected = planned.parts(512, "none")
+    for name in (TARGET, TARGET_KV):
+        assert found[name] == pytest.approx(expected[name], abs=2e4), name
+    everything = read_header(mixture).tensors.values()
+    beside = found[TARGET + IN_MEMORY]  # as mapped: from the first tensor to the last, with what lies between them
+    assert expected[TARGET + IN_MEMORY] - 2e4 <= beside <= sum(info.nbytes for info in everything)

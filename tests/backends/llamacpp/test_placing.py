@@ -1,0 +1,222 @@
+"""Where a pair is put when a GPU has little memory, by hand-made sizes and by headers."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER, MemoryBudget
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.base.errors import NoDevice, OutOfMemory
+from localdflash.backends.llamacpp import devices as gpus
+from localdflash.backends.llamacpp import placement
+from localdflash.backends.llamacpp import placing
+from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Device, Placement
+from localdflash.backends.llamacpp.placing import ladder, place, plan
+from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes, cache_share, measured, offloaded
+from localdflash.models.weights.gguf import read_header
+from tests.support.random_models import Shape, write
+
+MB = 10**6
+GPU = Device("Vulkan0", "a card", False, 8000 * MB, 8000 * MB)
+SMALL = Shape("Q8_0", 256, 4, 4, 2, 512, 8192)
+MIXTURE = Shape("Q8_0", 256, 4, 4, 2, 128, 8192, experts=4, used=2)
+
+
+@dataclass(frozen=True)
+class Layered:
+    """Ten blocks of 100 MB, 60 of them experts, and a head of 50 MB; 0.01 MB a token and block; a drafter of 80 MB."""
+
+    placement: Placement
+    trained: int = 16384
+    drafters: tuple[str, ...] = (AS_IT_IS, NO_DRAFTER)
+
+    def parts(self, context: int, drafter: str) -> Parts:
+        layers = self.placement.layers
+        there = (layers - 1) * 100 + 50 - len(self.placement.experts) * 60
+        cache = (layers - 1) * context // 100
+        parts = {TARGET: there * MB, TARGET_KV: cache * MB, DRAFTER: 80 * MB * (drafter != NO_DRAFTER)}
+        return {**parts, TARGET + IN_MEMORY: (1050 - there) * MB}
+
+
+def steps(least: int, mixture: bool) -> list[Placement]:
+    kept = [Placement(GPU, 11, range(count)) for count in range(11 if mixture else 1)]
+    return kept + [Placement(GPU, n, range(11 - n, 10) if mixture else range(0)) for n in range(10, least - 1, -1)]
+
+
+def budget(megabytes: int, memory: int = 100_000) -> MemoryBudget:
+    return MemoryBudget((megabytes + 5) * MB, 5 * MB, "memory of Vulkan0", MemoryBudget(memory * MB, 0, "memory"))
+
+
+@pytest.mark.parametrize(
+    ("free", "mixture", "layers", "experts", "drafter"),
+    [
+        (1050 + 400 + 80, True, 11, 0, AS_IT_IS),
+        (1050 + 400 + 80 - 1, True, 11, 1, AS_IT_IS),
+        (1050 + 400 + 80 - 600, True, 11, 10, AS_IT_IS),
+        (1050 + 400 + 80 - 601, True, 10, 9, AS_IT_IS),
+        (1050 + 400 + 80 - 1, False, 10, 0, AS_IT_IS),
+        (50 + 4 * 140 + 80, False, 5, 0, AS_IT_IS),
+        (50 + 4 * 140 + 79, False, 11 - 6, 0, NO_DRAFTER),
+    ],
+)
+def test_experts_go_first_then_layers_then_the_drafter(
+    free: int, mixture: bool, layers: int, experts: int, drafter: str
+) -> None:
+    placed = place(Layered, steps(5, mixture), budget(free), 4000)
+    assert placed.fit
+    found = (placed.placement.layers, len(placed.placement.experts), placed.fit.drafter)
+    assert found == (layers, experts, drafter)
+    assert (placed.fit.notice == "") == (layers == 11 and experts == 0)
+    if layers < 11:
+        assert f"{layers} of 11 layers are on the GPU" in placed.fit.notice
+    if drafter == NO_DRAFTER:
+        assert "the drafter was left out" in placed.fit.notice
+
+
+def test_what_is_left_goes_to_the_context() -> None:
+    placed = place(Layered, steps(5, False), budget(1050 + 80 + 1000), 0)
+    assert placed.fit
+    assert (placed.placement.layers, placed.fit.context) == (11, 9984)
+    assert "the context has 9984 of 16384 tokens" in placed.fit.notice
+
+
+def test_too_little_is_said_with_numbers() -> None:
+    with pytest.raises(OutOfMemory, match=r"5 of 11 layers and a context of 4000 tokens need 615.0 MB .* Vulkan0 are"):
+        place(Layered, steps(5, False), budget(50 + 4 * 140 - 1), 4000)
+
+
+@pytest.mark.parametrize(("free", "fits"), [(1050 + 819 + 80, True), (1050 + 819 + 79, False)])
+def test_a_roomy_pair_lies_on_the_gpu_with_its_drafter_and_its_context_or_is_refused(free: int, fits: bool) -> None:
+    if fits:
+        placed = place(Layered, steps(1, True), budget(free), 0, roomy=True)
+        assert placed.fit
+        assert (placed.placement.layers, placed.fit.drafter, placed.fit.context) == (11, AS_IT_IS, 8192)
+    else:
+        with pytest.raises(OutOfMemory, match="all 11 layers and a context of 8192 tokens need"):
+            place(Layered, steps(1, True), budget(free), 0, roomy=True)
+        assert place(Layered, steps(1, True), budget(free), 0).fit, "it is there, and cramped"
+
+
+def test_the_memory_beside_the_gpu_counts_too() -> None:
+    with pytest.raises(OutOfMemory, match=r"need 500.0 MB .* 499.0 MB of memory are free"):
+        place(Layered, steps(6, False)[-1:], budget(2000, 499), 4000)
+    assert place(Layered, steps(6, False)[-1:], budget(2000, 500), 4000).placement.layers == 6
+
+
+def test_of_what_fits_the_gpu_most_lies_there() -> None:
+    """Six layers would fit the GPU too, but then more of the model lies beside it than there is room for."""
+    for memory, layers in ((400, 7), (399, None)):
+        room = budget(50 + 6 * 140 + 139, memory)
+        if layers:
+            placed = place(Layered, steps(1, False), room, 4000)
+            assert (placed.placement.layers, placed.fit and placed.fit.drafter) == (layers, AS_IT_IS)
+        else:
+            with pytest.raises(OutOfMemory):
+                place(Layered, steps(1, False), room, 4000)
+
+
+def test_an_integrated_gpu_has_no_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "system_budget", lambda: MemoryBudget(1000 * MB, 100 * MB, "memory"))
+    for gpu, free, held in ((900, 900, 400), (2000, 1000, 400), (2000, 1000, 900)):
+        shared = Device("Vulkan0", "beside the cores", True, gpu * MB, 8000 * MB).budget()
+        parts = {TARGET: 200 * MB, TARGET + IN_MEMORY: (held - 200) * MB}
+        assert (shared.free, shared.what) == (free * MB, "memory")
+        assert shared.holds(parts) == (held + shared.margin // MB <= free)
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("dense") / "model.gguf", SMALL)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("mixture") / "model.gguf", MIXTURE)
+
+
+class TestFiles:
+    def test_of_layers(self, dense: Path, mixture: Path) -> None:
+        found = {
+            options: [(one.layers, [*one.experts]) for one in ladder(path, GPU, Options(device=name, gpu_layers=count))]
+            for options, path, name, count in (
+                ("auto", dense, "auto", -1),
+                ("named", dense, "Vulkan0", -1),
+                ("asked", dense, "auto", 2),
+                ("most", dense, "auto", 99),
+                ("mixture", mixture, "auto", -1),
+                ("asked of a mixture", mixture, "Vulkan0", 3),
+            )
+        }
+        nothing: list[int] = []
+        assert found["auto"] == [(5, nothing), (4, nothing), (3, nothing)]
+        assert found["named"] == [(count, nothing) for count in (5, 4, 3, 2, 1)]
+        assert found["asked"] == [(2, nothing)]
+        assert found["most"] == [(5, nothing)]
+        kept = [(5, [*range(count)]) for count in range(5)]
+        assert found["mixture"] == [*kept, (4, [1, 2, 3]), (3, [2, 3])]
+        assert found["asked of a mixture"] == [(3, nothing), (3, [2]), (3, [2, 3])]
+
+    def test_bytes_by_the_header(self, dense: Path, mixture: Path) -> None:
+        header, of_mixture = read_header(dense), read_header(mixture)
+        sizes = {name: info.nbytes for name, info in header.tensors.items()}
+        table, everything = sizes["token_embd.weight"], sum(sizes.values())
+        last = sum(size for name, size in sizes.items() if name.startswith("blk.3."))
+        assert offloaded(header, PROCESSOR) == (0, everything)
+        assert offloaded(header, Placement(GPU, 5)) == (everything, table)  # the table is the head, too
+        head = sizes["output_norm.weight"]
+        assert offloaded(header, Placement(GPU, 2)) == (last + head + table, everything - last - head)
+        assert [cache_share(header, Placement(GPU, layers)) for layers in (0, 1, 3, 5)] == [0, 0, 0.5, 1]
+        experts = sum(info.nbytes for name, info in of_mixture.tensors.items() if "_exps" in name)
+        there, beside = offloaded(of_mixture, Placement(GPU, ALL))
+        assert offloaded(of_mixture, Placement(GPU, ALL, range(1, 3))) == (there - experts // 2, beside + experts // 2)
+
+    def test_nobody_is_given_a_gpu_that_is_not_there(self, dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in (gpus, placing):
+            monkeypatch.setattr(module, "devices", lambda: [])
+        assert plan(dense, None, Options(backend="llama.cpp")).placement == PROCESSOR
+        with pytest.raises(NoDevice, match=r"--device gpu: llama.cpp has no such GPU, this llama-cpp-python sees none"):
+            plan(dense, None, Options(device="gpu"))
+        monkeypatch.setattr(gpus, "devices", lambda: [GPU])
+        with pytest.raises(NoDevice, match=r"--device CUDA3: llama.cpp has no such GPU, there are Vulkan0"):
+            plan(dense, None, Options(device="CUDA3"))
+
+    def test_a_full_gpu_leaves_the_pair_to_the_processor(self, dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        full = Device("Vulkan0", "a card", False, 1000, 8000 * MB)
+        monkeypatch.setattr(gpus, "devices", lambda: [full])
+        monkeypatch.setattr(placing, "devices", lambda: [full])
+        monkeypatch.setattr(placing, "LlamaCppSizes", OnProcessor)
+        placed = plan(dense, None, Options(backend="llama.cpp"))
+        assert placed.placement == PROCESSOR
+        assert placed.notice.startswith("llama.cpp runs on the processor: 3 of 5 layers and a context of 4096 tokens")
+        with pytest.raises(OutOfMemory):
+            plan(dense, None, Options(device="gpu"))
+
+
+class OnProcessor(LlamaCppSizes):
+    """Sizes that are planned without a GPU, since there is none here, but counted as if it were there."""
+
+    def __init__(self, target: Path, drafter: Path | None, placement: Placement = PROCESSOR) -> None:
+        super().__init__(target, drafter)
+        self._placement = placement
+
+
+def test_what_was_loaded_is_read_by_device() -> None:
+    lines = [
+        "load_tensors:   CPU_Mapped model buffer size =     1.00 MiB",
+        "load_tensors:      Vulkan0 model buffer size =     6.00 MiB",
+        "llama_kv_cache:    Vulkan0 KV buffer size =     3.00 MiB",
+        "llama_kv_cache:        CPU KV buffer size =     1.00 MiB",
+        "llama_kv_cache: size =    4.00 MiB (   512 cells,   4 layers,  1/1 seqs), K (f32):    2.00 MiB",
+        "sched_reserve:    Vulkan0 compute buffer size =     9.00 MiB",
+        "sched_reserve: Vulkan_Host compute buffer size =     2.00 MiB",
+    ]
+    mib = 1 << 20
+    assert measured((TARGET, TARGET_KV), 7 * mib, lines, Placement(GPU, 3)) == {
+        **{TARGET: 6 * mib, TARGET_KV: 3 * mib, SCRATCH: 9 * mib},
+        **{TARGET + IN_MEMORY: mib, TARGET_KV + IN_MEMORY: mib, SCRATCH + IN_MEMORY: 2 * mib},
+    }
+    assert measured((TARGET, TARGET_KV), 7 * mib, lines, PROCESSOR) == {
+        **{TARGET: 7 * mib, TARGET_KV: 4 * mib, SCRATCH: 11 * mib}
+    }

@@ -1,0 +1,123 @@
+"""A short head in llama.cpp: it reads the rows in the drafter's file, which are checked before it sees them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import llama_cpp.llama_cpp as api
+import numpy as np
+import pytest
+
+from localdflash.models.memory.fit import AS_IT_IS
+from localdflash.models.memory.parts import DRAFTER
+from localdflash.base.errors import ModelError
+from localdflash.backends.llamacpp import llama_library
+from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
+from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.reference.dflash_files import load
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.models.weights.gguf import read_header
+from tests.support.shortened import shortened
+
+IDS = list(range(3, 500, 4))
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shortened(tiny_pair, tmp_path_factory.mktemp("short") / "pair", IDS)
+
+
+def test_it_drafts_like_torch_and_computes_no_other_logits(folder: Path) -> None:
+    model = load_decoder(folder / "target.gguf")
+    reference = DFlashDrafter(load(folder / "drafter.gguf"), model.embed_tokens.weight, model.lm_head.weight)
+    target = LlamaCppTarget(folder / "target.gguf", threads=1, taps=(1, 3, 4))
+    drafter = LlamaCppDFlashDrafter(folder / "drafter.gguf", target, threads=1)
+    same, others = 0, np.setdiff1d(np.arange(target.vocab_size), IDS)
+    for length in range(1, 31):
+        taps = np.random.default_rng(length).normal(size=(1, 192)).astype(np.float32)
+        for one in (drafter, reference):
+            one.observe([0], taps)
+        found, wanted = drafter.propose(length, 7), reference.propose(length, 7)
+        assert set(found.tokens) <= set(IDS)
+        assert np.isfinite(found.confidence).all()
+        same += sum(a == b for a, b in zip(found.tokens, wanted.tokens, strict=True))
+        address = llama_library.logits_reader()(drafter.handle)
+        assert address
+        logits = llama_library.float_rows(address, 8, target.vocab_size)
+        assert np.isneginf(logits[:, others]).all()
+    drafter.close()
+    target.close()
+    assert same >= 0.95 * 7 * 30  # random weights give near ties
+
+
+def test_the_rows_in_the_file_are_the_targets_own(folder: Path) -> None:
+    header, target = read_header(folder / "drafter.gguf"), read_header(folder / "target.gguf")
+    head, rows = target.tensors["token_embd.weight"], header.tensors["output.weight"]
+    assert (rows.shape, rows.ggml_type) == ((len(IDS), head.shape[1]), head.ggml_type)
+    with folder.joinpath("target.gguf").open("rb") as stream:
+        stream.seek(head.offset)
+        whole = np.frombuffer(stream.read(head.nbytes), np.uint8).reshape(head.shape[0], -1)
+    with folder.joinpath("drafter.gguf").open("rb") as stream:
+        stream.seek(rows.offset)
+        assert stream.read(rows.nbytes) == whole[IDS].tobytes()
+
+
+@pytest.mark.parametrize("form", ["gguf", "safetensors"])
+def test_the_plan_counts_it(form: str, folder: Path, tiny_pair: Path) -> None:
+    planned = []
+    for pair in (folder, tiny_pair):
+        with LlamaCppSizes(pair / "target.gguf", pair / f"drafter.{form}") as sizes:
+            planned.append(sizes.parts(64, AS_IT_IS)[DRAFTER])
+    tensors = read_header(folder / "drafter.gguf").tensors
+    in_file = sum(tensors[name].nbytes for name in ("d2t", "output.weight"))
+    assert planned[0] - planned[1] == (in_file if form == "gguf" else len(IDS) * 64 * 4)
+
+
+def damage(folder: Path, path: Path, change: Callable[[bytearray, int], None]) -> Path:
+    """The drafter with something changed in its file, at the offset of d2t."""
+    raw = bytearray((folder / "drafter.gguf").read_bytes())
+    change(raw, read_header(folder / "drafter.gguf").tensors["d2t"].offset)
+    path.write_bytes(raw)
+    return path
+
+
+def another_id(raw: bytearray, at: int) -> None:
+    raw[at : at + 8] = (4).to_bytes(8, "little")
+
+
+def out_of_range(raw: bytearray, at: int) -> None:
+    key = b"localdflash.short_vocabulary"
+    start = raw.index(key)
+    raw[start : start + len(key)] = b"localdflash.short_something!"
+    raw[at : at + 8] = (1 << 40).to_bytes(8, "little")
+
+
+def below_zero(raw: bytearray, at: int) -> None:
+    out_of_range(raw, at)
+    raw[at : at + 8] = (-1).to_bytes(8, "little", signed=True)
+
+
+def other_name(raw: bytearray, at: int) -> None:
+    raw[(start := raw.rindex(b"output.weight")) : start + 13] = b"outpud.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (another_id, "d2t is not its short vocabulary; make it again"),
+        (out_of_range, "the ids of its short vocabulary do not ascend; make it again"),
+        (below_zero, "id -1 of its short vocabulary is not one of"),
+        (other_name, "d2t and output.weight do not belong together; make it again"),
+    ],
+)
+def test_a_head_that_would_end_the_process_is_refused(
+    change: Callable[[bytearray, int], None], said: str, folder: Path, tmp_path: Path
+) -> None:
+    path = damage(folder, tmp_path / "drafter.gguf", change)
+    target = LlamaCppTarget(folder / "target.gguf", threads=1, taps=(1, 3, 4))
+    with pytest.raises(ModelError, match=said) as caught:
+        LlamaCppDFlashDrafter(path, target)
+    target.close()
+    assert "\n" not in str(caught.value)
+    assert api.llama_max_devices() >= 1  # the library lives

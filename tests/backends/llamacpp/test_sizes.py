@@ -1,0 +1,90 @@
+"""llama.cpp's simulated allocation against shapes, and against stand-ins that hold no weights."""
+
+from pathlib import Path
+
+import pytest
+
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV
+from localdflash.base.errors import ModelError
+from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes, Said, sizes_said
+from localdflash.models.weights.gguf import read_header
+from tests.support.random_models import Shape, write
+
+SHAPE = Shape("Q8_0", 256, 3, 4, 2, 512, 65536)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("model") / "model.gguf", SHAPE)
+
+
+def cache(tokens: int, element: int) -> int:
+    cells = -(-(tokens + 1) // 256) * 256
+    return cells * SHAPE.layers * 2 * SHAPE.kv_heads * SHAPE.head_dim * element
+
+
+@pytest.mark.parametrize(("context", "element"), [(512, 2), (4096, 2), (65536, 2)])
+def test_weights_and_cache(model: Path, context: int, element: int) -> None:
+    with LlamaCppSizes(model, None) as sizes:
+        parts = sizes.parts(context, NO_DRAFTER)
+        assert (sizes.trained, sizes.drafters) == (65536, (NO_DRAFTER,))
+    assert parts[TARGET] == sum(info.nbytes for info in read_header(model).tensors.values())
+    assert parts[TARGET_KV] == pytest.approx(cache(context, element), abs=1e4)
+    assert parts.keys() == {TARGET, TARGET_KV, SCRATCH}
+
+
+def test_scratch_grows_with_the_mask_and_not_with_the_scores_of_attention(model: Path) -> None:
+    with LlamaCppSizes(model, None) as sizes:
+        short, long = (sizes.parts(context, NO_DRAFTER)[SCRATCH] for context in (4096, 65536))
+    mask = 32 * (65536 - 4096) * 2
+    assert mask * 0.8 < long - short < mask * SHAPE.heads / 2
+
+
+def test_a_file_of_its_header_alone_plans_the_same(model: Path, tmp_path: Path) -> None:
+    hollow = tmp_path / "hollow.gguf"
+    with model.open("rb") as stream, hollow.open("wb") as copy:
+        copy.write(stream.read(read_header(model).data_offset))
+        copy.truncate(model.stat().st_size)
+    with LlamaCppSizes(model, None) as whole, LlamaCppSizes(hollow, None) as header:
+        assert whole.parts(1024, NO_DRAFTER) == header.parts(1024, NO_DRAFTER)
+
+
+@pytest.mark.parametrize("form", ["gguf", "safetensors"])
+def test_a_drafter_adds_weights_cache_and_scratch(tiny_pair: Path, form: str) -> None:
+    path = tiny_pair / f"drafter.{form}"
+    with LlamaCppSizes(tiny_pair / "target.gguf", path) as sizes:
+        assert sizes.drafters == (AS_IT_IS, NO_DRAFTER)
+        drafted, plain = (sizes.parts(sizes.trained, drafter) for drafter in sizes.drafters)
+    assert drafted.keys() == plain.keys() | {DRAFTER, DRAFTER_KV}
+    assert (drafted[TARGET], drafted[TARGET_KV]) == (plain[TARGET], plain[TARGET_KV])
+    assert drafted[SCRATCH] > plain[SCRATCH]
+    if form == "gguf":
+        assert drafted[DRAFTER] == sum(info.nbytes for info in read_header(path).tensors.values())
+    else:
+        from localdflash.backends.reference.dflash_files import load
+
+        weights = sum(parameter.numel() for parameter in load(path).parameters())
+        table = read_header(tiny_pair / "target.gguf").tensors["token_embd.weight"].shape
+        assert drafted[DRAFTER] == pytest.approx((weights + table[0] * table[1]) * 4, rel=0.02)  # but for the norms
+
+
+def test_a_file_that_is_no_model_is_a_model_error(tmp_path: Path) -> None:
+    path = tmp_path / "target.gguf"
+    path.write_bytes(b"no model at all")
+    with pytest.raises(ModelError, match="not a GGUF file"):
+        LlamaCppSizes(path, None)
+
+
+def test_two_caches_are_added_and_a_buffer_that_is_planned_again_counts_once() -> None:
+    lines = [
+        "llama_context:        CPU  output buffer size =     1.00 MiB",
+        "llama_kv_cache: size =    4.50 MiB (   768 cells,   6 layers,  1/1 seqs), K (f32):    2.25 MiB",
+        "llama_kv_cache: size =    1.50 MiB (   768 cells,   2 layers,  1/1 seqs), K (f32):    0.75 MiB",
+        "sched_reserve:        CPU compute buffer size =     9.00 MiB",
+        "sched_reserve:        CPU compute buffer size =     2.00 MiB",
+        "sched_reserve:      BLAS compute buffer size =     0.50 MiB",
+    ]
+    assert sizes_said(lines) == Said(6 << 20, 7 << 19)
+    with pytest.raises(ModelError, match="does not say how large its cache is"):
+        sizes_said(lines[:1])

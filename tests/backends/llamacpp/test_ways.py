@@ -1,0 +1,44 @@
+"""Which widths a session's decodes have, and where they end."""
+
+import pytest
+
+from localdflash.backends.llamacpp.decode_flags import DEFAULT, NOT_REPACKED, RAW, Way
+
+FOURS = Way(RAW, (4, 8, 12, 16, 32))
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 4), (4, 4), (5, 8), (13, 16), (17, 32), (32, 32)])
+def test_a_decode_is_filled_up_to_a_width_of_the_class(rows: int, width: int) -> None:
+    assert FOURS.width(rows) == width
+
+
+def test_the_context_has_room_for_the_most_fillers() -> None:
+    assert FOURS.filler == 15
+    assert DEFAULT.filler == 1
+    assert Way(RAW, tuple(range(1, 33))).filler == 0
+
+
+@pytest.mark.parametrize("length", [0, 200, 255, 256, 1000])
+def test_without_borders_a_decode_may_be_as_wide_as_the_class(length: int) -> None:
+    assert FOURS.most(length) == 32
+
+
+def padded(cells: int) -> int:
+    return -(-cells // 256) * 256
+
+
+@pytest.mark.parametrize("widths", [(1, 2, 3, 4, 5, 6, 7, 8), (2, 4, 8), (4, 8, 12, 16, 32), (8,)])
+def test_no_row_of_a_draft_sees_another_padded_length_than_its_plain_step(widths: tuple[int, ...]) -> None:
+    way = Way(NOT_REPACKED, widths, borders=True)
+    for length in range(600):
+        most = way.most(length)
+        assert 1 <= most <= widths[-1]
+        for rows in range(2, most + 1):
+            seen = padded(length + way.width(rows))
+            assert all(padded(length + row + widths[0]) == seen for row in range(rows)), (length, rows)
+
+
+def test_borders_cost_few_rows() -> None:
+    """One width W of 8: at most B - W - s + 1 rows where the cache has B cells."""
+    way = Way(NOT_REPACKED, (8,), borders=True)
+    assert [way.most(length) for length in (0, 240, 241, 246, 247, 248, 249)] == [8, 8, 8, 3, 2, 1, 8]

@@ -1,0 +1,203 @@
+"""Drafters from files: tensors as they were written, and GGUF metadata honoured or refused by name."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from localdflash.base.errors import ModelError
+from localdflash.models.shapes.dflash_gguf import REFUSED, config_of_gguf
+from localdflash.backends.reference.dflash_files import load
+from localdflash.models.weights.gguf import GGUFHeader, read_header
+
+
+def copy(pair: Path, folder: Path) -> Path:
+    for name in ("drafter.gguf", "drafter.safetensors", "config.json"):
+        shutil.copy(pair / name, folder / name)
+    return folder / "drafter.safetensors"
+
+
+def rewrite_json(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_safetensors_hold_the_network_bit_by_bit(tiny_pair: Path) -> None:
+    drafter = load(tiny_pair / "drafter.safetensors")
+    expected = safetensors.torch.load_file(tiny_pair / "drafter.safetensors")
+    state = drafter.state_dict()
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[name], expected[name].float()) for name in expected)
+    assert not drafter.training
+    assert not any(p.requires_grad for p in drafter.parameters())
+    assert all(p.dtype == torch.float32 for p in drafter.parameters())
+
+
+def test_tensor_names_are_those_of_published_checkpoints(tiny_pair: Path) -> None:
+    names = safetensors.torch.load_file(tiny_pair / "drafter.safetensors").keys()
+    layer = [
+        *("input_layernorm", "post_attention_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        *("self_attn.o_proj", "self_attn.q_norm", "self_attn.k_norm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+    ]
+    expected = {f"layers.{i}.{name}.weight" for i in range(2) for name in layer}
+    assert names == expected | {"fc.weight", "hidden_norm.weight", "norm.weight"}
+
+
+def test_gguf_holds_the_same_network_within_quantization(tiny_pair: Path) -> None:
+    ours, exact = load(tiny_pair / "drafter.gguf"), load(tiny_pair / "drafter.safetensors")
+    assert replace(ours.config, decoder=exact.config.decoder) == exact.config
+    assert ours.config.decoder.rms_norm_eps == pytest.approx(exact.config.decoder.rms_norm_eps)  # float32 there
+    for name, weight in exact.state_dict().items():
+        found = ours.state_dict()[name]
+        step = weight.abs().max() / 127  # of Q8_0 at most; bfloat16 keeps 8 bits
+        assert (found - weight).abs().max() <= 0.5 * step + weight.abs().max() * 2**-8, name
+
+
+def test_gguf_tensors_agree_with_the_reference_reader(tiny_pair: Path) -> None:
+    reader = gguf.GGUFReader(tiny_pair / "drafter.gguf")
+    raw = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in reader.tensors}
+    state = load(tiny_pair / "drafter.gguf").state_dict()
+    for theirs, ours in (
+        ("fc.weight", "fc.weight"),
+        ("enc.output_norm.weight", "hidden_norm.weight"),
+        ("output_norm.weight", "norm.weight"),
+        ("blk.1.attn_k.weight", "layers.1.self_attn.k_proj.weight"),
+        ("blk.0.ffn_down.weight", "layers.0.mlp.down_proj.weight"),
+        ("blk.1.attn_q_norm.weight", "layers.1.self_attn.q_norm.weight"),
+    ):
+        np.testing.assert_array_equal(state[ours].numpy(), raw[theirs])
+
+
+def test_no_configuration_beside_the_weights(tiny_pair: Path, tmp_path: Path) -> None:
+    path = copy(tiny_pair, tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"config\.json"):
+        load(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\xff"])
+def test_a_configuration_that_is_no_json(tiny_pair: Path, tmp_path: Path, text: str) -> None:
+    path = copy(tiny_pair, tmp_path)
+    (tmp_path / "config.json").write_text(text, encoding="latin-1")
+    with pytest.raises(ModelError, match=r"config\.json"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tensors: tensors.pop("fc.weight"), r"fc\.weight is missing"),
+        (lambda tensors: tensors.update({"lm_head.weight": torch.zeros(1)}), r"lm_head\.weight has shape \[1\]"),
+        (lambda tensors: tensors.update({"fc.bias": torch.zeros(1)}), r"fc\.bias is unexpected"),
+        (lambda tensors: tensors.update({"norm.weight": torch.zeros(65)}), r"norm\.weight has shape \[65\].*\[64\]"),
+        (
+            lambda tensors: tensors.update({"fc.weight": tensors["fc.weight"].T.contiguous()}),
+            r"fc\.weight has shape \[192, 64\], expected \[64, 192\]",
+        ),
+    ],
+)
+def test_tensors_that_do_not_fit_the_configuration(tiny_pair: Path, tmp_path: Path, change: Any, said: str) -> None:
+    path = copy(tiny_pair, tmp_path)
+    tensors = safetensors.torch.load_file(path)
+    change(tensors)
+    safetensors.torch.save_file(tensors, path)
+    with pytest.raises(ModelError, match=said):
+        load(path)
+
+
+def test_a_configuration_that_does_not_fit_the_tensors(tiny_pair: Path, tmp_path: Path) -> None:
+    path = copy(tiny_pair, tmp_path)
+    rewrite_json(tmp_path, attention_bias=True)
+    with pytest.raises(ModelError, match=r"bias is missing"):
+        load(path)
+
+
+# GGUF metadata
+
+
+def header(pair: Path, **changes: object) -> GGUFHeader:
+    found = read_header(pair / "drafter.gguf")
+    metadata = {key: value for key, value in found.metadata.items() if changes.get(key, 0) is not None}
+    return replace(found, metadata=metadata | {key: value for key, value in changes.items() if value is not None})
+
+
+def test_a_target_is_no_drafter(tiny_pair: Path) -> None:
+    with pytest.raises(ModelError, match=r"target\.gguf: architecture 'qwen3' is no DFlash drafter"):
+        load(tiny_pair / "target.gguf")
+
+
+def test_taps_are_counted_as_llamacpp_does(tiny_pair: Path) -> None:
+    assert header(tiny_pair).metadata["dflash.target_layers"] == [2, 4, 5]
+    assert load(tiny_pair / "drafter.gguf").config.taps == (1, 3, 4)
+
+
+def test_windows_and_causality_from_metadata(tiny_pair: Path) -> None:
+    fields: dict[str, object] = {
+        "dflash.attention.sliding_window": 128,
+        "dflash.attention.sliding_window_pattern": [True, False],
+    }
+    found = config_of_gguf(header(tiny_pair, **fields))
+    assert found.window == 128
+    assert [found.is_sliding(i) for i in range(2)] == [found.is_causal(i) for i in range(2)] == [True, False]
+    found = config_of_gguf(header(tiny_pair, **fields, **{"dflash.attention.causal": False}))
+    assert [found.is_causal(i) for i in range(2)] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        *((f"dflash.{name}", 4, name) for name in REFUSED),
+        ("dflash.rope.scaling.type", "linear", "rope.scaling.type"),
+        ("dflash.rope.scaling.type", "yarn", "rope.scaling.factor is missing"),
+        ("dflash.rope.scaling.attn_factor", 0.5, "rope.scaling.attn_factor"),
+        ("dflash.hidden_activation", "gelu", "hidden_activation"),
+        ("dflash.conv_kernel_size", 2, "told in part"),
+        ("dflash.rope.dimension_count", 16, "rope.dimension_count"),
+        ("dflash.block_size", None, "block_size is missing"),
+        ("dflash.target_layers", None, "target_layers is missing"),
+        ("dflash.target_layers", 3, "target_layers"),
+        ("dflash.target_layers", [], "taps"),
+        ("tokenizer.ggml.mask_token_id", None, "mask_token_id is missing"),
+        ("tokenizer.ggml.tokens", None, "tokens is missing"),
+        ("dflash.embedding_length", "64", "embedding_length"),
+        ("dflash.attention.sliding_window", 8, "sliding_window_pattern is missing"),
+        ("dflash.block_count", 10**9, "block_count"),
+    ],
+)
+def test_metadata_is_honoured_or_refused_by_name(tiny_pair: Path, key: str, value: object, named: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        config_of_gguf(header(tiny_pair, **{key: value}))
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(("key", "value"), [("rope.scaling.type", "none"), ("rope.dimension_count", 32)])
+def test_metadata_that_changes_nothing_is_no_reason_to_refuse(tiny_pair: Path, key: str, value: object) -> None:
+    found = config_of_gguf(header(tiny_pair, **{f"dflash.{key}": value}))
+    assert found == load(tiny_pair / "drafter.gguf").config
+
+
+@pytest.mark.parametrize("name", ["rope_freqs.weight", "blk.weight", "blk.0.attn_conv.weight", "blk.0.x.attn_q.weight"])
+def test_a_tensor_without_a_place(tiny_pair: Path, tmp_path: Path, name: str) -> None:
+    reader = gguf.GGUFReader(tiny_pair / "drafter.gguf")
+    path = tmp_path / "drafter.gguf"
+    writer = gguf.GGUFWriter(path, "dflash")
+    for field in reader.fields.values():
+        if not field.name.startswith(("GGUF.", "general.architecture")):
+            sub_type = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=sub_type)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.add_tensor(name, np.zeros(4, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match=f"tensor {name} has no place"):
+        load(path)

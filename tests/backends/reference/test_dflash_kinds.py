@@ -1,0 +1,166 @@
+"""DFlash, DSpark and DFlash 2 of every configuration, in every format, against an oracle in float64."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from localdflash.engine.controller import Controller
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.base.errors import ModelError
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.backends.reference.dflash_files import load
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_target import TorchTarget
+from localdflash.models.weights.gguf import read_header
+from tests.support.dflash_oracle import Oracle
+from tests.support.drawing import nth
+from tests.support.random_drafters import (
+    VARIANTS,
+    YARN,
+    Weights,
+    config_of,
+    random_weights,
+    write_gguf,
+    write_speculators,
+    write_zlab,
+)
+
+
+def taps_of(config: DFlashConfig, rows: int, seed: int = 0) -> NDArray[np.float32]:
+    width = len(config.taps) * config.decoder.hidden_size
+    return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
+
+
+def vocabulary_of(pair: Path) -> int:
+    return len(read_header(pair / "target.gguf").require("tokenizer.ggml.tokens", list))
+
+
+def check(path: Path, wanted: DFlashConfig, weights: Weights, pair: Path) -> None:
+    """The drafter of a file proposes what the oracle does, behind contexts of several lengths."""
+    target, dflash = load_decoder(pair / "target.gguf"), load(path)
+    embedding, head = (table.double().numpy() for table in (target.embed_tokens.weight, target.lm_head.weight))
+    oracle = Oracle(wanted, weights, embedding, head)
+    for context in (1, 4, 23):
+        drafter = DFlashDrafter(dflash, target.embed_tokens.weight, target.lm_head.weight)
+        taps = taps_of(wanted, context, seed=context)
+        drafter.observe([7] * context, taps)
+        draft = drafter.propose(11, 99)
+        tokens, confidence = oracle.propose(taps.astype(np.float64), 11)
+        assert list(draft.tokens) == tokens
+        assert np.allclose(draft.confidence, confidence, rtol=2e-3)
+        assert drafter.propose(11, 3).tokens == draft.tokens[:3]
+        check_drawn(drafter, oracle, taps)
+
+
+def check_drawn(drafter: DFlashDrafter, oracle: Oracle, taps: NDArray[np.float32]) -> None:
+    """What tokens are drawn from is the oracle's distribution behind those drawn before; none is the likeliest."""
+    drawn = drafter.propose_drawn(11, 99, nth(2))
+    wanted = oracle.chances(taps.astype(np.float64), 11, drawn.tokens)
+    for chance, probabilities in zip(drawn.chances, wanted, strict=True):
+        assert {*chance.tokens.tolist()} == probabilities.keys()
+        ours = [probabilities[token] for token in chance.tokens.tolist()]
+        assert np.allclose(chance.probabilities, ours, rtol=5e-3, atol=1e-7)
+    assert drafter.propose_drawn(11, 99, nth(0)).tokens == drafter.propose(11, 99).tokens
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_gguf(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
+    config = config_of(variant, vocabulary_of(tiny_pair))
+    weights = random_weights(config)
+    check(write_gguf(tmp_path / "d.gguf", config, weights, tiny_pair / "target.gguf"), config, weights, tiny_pair)
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if "reduced" not in name])
+def test_zlab(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
+    config = config_of(variant, vocabulary_of(tiny_pair))
+    weights = random_weights(config)
+    check(write_zlab(tmp_path, config, weights), config, weights, tiny_pair)
+
+
+@pytest.mark.parametrize("variant", [name for name, fields in VARIANTS.items() if "scale" not in str(fields)])
+def test_speculators(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
+    config = config_of(variant, vocabulary_of(tiny_pair))
+    if config.causal:
+        pytest.skip("their full layers are never causal")
+    weights = random_weights(config)
+    check(write_speculators(tmp_path, config, weights), config, weights, tiny_pair)
+
+
+@pytest.mark.parametrize("variant", ["full", "DSpark that judges", "DFlash 2"])
+def test_biases_and_yarn(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
+    """Those of drafters for gpt-oss."""
+    config = config_of(variant, vocabulary_of(tiny_pair))
+    config = replace(config, decoder=replace(config.decoder, attention_bias=True))
+    weights = random_weights(config)
+    path = write_zlab(tmp_path, config, weights, rope_scaling=YARN | {"rope_type": "yarn", "truncate": False})
+    found = load(path).config.decoder
+    assert found.rope_magnitude > 1
+    stretched = replace(
+        config,
+        decoder=replace(config.decoder, rope_factors=found.rope_factors, rope_magnitude=found.rope_magnitude),
+    )
+    check(path, stretched, weights, tiny_pair)
+
+
+def test_a_confidence_head_without_a_bias(tiny_pair: Path, tmp_path: Path) -> None:
+    config = config_of("DSpark that judges", vocabulary_of(tiny_pair))
+    weights = random_weights(config)
+    weights["confidence_head.proj.bias"][:] = 0
+    left = {name: value for name, value in weights.items() if name != "confidence_head.proj.bias"}
+    check(write_zlab(tmp_path, config, left), config, weights, tiny_pair)
+
+
+def test_older_names(tiny_pair: Path, tmp_path: Path) -> None:
+    config = config_of("full", vocabulary_of(tiny_pair))
+    weights = {name: value for name, value in random_weights(config).items() if not name.startswith("layers.1.")}
+    config = replace(config, decoder=replace(config.decoder, num_hidden_layers=1))
+    named = {f"model.{name}".replace("layers.0.", "midlayer."): value for name, value in weights.items()}
+    check(write_zlab(tmp_path, config, named), config, weights, tiny_pair)
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [
+        ("DSpark", "markov_head.markov_w2.weight"),
+        ("DFlash 2", "candidate_selector.successor_codebook"),
+        ("DFlash 2", "layers.1.mlp_conv.base_kernel"),
+    ],
+)
+def test_a_missing_part_is_named(variant: str, name: str, tiny_pair: Path, tmp_path: Path) -> None:
+    config = config_of(variant, vocabulary_of(tiny_pair))
+    weights = random_weights(config)
+    del weights[name]
+    with pytest.raises(ModelError, match=f"{name} is missing"):
+        load(write_zlab(tmp_path, config, weights))
+
+
+@pytest.mark.parametrize("variant", ["DSpark that judges", "DSpark behind the anchor", "DFlash 2"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_whatever_drafts_the_text_is_the_targets(
+    variant: str, temperature: float, tiny_pair: Path, tmp_path: Path
+) -> None:
+    config = config_of(variant, vocabulary_of(tiny_pair))
+    decoder = load_decoder(tiny_pair / "target.gguf")
+    dflash = load(write_zlab(tmp_path, config, random_weights(config)))
+    drafter = DFlashDrafter(dflash, decoder.embed_tokens.weight, decoder.lm_head.weight)
+    costs = Controller({1: 1.0, 16: 1.01}, {drafter.name: 0.01})  # a draft may pay, however rarely it is right
+    texts, drafted = [], 0
+    for pair in (
+        HostPair(TorchTarget(decoder)),
+        HostPair(TorchTarget(decoder, taps=config.taps), [drafter], costs),
+    ):
+        pair.prefill([3, 14, 15, 92, 65])
+        sampler, text = Sampler(SamplingParams(temperature=temperature, seed=5)), list[int]()
+        while len(text) < 24:
+            step = pair.step(sampler, 24 - len(text))
+            text += step.tokens
+            drafted += step.drafted
+        texts.append(text)
+    assert texts[0] == texts[1]
+    assert drafted

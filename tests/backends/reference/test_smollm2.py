@@ -1,0 +1,120 @@
+"""SmolLM2-135M-Instruct in Q4_1, the real file, against Hugging Face's model with gguf's own numbers and tokenizer."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from localdflash.backends.cpu.packed import open_target
+from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.team import Team
+from localdflash.engine.draft import Draft
+from localdflash.backends.reference.decoder import causal
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.models.weights.gguf import read_header
+from tests.backends.cpu.rounded import relative
+from tests.support.smollm2 import FILE, needs_smollm2
+
+pytestmark = [needs_smollm2, pytest.mark.slow]
+HEADS, KV_HEADS, HEAD_DIM, LAYERS = 9, 3, 64, 30
+PARTS = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+LONG, LENGTH, LAST = Path(__file__).parents[3] / "LICENSE", 1200, 8
+PROMPTS = (
+    "def fibonacci(n):\n    if n < 2:\n        return n\n",
+    "In 1969, the first men landed on the moon. Their names were",
+    "日本語 café 12345 \t {}[]();",
+)
+
+
+def hugging_face() -> Any:
+    """The model as published, with the numbers that gguf's own reader finds in the file."""
+    config = LlamaConfig(
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, max_position_embeddings=8192, rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e5}, tie_word_embeddings=True,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    model.load_state_dict(dict(_state()))
+    return model
+
+
+def _state() -> Iterator[tuple[str, Tensor]]:
+    top = {"token_embd": ("model.embed_tokens", "lm_head"), "output_norm": ("model.norm",)}
+    for tensor in gguf.GGUFReader(FILE).tensors:
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        stem = tensor.name.removesuffix(".weight")
+        for name in top.get(stem, ()):
+            yield f"{name}.weight", torch.from_numpy(values)
+        if stem not in top:
+            _, layer, part = stem.split(".")
+            heads = {"attn_q": HEADS, "attn_k": KV_HEADS}.get(part)
+            if heads:  # the converter put the halves of a head side by side
+                values = values.reshape(heads, HEAD_DIM // 2, 2, -1).swapaxes(1, 2).reshape(values.shape)
+            yield f"model.layers.{layer}.{PARTS[part]}.weight", torch.from_numpy(values)
+
+
+@torch.inference_mode()
+def test_logits_are_those_of_hugging_face() -> None:
+    theirs, ours, tokenizer, team = hugging_face(), load_decoder(FILE), Tokenizer.load(FILE), Team(2, ())
+    packed = open_target(FILE)
+    for prompt in PROMPTS:
+        ids = tokenizer.encode(prompt)
+        wanted = theirs(torch.tensor([ids])).logits[0]
+        found = ours.logits(ours(torch.tensor([ids]), torch.arange(len(ids)), causal, ())[0])[0]
+        assert relative(found, wanted) < 1e-5
+        seen = CpuTarget(packed, team).verify(ids[0], Draft("test", ids[1:], [1.0] * (len(ids) - 1)))
+        assert relative(torch.from_numpy(seen.logits.copy()), wanted) < 0.05  # activations of 8 bits
+    team.close()
+
+
+@torch.inference_mode()
+def test_logits_after_a_long_prompt_are_those_of_hugging_face() -> None:
+    """Positions beyond 1 000, where every row attends to all before it, and the prompt is read in pieces."""
+    ours, team, packed = load_decoder(FILE), Team(2, ()), open_target(FILE)
+    ids = Tokenizer.load(FILE).encode(LONG.read_text())[:LENGTH]
+    assert len(ids) == LENGTH
+    wanted = hugging_face()(torch.tensor([ids]), logits_to_keep=LAST).logits[0]
+    hidden, _ = ours(torch.tensor([ids]), torch.arange(LENGTH), causal, ())
+    assert relative(ours.logits(hidden[:, -LAST:])[0], wanted) < 3e-5  # sums of 1 200 in another order
+    target, read = CpuTarget(packed, team), ids[:-LAST]
+    for start in range(0, len(read), target.max_rows):
+        target.extend(read[start : start + target.max_rows])
+    seen = target.verify(ids[-LAST], Draft("test", ids[1 - LAST :], [1.0] * (LAST - 1)))
+    assert relative(torch.from_numpy(seen.logits.copy()), wanted) < 0.05
+    team.close()
+
+
+def test_ids_are_those_of_the_published_pre_tokenizer() -> None:
+    facts = read_header(FILE).metadata
+    spelled: Any = facts["tokenizer.ggml.tokens"]
+    merges: Any = facts["tokenizer.ggml.merges"]
+    vocabulary = {text: token for token, text in enumerate(spelled)}
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=pairs))
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Digits(individual_digits=True),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    ours, odd = Tokenizer.load(FILE), "Héllo — €12,345.67 ½ ٣٤٥ 日本語 한국어 עברית 😀👩‍👩‍👧 a\r\n\tb   c\n\n don't"
+    for text in (*PROMPTS, odd, Path(__file__).read_text()):
+        assert ours.encode(text) == theirs.encode(text).ids
