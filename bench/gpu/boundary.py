@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bench.gpu.setup import BenchReport, Setup
 from bench.gpu.timing import captured, microseconds
-from localdflash.kernels.launch import has_pdl, launch_options, release, wait
+from localdflash.kernels.cuda.launch import has_pdl, launch_options, release, wait
 
 KERNELS = 200
 NODES = (50, 200, 400, 800)

@@ -39,8 +39,8 @@ def environment(triton: Path) -> dict[str, str]:
 
 
 def compiled(module: str, triton: Path, chip: int) -> Facts:
-    """What a module of tests/kernels/aot prints of a chip; RuntimeError with its last words."""
-    command = [sys.executable, "-m", f"tests.kernels.aot.{module}", str(chip)]
+    """What a module of tests/kernels/cuda/aot prints of a chip; RuntimeError with its last words."""
+    command = [sys.executable, "-m", f"tests.kernels.cuda.aot.{module}", str(chip)]
     done = subprocess.run(command, cwd=ROOT, env=environment(triton), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip()[-600:])

@@ -18,17 +18,17 @@ from bench.gpu.setup import BenchReport, Setup, guarded
 from bench.gpu.timing import copies_for_cold_l2, microseconds
 from bench.synthetic import POOL, random_blocks
 from localdflash.backends.cuda.repack.gguf_planes import planes_of_blocks
-from localdflash.kernels import matmul as gemm
-from localdflash.kernels.attention import BUCKETS, CHUNK, Scratch, attention
-from localdflash.kernels.cache import Cache
-from localdflash.kernels.head import HeadScratch, head
-from localdflash.kernels.norm import Norm
-from localdflash.kernels.planes import Planes
-from localdflash.kernels.qkv import HeadRange, qkv
-from localdflash.kernels.residual import residual
-from localdflash.kernels.rope import rope_tables
-from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
-from localdflash.kernels.swiglu import swiglu
+from localdflash.kernels.cuda import matmul as gemm
+from localdflash.kernels.cuda.attention import BUCKETS, CHUNK, Scratch, attention
+from localdflash.kernels.cuda.kv_cache import Cache
+from localdflash.kernels.cuda.head import HeadScratch, head
+from localdflash.kernels.cuda.norm import Norm
+from localdflash.kernels.cuda.planes import Planes
+from localdflash.kernels.cuda.qkv import HeadRange, qkv
+from localdflash.kernels.cuda.residual import residual
+from localdflash.kernels.cuda.rope import rope_tables
+from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace
+from localdflash.kernels.cuda.swiglu import swiglu
 from localdflash.models.weights.ggml_types import GGMLType
 
 ROWS = 16

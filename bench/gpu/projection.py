@@ -13,7 +13,7 @@ import numpy as np
 
 from bench import synthetic
 from bench.gpu.setup import BenchReport, Setup
-from localdflash.kernels.attention import CHUNK, FUSED
+from localdflash.kernels.cuda.attention import CHUNK, FUSED
 
 CONTEXTS = (1024, 16384)
 SHARES = (0.92, 0.85, 0.75)  # of a card's bandwidth: best, likely, worst

@@ -27,7 +27,7 @@ from localdflash.backends.cuda.stepper import Stepper, Way
 from localdflash.backends.cuda.step_choice import Ways
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.kernels.state import CONTEXT, DRAFTER, FIELDS, STEP
+from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTER, FIELDS, STEP
 from localdflash.models.shapes.dflash_gguf import config_of_gguf
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf

@@ -5,13 +5,21 @@ from dataclasses import replace
 
 import torch
 
-from localdflash.kernels import convolve, embed, head, markov, matmul, moe, qkv, residual, swiglu
-from localdflash.kernels.cache import Cache
-from localdflash.kernels.norm import Norm
-from localdflash.kernels.qkv import HeadRange
-from localdflash.kernels.residual import Tap
-from localdflash.kernels.rope import rope_tables
-from localdflash.kernels.split_k import SplitWorkspace
+from localdflash.kernels.cuda import convolve
+from localdflash.kernels.cuda import embed
+from localdflash.kernels.cuda import head
+from localdflash.kernels.cuda import markov
+from localdflash.kernels.cuda import matmul
+from localdflash.kernels.cuda import moe
+from localdflash.kernels.cuda import qkv
+from localdflash.kernels.cuda import residual
+from localdflash.kernels.cuda import swiglu
+from localdflash.kernels.cuda.kv_cache import Cache
+from localdflash.kernels.cuda.norm import Norm
+from localdflash.kernels.cuda.qkv import HeadRange
+from localdflash.kernels.cuda.residual import Tap
+from localdflash.kernels.cuda.rope import rope_tables
+from localdflash.kernels.cuda.split_k import SplitWorkspace
 from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, ROW_AXES, WIDE, Arguments, Case, K, N, built, moved, needed
 from tests.support.random_planes import LAYOUTS, activations, group_sums, random_planes
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from localdflash.kernels.norm import Norm
+from localdflash.kernels.cuda.norm import Norm
 from tests.gpu import gemm_cases, token_cases
 from tests.gpu.case import CPU, ROW_AXES, Arguments, Case
 

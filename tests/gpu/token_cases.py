@@ -6,9 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localdflash.kernels import accept, attention, counters, lookup, rounds, sample, selector, taps, top_k
-from localdflash.kernels.cache import Cache
-from localdflash.kernels.sample import SampleScratch
+from localdflash.kernels.cuda import accept_kernel
+from localdflash.kernels.cuda import attention
+from localdflash.kernels.cuda import counters
+from localdflash.kernels.cuda import lookup_kernel
+from localdflash.kernels.cuda import rounds
+from localdflash.kernels.cuda import sample
+from localdflash.kernels.cuda import selector
+from localdflash.kernels.cuda import taps
+from localdflash.kernels.cuda import top_k
+from localdflash.kernels.cuda.kv_cache import Cache
+from localdflash.kernels.cuda.sample import SampleScratch
 from tests.gpu.case import CPU, F8, F16, I8, REAL, VOCABULARY, Arguments, Case, built, needed
 
 
@@ -102,9 +110,9 @@ def _bookkeeping() -> list[Case]:
         case("caught_up", rounds.caught_up, rounds.caught_up_reference, ("state",), state=_state(40, 30)),
         case("set_back", counters.set_back, counters.set_back_reference, ("tiles", "heads", "last", "found", "slices"),
              tiles=_ids(1) , heads=_ids(2), last=_ids(3)[:1], found=torch.tensor([5, 6]), slices=_ids(4)),
-        case("accept", accept.accept, accept.accept_reference, ("tokens", "state", "record"),
+        case("accept", accept_kernel.accept, accept_kernel.accept_reference, ("tokens", "state", "record"),
              **agreeing, state=_state(40, live=3)),
-        case("lookup", lookup.lookup, lookup.lookup_reference, ("state", "draft"),
+        case("lookup", lookup_kernel.lookup, lookup_kernel.lookup_reference, ("state", "draft"),
              tokens=text, state=_state(40), draft=_ids(), documents=torch.arange(5000, dtype=torch.int32),
              length=torch.tensor([5000], dtype=torch.int32), scratch=torch.zeros(2, dtype=torch.int64),
              min_match=2, limit=15),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from localdflash.kernels.planes import Code, Planes, Scaling, dequantize, pack_bytes, pack_fields, pack_halves
+from localdflash.kernels.cuda.planes import Code, Planes, Scaling, dequantize, pack_bytes, pack_fields, pack_halves
 
 # name: R, bits of the high plane, scaling, code, zero, minimum
 LAYOUTS: dict[str, tuple[int, int, Scaling, Code, int, bool]] = {

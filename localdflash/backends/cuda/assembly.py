@@ -51,12 +51,15 @@ from localdflash.backends.cuda.weights import (
     load_target,
 )
 from localdflash.base.errors import ModelError, OutOfMemory, UsageError
-from localdflash.kernels import attention, head, matmul, moe
-from localdflash.kernels.cache import check_type
-from localdflash.kernels.planes import Planes
-from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
-from localdflash.kernels.state import CONTEXT
-from localdflash.kernels.top_k import LARGEST_K
+from localdflash.kernels.cuda import attention
+from localdflash.kernels.cuda import head
+from localdflash.kernels.cuda import matmul
+from localdflash.kernels.cuda import moe
+from localdflash.kernels.cuda.kv_cache import check_type
+from localdflash.kernels.cuda.planes import Planes
+from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace
+from localdflash.kernels.cuda.step_state import CONTEXT
+from localdflash.kernels.cuda.top_k import LARGEST_K
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_gguf import config_of_gguf

@@ -23,7 +23,7 @@ from localdflash.backends.cuda.repack.checkpoint_planes import AGAIN, BLOCK, lin
 from localdflash.backends.cuda.repack.gguf_planes import in_turn, join, layout, stack
 from localdflash.backends.cuda.weights import Progress
 from localdflash.base.errors import ModelError
-from localdflash.kernels.planes import Planes
+from localdflash.kernels.cuda.planes import Planes
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
 from localdflash.models.weights import safetensors

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from localdflash.models.load_options import Compiling
 from localdflash.base.errors import LocaldflashError
-from localdflash.kernels.launch import Launch
+from localdflash.kernels.cuda.launch import Launch
 
 FOLDER = "TRITON_CACHE_DIR"  # the variable by which Triton is told
 

@@ -32,9 +32,9 @@ from localdflash.engine.lookup import BREAK
 from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, never
 from localdflash.engine.sampling import NOT_NUMBERS, Sampler
 from localdflash.base.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
-from localdflash.kernels.cache import Cache
-from localdflash.kernels.split_k import MOST_TILES
-from localdflash.kernels.state import CONTEXT, DRAFTER, STEP
+from localdflash.kernels.cuda.kv_cache import Cache
+from localdflash.kernels.cuda.split_k import MOST_TILES
+from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTER, STEP
 
 MOST = 2**31 - 1
 DRAFTERS = ("none", "lookup", "dflash")  # by their number in a record

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from localdflash.base.errors import ModelError
-from localdflash.kernels.planes import COLUMNS, Planes
+from localdflash.kernels.cuda.planes import COLUMNS, Planes
 from localdflash.models.shapes.short_vocabulary import check_ids
 
 

@@ -12,10 +12,10 @@ import torch
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import DOCUMENTS, SLACK, TAP_SLOTS
 from localdflash.base.errors import ModelError, OutOfMemory
-from localdflash.kernels.attention import BUCKETS, CHUNK
-from localdflash.kernels.planes import COLUMNS
-from localdflash.kernels.qkv import HEAD_DIMS
-from localdflash.kernels.split_k import MOST_TILES
+from localdflash.kernels.cuda.attention import BUCKETS, CHUNK
+from localdflash.kernels.cuda.planes import COLUMNS
+from localdflash.kernels.cuda.qkv import HEAD_DIMS
+from localdflash.kernels.cuda.split_k import MOST_TILES
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_gguf import own_tensors

@@ -15,9 +15,9 @@ from torch import Tensor
 from localdflash.backends.cuda.ops import KERNELS, Ops
 from localdflash.backends.cuda.weights import Dense, TargetWeights
 from localdflash.base.errors import ModelError
-from localdflash.kernels.fp4 import Fp4Matrix, Fp4Rows, fp4_matmul, fp4_matrix, plan, quantize_rows_fp4
-from localdflash.kernels.planes import COLUMNS, Planes
-from localdflash.kernels.split_k import MOST_TILES, ROWS, SplitPlan, SplitWorkspace
+from localdflash.kernels.cuda.fp4 import Fp4Matrix, Fp4Rows, fp4_matmul, fp4_matrix, plan, quantize_rows_fp4
+from localdflash.kernels.cuda.planes import COLUMNS, Planes
+from localdflash.kernels.cuda.split_k import MOST_TILES, ROWS, SplitPlan, SplitWorkspace
 
 
 @dataclass(frozen=True)

@@ -7,26 +7,24 @@ the whole pair; under Triton's interpreter the kernels run on a CPU too.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from localdflash.kernels import (
-    accept,
-    attention,
-    convolve,
-    counters,
-    embed,
-    head,
-    lookup,
-    markov,
-    matmul,
-    moe,
-    qkv,
-    residual,
-    rounds,
-    sample,
-    selector,
-    swiglu,
-    taps,
-    top_k,
-)
+from localdflash.kernels.cuda import accept_kernel
+from localdflash.kernels.cuda import attention
+from localdflash.kernels.cuda import convolve
+from localdflash.kernels.cuda import counters
+from localdflash.kernels.cuda import embed
+from localdflash.kernels.cuda import head
+from localdflash.kernels.cuda import lookup_kernel
+from localdflash.kernels.cuda import markov
+from localdflash.kernels.cuda import matmul
+from localdflash.kernels.cuda import moe
+from localdflash.kernels.cuda import qkv
+from localdflash.kernels.cuda import residual
+from localdflash.kernels.cuda import rounds
+from localdflash.kernels.cuda import sample
+from localdflash.kernels.cuda import selector
+from localdflash.kernels.cuda import swiglu
+from localdflash.kernels.cuda import taps
+from localdflash.kernels.cuda import top_k
 
 Op = Callable[..., None]
 
@@ -59,8 +57,8 @@ class Ops:
     next_tokens: Op
     propose: Op
     caught_up: Op
-    lookup: Op
-    accept: Op
+    lookup_kernel: Op
+    accept_kernel: Op
 
 
 KERNELS = Ops(
@@ -88,8 +86,8 @@ KERNELS = Ops(
     next_tokens=rounds.next_tokens,
     propose=rounds.propose,
     caught_up=rounds.caught_up,
-    lookup=lookup.lookup,
-    accept=accept.accept,
+    lookup=lookup_kernel.lookup,
+    accept=accept_kernel.accept,
 )
 REFERENCES = Ops(
     set_back=counters.set_back_reference,
@@ -116,6 +114,6 @@ REFERENCES = Ops(
     next_tokens=rounds.next_tokens_reference,
     propose=rounds.propose_reference,
     caught_up=rounds.caught_up_reference,
-    lookup=lookup.lookup_reference,
-    accept=accept.accept_reference,
+    lookup=lookup_kernel.lookup_reference,
+    accept=accept_kernel.accept_reference,
 )

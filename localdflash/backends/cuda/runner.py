@@ -23,9 +23,9 @@ from localdflash.backends.cuda.leaving import Leaving, Outbox, bring_back, new_s
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import Stepper, Way
 from localdflash.base.errors import DeviceFailed
-from localdflash.kernels.attention import BUCKETS, CHUNK
-from localdflash.kernels.launch import Launch, withheld
-from localdflash.kernels.split_k import MOST_TILES
+from localdflash.kernels.cuda.attention import BUCKETS, CHUNK
+from localdflash.kernels.cuda.launch import Launch, withheld
+from localdflash.kernels.cuda.split_k import MOST_TILES
 
 Key = tuple[str, int]  # a sequence's name, and how many chunks of attention it covers
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from localdflash.backends.cuda.stack import ROWS, Stack
 from localdflash.backends.cuda.weights import DrafterWeights, Markov, Selector
-from localdflash.kernels.top_k import TopKScratch
+from localdflash.kernels.cuda.top_k import TopKScratch
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def chooser_of(weights: DrafterWeights, stack: Stack, dtype: torch.dtype) -> Cho
 
 
 class MarkovChain:
-    """DSpark: see localdflash.kernels.markov."""
+    """DSpark: see localdflash.kernels.cuda.markov."""
 
     counters: Tensor | None = None  # its launches share the head's
 
@@ -67,7 +67,7 @@ class MarkovChain:
 
 
 class Selection:
-    """DFlash 2: see localdflash.kernels.selector."""
+    """DFlash 2: see localdflash.kernels.cuda.selector."""
 
     def __init__(self, weights: Selector, stack: Stack, rows: int, candidates: int) -> None:
         device = weights.predecessors.device

@@ -6,7 +6,7 @@ experts are launched for each.
 
 Norms are not launches of their own. Whoever writes the residual stream also writes it times the next norm's gain and
 its sums of squares; whoever reads that divides by the root. To stay inside float16, rows are scaled by the norm before
-(see localdflash.kernels.norm), so the stack hands on two arrays of squares.
+(see localdflash.kernels.cuda.norm), so the stack hands on two arrays of squares.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from torch import Tensor
 
 from localdflash.backends.cuda.ops import Ops
 from localdflash.backends.cuda.weights import Convolution, LayerWeights, Mixture
-from localdflash.kernels import attention
-from localdflash.kernels.cache import Cache
-from localdflash.kernels.convolve import Changes
-from localdflash.kernels.head import HeadScratch
-from localdflash.kernels.moe import Routing
-from localdflash.kernels.norm import Norm
-from localdflash.kernels.planes import Planes
-from localdflash.kernels.residual import Tap
-from localdflash.kernels.rope import Rope
-from localdflash.kernels.split_k import SplitWorkspace
+from localdflash.kernels.cuda import attention
+from localdflash.kernels.cuda.kv_cache import Cache
+from localdflash.kernels.cuda.convolve import Changes
+from localdflash.kernels.cuda.head import HeadScratch
+from localdflash.kernels.cuda.moe import Routing
+from localdflash.kernels.cuda.norm import Norm
+from localdflash.kernels.cuda.planes import Planes
+from localdflash.kernels.cuda.residual import Tap
+from localdflash.kernels.cuda.rope import Rope
+from localdflash.kernels.cuda.split_k import SplitWorkspace
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
 ROWS = 16  # of a tile, and of every forward but a prompt's: plain decoding, verification and drafting are the same
@@ -45,7 +45,7 @@ class SharedBuffers:
 
 @dataclass(frozen=True)
 class Mask:
-    """What rows see of each other and of the context; see localdflash.kernels.attention."""
+    """What rows see of each other and of the context; see localdflash.kernels.cuda.attention."""
 
     kind: str = "chain"
     block: int = ROWS

@@ -22,11 +22,11 @@ from localdflash.backends.cuda.ops import Ops
 from localdflash.backends.cuda.slot_drafters import Slots, chooser_of
 from localdflash.backends.cuda.stack import ROWS, Mask, SharedBuffers, Stack, TapRing, activations
 from localdflash.backends.cuda.weights import TAP_SCALE, DrafterWeights, TargetWeights
-from localdflash.kernels.cache import Cache
-from localdflash.kernels.norm import Norm
-from localdflash.kernels.sample import SampleScratch
-from localdflash.kernels.split_k import MOST_TILES
-from localdflash.kernels.state import CONTEXT, DRAFTER, FIELDS, LIVE, SECOND
+from localdflash.kernels.cuda.kv_cache import Cache
+from localdflash.kernels.cuda.norm import Norm
+from localdflash.kernels.cuda.sample import SampleScratch
+from localdflash.kernels.cuda.split_k import MOST_TILES
+from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTER, FIELDS, LIVE, SECOND
 
 Way = Literal["plain", "lookup", "block", "draft"]
 

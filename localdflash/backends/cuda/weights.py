@@ -17,9 +17,9 @@ from localdflash.backends.cuda.repack.gguf_planes import load_planes, scaled
 from localdflash.backends.cuda.repack.quantize import quantize
 from localdflash.backends.cuda.cuda_short_head import rows_of
 from localdflash.base.errors import ModelError
-from localdflash.kernels.planes import Planes
-from localdflash.kernels.qkv import HeadRange
-from localdflash.kernels.rope import Rope, rope_tables
+from localdflash.kernels.cuda.planes import Planes
+from localdflash.kernels.cuda.qkv import HeadRange
+from localdflash.kernels.cuda.rope import Rope, rope_tables
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_tensors import key_of
@@ -127,7 +127,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Convolution:
-    """DFlash 2's convolutions around a sublayer; see localdflash.kernels.convolve."""
+    """DFlash 2's convolutions around a sublayer; see localdflash.kernels.cuda.convolve."""
 
     base: Tensor  # [2, kernel, H]
     projection: Planes  # [2 * kernel * H / group, H]
@@ -164,7 +164,7 @@ class TargetWeights:
 
 @dataclass(frozen=True)
 class Markov:
-    """DSpark's head; see localdflash.kernels.markov."""
+    """DSpark's head; see localdflash.kernels.cuda.markov."""
 
     table: Tensor  # [V, K], by the token before
     bias: Planes  # [rows of the head, rank], rank padded to K
@@ -172,7 +172,7 @@ class Markov:
 
 @dataclass(frozen=True)
 class Selector:
-    """DFlash 2's selector; see localdflash.kernels.selector."""
+    """DFlash 2's selector; see localdflash.kernels.cuda.selector."""
 
     predecessors: Tensor  # [V, rank]
     successors: Tensor  # [V, rank]

@@ -20,8 +20,8 @@ from localdflash.backends.cuda.stepper import Way
 from localdflash.backends.cuda.step_choice import Ways
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.kernels.sample import sample_reference
-from localdflash.kernels.state import CONTEXT, DRAFTER
+from localdflash.kernels.cuda.sample import sample_reference
+from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTER
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from tests.support.tiny_models import SHAPE, write_drafter, write_target

@@ -1,7 +1,7 @@
 """Whole pairs in the shape of Qwen3-8B and Qwen3-30B-A3B compile for RTX 30 and RTX 50, in another process; of pairs
 with a drafter of DSpark or DFlash 2, its block.
 
-Triton is an interpreter in this one; see tests/kernels/aot.
+Triton is an interpreter in this one; see tests/kernels/cuda/aot.
 """
 
 import json
@@ -29,7 +29,7 @@ def compiled(chip: int) -> dict[str, Facts]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}  # as the tests on a GPU have it
     environment.pop("TRITON_DEFAULT_FP_FUSION", None)
-    command = [sys.executable, "-m", "tests.kernels.aot.whole_pair", str(chip)]
+    command = [sys.executable, "-m", "tests.kernels.cuda.aot.whole_pair", str(chip)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, dict[str, Facts]] = json.loads(done.stdout)

@@ -25,7 +25,7 @@ from localdflash.backends.cuda.stepper import SLACK, Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ModelError
-from localdflash.kernels.state import CONTEXT, DRAFTED_BY, DRAFTER, LIVE
+from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTED_BY, DRAFTER, LIVE
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.backends.reference.dflash_files import load
 from localdflash.backends.reference.reference_drafter import DFlashDrafter

@@ -11,7 +11,7 @@ from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.stack import activations
 from localdflash.engine.generate import Request, generate
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.kernels.fp4 import Fp4Rows, fp4_matrix, quantize_rows_fp4_reference
+from localdflash.kernels.cuda.fp4 import Fp4Rows, fp4_matrix, quantize_rows_fp4_reference
 from tests.support import dot_scaled
 from tests.support.tiny_models import SHAPE, write_target
 

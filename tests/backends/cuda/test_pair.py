@@ -16,7 +16,7 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
-from localdflash.kernels.state import LIVE
+from localdflash.kernels.cuda.step_state import LIVE
 from localdflash.backends.reference.dflash_files import load as load_drafter
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.gguf_decoder import load_decoder

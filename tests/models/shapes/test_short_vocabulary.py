@@ -13,7 +13,7 @@ from torch import Tensor
 
 from localdflash.backends.cuda.cuda_short_head import rows_of
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.kernels.planes import Planes, pack_halves
+from localdflash.kernels.cuda.planes import Planes, pack_halves
 from localdflash.models.shapes.short_vocabulary import count, load, save
 from localdflash.models.weights.safetensors import read_header
 

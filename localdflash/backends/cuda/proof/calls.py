@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localdflash.kernels.planes import Planes, dequantize
-from localdflash.kernels.rope import Rope
+from localdflash.kernels.cuda.planes import Planes, dequantize
+from localdflash.kernels.cuda.rope import Rope
 
 Arguments = dict[str, Any]
 CPU = torch.device("cpu")

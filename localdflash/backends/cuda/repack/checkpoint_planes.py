@@ -18,7 +18,7 @@ from localdflash.backends.cuda.repack.ggml_blocks import powers_of_two
 from localdflash.backends.cuda.repack.plane_packing import PlaneLayout, UnpackedRows, empty, fill, half_scales
 from localdflash.backends.cuda.repack.quantize import quantize
 from localdflash.base.errors import ModelError
-from localdflash.kernels.planes import Planes
+from localdflash.kernels.cuda.planes import Planes
 
 BLOCK = 128  # weights under one scale of "block" scaling; also the height of a block of FP8
 HALF_GROUPS = (32, 64)

@@ -15,7 +15,7 @@ from torch import Tensor
 from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
 from localdflash.backends.cuda.repack.plane_packing import UnpackedRows, empty, fill, half_scales
 from localdflash.base.errors import ModelError
-from localdflash.kernels.planes import COLUMNS, Planes, pack_halves, unpack_halves
+from localdflash.kernels.cuda.planes import COLUMNS, Planes, pack_halves, unpack_halves
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, load_blocks, load_tensor
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from localdflash.base.errors import ModelError
-from localdflash.kernels.planes import COLUMNS, SUPER, Code, Planes, Scaling, pack_bytes, pack_fields, pack_halves
+from localdflash.kernels.cuda.planes import COLUMNS, SUPER, Code, Planes, Scaling, pack_bytes, pack_fields, pack_halves
 
 # Weights unpacked at a time: 0.1 GB of intermediates, and launches too few to matter on a GPU.
 CHUNK_WEIGHTS = 1 << 22

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.repack.plane_packing import INT4, INT8, UnpackedRows, empty, fill, padded
-from localdflash.kernels.planes import Planes
+from localdflash.kernels.cuda.planes import Planes
 
 LAYOUTS = {8: INT8, 4: INT4}
 BLOCK = 128

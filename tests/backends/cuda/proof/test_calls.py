@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.proof import calls
-from localdflash.kernels.cache import Cache
-from localdflash.kernels.matmul import matmul_reference
-from localdflash.kernels.moe import Routing
-from localdflash.kernels.planes import Planes
-from localdflash.kernels.split_k import SplitWorkspace
+from localdflash.kernels.cuda.kv_cache import Cache
+from localdflash.kernels.cuda.matmul import matmul_reference
+from localdflash.kernels.cuda.moe import Routing
+from localdflash.kernels.cuda.planes import Planes
+from localdflash.kernels.cuda.split_k import SplitWorkspace
 from tests.support.random_planes import LAYOUTS, activations, random_planes
 
 CPU = torch.device("cpu")

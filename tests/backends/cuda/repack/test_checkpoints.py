@@ -10,7 +10,7 @@ from localdflash.backends.cuda.repack import plane_packing
 from localdflash.backends.cuda.repack.checkpoint_planes import linear_planes
 from localdflash.backends.cuda.repack.gguf_planes import in_turn, join
 from localdflash.base.errors import ModelError
-from localdflash.kernels.planes import E2M1
+from localdflash.kernels.cuda.planes import E2M1
 
 PREFIX = "model.layers.0.mlp.up_proj"
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}

@@ -13,7 +13,7 @@ from localdflash.backends.cuda.repack import plane_packing
 from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
 from localdflash.backends.cuda.repack.gguf_planes import join, load_planes, planes_of_blocks, scaled
 from localdflash.base.errors import ModelError
-from localdflash.kernels.planes import Planes
+from localdflash.kernels.cuda.planes import Planes
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 

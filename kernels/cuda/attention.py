@@ -1,0 +1,312 @@
+"""Attention of a block of 16 rows over the key/value cache, at batch 1: flash decoding, split over the context.
+
+Row t sits in slot start + t of the cache, which is its position. What it sees:
+
+* "chain": slots up to its own. A causal layer of a drafter is a chain too.
+* "block": every slot up to the last of the block. A bidirectional layer of a drafter.
+
+With a window W a row of a chain sees positions above start + t - W only, one of a block those less than W away.
+
+The context is cut into chunks at absolute positions, one program per chunk and key/value head, which serves all rows
+and query heads that share the head. A row therefore sums in one order, however many rows are live and programs are
+launched: a verified row is bit for bit what plain decoding computes there. The cache holds finite values only (see
+`cache`), so that a slot with weight zero adds nothing; slots past the block are never read.
+"""
+
+from typing import Literal
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from localdflash.kernels.cuda.kv_cache import Cache, decode
+from localdflash.kernels.cuda.launch import ASM, Kernel, every_launch, release, wait
+
+Mask = Literal["chain", "block"]
+ROWS = 16
+CHUNK = 256  # slots of a program: it sets the order of summation, so it is the same for every launch
+TILE = 64  # slots of a step; divides CHUNK
+BUCKETS = (8, 32, 128, 512)  # numbers of chunks that a launch may cover
+FUSED = 8  # up to so many chunks the last one to finish merges; for more, a second launch does it with more programs
+LOG2_E = 1.4426950408889634
+
+# Four int8 codes ($2) to float16 ($0, $1) without int-to-float conversions: with its sign bit flipped a code c is
+# c + 128, which as the low byte of 1024.0 (0x6400) makes 1152 + c.
+HALVES_OF_INT8 = tl.constexpr("""{
+    .reg .b32 codes, low, high, bias;
+    mov.b32 bias, 0x64806480;
+    xor.b32 codes, $2, 0x80808080;
+    prmt.b32 low, codes, 0x64646464, 0x4140;
+    prmt.b32 high, codes, 0x64646464, 0x4342;
+    sub.rn.f16x2 $0, low, bias;
+    sub.rn.f16x2 $1, high, bias;
+}""")
+HALVES_OF_E4M3 = tl.constexpr("""{
+    .reg .b16 low, high;
+    mov.b32 {low, high}, $2;
+    cvt.rn.f16x2.e4m3x2 $0, low;
+    cvt.rn.f16x2.e4m3x2 $1, high;
+}""")
+
+
+class Scratch:
+    """What chunks leave for the merge: allocated once, for the largest shape and context, and shared by all layers.
+
+    `partial`: weighted sums of values, float32 [HKV, chunks, 16 G, D]; `stats`: largest score and sum of weights,
+    float32 [HKV, chunks, 2, 16 G]; both flat. `counter` int32 [HKV] holds zero between launches.
+    """
+
+    def __init__(self, device: torch.device, heads: int, head_dim: int, chunks: int = BUCKETS[-1]) -> None:
+        self.partial = torch.empty(chunks * ROWS * heads * head_dim, device=device)
+        self.stats = torch.empty(chunks * ROWS * heads * 2, device=device)
+        self.counter = torch.zeros(heads, dtype=torch.int32, device=device)
+
+
+@triton.jit
+def _exp2(x, ASM: tl.constexpr):
+    """2**x, or 0 if that is below the normal numbers: a guard against those would cost three more instructions."""
+    if ASM:
+        y = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    else:
+        y = tl.exp2(x)
+    return y
+
+
+@triton.jit
+def _halves(codes, ASM: tl.constexpr):
+    """Stored elements as float16. Declared impure, so that a tile is converted once and not by every warp again."""
+    if codes.dtype == tl.int8 and ASM:
+        x = tl.inline_asm_elementwise(HALVES_OF_INT8, "=&r,=&r,r", [codes], tl.float16, is_pure=False, pack=4)
+    elif codes.dtype == tl.float8e4nv and ASM:
+        x = tl.inline_asm_elementwise(HALVES_OF_E4M3, "=&r,=&r,r", [codes], tl.float16, is_pure=False, pack=4)
+    else:
+        x = codes.to(tl.float16)
+    return x
+
+
+@triton.jit
+def _visible(node, t, MASK: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
+    """Whether row t [M, 1] sees slot start + node [1, TILE]."""
+    if MASK == "chain":
+        visible = node <= t
+        if WINDOW:
+            visible &= node > t - WINDOW
+    else:
+        visible = (node < BLOCK) & (t >= 0)
+        if WINDOW:
+            visible &= (node > t - WINDOW) & (node < t + WINDOW)
+    return visible
+
+
+@triton.jit
+def _sum_groups(x, R: tl.constexpr, GROUPS: tl.constexpr):
+    """Sums over groups of 32 of x [R, GROUPS * 32], pair by pair: the same bits in whatever layout x is."""
+    low, high = tl.split(tl.reshape(x, (R, GROUPS, 16, 2)))
+    low, high = tl.split(tl.reshape(low + high, (R, GROUPS, 8, 2)))
+    low, high = tl.split(tl.reshape(low + high, (R, GROUPS, 4, 2)))
+    low, high = tl.split(tl.reshape(low + high, (R, GROUPS, 2, 2)))
+    low, high = tl.split(low + high)
+    return low + high
+
+
+@triton.jit
+def _merge(
+    r, head, chunks, live, partial_ptr, stats_ptr, out_ptr, sums_ptr, scale,
+    HQ: tl.constexpr, G: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, CHUNKS: tl.constexpr,
+    UNROLL: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Merge `live` chunks of rows r [R] in index order and store them; the same bits for any R, CHUNKS and UNROLL."""
+    M: tl.constexpr = 16 * G
+    d = tl.arange(0, D)
+    row = tl.minimum(r, M - 1)
+    stats_ptr += head * chunks * 2 * M + row
+    partial_ptr += head * chunks * M * D + row[:, None] * D + d[None, :]
+    every = tl.arange(0, CHUNKS)[:, None]
+    tops = tl.load(stats_ptr[None, :] + every * 2 * M, mask=every < live, other=-float("inf"), cache_modifier=".cg")
+    top = tl.max(tops, 0)
+    total = tl.zeros((R,), tl.float32)
+    acc = tl.zeros((R, D), tl.float32)
+    for first in range(0, live, UNROLL):
+        for i in tl.static_range(UNROLL):  # so that loads do not wait for each other
+            chunk = tl.minimum(first + i, live - 1)
+            stats = stats_ptr + chunk * 2 * M
+            weight = _exp2((tl.load(stats, cache_modifier=".cg") - top) * scale, ASM)
+            weight = tl.where(first + i < live, weight, 0.0)
+            total = tl.fma(weight, tl.load(stats + M, cache_modifier=".cg"), total)
+            acc = tl.fma(weight[:, None], tl.load(partial_ptr + chunk * M * D, cache_modifier=".cg"), acc)
+    out = (acc / total[:, None]).to(tl.float16)
+    t = r // G
+    q_head = head * G + r % G
+    mine = (r < M)[:, None]
+    tl.store(out_ptr + (t * WIDTH + q_head * D)[:, None] + d[None, :], out, mask=mine)
+    group = q_head[:, None] * (D // 32) + tl.arange(0, D // 32)[None, :]
+    tl.store(sums_ptr + group * 16 + t[:, None], _sum_groups(out.to(tl.float32), R, D // 32), mask=mine)
+
+
+@Kernel
+@triton.jit
+def attention_kernel(
+    q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, start_ptr, partial_ptr, stats_ptr, counter_ptr,
+    out_ptr, sums_ptr, scale,
+    HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr, MASK: tl.constexpr, BLOCK: tl.constexpr,
+    WINDOW: tl.constexpr, SCALED: tl.constexpr, FUSED: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One chunk of one key/value head. Grid (HKV, chunks); programs past the end of the context leave at once.
+
+    Rows r = t * G + g of query head `head * G + g`, M of them with padding. The softmax is in powers of two: `scale`
+    is log2(e) / sqrt(D).
+    """
+    G: tl.constexpr = HQ // HKV
+    HALF: tl.constexpr = D // 2
+    head = tl.program_id(0)
+    chunks = tl.num_programs(1)
+    r = tl.arange(0, M)
+    t = r // G
+    d = tl.arange(0, D)
+    half = tl.arange(0, HALF)
+    wait(PDL)
+    start = tl.load(start_ptr)
+    end = start + 16
+    oldest = tl.maximum(start - (WINDOW - 1), 0) if WINDOW else 0  # the first slot that any row sees
+    chunk = oldest // CHUNK + tl.program_id(1)
+    if chunk * CHUNK >= end:
+        return
+    first = tl.maximum(chunk * CHUNK, oldest // TILE * TILE)
+    last = tl.minimum((chunk + 1) * CHUNK, end)
+
+    q = tl.load(q_ptr + (t * HQ + head * G + r % G)[:, None] * D + d[None, :], mask=t[:, None] < 16, other=0.0)
+    top = tl.full((M,), -1e30, tl.float32)  # finite, so that a row which has seen nothing yet makes no NaN
+    total = tl.zeros((M,), tl.float32)
+    low = tl.zeros((M, HALF), tl.float32)
+    high = tl.zeros((M, HALF), tl.float32)
+    for n0 in tl.range(first, last, TILE, num_stages=STAGES):
+        n = n0 + tl.arange(0, TILE)
+        at = tl.minimum(n, end - 1) * HKV + head  # what lies past the end may be anything
+        scores = tl.dot(q, _halves(tl.load(k_ptr + at[None, :] * D + d[:, None]), ASM))
+        if SCALED:
+            scores *= tl.load(k_scale_ptr + at)[None, :]
+        if (n0 + TILE > start) | ((WINDOW > 0) & (n0 < end - WINDOW)):  # elsewhere all rows see all slots
+            visible = _visible(n[None, :] - start, t[:, None], MASK, BLOCK, WINDOW)
+            scores = tl.where(visible, scores, -float("inf"))
+        peak = tl.maximum(top, tl.max(scores, 1))
+        fade = _exp2((top - peak) * scale, ASM)
+        # Times 2**7: with a value's scale it stays in float16's range. By fma, here and in the merge, so that kernels
+        # compiled apart cannot round apart.
+        p = _exp2(tl.fma(scores, scale, (7.0 - peak * scale)[:, None]), ASM)
+        total = tl.fma(total, fade, tl.sum(p, 1))
+        if SCALED:
+            p *= tl.load(v_scale_ptr + at)[None, :]
+        p16 = p.to(tl.float16)
+        values = v_ptr + at[:, None] * D + half[None, :]
+        # In halves, no wider than they are high: so each warp gets rows of its own, and p stays in its registers.
+        low = tl.dot(p16, _halves(tl.load(values), ASM), low * fade[:, None])
+        high = tl.dot(p16, _halves(tl.load(values + HALF), ASM), high * fade[:, None])
+        top = peak
+    release(PDL)
+
+    tile = (head * chunks + tl.program_id(1)) * 16 * G
+    partial = partial_ptr + (tile + r)[:, None] * D + half[None, :]
+    mine = r < 16 * G
+    tl.store(partial, low, mask=mine[:, None])
+    tl.store(partial + HALF, high, mask=mine[:, None])
+    tl.store(stats_ptr + tile * 2 + r, top, mask=mine)
+    tl.store(stats_ptr + tile * 2 + 16 * G + r, total, mask=mine)
+    if FUSED:
+        live = tl.cdiv(end, CHUNK) - oldest // CHUNK
+        tl.debug_barrier()  # all threads have stored before one of them takes the ticket
+        if tl.atomic_add(counter_ptr + head, 1, sem="acq_rel", scope="gpu") == live - 1:
+            _merge(r, head, chunks, live, partial_ptr, stats_ptr, out_ptr, sums_ptr, scale,
+                   HQ, G, D, WIDTH, M, CHUNKS, 1, ASM)  # fmt: skip
+            tl.store(counter_ptr + head, 0)
+
+
+@Kernel
+@triton.jit
+def merge_kernel(
+    start_ptr, partial_ptr, stats_ptr, out_ptr, sums_ptr, scale, chunks,
+    HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr, WINDOW: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The merge of four rows of one key/value head. Grid (HKV, 4 G)."""
+    G: tl.constexpr = HQ // HKV
+    r = tl.program_id(1) * 4 + tl.arange(0, 4)
+    wait(PDL)
+    release(PDL)
+    start = tl.load(start_ptr)
+    oldest = tl.maximum(start - (WINDOW - 1), 0) if WINDOW else 0
+    live = tl.cdiv(start + 16, CHUNK) - oldest // CHUNK
+    _merge(r, tl.program_id(0), chunks, live, partial_ptr, stats_ptr, out_ptr, sums_ptr, scale,
+           HQ, G, D, WIDTH, 4, CHUNKS, 8, ASM)  # fmt: skip
+
+
+def attention(
+    q: Tensor,
+    cache: Cache,
+    start: Tensor,
+    out: Tensor,
+    sums: Tensor,
+    scratch: Scratch,
+    mask: Mask,
+    block: int = ROWS,
+    window: int = 0,
+    splits: int = BUCKETS[-1],
+) -> None:
+    """Attend over one layer's cache, which holds the block's own keys and values already.
+
+    q float16 [16, HQ, D], D 64 or 128; start int32 [1], the tokens before the block; out float16 [16, >= HQ * D], of
+    which the first HQ * D columns are written; sums float32 [>= HQ * D / 32, 16], sums over groups of 32 of what is
+    stored. `block`: rows of a "block"; those after it are dead. `window`: how many positions a row sees, its own
+    included, or 0. `splits`: chunks of 256 slots that are launched, enough for start + 16 and no more than the scratch
+    has; the result does not depend on it.
+    """
+    (_, heads, head_dim), kv_heads = q.shape, cache.k.shape[1]
+    if window:
+        splits = min(splits, triton.cdiv(window + ROWS - 2, CHUNK) + 1)
+    assert splits * ROWS * heads * head_dim <= scratch.partial.numel(), "the scratch is too small"
+    options = {"HQ": heads, "HKV": kv_heads, "D": head_dim, "WIDTH": out.shape[1], "CHUNK": CHUNK, "WINDOW": window,
+               "CHUNKS": triton.next_power_of_2(splits), "ASM": ASM} | every_launch(q.device)  # fmt: skip
+    rows, scale = triton.next_power_of_2(ROWS * heads // kv_heads), head_dim**-0.5 * LOG2_E
+    attention_kernel[(kv_heads, splits)](
+        q, cache.k, cache.v, cache.k_scale, cache.v_scale, start, scratch.partial, scratch.stats,
+        scratch.counter, out, sums, scale, M=rows, TILE=TILE, STAGES=2, MASK=mask, BLOCK=block,
+        SCALED=cache.k_scale is not None, FUSED=splits <= FUSED, num_warps=rows // 16, **options,
+    )  # fmt: skip
+    if splits > FUSED:
+        merge_kernel[(kv_heads, ROWS * heads // kv_heads // 4)](
+            start, scratch.partial, scratch.stats, out, sums, scale, splits, num_warps=4, **options
+        )
+
+
+def attention_reference(
+    q: Tensor,
+    cache: Cache,
+    start: Tensor,
+    out: Tensor,
+    sums: Tensor,
+    scratch: Scratch | None,
+    mask: Mask,
+    block: int = ROWS,
+    window: int = 0,
+    splits: int = BUCKETS[-1],
+) -> None:
+    """The definition in float32, a row at a time so that no row depends on another. Arguments as of `attention`."""
+    begin, (rows, heads, head_dim) = int(start), q.shape
+    width = heads * head_dim
+    for t in range(block if mask == "block" else rows):
+        slots = _slots(t, begin, mask, block, window)
+        keys = decode(cache.k[slots], None if cache.k_scale is None else cache.k_scale[slots])
+        values = decode(cache.v[slots], None if cache.v_scale is None else cache.v_scale[slots])
+        grouped = q[t].float().view(keys.shape[1], heads // keys.shape[1], head_dim)  # [HKV, G, D]
+        scores = grouped @ keys.permute(1, 2, 0) * head_dim**-0.5  # [HKV, G, n]
+        out[t, :width] = (scores.softmax(-1) @ values.transpose(0, 1)).flatten().to(out.dtype)
+    sums[: width // 32] = out[:, :width].float().reshape(rows, -1, 32).sum(-1).t()
+
+
+def _slots(t: int, begin: int, mask: Mask, block: int, window: int) -> slice:
+    """The slots that row t sees."""
+    position, last = begin + t, begin + (t if mask == "chain" else block - 1)
+    if not window:
+        return slice(0, last + 1)
+    return slice(max(0, position - window + 1), min(last, position + window - 1) + 1)

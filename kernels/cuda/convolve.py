@@ -1,0 +1,151 @@
+"""DFlash 2's convolutions over the rows of a block, of what goes into a sublayer and of what comes out of it.
+
+    out[m] = sum over t of (base[side, t] + change[m, side, t]) * x[m - t]        with zeros before the first row
+
+Changes are a product of the sublayer's normed input, one number for a group of channels. `convolve_in` finishes the
+norm of its input, since rows are mixed; `convolve_out` ends as `residual` does, with what the next norm needs. Source:
+inco.ai/blog/dflash2.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
+from localdflash.kernels.cuda.norm import TILE, Norm, norm_factor, norm_factor_reference
+from localdflash.kernels.cuda.residual import GROUP, hand_on, hand_on_reference, store_sums
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The coefficients of both sides of one sublayer, for all rows."""
+
+    base: Tensor  # float32 [2, kernel, H]
+    change: Tensor  # float32 [16, 2 * kernel * H / group]
+    group: int  # channels that share a change
+
+
+@triton.jit
+def _coefficients(base, change, m, n, H, groups, back: tl.constexpr, SIDE: tl.constexpr, KERNEL: tl.constexpr,
+                  GROUP: tl.constexpr):  # fmt: skip
+    """What row m [16, 1], column n [1, BN] takes of the row so far back, float32 [16, BN]."""
+    at = SIDE * KERNEL + back
+    inside = n < H
+    change = tl.load(change + (m * 2 * KERNEL + at) * groups + n // GROUP, mask=inside, other=0.0)
+    return change + tl.load(base + at * H + n, mask=inside, other=0.0)
+
+
+@Kernel
+@triton.jit
+def _convolve_in(a, squares, before, base, change, out, sums, H, groups, width, size, eps, P: tl.constexpr,
+                 KERNEL: tl.constexpr, GROUP: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    """Grid (tiles,)."""
+    tile = tl.program_id(0)
+    m = tl.arange(0, 16)[:, None]
+    n = tile * BN + tl.arange(0, BN)[None, :]
+    wait(PDL)
+    release(PDL)
+    total = tl.zeros((16, BN), tl.float32)
+    for back in tl.static_range(KERNEL):
+        x = tl.load(a + (m - back) * width + n, mask=(m >= back) & (n < H), other=0.0).to(tl.float32)
+        x *= norm_factor(squares, before, P, size, eps, back)[:, None]
+        total += x * _coefficients(base, change, m, n, H, groups, back, 0, KERNEL, GROUP)
+    rounded = tl.where(n < H, total, 0.0).to(out.dtype.element_ty)
+    tl.store(out + m * width + n, rounded, mask=n < H)
+    store_sums(rounded.to(tl.float32), sums, tile * (BN // 32), width // 32, BN)
+
+
+def convolve_in(a: Tensor, norm: Norm, changes: Changes, out: Tensor, sums_out: Tensor) -> None:
+    """Convolve a * the norm's factor into `out`, and its sums over 32 columns into sums_out.
+
+    a and out: float16 [16, padded_k of their consumer], zero past column H, and left so. sums_out: float32 [columns of
+    out / 32, 16].
+    """
+    kernel, hidden = changes.base.shape[1:]
+    _convolve_in[(triton.cdiv(hidden, TILE),)](
+        a, norm.squares, norm.before, changes.base, changes.change, out, sums_out, hidden, hidden // changes.group,
+        a.shape[1], norm.size, norm.eps, P=norm.parts, KERNEL=kernel, GROUP=changes.group, BN=TILE, num_warps=4,
+        **every_launch(a.device),
+    )  # fmt: skip
+
+
+def convolve_in_reference(a: Tensor, norm: Norm, changes: Changes, out: Tensor, sums_out: Tensor) -> None:
+    """Do what `convolve_in` does, in torch and float32; a and out may be float32."""
+    hidden = changes.base.shape[2]
+    mixed = _mixed(a[:, :hidden].float() * norm_factor_reference(norm), changes, 0)
+    out[:, :hidden] = mixed.to(out.dtype)
+    sums_out.copy_(out.float().unflatten(1, (-1, GROUP)).sum(-1).t())
+
+
+@Kernel
+@triton.jit
+def _convolve_out(y, bias, base, change, x, gain, before, a_out, sums, squares, H, groups, width, size, eps,
+                  P: tl.constexpr, BIAS: tl.constexpr, KERNEL: tl.constexpr, GROUP: tl.constexpr, BN: tl.constexpr,
+                  PDL: tl.constexpr):  # fmt: skip
+    """Grid (tiles,)."""
+    tile = tl.program_id(0)
+    m = tl.arange(0, 16)[:, None]
+    n = tile * BN + tl.arange(0, BN)[None, :]
+    wait(PDL)
+    release(PDL)
+    total = tl.load(x + m * H + n, mask=n < H, other=0.0)
+    for back in tl.static_range(KERNEL):
+        here = (m >= back) & (n < H)
+        value = tl.load(y + (m - back) * H + n, mask=here, other=0.0)
+        if BIAS:
+            value += tl.load(bias + n, mask=here, other=0.0)
+        total += value * _coefficients(base, change, m, n, H, groups, back, 1, KERNEL, GROUP)
+    tl.store(x + m * H + n, total, mask=n < H)
+    hand_on(total, tile, gain, before, a_out, sums, squares, H, size, eps, width, P, BN)
+
+
+def convolve_out(
+    y: Tensor,
+    bias: Tensor | None,
+    changes: Changes,
+    x: Tensor,
+    gain: Tensor,
+    before: Norm,
+    a_out: Tensor,
+    sums_out: Tensor,
+    squares_out: Tensor,
+) -> None:
+    """Add the convolution of y + bias to x, and set a_out to x * gain * rstd(before.squares).
+
+    y float32 [16, H], bias float32 [H] or None; the rest, and what must not be the same, as in `residual`.
+    """
+    kernel, hidden = changes.base.shape[1:]
+    _convolve_out[(triton.cdiv(hidden, TILE),)](
+        y, y if bias is None else bias, changes.base, changes.change, x, gain, before.squares, a_out, sums_out,
+        squares_out, hidden, hidden // changes.group, a_out.shape[1], before.size, before.eps, P=before.parts,
+        BIAS=bias is not None, KERNEL=kernel, GROUP=changes.group, BN=TILE, num_warps=4, **every_launch(x.device),
+    )  # fmt: skip
+
+
+def convolve_out_reference(
+    y: Tensor,
+    bias: Tensor | None,
+    changes: Changes,
+    x: Tensor,
+    gain: Tensor,
+    before: Norm,
+    a_out: Tensor,
+    sums_out: Tensor,
+    squares_out: Tensor,
+) -> None:
+    """Do what `convolve_out` does, in torch; a_out may be float32."""
+    x += _mixed(y if bias is None else y + bias, changes, 1)
+    hand_on_reference(x, gain, before, a_out, sums_out, squares_out)
+
+
+def _mixed(x: Tensor, changes: Changes, side: int) -> Tensor:
+    """The convolution of rows x [16, H] by the coefficients of one side."""
+    kernel = changes.base.shape[1]
+    change = changes.change.unflatten(1, (2, kernel, -1))[:, side].repeat_interleave(changes.group, -1)
+    coefficients = change + changes.base[side]  # [16, kernel, H]
+    parts = [F.pad(x, (0, 0, back, 0))[: len(x)] * coefficients[:, back] for back in range(kernel)]
+    return torch.stack(parts).sum(0)

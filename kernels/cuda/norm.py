@@ -1,0 +1,76 @@
+"""RMSNorm without a kernel of its own: producers store partial sums of squares, consumers scale their accumulator.
+
+A producer stores `a = x * gain * r` in float16, with r = rstd(before) of an earlier norm to keep it in range, and
+`squares`: the sums of x^2 over tiles of 128. The consumer's product is linear in a, so that multiplying its rows by
+rstd(squares) / rstd(before) gives the product with the normed x.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from localdflash.kernels.cuda.launch import ASM
+
+TILE = 128  # columns under one partial sum of squares
+COMPILED = tl.constexpr(ASM)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """What a consumer needs to finish the norm of its input, a row of `size` values."""
+
+    squares: Tensor  # float32 [parts, 16], or [T, parts, 16] of T tiles of rows
+    before: Tensor  # of that shape: the squares whose rstd is already in the input
+    size: int
+    eps: float
+
+    @property
+    def parts(self) -> int:
+        """Partial sums a row: P of `rstd`."""
+        return self.squares.shape[-2]
+
+
+@triton.jit
+def square(x):
+    """The square, rounded before it is added to another: a compiler may else fuse one or the other."""
+    if COMPILED:
+        y = tl.inline_asm_elementwise("mul.rn.f32 $0, $1, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    else:
+        y = x * x
+    return y
+
+
+@triton.jit
+def rstd(squares_ptr, P: tl.constexpr, H, eps, BM: tl.constexpr = 16, BACK: tl.constexpr = 0):
+    """1 / sqrt(mean of squares + eps), float32 [BM], each of the row that lies BACK rows before, or the first one."""
+    p = tl.arange(0, triton.next_power_of_2(P))
+    m = tl.arange(0, BM)
+    if BACK:
+        m = tl.maximum(m - BACK, 0)
+    squares = tl.load(squares_ptr + p[:, None] * BM + m[None, :], mask=p[:, None] < P, other=0.0)
+    return tl.math.rsqrt(tl.sum(squares, 0) / H + eps)
+
+
+@triton.jit
+def norm_factor(squares_ptr, before_ptr, P: tl.constexpr, H, eps, BACK: tl.constexpr = 0):
+    """What a consumer multiplies its accumulator rows by, float32 [16]; P = 0 stands for no norm; BACK: see `rstd`."""
+    if P == 0:
+        return tl.full((16,), 1.0, tl.float32)
+    else:  # noqa: RET505 (a branch not taken must not be compiled)
+        return rstd(squares_ptr, P, H, eps, 16, BACK) / rstd(before_ptr, P, H, eps, 16, BACK)
+
+
+def rstd_reference(squares: Tensor, size: int, eps: float) -> Tensor:
+    """1 / sqrt(mean of squares + eps) of squares [..., parts, 16], float32 [..., 16]."""
+    return torch.rsqrt(squares.sum(-2) / size + eps)
+
+
+def norm_factor_reference(norm: Norm | None) -> Tensor | float:
+    """What a consumer multiplies its rows by: [..., 16, 1], or 1 without a norm."""
+    if norm is None:
+        return 1.0
+    factor = rstd_reference(norm.squares, norm.size, norm.eps) / rstd_reference(norm.before, norm.size, norm.eps)
+    return factor.unsqueeze(-1)

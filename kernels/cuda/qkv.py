@@ -1,0 +1,244 @@
+"""Query, key and value heads of 16 rows: GEMM, norm per head, RoPE and the write into the cache, in one launch.
+
+One tile is one head. Row m sits at position start + m, into whose slot its key and value go, both computed in float32
+and rounded once, when they are stored.
+
+The heads that a call computes need not be all of a layer: files often keep values in another quantization, so that
+they come as planes of their own. And they may be the keys and values of many layers: a DFlash drafter projects its
+context for all of its layers at once, into a stacked cache, with planes that stack [k heads, v heads] of each layer.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from localdflash.base.errors import ModelError
+from localdflash.kernels.cuda.kv_cache import CODES, SMALLEST, Cache, check_type, limit
+from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
+from localdflash.kernels.cuda.matmul import accumulate, plan, pointers, product_reference, switches, tiles_of
+from localdflash.kernels.cuda.norm import Norm, norm_factor, norm_factor_reference, square
+from localdflash.kernels.cuda.planes import Planes
+from localdflash.kernels.cuda.rope import Rope, rotate
+from localdflash.kernels.cuda.split_k import SplitWorkspace, arrive, gather
+
+HEAD_DIMS = (64, 128)
+
+
+@dataclass(frozen=True)
+class HeadRange:
+    """Heads `first` .. `first + count - 1` in the order [q..., k..., v...] of a layer, layer after layer."""
+
+    first: int
+    count: int
+    q_heads: int  # of a layer; 0 for a stack of keys and values
+    kv_heads: int
+
+    @property
+    def heads(self) -> int:
+        """Heads of a layer: its queries, keys and values."""
+        return self.q_heads + 2 * self.kv_heads
+
+    def of(self, layer: int, begin: int, end: int) -> tuple[slice, slice]:
+        """Heads `begin` .. `end - 1` of a layer that this call has: their places among its own, and from `begin` on."""
+        base = layer * self.heads + begin
+        low = min(max(self.first, base), base + end - begin)
+        high = max(min(self.first + self.count, base + end - begin), low)
+        return slice(low - self.first, high - self.first), slice(low - base, high - base)
+
+
+@triton.jit
+def finite(x, LIMIT: tl.constexpr):
+    """NaN as zero, and the rest within +-LIMIT: a cache holds only finite values."""
+    return tl.minimum(tl.maximum(tl.where(x == x, x, 0.0), -LIMIT), LIMIT)  # noqa: PLR0124
+
+
+@triton.jit
+def to_code(x, dtype: tl.constexpr):
+    """Float32 within the range of int8 or e4m3, rounded to the nearest code, ties to even.
+
+    Adding and taking away 1.5 * 2**23 steps of the target's grid rounds to that grid. The cast is then exact, also in
+    the interpreter, whose own rounding to e4m3 is wrong.
+    """
+    if dtype == tl.int8:
+        return ((x + 12582912.0) - 12582912.0).to(tl.int8)
+    power = (x.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)  # the power of two below |x|
+    pivot = tl.maximum(power, 0.015625) * 1572864.0  # steps are 1/8 of it, and 2**-9 below 2**-6
+    return ((x + pivot) - pivot).to(dtype)
+
+
+@triton.jit
+def store_cache(x, y, codes_ptr, scale_ptr, row, D: tl.constexpr, LIMIT: tl.constexpr, LARGEST: tl.constexpr,
+                SMALLEST: tl.constexpr):  # fmt: skip
+    """Store halves x, y float32 [16, D / 2] of a head in rows `row` int64 [16] of codes [.., D] and of scales [..].
+
+    LIMIT is the largest finite value, LARGEST the largest code; LARGEST = 0 for types without a scale.
+    """
+    HALF: tl.constexpr = D // 2
+    dtype: tl.constexpr = codes_ptr.dtype.element_ty
+    here = codes_ptr + row[:, None] * D + tl.arange(0, HALF)[None, :]
+    x, y = finite(x, LIMIT), finite(y, LIMIT)
+    if LARGEST > 0:
+        peak = tl.maximum(tl.max(tl.abs(x), 1), tl.max(tl.abs(y), 1))
+        scale = tl.maximum(peak, SMALLEST) / LARGEST
+        tl.store(scale_ptr + row, scale)
+        tl.store(here, to_code(x / scale[:, None], dtype))
+        tl.store(here + HALF, to_code(y / scale[:, None], dtype))
+    else:
+        tl.store(here, x.to(dtype))
+        tl.store(here + HALF, y.to(dtype))
+
+
+@Kernel
+@triton.jit
+def _qkv(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, squares_ptr, before_ptr,
+         bias_ptr, q_gain_ptr, k_gain_ptr, cos_ptr, sin_ptr, start_ptr,
+         q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, partials_ptr, counters_ptr, K, N, size, eps, head_eps, first,
+         slots, P: tl.constexpr, D: tl.constexpr, Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BIAS: tl.constexpr,
+         HEAD_NORM: tl.constexpr, LIMIT: tl.constexpr, LARGEST: tl.constexpr, SMALLEST: tl.constexpr,
+         R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr,
+         HAS_MIN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr,
+         TILES: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    """Grid (heads, SPLIT_K)."""
+    tile, split = tl.program_id(0), tl.program_id(1)
+    wait(PDL)
+    accs = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * D, split,
+                      0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, D, SPLIT_K, STAGES, ASM, TILES)  # fmt: skip
+    release(PDL)
+    if arrive(accs, partials_ptr, counters_ptr, tile, split, D, SPLIT_K, TILES):
+        HALF: tl.constexpr = D // 2
+        layer = (first + tile) // (Q_HEADS + 2 * KV_HEADS)
+        head = (first + tile) % (Q_HEADS + 2 * KV_HEADS)
+        d = tl.arange(0, HALF)
+        for t in tl.static_range(TILES):
+            acc = gather(accs[t], partials_ptr, counters_ptr, tile, D, SPLIT_K, t, TILES)
+            factor = norm_factor(squares_ptr + t * (P * 16), before_ptr + t * (P * 16), P, size, eps)[:, None]
+            if BIAS:
+                acc = tl.fma(acc, factor, tl.load(bias_ptr + tile * D + tl.arange(0, D))[None, :])
+            else:
+                acc *= factor
+            x, y = tl.split(tl.permute(tl.reshape(acc, (16, 2, HALF)), (0, 2, 1)))  # first and second half of the head
+            m = 16 * t + tl.arange(0, 16)
+            start = tl.load(start_ptr)
+            row = layer.to(tl.int64) * slots + start + m  # of the cache
+            if head < Q_HEADS + KV_HEADS:
+                if HEAD_NORM:
+                    gain_ptr = k_gain_ptr + layer * D
+                    if head < Q_HEADS:
+                        gain_ptr = q_gain_ptr
+                    rstd = tl.math.rsqrt((tl.sum(square(x), 1) + tl.sum(square(y), 1)) / D + head_eps)
+                    x *= rstd[:, None] * tl.load(gain_ptr + d)[None, :]
+                    y *= rstd[:, None] * tl.load(gain_ptr + HALF + d)[None, :]
+                angle = (start + m)[:, None] * HALF + d[None, :]
+                cos, sin = tl.load(cos_ptr + angle), tl.load(sin_ptr + angle)
+                rotated = tl.fma(x, cos, -(y * sin))
+                y = tl.fma(y, cos, x * sin)
+                x = rotated
+            if head < Q_HEADS:
+                here = q_ptr + (m * Q_HEADS + head)[:, None] * D + d[None, :]
+                tl.store(here, x.to(q_ptr.dtype.element_ty))
+                tl.store(here + HALF, y.to(q_ptr.dtype.element_ty))
+            elif head < Q_HEADS + KV_HEADS:
+                row = row * KV_HEADS + head - Q_HEADS
+                store_cache(x, y, k_ptr, k_scale_ptr, row, D, LIMIT, LARGEST, SMALLEST)
+            else:
+                row = row * KV_HEADS + head - Q_HEADS - KV_HEADS
+                store_cache(x, y, v_ptr, v_scale_ptr, row, D, LIMIT, LARGEST, SMALLEST)
+
+
+def qkv(
+    a: Tensor,
+    sums: Tensor,
+    planes: Planes,
+    norm: Norm | None,
+    part: HeadRange,
+    q_gain: Tensor | None,
+    k_gain: Tensor | None,
+    rope: Rope,
+    start: Tensor,
+    q_out: Tensor | None,
+    cache: Cache,
+    workspace: SplitWorkspace,
+    bias: Tensor | None = None,
+    eps: float = 1e-6,
+) -> None:
+    """Project `a` to the heads of `part`; queries into q_out, keys and values into the cache.
+
+    a float16 [16, padded_k] with its sums [padded_k / 32, 16]; norm None if a is normed already; q_gain float32 [D]
+    and k_gain [D], or [layers, D] for a stack, are the gains of the norm per head, whose epsilon is `eps`, and None
+    where the model has none; start int32 [1], in device memory; q_out float16 [16, q_heads, D], None for a stack; bias
+    float32 [count * D]. Tables and cache reach 16 past the largest start.
+
+    Two tiles of rows are computed together, with the bits of either alone, the second from 16 behind start on: a,
+    sums, norm and q_out are then [2, ...].
+    """
+    head_dim = _check(planes, part, cache)
+    cut = plan(planes.n, planes.padded_k, a.device, BN=head_dim)
+    squares, before, parts, size, norm_eps = (
+        (sums, sums, 0, 1, 0.0) if norm is None else (norm.squares, norm.before, norm.parts, norm.size, norm.eps)
+    )
+    given = (bias, q_gain, k_gain, rope.cos, rope.sin, start, q_out, cache.k, cache.v, cache.k_scale)
+    tensors = (sums if tensor is None else tensor for tensor in (*given, cache.v_scale))
+    _qkv[(cut.tiles, cut.SPLIT_K)](
+        a, sums, *pointers(planes), squares, before, *tensors, workspace.partials, workspace.counters,
+        planes.padded_k, planes.padded_n, size, norm_eps, eps, part.first, cache.k.shape[-3], P=parts, D=head_dim,
+        Q_HEADS=part.q_heads, KV_HEADS=part.kv_heads, BIAS=bias is not None, HEAD_NORM=k_gain is not None,
+        LIMIT=limit(cache.k.dtype), LARGEST=CODES.get(cache.k.dtype, 0.0), SMALLEST=SMALLEST, **switches(planes),
+        SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, TILES=tiles_of(a), num_warps=cut.num_warps, **every_launch(a.device),
+    )  # fmt: skip
+
+
+def _check(planes: Planes, part: HeadRange, cache: Cache) -> int:
+    """The size of a head, once the kernel is known to fit it."""
+    head_dim = cache.k.shape[-1]
+    if head_dim not in HEAD_DIMS:
+        raise ModelError(f"heads of {head_dim}: the CUDA kernels have 64 and 128; use the llama.cpp backend")
+    if planes.n != part.count * head_dim:
+        raise ModelError(f"{part.count} heads of {head_dim} do not fit weights of {planes.n} rows; the file is wrong")
+    check_type(cache.k.dtype, cache.k.device)
+    return head_dim
+
+
+def qkv_reference(
+    a: Tensor,
+    sums: Tensor,
+    planes: Planes,
+    norm: Norm | None,
+    part: HeadRange,
+    q_gain: Tensor | None,
+    k_gain: Tensor | None,
+    rope: Rope,
+    start: Tensor,
+    q_out: Tensor | None,
+    cache: Cache,
+    workspace: SplitWorkspace | None,
+    bias: Tensor | None = None,
+    eps: float = 1e-6,
+) -> None:
+    """The same in plain torch, computed in float32; a, q_out and cache may be float32."""
+    product = product_reference(a, planes) * norm_factor_reference(norm)
+    if bias is not None:
+        product = product + bias
+    heads = product.view(-1, part.count, cache.k.shape[-1])  # [16 T, count, D]
+    positions = (start + torch.arange(len(heads), device=start.device)).long()  # and slots
+    stacked = cache.k.ndim == 4
+    for layer in range(cache.k.shape[0] if stacked else 1):
+        one = cache.layer(layer) if stacked else cache
+        gain = k_gain[layer] if stacked and k_gain is not None else k_gain
+        mine, its = part.of(layer, 0, part.q_heads)
+        if q_out is not None:
+            rotated = rotate(_head_norm(heads[:, mine], q_gain, eps), rope, positions)
+            q_out.view(-1, *q_out.shape[-2:])[:, its] = rotated.to(q_out.dtype)
+        mine, its = part.of(layer, part.q_heads, part.q_heads + part.kv_heads)
+        one.write(positions, rotate(_head_norm(heads[:, mine], gain, eps), rope, positions), None, its)
+        mine, its = part.of(layer, part.q_heads + part.kv_heads, part.heads)
+        one.write(positions, None, heads[:, mine], its)
+
+
+def _head_norm(heads: Tensor, gain: Tensor | None, eps: float) -> Tensor:
+    """RMSNorm over the last axis, float32; nothing without a gain."""
+    if gain is None:
+        return heads
+    return heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + eps) * gain

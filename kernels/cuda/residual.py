@@ -1,0 +1,179 @@
+"""The residual stream: x += a @ W^T, and what the next norm and the drafter need of it, in one launch.
+
+Each tile of 128 columns is read and written by one program only, the last to arrive at it. A tap of the drafter is
+stored as x / 16 in float16: residual streams of some models leave its range, and a power of two costs no digit. The
+drafter's first matrix is multiplied by 16 when it is loaded.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
+from localdflash.kernels.cuda.matmul import accumulate, plan, pointers, product_reference, switches, tiles_of
+from localdflash.kernels.cuda.norm import TILE, Norm, rstd, rstd_reference, square
+from localdflash.kernels.cuda.planes import Planes
+from localdflash.kernels.cuda.split_k import SplitWorkspace, arrive, gather
+
+TAP_SCALE = 1 / 16
+GROUP = 32  # columns under one entry of `sums`
+
+
+@dataclass(frozen=True)
+class Tap:
+    """Where hidden states go for the drafter: row (start + m) % RING of a ring, from `column` on."""
+
+    ring: Tensor  # float16 [RING, taps * H]
+    column: int
+    start: Tensor  # int32 [1]
+
+
+@triton.jit
+def store_sums(a, sums_ptr, group, groups, BN: tl.constexpr):
+    """Sums of a float32 [16, BN] over groups of 32 columns into sums [groups, 16], from row `group` on."""
+    g = group + tl.arange(0, BN // 32)
+    totals = tl.sum(tl.reshape(a, (16, BN // 32, 32)), 2)  # [16, BN / 32]
+    tl.store(sums_ptr + g[None, :] * 16 + tl.arange(0, 16)[:, None], totals, mask=g[None, :] < groups)
+
+
+@triton.jit
+def hand_on(x, tile, gain_ptr, before_ptr, out_ptr, sums_ptr, squares_ptr, H, size, eps, width, P: tl.constexpr,
+            BN: tl.constexpr):  # fmt: skip
+    """Leave what the next norm needs of a tile of the residual stream, float32 [16, BN]; see `residual`."""
+    m = tl.arange(0, 16)
+    n = tile * BN + tl.arange(0, BN)
+    inside = n[None, :] < H
+    x = tl.where(inside, x, 0.0)
+    tl.store(squares_ptr + tile * 16 + m, tl.sum(square(x), 1))
+    scaled = x * tl.load(gain_ptr + n, mask=n < H, other=0.0)[None, :]
+    if P > 0:
+        scaled *= rstd(before_ptr, P, size, eps)[:, None]
+    rounded = scaled.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + m[:, None] * width + n[None, :], rounded, mask=inside)
+    store_sums(rounded.to(tl.float32), sums_ptr, tile * (BN // 32), width // 32, BN)
+
+
+@Kernel
+@triton.jit
+def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, x_ptr, gain_ptr, before_ptr,
+              bias_ptr, out_ptr, sums_out_ptr, squares_ptr, ring_ptr, start_ptr, partials_ptr, counters_ptr, K, N, H,
+              size, eps, width, ring_rows, ring_width, column, P: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
+              TAP: tl.constexpr, TAP_SCALE: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr,
+              SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr,
+              SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr, TILES: tl.constexpr,
+              PDL: tl.constexpr):  # fmt: skip
+    """Grid (tiles, SPLIT_K)."""
+    tile, split = tl.program_id(0), tl.program_id(1)
+    wait(PDL)
+    accs = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, split,
+                      0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM, TILES)  # fmt: skip
+    release(PDL)
+    if arrive(accs, partials_ptr, counters_ptr, tile, split, BN, SPLIT_K, TILES):
+        m = tl.arange(0, 16)
+        n = tile * BN + tl.arange(0, BN)
+        inside = n[None, :] < H
+        for t in tl.static_range(TILES):
+            x = gather(accs[t], partials_ptr, counters_ptr, tile, BN, SPLIT_K, t, TILES)
+            here = x_ptr + (16 * t + m)[:, None] * H + n[None, :]
+            if BIAS:
+                x += tl.load(bias_ptr + n, mask=n < H, other=0.0)[None, :]
+            if ADD:
+                x += tl.load(here, mask=inside, other=0.0)
+            tl.store(here, x, mask=inside)
+            if TAP:
+                row = (tl.load(start_ptr) + 16 * t + m) % ring_rows
+                tapped = (x * TAP_SCALE).to(ring_ptr.dtype.element_ty)
+                tl.store(ring_ptr + row[:, None].to(tl.int64) * ring_width + column + n[None, :], tapped, mask=inside)
+            hand_on(x, tile, gain_ptr, before_ptr + t * (P * 16), out_ptr + t * (16 * width),
+                    sums_out_ptr + t * (width // 2), squares_ptr + t * (tl.num_programs(0) * 16), H, size, eps, width,
+                    P, BN)  # fmt: skip
+
+
+def residual(
+    a: Tensor,
+    sums: Tensor,
+    planes: Planes,
+    x: Tensor,
+    gain: Tensor,
+    before: Norm | None,
+    a_out: Tensor,
+    sums_out: Tensor,
+    squares_out: Tensor,
+    workspace: SplitWorkspace,
+    add: bool = True,
+    tap: Tap | None = None,
+    bias: Tensor | None = None,
+) -> None:
+    """Set x to a @ W^T + bias, plus x itself with `add`, and a_out to x * gain * rstd(before.squares), 1 without it.
+
+    a float16 [16, padded_k] with its sums [padded_k / 32, 16]; x float32 [16, H]; gain and bias float32 [H]; a_out
+    float16 [16, padded_k of its consumer] and sums_out float32 [a_out columns / 32, 16], sums of the rounded a_out,
+    which are zero past column H and stay so; squares_out float32 [H / 128 rounded up, 16]: sums of x^2 over tiles.
+    squares_out must not be before.squares, nor a_out be a: tiles are written while others still read.
+
+    Two tiles of rows are computed together, with the bits of either alone: all but gain and bias are then [2, ...],
+    and the second tile is tapped 16 behind the first.
+    """
+    hidden = x.shape[-1]
+    cut = plan(planes.n, planes.padded_k, a.device, BN=TILE)
+    squares, parts, size, eps = (
+        (sums, 0, 1, 0.0) if before is None else (before.squares, before.parts, before.size, before.eps)
+    )
+    ring, column, start = (a_out.flatten(0, -2), 0, sums) if tap is None else (tap.ring, tap.column, tap.start)
+    _residual[(cut.tiles, cut.SPLIT_K)](
+        a, sums, *pointers(planes), x, gain, squares, sums if bias is None else bias, a_out, sums_out, squares_out,
+        ring, start, workspace.partials, workspace.counters, planes.padded_k, planes.padded_n, hidden, size, eps,
+        a_out.shape[-1], *ring.shape, column, P=parts, ADD=add, BIAS=bias is not None, TAP=tap is not None,
+        TAP_SCALE=TAP_SCALE, **switches(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES,
+        TILES=tiles_of(a), num_warps=cut.num_warps, **every_launch(a.device),
+    )  # fmt: skip
+
+
+def residual_reference(
+    a: Tensor,
+    sums: Tensor,
+    planes: Planes,
+    x: Tensor,
+    gain: Tensor,
+    before: Norm | None,
+    a_out: Tensor,
+    sums_out: Tensor,
+    squares_out: Tensor,
+    workspace: SplitWorkspace | None,
+    add: bool = True,
+    tap: Tap | None = None,
+    bias: Tensor | None = None,
+) -> None:
+    """The same in plain torch, computed in float32; a, a_out and the ring may be float32."""
+    hidden = x.shape[-1]
+    product = product_reference(a, planes)
+    if bias is not None:
+        product = product + bias
+    x.copy_(x + product if add else product)
+    hand_on_reference(x, gain, before, a_out, sums_out, squares_out)
+    if tap is not None:
+        tapped = (x * TAP_SCALE).to(tap.ring.dtype).view(-1, hidden)
+        rows = (tap.start + torch.arange(len(tapped), device=x.device)) % tap.ring.shape[0]
+        tap.ring[rows, tap.column : tap.column + hidden] = tapped
+
+
+def hand_on_reference(
+    x: Tensor, gain: Tensor, before: Norm | None, a_out: Tensor, sums_out: Tensor, squares_out: Tensor
+) -> None:
+    """Leave what the next norm needs of the residual stream x [..., 16, H]; see `residual`."""
+    hidden = x.shape[-1]
+    scaled = x * gain
+    if before is not None:
+        scaled = scaled * rstd_reference(before.squares, before.size, before.eps).unsqueeze(-1)
+    a_out[..., :hidden] = scaled.to(a_out.dtype)
+    sums_out.copy_(group_sums_reference(a_out))
+    squares_out.copy_(F.pad(x.square(), (0, -hidden % TILE)).unflatten(-1, (-1, TILE)).sum(-1).mT)
+
+
+def group_sums_reference(a: Tensor) -> Tensor:
+    """Sums of a [..., 16, K] over groups of 32 columns, float32 [..., K / 32, 16]."""
+    return a.float().unflatten(-1, (-1, GROUP)).sum(-1).mT

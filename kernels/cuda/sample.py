@@ -1,0 +1,295 @@
+"""From rows of logits to one token per row: penalty, temperature, top-k, top-p, min-p, draw.
+
+The order of the filters is that of `localdflash.engine.sampling`: tokens in falling order of their logits, of equals
+the lower id first; each filter keeps a beginning of that order. The draw is the largest of score + temperature * noise
+(Gumbel), with noise that is a function of seed, position and token alone: drafted or not, a position gets one token.
+
+Two launches after the penalty's. `_scan` reads all logits once and leaves, per tile, the winner were nothing filtered.
+`_draw` starts there and, while a filter refuses the winner, takes the best of the tokens before it in the order: no
+sorting, and all that it reads are the groups of tokens whose peak is high enough.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from localdflash.kernels.cuda.sort_keys import index_of, key_of, value_of
+from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
+from localdflash.kernels.cuda.noise import noise, noise_reference
+from localdflash.kernels.cuda.penalty import penalise, penalise_reference
+
+TILE = 4096  # tokens that one program scans
+GROUP = 32  # tokens under one peak
+PART = 128  # groups that `_draw` reads at once
+
+
+@dataclass(frozen=True)
+class SampleScratch:
+    """What the kernels hand on, for one vocabulary; `seen` is zero between launches."""
+
+    seen: Tensor  # int32 [16, cdiv(V, 32)]
+    peaks: Tensor  # float32 [16, groups]: the largest logit of every group
+    members: Tensor  # int32 [16, groups]: groups that may hold a survivor
+    tile_peaks: Tensor  # float32 [16, tiles]
+    tile_weights: Tensor  # float32 [16, tiles]: sum of exp((logit - tile's peak) / temperature)
+    tile_noisy: Tensor  # float32 [16, tiles]: the largest score + noise
+    tile_keys: Tensor  # int64 [16, tiles]: and its token
+
+    @classmethod
+    def empty(cls, vocab: int, device: torch.device, rows: int = 16) -> "SampleScratch":
+        """Buffers for logits [rows, vocab]."""
+        tiles = triton.cdiv(vocab, TILE)
+
+        def zeros(columns: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(rows, columns, dtype=dtype, device=device)
+
+        groups = tiles * TILE // GROUP
+        return cls(
+            seen=zeros(triton.cdiv(vocab, 32), torch.int32),
+            peaks=zeros(groups, torch.float32),
+            members=zeros(groups, torch.int32),
+            tile_peaks=zeros(tiles, torch.float32),
+            tile_weights=zeros(tiles, torch.float32),
+            tile_noisy=zeros(tiles, torch.float32),
+            tile_keys=zeros(tiles, torch.int64),
+        )
+
+
+@triton.jit
+def _scores(logits, token, mask):
+    """Logits, with infinity for what is not a number."""
+    score = tl.load(logits + token, mask=mask, other=-float("inf"))
+    return tl.where(score <= float("inf"), score, float("inf"))
+
+
+@triton.jit
+def _best(noisy, key, mask):
+    """The largest of noisy where mask, and its key; of equals the largest key."""
+    LEAST: tl.constexpr = -(2**63)
+    value = tl.max(tl.where(mask, noisy, -float("inf")), 0)
+    return value, tl.max(tl.where(mask & (noisy == value), key, LEAST), 0)
+
+
+@Kernel
+@triton.jit
+def _scan(logits, floats, ints, start, peaks, tile_peaks, tile_weights, tile_noisy, tile_keys, V,
+          TILE: tl.constexpr, GROUP: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    """Grid (tiles, rows)."""
+    tile = tl.program_id(0)
+    m = tl.program_id(1)
+    at = m * tl.num_programs(0) + tile
+    token = tile * TILE + tl.arange(0, TILE)
+    wait(PDL)
+    release(PDL)
+    score = _scores(logits + m * V, token, token < V)
+    group = at * (TILE // GROUP) + tl.arange(0, TILE // GROUP)
+    tl.store(peaks + group, tl.max(tl.reshape(score, (TILE // GROUP, GROUP)), 1))
+    temperature = tl.load(floats)
+    if temperature > 0:
+        peak = tl.max(score, 0)
+        weight = tl.where(score > -float("inf"), tl.exp((score - peak) / temperature), 0.0)
+        tl.store(tile_peaks + at, peak)
+        tl.store(tile_weights + at, tl.sum(weight, 0))
+        noisy = score + temperature * noise(ints, tl.load(start) + m, token)
+        value, key = _best(noisy, key_of(score, token), token < V)
+        tl.store(tile_noisy + at, value)
+        tl.store(tile_keys + at, key)
+
+
+@triton.jit
+def _members(logits, members, first, count, V, GROUP: tl.constexpr, PART: tl.constexpr):
+    """Score, token and key of the tokens of PART member groups from `first` on; the least key where there is none."""
+    LEAST: tl.constexpr = -(2**63)
+    i = tl.arange(0, PART * GROUP)
+    group = tl.load(members + first + i // GROUP, mask=first + i // GROUP < count, other=0)
+    token = group * GROUP + i % GROUP
+    mask = (first + i // GROUP < count) & (token < V)
+    score = _scores(logits, token, mask)
+    return score, token, tl.where(mask, key_of(score, token), LEAST)
+
+
+@triton.jit
+def _count(bound, logits, members, count, V, GROUP: tl.constexpr, PART: tl.constexpr):
+    """How many tokens have at least the key `bound`."""
+    total = tl.full((), 0, tl.int32)
+    for first in range(0, count, PART):
+        _, _, key = _members(logits, members, first, count, V, GROUP, PART)
+        total += tl.sum((key >= bound).to(tl.int32), 0)
+    return total
+
+
+@triton.jit
+def _before(
+    bound, logits, members, count, V, top, temperature, ints, position, GROUP: tl.constexpr, PART: tl.constexpr
+):
+    """Of the tokens before the one with key `bound`: their weight, and the key of the one that the noise prefers."""
+    LEAST: tl.constexpr = -(2**63)
+    weight = tl.full((), 0.0, tl.float32)
+    value = tl.full((), -float("inf"), tl.float32)
+    winner = tl.full((), LEAST, tl.int64)
+    for first in range(0, count, PART):
+        score, token, key = _members(logits, members, first, count, V, GROUP, PART)
+        weight += tl.sum(tl.where(key > bound, tl.exp((score - top) / temperature), 0.0), 0)
+        noisy = score + temperature * noise(ints, position, token)
+        part_value, part_winner = _best(noisy, key, key > bound)
+        better = (part_value > value) | ((part_value == value) & (part_winner > winner))
+        value = tl.where(better, part_value, value)
+        winner = tl.where(better, part_winner, winner)
+    return weight, winner
+
+
+@triton.jit
+def _peak_bound(peaks, k):
+    """A lower bound for the k-th largest score: the k-th largest peak, or less than any if there are fewer."""
+    low = tl.full((), -(2**31), tl.int64)
+    high = tl.full((), 2**31, tl.int64)
+    while high - low > 1:
+        middle = (low + high) >> 1
+        enough = tl.sum((peaks >= middle.to(tl.int32)).to(tl.int32), 0) >= k
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle)
+    return low
+
+
+@Kernel
+@triton.jit
+def _draw(logits, floats, ints, start, peaks, members, tile_peaks, tile_weights, tile_noisy, tile_keys,
+          choice, V, groups, tiles, GROUPS: tl.constexpr, TILES: tl.constexpr, GROUP: tl.constexpr,
+          PART: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    """Grid (rows,)."""
+    INFINITY: tl.constexpr = float("inf")
+    LEAST: tl.constexpr = -(2**63)
+    m = tl.program_id(0)
+    g = tl.arange(0, GROUPS)
+    t = tl.arange(0, TILES)
+    logits += m * V
+    members += m * groups
+    wait(PDL)
+    release(PDL)
+    peak = tl.load(peaks + m * groups + g, mask=g < groups, other=-INFINITY)
+    top = tl.max(peak, 0)
+    temperature = tl.load(floats)
+    token = tl.full((), -1, tl.int32)
+    if tl.abs(top) < INFINITY:
+        if temperature > 0:
+            top_p = tl.load(floats + 1)
+            min_p = tl.load(floats + 2)
+            top_k = tl.load(ints)
+            position = tl.load(start) + m
+            limited = (top_k > 0) & (top_k < V)
+            at = m * tiles + t
+            noisy = tl.load(tile_noisy + at, mask=t < tiles, other=-INFINITY)
+            _, drawn = _best(noisy, tl.load(tile_keys + at, mask=t < tiles, other=LEAST), t < tiles)
+            bound = drawn >> 32
+            ordered = (key_of(peak, g) >> 32).to(tl.int32)
+            if limited:
+                bound = _peak_bound(ordered, top_k)
+            member = (ordered >= bound.to(tl.int32)) & (g < groups)
+            tl.store(members + tl.cumsum(member.to(tl.int32), 0) - 1, g, mask=member)
+            count = tl.sum(member.to(tl.int32), 0)
+            tl.debug_barrier()
+
+            if limited:
+                low = bound << 32
+                high = (tl.max(ordered, 0).to(tl.int64) + 1) << 32
+                survivors = _count(low, logits, members, count, V, GROUP, PART)
+                while survivors > top_k:
+                    middle = (low >> 1) + (high >> 1) + (low & high & 1)
+                    above = _count(middle, logits, members, count, V, GROUP, PART)
+                    enough = above >= top_k
+                    survivors = tl.where(enough, above, survivors)
+                    low = tl.where(enough, middle, low)
+                    high = tl.where(enough, high, middle)
+                total, drawn = _before(
+                    low - 1, logits, members, count, V, top, temperature, ints, position, GROUP, PART
+                )
+            else:
+                tile_peak = tl.load(tile_peaks + at, mask=t < tiles, other=-INFINITY)
+                weight = tl.load(tile_weights + at, mask=t < tiles, other=0.0)
+                total = tl.sum(weight * tl.exp((tile_peak - top) / temperature), 0)
+
+            refused = True
+            while refused:
+                before, following = _before(
+                    drawn, logits, members, count, V, top, temperature, ints, position, GROUP, PART
+                )
+                in_nucleus = (top_p >= 1.0) | (before < top_p * total)
+                likely = tl.exp((value_of(drawn) - top) / temperature) >= min_p
+                refused = (following > LEAST) & ((in_nucleus & likely) == 0)
+                drawn = tl.where(refused, following, drawn)
+            token = index_of(drawn)
+        else:
+            first = tl.min(tl.where(peak == top, g, GROUPS), 0)
+            tokens = first * GROUP + tl.arange(0, GROUP)
+            score = _scores(logits, tokens, tokens < V)
+            token = tl.min(tl.where(score == top, tokens, 0x7FFFFFFF), 0)
+    tl.store(choice + m, token)
+
+
+def sample(
+    logits: Tensor,
+    params: Tensor,
+    ints: Tensor,
+    tokens: Tensor,
+    draft: Tensor,
+    start: Tensor,
+    choice: Tensor,
+    scratch: SampleScratch,
+) -> None:
+    """Write the token of every row of logits (float32 [16, V], penalised in place) into choice (int32 [16]).
+
+    -1 where a row's largest logit is not finite. params: float32 [4], temperature (0: the largest), top_p, min_p,
+    penalty. ints: int32 [4], top_k (0: off), low and high half of the seed, penalty window. tokens: int32
+    [capacity + 16], by position. draft: int32 [16]. start: int32 [1], the anchor's position; row m's is start + m.
+    """
+    rows, vocab = logits.shape
+    s = scratch
+    penalise(logits, params, ints, tokens, draft, start, s.seen)
+    tiles, groups = s.tile_peaks.shape[1], s.peaks.shape[1]
+    _scan[(tiles, rows)](
+        logits, params, ints, start, s.peaks, s.tile_peaks, s.tile_weights, s.tile_noisy, s.tile_keys, vocab,
+        TILE=TILE, GROUP=GROUP, num_warps=8, **every_launch(logits.device),
+    )  # fmt: skip
+    _draw[(rows,)](
+        logits, params, ints, start, s.peaks, s.members, s.tile_peaks, s.tile_weights, s.tile_noisy,
+        s.tile_keys, choice, vocab, groups, tiles, GROUPS=triton.next_power_of_2(groups),
+        TILES=triton.next_power_of_2(tiles), GROUP=GROUP, PART=PART, num_warps=8, **every_launch(logits.device),
+    )  # fmt: skip
+
+
+def sample_reference(
+    logits: Tensor,
+    params: Tensor,
+    ints: Tensor,
+    tokens: Tensor,
+    draft: Tensor,
+    start: Tensor,
+    choice: Tensor,
+    scratch: SampleScratch | None = None,
+) -> None:
+    """Do what `sample` does, in torch."""
+    temperature, top_p, min_p, _ = params.tolist()
+    penalise_reference(logits, params, ints, tokens, draft, start, draft)
+    failed = ~logits.amax(1).isfinite()
+    if temperature == 0:
+        choice.copy_(logits.argmax(1).masked_fill(failed, -1))
+        return
+    falling, order = logits.sort(dim=1, descending=True, stable=True)
+    keeps = survivors(falling.double(), temperature, int(ints[0]), top_p, min_p)
+    positions = start + torch.arange(len(logits), device=logits.device)
+    noisy = falling + params[0] * noise_reference(ints, positions, order)
+    drawn = noisy.masked_fill(~keeps, -torch.inf).argmax(1, keepdim=True)
+    choice.copy_(order.gather(1, drawn)[:, 0].masked_fill(failed, -1))
+
+
+def survivors(falling: Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> Tensor:
+    """Which scores, float64 [rows, V] in falling order, pass the filters: bool [rows, V]."""
+    weights = ((falling - falling[:, :1]) / temperature).exp()
+    if top_k:
+        weights[:, top_k:] = -1.0
+    kept = weights.clamp(min=0.0)
+    before = (kept.cumsum(1) - kept) / kept.sum(1, keepdim=True)
+    return (weights >= min_p) & ((before < top_p) | (top_p >= 1.0))

@@ -1,0 +1,209 @@
+"""What the compiler makes of every kernel for RTX 30, 40, 50 and H200, checked without a GPU.
+
+Another process compiles (the package aot beside this file), since in this one Triton is an interpreter. Counts of
+instructions screen for regressions, they predict no time. Round limits are goals; the others lie a few percent above
+what triton 3.9.0 makes; 3.7.1, which torch 2.13 wants, keeps within them.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.timeout(900)  # the first test of a chip waits for the compilers
+
+EVERY, MOST, FIRST = (86, 89, 90, 120), (86, 90, 120), 120  # FIRST has every case
+SHARED = {86: 101_376, 89: 101_376, 90: 232_448, 120: 101_376}  # bytes that one block may ask for
+Limits = dict[int, float]
+
+
+def limits(limit: float, capabilities: tuple[int, ...] = EVERY) -> Limits:
+    """The same limit on every chip."""
+    return dict.fromkeys(capabilities, limit)
+
+
+# Cases with a main loop on the tensor cores: its warp instructions for 4 KiB of weights, or of keys and values.
+BUDGETS: dict[str, Limits] = {
+    "matmul int4": limits(600),
+    "matmul q4_k": limits(690),
+    "matmul q6_k": limits(1340),
+    "matmul q8_0": limits(460),
+    "matmul int8": limits(355, (86, 120)),
+    "matmul q4_0": limits(790, (86, 120)),
+    "matmul q4_1": limits(790),
+    "matmul q5_k": limits(835, (86, 120)),
+    "matmul mxfp4": limits(960, (86, 120)),
+    "matmul nvfp4": limits(1300, (86, 120)),
+    "two tiles int4": limits(725),
+    "two tiles q4_k": limits(830),
+    "two tiles q6_k": limits(1800),
+    "two tiles q8_0": limits(545),
+    "two tiles int8": limits(405, (86, 120)),
+    "two tiles q4_0": limits(1030, (86, 120)),
+    "two tiles q4_1": limits(1030),
+    "two tiles q5_k": limits(1000, (86, 120)),
+    "two tiles mxfp4": limits(1210, (86, 120)),
+    "two tiles nvfp4": limits(1710, (86, 120)),
+    "two tiles residual": limits(1800, MOST),
+    "two tiles qkv": limits(830, MOST),
+    "swiglu": limits(700, MOST),
+    "residual": limits(1340, MOST),
+    "qkv fp16": limits(690, MOST),
+    "qkv int8": limits(700, (120,)),
+    "qkv fp8": limits(700, (89, 120)),
+    "head": limits(1350, MOST),
+    "markov": limits(500, MOST),
+    "fp4 mx": limits(300, (120,)),
+    "fp4 nv": limits(300, (120,)),
+    "attention fp16": limits(340),
+    "attention int8": limits(955),
+    "attention fp8": limits(845, (89, 90, 120)),
+    "attention block": limits(330, (120,)),
+    "attention window": limits(400, (120,)),
+    "moe gate_up": limits(850, (90, 120)),
+    "moe down": limits(860, (90, 120)),
+}
+OTHERS = dict.fromkeys(
+    (
+        *("embed", "gather_taps", "convolve", "top_k", "select", "accept", "lookup", "rounds", "set_back", "sample"),
+        *("moe route", "moe combine"),
+    ),
+    MOST,
+) | {"taken over": (120,)}
+TILED = (("two tiles q4_k", "swiglu"), ("two tiles residual", "residual"), ("two tiles qkv", "qkv fp16"))
+SMALL = (("int8", 86), ("int8", 89), ("int8", 120), ("fp8", 89), ("fp8", 120))
+REFUSED = {("attention fp8", 86)}  # e4m3 came with compute capability 8.9
+SPILLS = {
+    ("head", 90): 3,
+    ("fp4 nv", 120): 8,
+    ("residual", 120): 2,
+    ("moe down", 90): 2,
+}  # loads and stores of registers by triton 3.7.1, outside of main loops
+TRAPS = ("reads before it waits", "ticket without order", "shared memory", "blocking loads", "spills")
+HALF_MMA = ".f32.f16.f16"
+MMA = {
+    "fp4 mx": "kind::mxf4nvf4.block_scale.scale_vec::2X",
+    "fp4 nv": "kind::mxf4nvf4.block_scale.scale_vec::4X",
+}
+# Kernels that end in a reduction by the last to arrive. (_swiglu has tiles enough without splitting K.)
+TICKETS = {"_matmul", "_residual", "_qkv", "_head", "_markov_slot", "_top_k", "_lookup", "_fp4_matmul", "_route"}
+# What is never written while a model runs: a kernel may read it before its predecessors have finished.
+CONSTANT = {"base_ptr", "high_ptr", "scale_ptr", "supers_ptr", "minimum_ptr", "gain", "gain_ptr"}
+
+Facts = dict[str, Any]
+Results = dict[str, list[Facts] | str]
+PAIRS = [(name, chip) for name, chips in (BUDGETS | OTHERS).items() for chip in chips]
+
+
+def first(*values: Any) -> Any:
+    """A parameter of a test, of which the last is the chip: the others are compiled for by `make test-all`."""
+    return pytest.param(*values, marks=() if values[-1] == FIRST else pytest.mark.slow)
+
+
+on_each = pytest.mark.parametrize(("case", "chip"), [first(*pair) for pair in PAIRS])
+on_each_loop = pytest.mark.parametrize(("case", "chip"), [first(*pair) for pair in PAIRS if pair[0] in BUDGETS])
+on_every_chip = pytest.mark.parametrize("chip", [first(chip) for chip in EVERY])
+
+
+@cache
+def compiled(chip: int) -> Results:
+    """By case, what is known about each kernel that the case launches."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}  # as the tests on a GPU have it
+    environment.pop("TRITON_DEFAULT_FP_FUSION", None)
+    command = [sys.executable, "-m", "tests.kernels.cuda.aot", str(chip)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {case: chips[str(chip)] for case, chips in json.loads(done.stdout).items()}
+
+
+def kernels(case: str, chip: int) -> list[Facts]:
+    """Facts of a case that must compile."""
+    found = compiled(chip)[case]
+    assert not isinstance(found, str), found
+    return found
+
+
+def loop(case: str, chip: int) -> Facts:
+    """Facts of the only kernel of a case that uses the tensor cores."""
+    (found,) = (kernel for kernel in kernels(case, chip) if kernel["mma"])
+    return found
+
+
+@on_every_chip
+def test_the_table_here_names_every_case(chip: int) -> None:
+    named = {*PAIRS, *REFUSED, *((f"trap: {name}", 120) for name in TRAPS)}
+    assert compiled(chip).keys() == {case for case, on in named if on == chip}
+
+
+@pytest.mark.slow
+def test_what_a_chip_lacks_is_refused() -> None:
+    assert all(compiled(chip)[case] == "refused: type fp8e4nv not supported" for case, chip in REFUSED)
+
+
+@on_each
+def test_resources(case: str, chip: int) -> None:
+    for kernel in kernels(case, chip):
+        assert kernel["shared"] <= SHARED[chip]
+        assert kernel["spills"] <= SPILLS.get((case, chip), 0)
+
+
+@on_each
+def test_tickets_are_ordered_after_what_they_announce(case: str, chip: int) -> None:
+    for kernel in kernels(case, chip):
+        assert kernel["ticket_fenced"] is not False
+        assert kernel["ticket_fenced"] is True or kernel["kernel"] not in TICKETS or case == "taken over"
+
+
+@on_each
+def test_dependent_launch(case: str, chip: int) -> None:
+    for kernel in kernels(case, chip):
+        assert kernel["pdl"] is (chip >= 90)
+        assert kernel["releases"] is (chip >= 90)
+        assert (kernel["before_wait"] is not None) is (chip >= 90)
+        assert set(kernel["before_wait"] or ()) <= CONSTANT
+
+
+@on_each_loop
+def test_main_loop(case: str, chip: int) -> None:
+    found = loop(case, chip)
+    assert found["tiles"] >= 1
+    assert found["per_4k"] <= BUDGETS[case][chip]
+    assert found["blocking"] == found["spilled"] == 0
+    assert found["asynchronous"] > 0
+    expected = MMA.get(case, HALF_MMA)
+    assert any(expected in name for name in found["mma"])
+    assert all(expected in name or HALF_MMA in name for name in found["mma"])  # minimums are always float16
+
+
+@pytest.mark.parametrize("chip", [first(chip) for chip in MOST])
+@pytest.mark.parametrize(("case", "single"), TILED)
+def test_two_tiles_fuse_products_and_sums_as_one_does(case: str, single: str, chip: int) -> None:
+    """The assembler chooses what is fused: where it chose another for two tiles, a row would be rounded otherwise."""
+    assert loop(case, chip)["fused"] == 2 * loop(single, chip)["fused"] > 0
+
+
+@pytest.mark.parametrize(("case", "chip"), [first(*pair) for pair in SMALL])
+def test_small_keys_and_values_cost_at_most_twice_the_instructions(case: str, chip: int) -> None:
+    small, full = loop(f"attention {case}", chip), loop("attention fp16", chip)
+    assert small["loop"] / int(small["tiles"]) <= 2 * full["loop"] / int(full["tiles"])
+
+
+@on_every_chip
+def test_no_integer_is_converted_to_a_float_in_the_loop_of_int4(chip: int) -> None:
+    assert loop("matmul int4", chip)["conversions"] == 0
+
+
+def test_the_checks_find_what_they_look_for() -> None:
+    found = {name: kernels(f"trap: {name}", 120)[0] for name in TRAPS}
+    assert found["reads before it waits"]["before_wait"] == ["x_ptr"]
+    assert found["ticket without order"]["ticket_fenced"] is False
+    assert found["shared memory"]["shared"] > SHARED[120]
+    assert found["blocking loads"]["blocking"] > 0
+    assert found["spills"]["spills"] > 0

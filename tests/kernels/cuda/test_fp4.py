@@ -1,0 +1,209 @@
+"""FP4 products against float64 from the definition of the formats.
+
+The interpreter reads e4m3 scales as e8m0. The NVFP4 kernel is therefore compared with what those bytes mean as e8m0:
+that checks every address, not the scales' meaning. Their meaning is checked in the conversion, in the reference, and
+where the kernel runs as it is compiled (test_races).
+"""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from localdflash.base.errors import ModelError
+from localdflash.kernels.cuda.fp4 import (
+    Fp4Matrix,
+    Fp4Rows,
+    fp4_matmul,
+    fp4_matmul_reference,
+    fp4_matrix,
+    plan,
+    quantize_rows_fp4,
+    quantize_rows_fp4_reference,
+)
+from localdflash.kernels.cuda.launch import ASM
+from localdflash.kernels.cuda.planes import E2M1, Planes, pack_fields, pack_halves
+from localdflash.kernels.cuda.split_k import SplitWorkspace
+from tests.support import dot_scaled
+
+dot_scaled.install()
+
+MXFP4, NVFP4 = 32, 16
+FORMATS = pytest.mark.parametrize("group", [MXFP4, NVFP4])
+VALUES = torch.tensor(E2M1, dtype=torch.float64)
+
+
+def random_planes(n: int, k: int, group: int, factor: float = 1.0) -> Planes:
+    """Weights [n, k] of random codes and scales, in planes; ragged n and k are padded."""
+    columns, depth = -(-n // 128) * 128, -(-k // (4 * group)) * 4 * group
+    codes = torch.zeros(depth, columns, dtype=torch.int64)
+    codes[:k, :n] = torch.randint(16, (k, n))
+    if group == MXFP4:
+        scale = torch.exp2(torch.randint(-12, 3, (depth // group, columns)).float())
+    else:
+        scale = (torch.rand(depth // group, columns) * 400).to(torch.float8_e4m3fn).float() * factor
+    scale[:, n:] = 0
+    words = scale.half().view(-1, 2, 2, columns)
+    packed = pack_halves(words[:, :, 0], words[:, :, 1])
+    return Planes(n, k, group, pack_fields(codes, group, 4), None, "half4", packed, code="e2m1")
+
+
+def decode(codes: Tensor, scales: Tensor) -> Tensor:
+    """Codes [spans, rows, 256] and scales [spans, rows, groups] as float64 [rows, K], byte by byte."""
+    spans, rows, width = codes.shape
+    out = torch.empty(rows, spans, width, 2, dtype=torch.float64)
+    out[..., 0] = VALUES[(codes % 16).long()].transpose(0, 1)
+    out[..., 1] = VALUES[(codes // 16).long()].transpose(0, 1)
+    return (out.view(rows, spans * scales.shape[2], -1) * scales.transpose(0, 1).reshape(rows, -1, 1)).flatten(1)
+
+
+def meant(scales: Tensor) -> Tensor:
+    """What scale bytes mean, float64."""
+    if scales.dtype == torch.float8_e4m3fn:
+        return scales.double()
+    return torch.exp2(scales.double() - 127)
+
+
+def read(scales: Tensor) -> Tensor:
+    """What the kernel takes them for."""
+    return meant(scales) if ASM else torch.exp2(scales.view(torch.uint8).double() - 127)
+
+
+def bounded(scales: Tensor) -> Tensor:
+    """Scales that stay in range when the interpreter reads them as e8m0."""
+    return scales if ASM else torch.randint(120, 126, scales.shape, dtype=torch.uint8).view(scales.dtype)
+
+
+def quantized(a: Tensor, matrix: Fp4Matrix) -> Fp4Rows:
+    rows = Fp4Rows.empty(matrix)
+    quantize_rows_fp4(a, rows)
+    return rows
+
+
+def multiply(rows: Fp4Rows, matrix: Fp4Matrix, workspace: SplitWorkspace | None = None) -> Tensor:
+    out = torch.full((16, matrix.n), torch.nan)
+    fp4_matmul(rows, matrix, out, workspace or SplitWorkspace(out.device, [plan(matrix)]))
+    return out
+
+
+@FORMATS
+@pytest.mark.parametrize(("n", "k"), [(128, 512), (200, 700), (64, 1024)])
+def test_conversion_is_exact(group: int, n: int, k: int) -> None:
+    planes = random_planes(n, k, group)
+    assert torch.equal(fp4_matrix(planes).dense, planes.dense)
+
+
+def test_a_second_scale_is_taken_apart_within_the_rounding_of_the_planes() -> None:
+    planes = random_planes(128, 512, NVFP4, factor=0.000_731)
+    matrix = fp4_matrix(planes)
+    torch.testing.assert_close(matrix.dense, planes.dense, rtol=2**-10, atol=6 * 2**-24)
+
+
+@FORMATS
+def test_a_group_of_scale_zero_is_zero(group: int) -> None:
+    planes = random_planes(64, 512, group)
+    planes.scale[..., 5] = 0
+    dense = fp4_matrix(planes).dense
+    assert not dense[5].any()
+    assert torch.equal(dense, planes.dense)
+
+
+def test_what_is_not_fp4_is_refused() -> None:
+    planes = random_planes(128, 512, MXFP4)
+    third = torch.full((4, 2, 128), 1 / 3)
+    with pytest.raises(ModelError, match="neither MXFP4 nor NVFP4"):
+        fp4_matrix(dataclasses.replace(planes, code="int"))
+    with pytest.raises(ModelError, match="not a power of two"):
+        fp4_matrix(dataclasses.replace(planes, scale=pack_halves(third, third)))
+    ragged = torch.linspace(0.5, 1.5, 8 * 2 * 128).view(8, 2, 128)
+    with pytest.raises(ModelError, match="not e4m3"):
+        fp4_matrix(dataclasses.replace(random_planes(128, 512, NVFP4), scale=pack_halves(ragged, ragged)))
+
+
+@FORMATS
+def test_a_quantized_value_is_the_nearest_that_its_scale_allows(group: int) -> None:
+    matrix = fp4_matrix(random_planes(64, 768, group))
+    a = torch.randn(16, 640).half() * torch.logspace(-6, 4, 16).unsqueeze(1)
+    a[3, 64:96] = 0
+    rows = quantized(a.half(), matrix)
+    scale = meant(rows.scales).transpose(0, 1).reshape(16, -1)[:, : 640 // group] * rows.factor.double().unsqueeze(1)
+    values = a.half().double().view(16, -1, group)
+    nearest = (scale.unsqueeze(2) * VALUES[:8].view(8, 1, 1, 1) - values.abs()).abs().amin(0)
+    got = (decode(rows.codes, meant(rows.scales)) * rows.factor.unsqueeze(1))[:, :640].view(16, -1, group)
+    torch.testing.assert_close((got - values).abs(), nearest, rtol=0, atol=0)
+    assert not rows.codes.transpose(0, 1).flatten(1)[:, 320:].any()
+    peak = values.abs().amax(2)
+    ratio = (peak / scale)[peak > 2**-23]
+    if group == MXFP4:
+        assert (ratio <= 7).all()
+        assert (ratio > 3.5).all()
+    else:
+        assert (ratio <= 6 * 17 / 16).all()
+        assert (ratio >= 6 * 15 / 16)[(scale > 2**-6 * rows.factor.unsqueeze(1))[peak > 2**-23]].all()
+
+
+@FORMATS
+def test_ties_and_rows_equal_the_reference(group: int) -> None:
+    matrix = fp4_matrix(random_planes(64, 512, group))
+    a = torch.randn(16, 512).half()
+    a[0] = torch.tensor(
+        [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0, -0.25, -0.75, -1.25, -1.75, -2.5, -3.5, -5, -6]
+    ).repeat(32)
+    a[1] = 7
+    a[2] = 0
+    a[3], a[4] = 6 * 1.0625, 6 * 1.1875  # scales halfway between two e4m3 values
+    a[15] = 65504
+    rows, expected = quantized(a, matrix), Fp4Rows.empty(matrix)
+    quantize_rows_fp4_reference(a, expected)
+    assert torch.equal(rows.codes, expected.codes)
+    assert torch.equal(rows.scales.view(torch.uint8), expected.scales.view(torch.uint8))
+    assert torch.equal(rows.factor, expected.factor)
+    assert torch.equal(decode(rows.codes, meant(rows.scales)).float() * rows.factor.unsqueeze(1), expected.dense)
+
+
+@FORMATS
+@pytest.mark.parametrize(("n", "k"), [(64, 512), (200, 700), (128, 2048)])
+def test_product(group: int, n: int, k: int) -> None:
+    matrix = fp4_matrix(random_planes(n, k, group))
+    rows = quantized(torch.randn(16, k).half(), matrix)
+    if group == NVFP4:
+        matrix = dataclasses.replace(matrix, scales=bounded(matrix.scales))
+        rows = dataclasses.replace(rows, scales=bounded(rows.scales))
+    workspace = SplitWorkspace(matrix.codes.device, [plan(matrix)])
+    weights = decode(matrix.codes, read(matrix.scales)) * matrix.factor.double().unsqueeze(1)
+    expected = decode(rows.codes, read(rows.scales)) * rows.factor.double().unsqueeze(1) @ weights.T
+    for _ in range(2):
+        got = multiply(rows, matrix, workspace)
+        torch.testing.assert_close(got.double(), expected[:, :n], rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
+        assert not workspace.counters.any()
+
+
+@FORMATS
+def test_the_reference_means_what_the_formats_say(group: int) -> None:
+    matrix = fp4_matrix(random_planes(96, 700, group, factor=0.25))
+    rows = Fp4Rows.empty(matrix)
+    quantize_rows_fp4_reference(torch.randn(16, 700), rows)
+    out = torch.empty(16, 96)
+    fp4_matmul_reference(rows, matrix, out, SplitWorkspace(out.device, []))
+    weights = decode(matrix.codes, meant(matrix.scales)) * matrix.factor.double().unsqueeze(1)
+    expected = decode(rows.codes, meant(rows.scales)) * rows.factor.double().unsqueeze(1) @ weights.T
+    torch.testing.assert_close(out.double(), expected[:, :96], rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
+
+
+def test_mxfp4_activations_cost_a_tenth_of_the_output() -> None:
+    matrix = fp4_matrix(random_planes(128, 1024, MXFP4))
+    a = torch.randn(16, 1024).half()
+    exact = a.float() @ matrix.dense.T
+    error = (multiply(quantized(a, matrix), matrix) - exact).pow(2).mean() / exact.pow(2).mean()
+    assert error < 0.015  # of the power; float64 simulation on Gaussian values: 0.0125
+
+
+@FORMATS
+def test_a_row_never_depends_on_the_others(group: int) -> None:
+    matrix = fp4_matrix(random_planes(64, 1024, group))
+    a = torch.randn(16, 1024).half()
+    alone = a.clone()
+    alone[1:, ::2] = torch.nan  # the interpreter takes no maximum of NaN alone
+    together = multiply(quantized(a, matrix), matrix)
+    assert torch.equal(multiply(quantized(alone, matrix), matrix)[0], together[0])

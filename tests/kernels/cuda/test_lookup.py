@@ -1,0 +1,118 @@
+"""Lookup on the device against a plain search for the longest suffix."""
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localdflash.kernels.cuda.lookup_kernel import LONGEST, lookup, lookup_reference
+from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTED_BY, LIVE
+
+Op = Callable[..., None]
+OPS = pytest.mark.parametrize("op", [lookup, lookup_reference])
+STAYS = ([500, *range(600, 615)], 7, 2)  # draft, LIVE and DRAFTED_BY before
+PROGRAMS, PLACES = 3, 8
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_programs() -> Iterator[None]:
+    """The interpreter runs one program after the other: a few small ones go over a short text in several rounds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[lookup.__module__], "PROGRAMS", PROGRAMS)
+        patch.setattr(sys.modules[lookup.__module__], "PLACES", PLACES)
+        yield
+
+
+def run(
+    op: Op, text: list[int], documents: list[int], min_match: int, limit: int, times: int = 1
+) -> tuple[list[int], int, int]:
+    """Draft, LIVE and DRAFTED_BY after a search; behind what is filled stands what would agree."""
+    tokens = torch.tensor(text + text[:1] * 16, dtype=torch.int32)
+    buffer = torch.tensor(documents + text[-1:] * 20, dtype=torch.int32)
+    scratch = torch.zeros(2, dtype=torch.int64)
+    for _ in range(times):
+        state, draft = torch.zeros(8, dtype=torch.int32), torch.tensor(STAYS[0], dtype=torch.int32)
+        state[CONTEXT], state[LIVE], state[DRAFTED_BY] = len(text) - 1, *STAYS[1:]
+        filled = torch.tensor([len(documents)], dtype=torch.int32)
+        op(tokens, state, draft, buffer, filled, scratch, min_match, limit)
+    assert scratch.tolist() == [0, 0]
+    return draft.tolist(), int(state[LIVE]), int(state[DRAFTED_BY])
+
+
+def expected(text: list[int], documents: list[int], min_match: int, limit: int) -> tuple[list[int], int, int]:
+    """Try ever shorter endings; of one length the newest place, in the text before in the documents."""
+    for size in range(min(LONGEST, len(text)), max(min_match, 1) - 1, -1):
+        ending = text[-size:]
+        for source, repeats in ((text, True), (documents, False)):
+            for end in range(len(source) - 1, size - 1, -1):  # source[end] follows the place
+                if source[end - size : end] != ending or source[end] < 0:
+                    continue
+                follows = source[end:] * (16 if repeats else 1)
+                follows = follows[: follows.index(-1)] if -1 in follows else follows
+                follows = follows[: min(limit, 15)]
+                if not follows:
+                    return STAYS
+                return [500, *follows, *STAYS[0][len(follows) + 1 :]], 1 + len(follows), 1
+    return STAYS
+
+
+@OPS
+@pytest.mark.parametrize(
+    ("text", "documents", "follows"),
+    [
+        ([1, 2, 3, 4, 9, 1, 2, 3], [], [4, 9, 1, 2, 3, 4, 9, 1]),  # goes on periodically
+        ([5, 1, 2, 7, 1, 2, 8, 1, 2], [], [8, 1, 2, 8, 1, 2, 8, 1]),  # the newest of equals
+        ([5, 1, 2, 7, 6, 1, 2, 8, 5, 1, 2], [], [7, 6, 1, 2, 8, 5, 1, 2]),  # the longest before the newest
+        ([3, 3, 3], [], [3] * 8),
+        ([1, 2], [1, 2, 3, -1, 1, 2, 4], [4]),
+        ([1, 2], [1, 2, 4, 5, 6, -1, 9, 1, 2], [4, 5, 6]),  # nothing follows at the end, nor across a break
+        ([2, 1, 7, 8, 2, 1], [2, 1, 5], [7, 8, 2, 1, 7, 8, 2, 1]),  # the text before a document
+        ([2, 1, 7, 8, 4, 2, 1], [4, 2, 1, 5], [5]),  # the longer agreement, even in a document
+        ([2, 1, 6], [], None),
+        ([6], [6, 7, 8], None),  # one token is too short
+        ([6], [], None),
+    ],
+)
+def test_what_followed_is_proposed(op: Op, text: list[int], documents: list[int], follows: list[int] | None) -> None:
+    draft, live, drafted_by = run(op, text, documents, min_match=2, limit=8)
+    if follows is None:
+        assert (draft, live, drafted_by) == STAYS
+        return
+    assert draft == [500, *follows, *STAYS[0][len(follows) + 1 :]]
+    assert (live, drafted_by) == (1 + len(follows), 1)
+
+
+@OPS
+@settings(max_examples=30, deadline=None)
+@given(
+    text=st.lists(st.integers(0, 2), min_size=1, max_size=60),
+    documents=st.lists(st.integers(-1, 2), max_size=60),
+    min_match=st.integers(0, 5),
+    limit=st.integers(0, 20),
+)
+def test_any_text_is_searched_like_the_oracle(
+    op: Op, text: list[int], documents: list[int], min_match: int, limit: int
+) -> None:
+    assert run(op, text, documents, min_match, limit) == expected(text, documents, min_match, limit)
+
+
+@OPS
+def test_agreement_is_counted_up_to_the_longest(op: Op) -> None:
+    ending = list(range(10, 10 + LONGEST))
+    text = [1, *ending, 50, 2, *ending, 60, 1, *ending]  # 17 agree at the first place, 16 at the second
+    assert run(op, text, [], 3, 1)[0][1] == 60
+    shorter = [1, *ending, 50, *ending[1:], 60, 1, *ending]
+    assert run(op, shorter, [], 3, 1)[0][1] == 50
+
+
+@OPS
+@pytest.mark.parametrize("place", [0, PLACES - 2, PLACES - 1, PLACES, PROGRAMS * PLACES, PROGRAMS * PLACES + 7])
+def test_places_of_every_program_are_found_again_and_again(op: Op, place: int) -> None:
+    text = list(range(1000, 1020 + PROGRAMS * PLACES))
+    ending = text[place : place + 5]
+    follows = (text + ending)[place + 5 : place + 8]
+    assert run(op, text + ending, [], 5, 3, times=2)[0][1:4] == follows
+    assert run(op, ending, text, 5, 3, times=2)[0][1:4] == follows

@@ -1,0 +1,120 @@
+"""DSpark's chain in the interpreter, slot by slot, against float64 maths on the decoded weights."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+from triton.runtime.interpreter import interpreter_builder
+
+import localdflash.kernels.cuda.markov as module
+from localdflash.kernels.cuda.head import HeadScratch
+from localdflash.kernels.cuda.markov import markov_anchor, markov_anchor_reference, markov_slot, markov_slot_reference
+from localdflash.kernels.cuda.planes import Planes
+from tests.support.random_planes import random_planes
+
+CPU, NAN = torch.device("cpu"), float("nan")
+VOCABULARY, RANK = 300, 256
+Ops = tuple[Callable[..., None], Callable[..., None]]
+KERNELS, REFERENCES = (markov_anchor, markov_slot), (markov_anchor_reference, markov_slot_reference)
+both = pytest.mark.parametrize("ops", [KERNELS, REFERENCES], ids=["kernels", "references"])
+
+
+def table_of(rank: int, width: int, tokens: int = VOCABULARY) -> Tensor:
+    table = torch.zeros(tokens, width, dtype=torch.float16)
+    table[:, :rank] = torch.randn(tokens, rank)
+    return table
+
+
+def chain(ops: Ops, planes: Planes, table: Tensor, logits: Tensor, slots: range, ids: Tensor | None = None) -> Tensor:
+    """The tokens of the slots behind anchor 7; the others are as they were."""
+    scratch = HeadScratch(CPU, [planes])
+    scratch.keys.fill_(torch.iinfo(torch.int64).max)  # would win if it were read before it is written
+    draft, out = torch.full((16,), 7, dtype=torch.int32), torch.full((16,), -9, dtype=torch.int32)
+    a, sums = torch.zeros(16, planes.padded_k, dtype=table.dtype), torch.zeros(planes.padded_k // 32, 16)
+    anchor, slot_op = ops
+    anchor(table, draft, a, sums)
+    for slot in slots:
+        slot_op(a, sums, planes, table, logits, slot, out, scratch, ids)
+    assert not scratch.counter.any()
+    assert not a[1:].any()
+    assert not sums[:, 1:].any()
+    return out
+
+
+def oracle(planes: Planes, table: Tensor, logits: Tensor, slots: range, ids: Tensor | None = None) -> list[int]:
+    before, found = 7, []
+    for slot in slots:
+        scores = logits[slot].double() + planes.dense.double() @ table[before, : planes.k].double()
+        best = scores.topk(2)
+        assert best.values[0] - best.values[1] > 2e-3  # no accidental tie
+        row = int(best.indices[0])
+        before = row if ids is None else int(ids[row])
+        found.append(before)
+    return found
+
+
+@both
+@pytest.mark.parametrize("layout", ["q4_k", "q6_k", "q8_0", "int8 by 128"])
+@pytest.mark.parametrize("slots", [range(4), range(1, 4)])
+def test_each_slot_hears_of_the_token_before_it(ops: Ops, layout: str, slots: range) -> None:
+    torch.manual_seed(0)
+    planes, table, logits = random_planes(layout, VOCABULARY, RANK), table_of(RANK, RANK), torch.randn(16, VOCABULARY)
+    found, wanted = chain(ops, planes, table, logits, slots), oracle(planes, table, logits, slots)
+    assert found[slots.start : slots.stop].tolist() == wanted
+    assert (found[slots.stop :] == -9).all()
+    assert len(set(wanted)) > 2  # the bias decides
+    assert wanted != logits[slots.start : slots.stop].argmax(-1).tolist()
+
+
+@both
+def test_a_short_vocabulary_and_a_ragged_rank(ops: Ops) -> None:
+    torch.manual_seed(1)
+    planes, table = random_planes("q8_0", 130, 128), table_of(128, 128)
+    table[:, 96:] = 0  # a rank of 96
+    ids, logits = torch.arange(3, 263, 2, dtype=torch.int32), torch.randn(16, 130)
+    assert chain(ops, planes, table, logits, range(5), ids)[:5].tolist() == oracle(planes, table, logits, range(5), ids)
+
+
+@both
+def test_of_equals_the_first_wins_and_a_nan_marks_its_slot(ops: Ops) -> None:
+    torch.manual_seed(2)
+    planes, table, logits = random_planes("q8_0", 200, 128), table_of(128, 128, 200), torch.zeros(16, 200)
+    table[:] = 0
+    logits[0, [150, 40, 199]] = 1.0
+    logits[1, 130] = NAN
+    assert chain(ops, planes, table, logits, range(3))[:3].tolist() == [40, -1, 0]
+
+
+@contextmanager
+def reversed_programs() -> Iterator[None]:
+    """Let the interpreter, which runs the programs of a grid one by one, take them in reverse order."""
+    forward = interpreter_builder.set_grid_idx
+
+    def backward(x: int, y: int, z: int) -> None:
+        forward(interpreter_builder.grid_dim[0] - 1 - x, y, z)
+
+    interpreter_builder.set_grid_idx = backward
+    try:
+        yield
+    finally:
+        interpreter_builder.set_grid_idx = forward
+
+
+@pytest.mark.parametrize("reduce", [1, 2, 128])
+def test_the_order_of_arrival_does_not_show(reduce: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REDUCE", reduce)
+    torch.manual_seed(3)
+    planes, table, logits = random_planes("q8_0", 600, 128), table_of(128, 128, 600), torch.randn(16, 600)
+    forward = chain(KERNELS, planes, table, logits, range(3))
+    with reversed_programs():
+        backward = chain(KERNELS, planes, table, logits, range(3))
+    assert torch.equal(forward, backward)
+
+
+def test_reference_in_float32() -> None:
+    torch.manual_seed(4)
+    planes, table, logits = random_planes("q4_k", VOCABULARY, RANK), table_of(RANK, RANK), torch.randn(16, VOCABULARY)
+    table = table.float()
+    assert chain(REFERENCES, planes, table, logits, range(6))[:6].tolist() == oracle(planes, table, logits, range(6))

@@ -1,0 +1,136 @@
+"""Packing and the definition of planes, against loops over single weights."""
+
+import struct
+
+import pytest
+import torch
+
+from localdflash.kernels.cuda.planes import (
+    E2M1,
+    Planes,
+    dequantize,
+    pack_bytes,
+    pack_fields,
+    pack_halves,
+    unpack_bytes,
+    unpack_fields,
+    unpack_halves,
+)
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize(("bits", "dtype"), [(2, torch.uint8), (4, torch.int16)])
+@pytest.mark.parametrize("rows", [16, 32])
+def test_fields(rows: int, bits: int, dtype: torch.dtype) -> None:
+    codes = torch.randint(0, 2**bits, (8 * rows, 3), generator=generator())
+    words = pack_fields(codes, rows, bits)
+    assert (words.dtype, words.shape) == (dtype, (2 * rows, 3))
+    for k in range(8 * rows):
+        block, field, r = k // (4 * rows), k // rows % 4, k % rows
+        for n in range(3):
+            word = int(words[block * rows + r, n]) % 65536
+            assert (word >> (bits * field)) % 2**bits == codes[k, n]
+    assert torch.equal(unpack_fields(words, rows, bits), codes.int())
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+def test_bytes(dtype: torch.dtype) -> None:
+    groups = torch.arange(256, dtype=torch.int32).to(dtype).view(64, 4)
+    words = pack_bytes(groups)
+    for block in range(16):
+        for n in range(4):
+            raw = struct.pack("<i", int(words[block, n]))
+            assert list(raw) == [int(groups[4 * block + i, n]) % 256 for i in range(4)]
+    assert torch.equal(unpack_bytes(words, signed=dtype == torch.int8), groups.int())
+
+
+def test_halves() -> None:
+    low, high = torch.randn(2, 3, 5, generator=generator()).half()
+    words = pack_halves(low, high)
+    assert words.dtype == torch.int32
+    assert struct.unpack("<ee", struct.pack("<i", int(words[1, 2]))) == (float(low[1, 2]), float(high[1, 2]))
+    assert all(torch.equal(a, b.float()) for a, b in zip(unpack_halves(words), (low, high), strict=True))
+
+
+def fields(words: torch.Tensor, block: int, rows: int, r: int, i: int, n: int, bits: int) -> int:
+    return (int(words[block * rows + r, n]) % 65536 >> (bits * i)) % 2**bits
+
+
+def half(word: int, which: int) -> float:
+    return float(struct.unpack("<ee", struct.pack("<i", word))[which])
+
+
+def one_weight(p: Planes, expert: int, k: int, n: int) -> float:
+    """The module docstring of planes, word by word, for one weight."""
+    at = expert * p.padded_k + k
+    block, i, r = at // (4 * p.rows), at % (4 * p.rows) // p.rows, at % p.rows
+    code = fields(p.base, block, p.rows, r, i, n, 4)
+    if p.high is not None:
+        code |= fields(p.high, block, p.rows, r, i, n, p.high_bits) << 4
+    value: float = code - p.zero
+    if p.code == "e2m1":
+        value = E2M1[code]
+    if p.code == "e4m3":
+        sign, exponent, mantissa = code >> 7, code >> 3 & 15, code & 7
+        value = (-1) ** sign * (2.0 ** (exponent - 7) * (1 + mantissa / 8) if exponent else 2.0**-6 * mantissa / 8)
+    if p.scaling == "half4":
+        return value * half(int(p.scale[block, i // 2, n]), i % 2)
+    if p.scaling == "block":
+        return value * float(p.scale[block, n]) - (0.0 if p.minimum is None else float(p.minimum[block, n]))
+    assert p.supers is not None
+    supers = int(p.supers[at // 256, n])
+    scale = int.to_bytes(int(p.scale[block, n]) % 2**32, 4, "little")[i]
+    scale = scale - 256 if p.rows == 16 and scale > 127 else scale
+    minimum = 0 if p.minimum is None else int.to_bytes(int(p.minimum[block, n]) % 2**32, 4, "little")[i]
+    return value * half(supers, 0) * scale - half(supers, 1) * minimum
+
+
+@pytest.mark.parametrize(
+    ("rows", "high_bits", "scaling", "code", "zero", "has_minimum"),
+    [
+        (32, 0, "block", "int", 8, True),
+        (32, 4, "block", "e4m3", 0, False),
+        (32, 0, "half4", "e2m1", 0, False),
+        (16, 4, "half4", "int", 128, False),
+        (32, 2, "byte4", "int", 0, True),
+        (16, 2, "byte4", "int", 32, False),
+    ],
+)
+def test_definition(rows: int, high_bits: int, scaling: str, code: str, zero: int, has_minimum: bool) -> None:
+    n, k, experts, padded = 3, 500, 2, 512
+    random = generator()
+
+    def words(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        return torch.randint(-(2**31), 2**31, (*shape, n), generator=random).to(dtype)
+
+    def half_pairs(*shape: int) -> torch.Tensor:
+        return pack_halves(torch.randn(*shape, n, generator=random), torch.randn(*shape, n, generator=random))
+
+    blocks = experts * padded // (4 * rows)
+    scales = {
+        "block": torch.randn(blocks, n, generator=random),
+        "half4": half_pairs(blocks, 2),
+        "byte4": words(torch.int32, blocks),
+    }
+    base, high = words(torch.int16, experts * padded // 4), words(torch.int16, experts * padded // 4)
+    if code == "e4m3":
+        base &= 0x7777  # no NaN
+    planes = Planes(
+        n=n,
+        k=k,
+        rows=rows,
+        base=base,
+        high={0: None, 2: high.to(torch.uint8), 4: high}[high_bits],
+        scaling=scaling,  # type: ignore[arg-type]
+        scale=scales[scaling],
+        supers=half_pairs(experts * padded // 256) if scaling == "byte4" else None,
+        minimum=scales[scaling] if has_minimum else None,
+        zero=zero,
+        code=code,  # type: ignore[arg-type]
+        experts=experts,
+    )
+    expected = [[one_weight(planes, e, d, c) for d in range(k)] for e in range(experts) for c in range(n)]
+    assert torch.allclose(dequantize(planes), torch.tensor(expected), rtol=1e-6, atol=1e-6)

@@ -1,0 +1,108 @@
+"""Kernels as compiled, their programs in random order and interleaved, seeing no more of each other than they must.
+
+Another process does it, since in this one Triton is an interpreter; it runs tests of the kernels, on shapes that have
+more than one program. A kernel of the package that the table here does not name would be one that cannot be run so:
+there is none.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kernels.cuda.ptx_faults import FAULTS
+
+ROOT = Path(__file__).parents[3]
+CHIP = 120
+
+# A file with tests, which of them are run, and the kernels that these launch.
+RUNS = {
+    ("matmul", "test_split_k and 640"): ("_matmul",),
+    ("residual", "empty_part"): ("_residual",),
+    ("qkv", "empty_part"): ("_qkv",),
+    ("swiglu", "empty_part and _cut1"): ("_swiglu",),
+    ("head", "ties_inside or launches_repeat"): ("_head",),
+    ("markov", "order_of_arrival and 128"): ("_markov_anchor", "_markov_slot"),
+    ("top_k", "second_launch"): ("_top_k",),
+    ("lookup", "what_followed and not reference"): ("_lookup",),
+    ("attention", "two_runs or chain-600-0-4x64"): ("attention_kernel", "merge_kernel"),
+    ("moe", "best_of_a_softmax and 100 and True"): ("_route",),
+    ("moe", "sixteenths and not reference"): ("_gate_up", "_down", "_combine"),
+    ("embed", "ragged and nvfp4"): ("_embed",),
+    ("taps", "256-256-1001-gather_taps"): ("_gather_taps",),
+    ("convolve", "convolved and not reference or comes_out and False and not reference"): (
+        "_convolve_in",
+        "_convolve_out",
+    ),
+    ("sample", "penalised_for_its_own and 1.3-3-penalise"): ("_penalise",),
+    ("sample", "large_vocabulary"): ("_scan", "_draw"),
+    ("fp4", "ties_and_rows or test_product and 128-2048"): ("_quantize_rows", "_fp4_matmul"),
+    ("counters", "beside_it and not reference"): ("_set_back",),
+    ("accept", "committed_up and not reference"): ("_accept",),
+    ("rounds", "not reference"): ("_begin", "_next_tokens", "_propose", "_caught_up"),
+    ("selector", "definition and 7-32 and not reference"): ("_select",),
+}
+QUICK = {"top_k", "lookup"}
+LAUNCH = re.compile(r"^\s+(\w+)\[(grid|\(.*\))\]\(", re.M)
+
+
+def launched() -> dict[str, bool]:
+    """The kernels of the package, and whether each is launched with one program alone."""
+    sources = "\n".join(path.read_text() for path in (ROOT / "kernels").glob("*.py"))
+    return {name: grid == "(1,)" for name, grid in LAUNCH.findall(sources)}
+
+
+def test_the_table_names_every_kernel() -> None:
+    assert sorted(launched()) == sorted(kernel for kernels in RUNS.values() for kernel in kernels)
+
+
+def race(run: tuple[str, str], folder: Path, fault: str = "") -> tuple[int, str]:
+    """The exit status of the run's tests and what they printed; its kernels must have run, with several programs."""
+    name, which = run
+    ran = folder / "ran"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"CHIP": str(CHIP), "RACES": "1", "FAULT": fault, "RAN": str(ran), "PYTHONPATH": str(ROOT)}
+    command = [str(Path(sys.executable).parent / "pytest"), "-q", "-p", "tests.kernels.cuda.as_compiled", "--timeout=300"]
+    command += [f"tests/kernels/test_{name}.py", "-k", which]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    launches = set(ran.read_text().splitlines())
+    alone = launched()
+    assert {f"{kernel} {'alone' if alone[kernel] else 'raced'}" for kernel in RUNS[run]} <= launches, done.stdout[
+        -3000:
+    ]
+    return done.returncode, done.stdout
+
+
+def assert_numbers_are_wrong(status: int, text: str) -> None:
+    """The tests failed, and for no other reason."""
+    assert status == 1, text[-3000:]
+    assert set(re.findall(r"^E +(assert|\w+Error)\b", text, re.M)) <= {"assert", "AssertionError"}, text[-3000:]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(run, id=" ".join(kernels), marks=() if run[0] in QUICK else pytest.mark.slow)
+        for run, kernels in RUNS.items()
+    ],
+)
+def test_no_order_of_programs_shows(run: tuple[str, str], tmp_path: Path) -> None:
+    status, text = race(run, tmp_path)
+    assert status == 0, text[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("run", [("residual", "empty_part"), ("head", "ties_inside or launches_repeat")], ids=str)
+def test_faults_show(run: tuple[str, str], fault: str, tmp_path: Path) -> None:
+    assert_numbers_are_wrong(*race(run, tmp_path, fault))
+
+
+@pytest.mark.parametrize("fault", ["without_order", "without_reset"])  # one thread stores there, and takes the ticket
+def test_faults_show_in_the_quickest_kernel(fault: str, tmp_path: Path) -> None:
+    assert_numbers_are_wrong(*race(("top_k", "second_launch"), tmp_path, fault))

@@ -1,0 +1,150 @@
+"""The residual update and what it leaves for its consumers, in the interpreter, against float64 maths."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+import localdflash.kernels.cuda.residual as module
+from localdflash.backends.cuda.repack.quantize import quantize
+from localdflash.kernels.cuda.norm import Norm
+from localdflash.kernels.cuda.residual import Tap, residual, residual_reference
+from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace
+
+CPU = torch.device("cpu")
+EPS, RING = 0.02, 20  # an epsilon that shows
+
+
+@dataclasses.dataclass
+class Case:
+    """Everything that a call reads, and what it writes."""
+
+    hidden: int = 256
+    k: int = 256
+    width: int = 256  # of a_out
+    add: bool = True
+    scaled: bool = True  # whether a previous norm scales a_out
+    tapped: bool = False
+    biased: bool = False
+    wide: torch.dtype = torch.float16  # of a, a_out and the ring
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(0)
+        planes = quantize(torch.randn(self.hidden, self.k) / 8)
+        self.planes = dataclasses.replace(planes, minimum=torch.randn_like(planes.scale) / 50)
+        self.a = torch.zeros(16, planes.padded_k, dtype=self.wide)
+        self.a[:, : self.k] = torch.randn(16, self.k)
+        self.sums = group_sums(self.a)
+        self.x = torch.randn(16, self.hidden)
+        self.gain = torch.rand(self.hidden) + 0.5
+        self.bias = torch.randn(self.hidden) if self.biased else None
+        squares = torch.rand(-(-self.hidden // 128), 16) * 300
+        self.before = Norm(squares, torch.rand(1, 16), 200, EPS) if self.scaled else None
+
+    def run(self, kernel: bool = True) -> dict[str, Tensor]:
+        """What a call writes."""
+        out = {
+            "x": self.x.clone(),
+            "a_out": torch.zeros(16, self.width, dtype=self.wide),
+            "sums_out": torch.zeros(self.width // 32, 16),
+            "squares_out": torch.full((-(-self.hidden // 128), 16), 9.0),
+        }
+        ring = torch.zeros(RING, 3 * self.hidden, dtype=self.wide)
+        tap = Tap(ring, self.hidden, torch.tensor([11], dtype=torch.int32)) if self.tapped else None
+        cut: SplitPlan = vars(module)["plan"](self.hidden, self.planes.padded_k, CPU, BN=128)
+        workspace = SplitWorkspace(CPU, [cut])
+        call = residual if kernel else residual_reference
+        call(self.a, self.sums, self.planes, **out, gain=self.gain, before=self.before, workspace=workspace,
+             add=self.add, tap=tap, bias=self.bias)  # fmt: skip
+        assert not workspace.counters.any()
+        return out | {"ring": ring}
+
+    def oracle(self) -> dict[str, Tensor]:
+        """The same, float64, a_out without its rounding."""
+        x = self.a[:, : self.k].double() @ self.planes.dense.double().T
+        x = x if self.bias is None else x + self.bias.double()
+        x = x + self.x.double() if self.add else x
+        a_out = torch.zeros(16, self.width, dtype=torch.float64)
+        a_out[:, : self.hidden] = x * self.gain.double()
+        if self.before is not None:
+            a_out /= (self.before.squares.double().sum(0) / 200 + EPS).sqrt().unsqueeze(1)
+        tiles = [tile.square().sum(1) for tile in x.split(128, 1)]
+        ring = torch.zeros(RING, 3 * self.hidden, dtype=torch.float64)
+        for m in range(16 if self.tapped else 0):
+            ring[(11 + m) % RING, self.hidden : 2 * self.hidden] = x[m] / 16
+        return {"x": x, "a_out": a_out, "squares_out": torch.stack(tiles), "ring": ring}
+
+
+def group_sums(a: Tensor) -> Tensor:
+    return a.float().unflatten(1, (-1, 32)).sum(-1).t().contiguous()
+
+
+@pytest.fixture(autouse=True)
+def _split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many programs share a tile; 1 unless a test says otherwise."""
+    split = getattr(request, "param", 1)
+    monkeypatch.setattr(module, "plan", lambda n, _k, _device, BN: SplitPlan(-(-n // BN), BN, split))
+
+
+def check(case: Case, kernel: bool = True) -> dict[str, Tensor]:
+    """A call against the oracle; its sums against the stored a_out."""
+    got, expected = case.run(kernel), case.oracle()
+    for name, value in expected.items():
+        step = 6e-4 if got[name].dtype == torch.float16 else 3e-6
+        torch.testing.assert_close(got[name].double(), value, rtol=step, atol=1e-5)
+    torch.testing.assert_close(got["sums_out"], group_sums(got["a_out"]), rtol=1e-6, atol=1e-5)
+    return got
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor], rows: int) -> None:
+    """Bit for bit the same first rows."""
+    for name in ("x", "a_out"):
+        assert torch.equal(one[name][:rows], other[name][:rows])
+    for name in ("sums_out", "squares_out"):
+        assert torch.equal(one[name][:, :rows], other[name][:, :rows])
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("case", [
+    Case(),
+    Case(add=False, scaled=False),
+    Case(tapped=True),
+    Case(hidden=160, width=256, tapped=True),  # ragged: the last tile has 32 columns, the last group none
+    Case(hidden=72, width=128, k=100),  # a group of 8
+    Case(hidden=160, width=256, biased=True),
+], ids=["plain", "set", "tap", "ragged", "tiny", "biased"])  # fmt: skip
+def test_against_the_definition(case: Case, kernel: bool) -> None:
+    check(case, kernel)
+
+
+@pytest.mark.parametrize("_split", [3], indirect=True)
+def test_split_of_k_with_an_empty_part() -> None:
+    case = Case(k=512, hidden=160)
+    same(check(case), case.run(), 16)
+
+
+@pytest.mark.parametrize("case", [Case(wide=torch.float32, tapped=True), Case(wide=torch.float32, hidden=160)])
+def test_reference_in_float32(case: Case) -> None:
+    check(case, kernel=False)
+
+
+def test_reference_rounds_as_the_kernel() -> None:
+    case = Case()
+    assert (case.run()["a_out"] == case.run(kernel=False)["a_out"]).float().mean() > 0.98
+
+
+@pytest.mark.parametrize("_split", [1, 2], indirect=True)
+@pytest.mark.parametrize("live", [1, 7])
+def test_rows_do_not_depend_on_the_others(live: int) -> None:
+    case = Case()
+    whole, whole_reference = case.run(), case.run(kernel=False)
+    for tensor in (case.a, case.x):
+        tensor[live:] = float("nan")
+    assert case.before is not None
+    for tensor in (case.sums, case.before.squares):
+        tensor[:, live:] = float("nan")
+    poisoned = case.run()
+    same(whole, poisoned, live)
+    same(whole_reference, case.run(kernel=False), live)
+    assert poisoned["x"][live:].isnan().all()

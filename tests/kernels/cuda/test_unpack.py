@@ -1,0 +1,110 @@
+"""The inline assembly of kernels/cuda/unpack.py, emulated on every code, against arithmetic on the codes."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from localdflash.kernels.cuda import unpack
+from localdflash.kernels.cuda.planes import E2M1
+from tests.kernels.cuda.ptx_emulator import Words, run_ptx
+
+LOW = np.arange(1 << 16, dtype=np.uint32)
+RANDOM = np.random.default_rng(0)
+PAIRS: Words = (LOW | (RANDOM.permutation(LOW) << 16)).astype(np.uint32)  # every 16-bit word in both halves
+OTHERS: Words = (RANDOM.permutation(LOW) | (RANDOM.permutation(LOW) << 16)).astype(np.uint32)
+
+
+def fields(words: Words, i: int, bits: int) -> NDArray[np.int64]:
+    return (words.view(np.uint16).astype(np.int64) >> (bits * i)) & (2**bits - 1)
+
+
+def numbers(words: Words) -> NDArray[np.float64]:
+    return words.view(np.float16).astype(np.float64)
+
+
+@pytest.mark.parametrize("magic", [0, 0x64])
+def test_four_bits(magic):
+    out = run_ptx(unpack.raise_4_asm(magic), **{"$4": PAIRS})
+    for i in range(4):
+        step = 16 if i % 2 else 1
+        assert np.array_equal(out[f"${i}"].view(np.uint16), fields(PAIRS, i, 4) * step + 256 * magic)
+
+
+@pytest.mark.parametrize("magic", [0, 0x64])
+def test_eight_bits(magic):
+    out = run_ptx(unpack.raise_8_asm(magic), **{"$4": PAIRS, "$5": OTHERS})
+    for i in range(4):
+        code = fields(PAIRS, i, 4) + 16 * fields(OTHERS, i, 4)
+        assert np.array_equal(out[f"${i}"].view(np.uint16), code + 256 * magic)
+
+
+@pytest.mark.parametrize("magic", [0, 0x64])
+def test_six_bits(magic):
+    high = RANDOM.integers(0, 256, 4 * len(PAIRS), dtype=np.uint8)
+    out = run_ptx(unpack.raise_6_asm(magic), **{"$8": PAIRS, "$9": OTHERS, "$10": high.view(np.uint32)})
+    for pair, words in enumerate((PAIRS, OTHERS)):
+        bytes_ = high.reshape(-1, 4)[:, 2 * pair : 2 * pair + 2].reshape(-1).astype(np.int64)
+        for i in range(4):
+            code = fields(words, i, 4) + 16 * (bytes_ >> (2 * i) & 3)
+            step = 16 if i % 2 else 1
+            assert np.array_equal(out[f"${2 * i + pair}"].view(np.uint16), code * step + 256 * magic)
+
+
+@pytest.mark.parametrize(("step", "codes", "zeros"), [(1, 256, (0, 8, 32, 128)), (16, 64, (0, 8, 16, 32))])
+def test_the_offset_comes_off(step, codes, zeros):
+    code = np.arange(codes)
+    raised = (1024 + step * code).astype(np.float16).view(np.uint32)
+    for zero in zeros:
+        out = run_ptx(unpack.affine_asm(step, zero), **{"$1": raised})
+        assert np.array_equal(numbers(out["$0"]), code - zero)
+
+
+def test_small_floats():
+    out = run_ptx(unpack.E4M3_ASM.value, **{"$4": PAIRS, "$5": OTHERS})
+    for i in range(4):
+        code = fields(PAIRS, i, 4) + 16 * fields(OTHERS, i, 4)
+        want = torch.from_numpy(code.astype(np.uint8)).view(torch.float8_e4m3fn).double().numpy()
+        finite = np.isfinite(want)
+        assert np.array_equal(numbers(out[f"${i}"])[finite] * unpack.unit("e4m3"), want[finite])
+    out = run_ptx(unpack.E2M1_ASM.value, **{"$4": PAIRS})
+    for i in range(4):
+        assert np.array_equal(numbers(out[f"${i}"]) * unpack.unit("e2m1"), np.array(E2M1)[fields(PAIRS, i, 4)])
+
+
+def test_codes_times_bytes_are_exact():
+    code, scale = (x.reshape(-1) for x in np.meshgrid(np.arange(32), np.arange(64)))
+    pairs = (code | code[::-1] << 16).astype(np.uint32)
+    bytes_ = (scale * 0x01010101).astype(np.uint32)
+    factors = run_ptx(unpack.SCALES_ASM.value, **{"$2": bytes_})
+    want = np.stack([code * scale, code[::-1] * scale[::-1]], 1).reshape(-1)
+    for i, text in enumerate((unpack.SCALE_LOW_ASM.value, unpack.SCALE_HIGH_ASM.value)):
+        for register, step in (("$0", 1), ("$1", 16)):
+            both = {"$2": factors[register], "$3": np.ascontiguousarray(factors[register][::-1])}
+            out = run_ptx(text, **{"$1": pairs * np.uint32(step)}, **both)
+            assert np.array_equal(numbers(out["$0"]) * unpack.TINY.value, want), (i, step)
+
+
+def test_every_byte_scales_its_own_tile():
+    factors = run_ptx(unpack.SCALES_ASM.value, **{"$2": np.array([0x04030201, 0x08070605], np.uint32)})
+    for i in range(4):
+        words = factors["$1" if i % 2 else "$0"]
+        text = unpack.SCALE_HIGH_ASM.value if i > 1 else unpack.SCALE_LOW_ASM.value
+        ones = np.array([0x00100010 if i % 2 else 0x00010001], np.uint32)
+        out = run_ptx(text, **{"$1": ones, "$2": words[:1], "$3": words[1:]})
+        assert (numbers(out["$0"]) * unpack.TINY.value).tolist() == [i + 1, i + 5]
+
+
+def test_minimums_lose_nothing():
+    size = 1 << 14
+    bytes_ = RANDOM.integers(0, 64, (2, size, 4), dtype=np.uint8)
+    supers = RANDOM.integers(0, 1 << 32, (2, size), dtype=np.uint32) & 0x3FFFFFFF  # upper halves 0 .. 2, subnormals too
+    out = run_ptx(
+        unpack.MINIMUMS_ASM.value,
+        **{"$8": bytes_[0].view(np.uint32)[:, 0], "$9": bytes_[1].view(np.uint32)[:, 0]},
+        **{"$10": supers[0], "$11": supers[1]},
+    )
+    factor = np.stack([numbers(words)[1::2] for words in supers], 1)
+    for i in range(4):
+        product = np.stack([bytes_[0, :, i], bytes_[1, :, i]], 1) * factor
+        assert np.array_equal((numbers(out[f"${i}"]) + numbers(out[f"${4 + i}"])).reshape(-1, 2), product)
