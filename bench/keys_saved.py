@@ -27,7 +27,7 @@ from localdflash.bench.passages import TypingJob, from_file
 from localdflash.bench.replay import Manner, type_all
 from localdflash.bench.typing import keystrokes, total
 from localdflash.bench.typist import TypedKeys
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.lsp.completer import Asker
 from localdflash.base.machine.hardware import commit
 

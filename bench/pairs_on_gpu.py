@@ -26,7 +26,7 @@ from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.stats import Stats
 from localdflash.backends.llamacpp.devices import find_gpu
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine.hardware import commit, device
 from localdflash.text.chat_template import TemplateMessage, encode_chat
 from tests.support.costs import drafting_pays

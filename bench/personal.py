@@ -19,7 +19,7 @@ from localdflash.models.load_options import Options
 from localdflash.bench.chat.ways import DRAFTING, FORCED, PLAIN, opened
 from localdflash.bench.run import PromptRun, rotated, run_prompt
 from localdflash.engine.pair import Pair
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine.hardware import commit, device
 from localdflash.train import prompts
 from localdflash.train.answering import LONGEST_PROMPT, Asker

@@ -29,7 +29,7 @@ from localdflash.models.load_options import Options
 from localdflash.bench.prompt_set import load
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import EngineGone, LocaldflashError
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine.hardware import commit, device
 from localdflash.server.client import Client, find
 from localdflash.server.spawn import connect, stop

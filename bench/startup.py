@@ -20,7 +20,7 @@ from localdflash.answers.completion import complete
 from localdflash.models.load_options import Options
 from localdflash.bench.prompt_set import load
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine.hardware import commit, device
 from localdflash.server.client import find
 

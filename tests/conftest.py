@@ -78,7 +78,7 @@ def _certified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def _untried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that tests make are loaded without a trial, which takes a process of its own."""
     if not (GPU_TESTS or request.node.get_closest_marker("tries_files")):
-        monkeypatch.setattr("localdflash.loading.load.try_first", lambda *_: None)
+        monkeypatch.setattr("localdflash.loading.load_pair.try_first", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)
@@ -88,8 +88,8 @@ def _sound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, home
         return
     from localdflash.loading.verdict import Subject
 
-    monkeypatch.setattr("localdflash.loading.load.check_first", lambda *_: None)
-    monkeypatch.setattr("localdflash.loading.load.standing", lambda *_: "sound")
+    monkeypatch.setattr("localdflash.loading.load_pair.check_first", lambda *_: None)
+    monkeypatch.setattr("localdflash.loading.load_pair.standing", lambda *_: "sound")
     checked = Subject("a pair", (), {}, home / "cache" / "gpu-checks" / "verdict.json")
     monkeypatch.setattr("localdflash.loading.proof.trusted", lambda *_: checked)
 

@@ -101,7 +101,7 @@ def write_prompts() -> None:
     from localdflash.models.load_options import Options
     from localdflash.bench.prompt_set import load
     from localdflash.bench.run import prompt_ids
-    from localdflash.loading.load import LoadedPair
+    from localdflash.loading.load_pair import LoadedPair
 
     with LoadedPair(Options(pair="embedded", backend="llama.cpp", draft=False)) as loaded:
         found = []

@@ -32,7 +32,7 @@ from sides import (  # type: ignore[import-not-found]
 from localdflash.models.load_options import Options
 from localdflash.bench.run import rotated
 from localdflash.engine.draft import NOTHING
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine.hardware import commit, device
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.registry.registry import load_registry, local_files

@@ -11,7 +11,7 @@ from localdflash.bench import prompt_set
 from localdflash.bench.chat import prompts as chat_prompts
 from localdflash.bench.run import prompt_ids
 from localdflash.base.files import paths
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.server import private
 from localdflash.server.address import Address
 from localdflash.server.client import Client

@@ -20,7 +20,7 @@ from localdflash.answers.fill.filler import Filler
 from localdflash.engine.generate import Generation, Request
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Chosen
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.lsp.completer import Asker, Source
 from localdflash.lsp.events import Event
 from localdflash.server.answering import TextDelta

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from localdflash.engine.generate import Request, generate
 from localdflash.base.errors import ContextOverflow
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, Spelling
 from localdflash.text.tokenizer import Tokenizer
 

@@ -11,7 +11,7 @@ from localdflash.engine.generate import Request
 from localdflash.engine.pair import Cancelled, never
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import UsageError
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.fim import build, stop_ids
 
 

@@ -22,7 +22,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Drafter
 from localdflash.engine.stats import Stats
 from localdflash.base.errors import UsageError
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine import hardware
 from localdflash.text.chat_template import TemplateMessage
 

@@ -17,7 +17,7 @@ from localdflash.base.errors import ModelError, OutOfMemory
 from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 
 
 class LoneRowTarget(LlamaCppTarget):

@@ -22,7 +22,7 @@ from localdflash.engine.sampling import Constraint
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.base.errors import ModelError, NoDevice
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine.hardware import commit
 from localdflash.text.chat_template import TemplateMessage, encode_chat
 from localdflash.text.fim import build, stop_ids

@@ -13,7 +13,7 @@ from localdflash.chat.messages import Finish, Message, prompt_text
 from localdflash.chat.request import template_variables
 from localdflash.chat.settings import ChatSettings
 from localdflash.engine.pair import Cancelled
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.chat_template import TemplateMessage
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from localdflash.models.load_options import Options
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 
 PATIENCE = 0.5  # seconds before a bar appears
 WIDTH = 30

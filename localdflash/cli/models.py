@@ -22,7 +22,7 @@ from localdflash.models.registry.run_types import run_types
 from localdflash.models.weights.gguf import read_header
 
 if TYPE_CHECKING:
-    from localdflash.plan.here import Here
+    from localdflash.loading.plan.here import Here
 
 READ = {
     "target": "the target's file",
@@ -46,8 +46,8 @@ def list_pairs(as_json: bool) -> None:
     if as_json:
         print_json([_document(pair) for pair in pairs])
         return
-    from localdflash.plan.described import described
-    from localdflash.plan.here import here
+    from localdflash.loading.plan.described import described
+    from localdflash.loading.plan.here import here
 
     seen = [here(described(pair)) for pair in pairs]
     rows = (
@@ -74,7 +74,7 @@ def show(spec: str, drafter: str | None, as_json: bool) -> None:
 
     SPEC is an id of `models list`, the path of a GGUF file, hf:owner/name:Q4_K_M, or hf:owner/name/file.gguf.
     """
-    from localdflash.plan.described import described
+    from localdflash.loading.plan.described import described
 
     pair = described(load_registry().resolve(spec, drafter, ask=True))
     if as_json:
@@ -111,7 +111,7 @@ def _document(pair: PairEntry) -> dict[str, Any]:
     """An entry as JSON; `missing` says what to do for each file that is not here, `why_not` why the pair cannot run on
     this machine; sizes are bytes, `to_fetch` what a pull would fetch if that is known.
     """
-    from localdflash.plan.here import why_not
+    from localdflash.loading.plan.here import why_not
 
     drafter = asdict(pair.drafter) | {"format": pair.drafter.format} if pair.drafter else None
     missing = [how_to_get(source) for source in missing_files(pair)]

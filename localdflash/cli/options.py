@@ -163,7 +163,7 @@ def sampling_options(command: Command) -> Command:
 
 def take_sampling(options: dict[str, Any]) -> dict[str, Any]:
     """Remove the sampling options from a command's, and return those that were given, by field of `SamplingParams`,
-    checked; what stays is for `localdflash.loading.load.Options`.
+    checked; what stays is for `localdflash.loading.load_pair.Options`.
     """
     taken = {name: options.pop(name) for name, _, _ in _SAMPLING}
     found = {name: value for name, value in taken.items() if value is not None}

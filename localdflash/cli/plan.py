@@ -14,7 +14,7 @@ from localdflash.base.errors import OutOfMemory
 
 if TYPE_CHECKING:
     from localdflash.models.backend_names import Backend
-    from localdflash.plan.planner import Plan, Speed
+    from localdflash.loading.plan.planner import Plan, Speed
 
 CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
 
@@ -48,7 +48,7 @@ def plan(
 
     Files that are not here are not downloaded: their headers are read from the hub. Exit code 4 if it does not fit.
     """
-    from localdflash.plan.planner import make_plan
+    from localdflash.loading.plan.planner import make_plan
 
     made = make_plan(spec, context, backend, device, gpu_layers, beside, kv)
     if as_json:

@@ -8,7 +8,7 @@ from localdflash.doctor.check import Check
 if TYPE_CHECKING:
     from localdflash.models.load_options import Options
     from localdflash.models.config import Config
-    from localdflash.loading.load import LoadedPair
+    from localdflash.loading.load_pair import LoadedPair
 
 TOKENS = 64
 INEXACT = ("fast", "not certified")  # rows that llama.cpp may compute otherwise beside a draft
@@ -77,7 +77,7 @@ def _as_set(config: "Config", pair: str) -> "Options":
 def _generate(name: str, options: "Options", prompt: "Callable[[LoadedPair], Sequence[int]]") -> Check:
     """Tokens per verify are remembered for `models plan`."""
     from localdflash.engine.generate import Request, generate
-    from localdflash.loading.load import LoadedPair
+    from localdflash.loading.load_pair import LoadedPair
     from localdflash.base.machine import measurements
 
     with LoadedPair(options) as loaded:

@@ -10,7 +10,7 @@ from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMem
 from localdflash.backends.llamacpp.builds import gpu_backends
 from localdflash.loading import proof
 from localdflash.loading.backends import load_on
-from localdflash.loading.timing import choose
+from localdflash.loading.engine_timing import choose
 from localdflash.base.machine import gpu_watch
 from localdflash.models.registry.pair_entry import LocalPair
 

@@ -69,7 +69,7 @@ def try_first(files: LocalPair, options: Options) -> None:
 def main() -> None:
     """The child: load the pair of the options in the first argument, write a few tokens, say how it went."""
     from localdflash.engine.generate import Request, generate
-    from localdflash.loading.load import LoadedPair
+    from localdflash.loading.load_pair import LoadedPair
 
     options, tell = child.begin()
     try:

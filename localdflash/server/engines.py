@@ -18,7 +18,7 @@ from localdflash.models.load_options import Options
 from localdflash.engine.scheduler import Totals
 from localdflash.base.errors import EngineGone, ModelBusy, ModelError, OutOfMemory
 from localdflash.loading.filling import check_fills, fills
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.wanted import ROLES, Others, PairRole
 from localdflash.server.worker import PairWorker
 

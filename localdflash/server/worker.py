@@ -26,7 +26,7 @@ from localdflash.engine.scheduler import Scheduler
 from localdflash.engine.turns import Turns
 from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.base.files.paths import cache_folder
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.answering import Answering, TextDelta
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, Spelling
 from localdflash.text.tokenizer import Tokenizer

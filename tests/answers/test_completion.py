@@ -7,7 +7,7 @@ from localdflash.answers.completion import complete, prepare_text
 from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ContextOverflow, ModelError, UsageError
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.text import fim
 
 GREEDY = SamplingParams()

@@ -8,7 +8,7 @@ from localdflash.answers.conversation import prepare, template_of
 from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ModelError
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.chat_template import TemplateMessage
 
 GREEDY = SamplingParams()

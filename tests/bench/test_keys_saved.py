@@ -15,7 +15,7 @@ from bench.support.recorded_engine import Records
 from localdflash.bench.passages import from_line
 from localdflash.bench.replay import Manner
 from localdflash.engine.generate import Request
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.lsp.completer import Asker, Source
 from localdflash.lsp.events import Event
 from localdflash.models.registry.registry import load_registry, local_files

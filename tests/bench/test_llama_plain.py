@@ -10,7 +10,7 @@ from localdflash.bench.llama_plain import LoneRowTarget, llama_plain
 from localdflash.engine.draft import NOTHING
 from localdflash.base.errors import ModelError
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 
 
 def test_a_lone_row_is_decoded_alone(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from localdflash.engine.pair import Step
 from localdflash.engine.stats import Stats
 from localdflash.base.errors import ModelError
 from localdflash.loading.backends import load_on
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine import hardware as machine
 from localdflash.models.registry.pair_entry import LocalPair
 
@@ -207,7 +207,7 @@ def test_a_backend_that_cannot_run_the_model_is_left_out(tiny_pair: Path, monkey
         return load_on(backend, files, options)
 
     options = Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp")
-    monkeypatch.setattr("localdflash.loading.load.load_on", load)
+    monkeypatch.setattr("localdflash.loading.load_pair.load_on", load)
     rates = bench._other_plain(options, "llama.cpp", 1)
     assert rates.keys() == set(CATEGORIES)
     assert all(rate > 0 for rate in rates.values())

@@ -184,7 +184,7 @@ def test_another_pair_is_loaded_and_one_that_cannot_be_leaves_the_old(
 def test_who_leaves_while_it_starts_does_not_wait(
     make: Callable[[Wanted], Any], monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    slow = "import time; from localdflash.loading.load import LoadedPair; load = LoadedPair.__init__;"
+    slow = "import time; from localdflash.loading.load_pair import LoadedPair; load = LoadedPair.__init__;"
     slow += "LoadedPair.__init__ = lambda *a: (time.sleep(60), load(*a))[1];"
     monkeypatch.setattr(spawn, "PROGRAM", slow + spawn.PROGRAM)
 

@@ -16,7 +16,7 @@ from localdflash.chat.settings import ChatSettings
 from localdflash.chat.talk import Talk
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ContextOverflow
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.chat_template import TemplateMessage
 
 Chat = Talk[InProcess]

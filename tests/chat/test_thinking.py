@@ -9,7 +9,7 @@ from localdflash.chat.in_process import InProcess
 from localdflash.chat.settings import ChatSettings
 from localdflash.chat.talk import Talk
 from localdflash.engine.pair import never
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from tests.support.chat_formats import vocabularies
 from tests.support.scripted_pair import scripted_pair, spelled
 from tests.text.conftest import make_vocabulary, oracle

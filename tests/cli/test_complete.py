@@ -12,7 +12,7 @@ import pytest
 from localdflash.cli import remote
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Step
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from tests.cli.conftest import CODE, FINISHES
 
 

@@ -127,7 +127,7 @@ def test_what_cannot_be_planned(fails: Any, home: Path, tmp_path: Path) -> None:
 def test_a_gpu_is_planned_by_the_engines_own_sizes(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_gpu(count: int) -> None:
         budget = MemoryBudget(count, 700 << 20, "GPU memory")
-        monkeypatch.setattr("localdflash.plan.planner.gpu_budget", lambda _device: budget)
+        monkeypatch.setattr("localdflash.loading.plan.planner.gpu_budget", lambda _device: budget)
 
     measured = measurements.Measurement(900.0, "a test", "2026-01-01")
     monkeypatch.setattr(measurements, "bandwidth", lambda on_gpu: measured if on_gpu else None)

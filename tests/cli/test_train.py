@@ -19,7 +19,7 @@ from localdflash.bench import prompt_set
 from localdflash.cli import main
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.train import loop

@@ -15,7 +15,7 @@ from localdflash.backends.cuda import device
 from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading import automatic
 from localdflash.loading.choice import HostChoice
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine import gpu_watch
 from localdflash.models.registry.pair_entry import LocalPair
 

@@ -24,7 +24,7 @@ from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic, backends
 from localdflash.loading.choice import HostChoice
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import load_registry, local_files
 from tests.support.cards import Card, CardGpu, in_this_machine

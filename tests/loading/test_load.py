@@ -22,13 +22,13 @@ from localdflash.backends.llamacpp import certified
 from localdflash.backends.llamacpp import llama_target as llamacpp
 from localdflash.backends.llamacpp.certified import Certified, Record
 from localdflash.backends.llamacpp.decode_flags import DEFAULT, NOT_REPACKED, Way
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine.cores import physical_cores
 from localdflash.models.weights import gguf
 from tests.support.cards import CardGpu
 from tests.support.split_files import split_file
 
-IMPORTS = "from localdflash.models.load_options import Options; from localdflash.loading.load import LoadedPair"
+IMPORTS = "from localdflash.models.load_options import Options; from localdflash.loading.load_pair import LoadedPair"
 RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m in sys.modules))"
 
 

@@ -19,7 +19,7 @@ from localdflash.backends.cuda import identity
 from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic, child, proof
 from localdflash.loading.choice import HostChoice
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.loading.verdict import Subject, keep, recall
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import load_registry, local_files
@@ -332,7 +332,7 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     def load_on(backend: Runner, files: LocalPair, options: Options) -> Running:
         return real("llama.cpp", files, replace(options, device="cpu", rows="fast", context=64))
 
-    monkeypatch.setattr("localdflash.loading.load.load_on", load_on)
+    monkeypatch.setattr("localdflash.loading.load_pair.load_on", load_on)
     monkeypatch.setattr(automatic, "load_on", load_on)
 
 

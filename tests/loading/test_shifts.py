@@ -9,7 +9,7 @@ from localdflash.answers.answer import Answer
 from localdflash.answers.conversation import prepare
 from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.chat_template import TemplateMessage
 from tests.backends.cpu.conftest import needs_library
 from tests.support.costs import drafting_pays

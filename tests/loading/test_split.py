@@ -12,7 +12,7 @@ from localdflash.models.load_options import Options
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.backends import load_on
 from localdflash.loading.choice import Case
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.shapes.fingerprint import trained_for
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.weights.gguf import read_header

@@ -16,10 +16,10 @@ from localdflash.backends.cpu import cpu_sizes as cpu
 from localdflash.engine.controller import Controller
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.base.errors import ModelError
-from localdflash.loading import timing as choosing
+from localdflash.loading import engine_timing as choosing
 from localdflash.loading.choice import HOST_BACKENDS, Case, HostBackend, HostChoice, likely
-from localdflash.loading.load import LoadedPair
-from localdflash.loading.timing import ACCEPTED, choose, ms_per_token
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.loading.engine_timing import ACCEPTED, choose, ms_per_token
 from localdflash.base.machine import measurements
 from localdflash.base.machine.cores import clamp
 from localdflash.models.registry.pair_entry import LocalPair

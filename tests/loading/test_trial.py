@@ -18,7 +18,7 @@ import pytest
 from localdflash.models.load_options import Options
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.loading import trial
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine import gpu_watch
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import PACKAGE, load_registry, local_files

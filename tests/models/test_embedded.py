@@ -17,7 +17,7 @@ from localdflash.bench.run import prompt_ids, run_prompt
 from localdflash.engine.accept import accept
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.dflash_files import load as load_drafter
 from localdflash.backends.reference.reference_drafter import DFlashDrafter

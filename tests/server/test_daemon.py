@@ -198,7 +198,7 @@ def test_it_leaves_when_nobody_needs_it() -> None:
 
 
 def test_the_time_that_loading_takes_is_not_idle() -> None:
-    slow_to_load = "import time; from localdflash.loading.load import LoadedPair; load = LoadedPair.__init__\n"
+    slow_to_load = "import time; from localdflash.loading.load_pair import LoadedPair; load = LoadedPair.__init__\n"
     slow_to_load += "LoadedPair.__init__ = lambda *a: (time.sleep(3), load(*a))[1]\n"
     process = start("--idle", "0.03", program=slow_to_load + PROGRAM)
     began = time.monotonic()

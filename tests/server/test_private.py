@@ -65,7 +65,7 @@ def test_there_may_be_a_shared_one_beside_it(short_home: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["starting", "loading", "pid"])
 def test_it_ends_with_a_parent_that_is_killed(short_home: Path, stage: str) -> None:
-    slow = "import time; from localdflash.loading.load import LoadedPair; load = LoadedPair.__init__;"
+    slow = "import time; from localdflash.loading.load_pair import LoadedPair; load = LoadedPair.__init__;"
     slow += "LoadedPair.__init__ = lambda *a: (time.sleep(1), load(*a))[1];"
     from localdflash.server import spawn
 

@@ -12,7 +12,7 @@ from localdflash.models.load_options import Options
 from localdflash.models.running_pair import Running, compose
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Taps, Verification
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
 from localdflash.server.engines import Engines
@@ -147,7 +147,7 @@ def _loading(vocabulary: Path, target: ScriptedTarget) -> Iterator[Options]:
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localdflash.loading.load.load_on", load)
+        patch.setattr("localdflash.loading.load_pair.load_on", load)
         yield options
 
 

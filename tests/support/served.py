@@ -24,7 +24,7 @@ from localdflash.models.load_options import Options
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
 from localdflash.server.engines import Engines

@@ -19,7 +19,7 @@ import pytest
 from localdflash.models.load_options import Options
 from localdflash.engine.generate import Request, generate
 from localdflash.base.errors import UsageError
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.text import grammar_trial
 from localdflash.text.grammar import GrammarConstraint, Grammars

@@ -16,7 +16,7 @@ from localdflash.answers.fill.sound import Soundness
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ContextOverflow
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.fim import check_place, stop_ids
 
 COPIED = 1024  # tokens of texts that drafts may be copied from; each costs some microseconds when they change

@@ -2,7 +2,7 @@
 
 llama.cpp can plan its buffers without allocating them (`no_alloc`), so caches and compute buffers of every architecture
 are its own numbers. It does not say how a cache is divided between a GPU and the processor: that goes by layers, as the
-weights do. A file may be a stand-in that has only the header (plan/stand_in.py): no weights are read.
+weights do. A file may be a stand-in that has only the header (loading/plan/stand_in.py): no weights are read.
 """
 
 import re

@@ -16,7 +16,7 @@ from localdflash.bench.ways import Always
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.stats import Stats
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.chat_template import TemplateMessage
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)

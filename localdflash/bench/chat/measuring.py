@@ -17,7 +17,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.chat_template import TemplateMessage
 from localdflash.text.grammar import Grammars
 

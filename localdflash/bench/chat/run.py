@@ -17,7 +17,7 @@ from localdflash.bench.chat.prompts import CATEGORIES, load
 from localdflash.bench.chat.report import identical, report
 from localdflash.bench.chat.ways import PLAIN, opened
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine import hardware
 from localdflash.server.wanted import Wanted
 

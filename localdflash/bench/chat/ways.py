@@ -19,7 +19,7 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.pair import Drafter, Pair, Target
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 
 PLAIN, DRAFTING, DFLASH, LOOKUP, FORCED, LLAMA = "plain", "drafting", "dflash", "lookup", "forced", "llama.cpp"
 

@@ -9,7 +9,7 @@ from localdflash.engine.sampling import Constraint
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.base.errors import ContextOverflow
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.errors import ApiError
 from localdflash.server.api.schemas import SamplingFields
 from localdflash.text.grammar import Grammars

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from localdflash.answers.conversation import prepare, prompt_ids, prompt_text
 from localdflash.answers.repetition import Repetition
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.answer_parts import AnswerParts
 from localdflash.server.api.ask import ALL_THE_ROOM, Ask, MakeConstraint, choices, constraint_of, limit_of, params_of
 from localdflash.server.api.body import read

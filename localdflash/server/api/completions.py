@@ -15,7 +15,7 @@ from starlette.responses import Response
 from localdflash.answers.answer import Prepared
 from localdflash.answers.completion import prepare, prepare_text
 from localdflash.base.errors import ModelError
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.ask import Ask, choices, constraint_of, limit_of, params_of
 from localdflash.server.api.body import read
 from localdflash.server.api.errors import ApiError

@@ -15,7 +15,7 @@ from localdflash.models.load_options import Options
 from localdflash.models.memory.parts import PREFIXES, PROGRAM, Parts, divided, total
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.base.errors import LocaldflashError
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.registry.registry import load_registry
 from localdflash.server.api.body import read
 from localdflash.server.api.errors import ApiError, as_api_error

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from localdflash.answers.fill.filler import Filler
 from localdflash.answers.fill.prompt import FillContext, Hole
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.answers import Choice, collect, pieces, timings
 from localdflash.server.api.ask import Ask, choices, constraint_of, limit_of, params_of
 from localdflash.server.api.body import read

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from localdflash.answers.fill.filler import Filler
 from localdflash.base.errors import LocaldflashError, ModelBusy
 from localdflash.base.files.strict_toml import did_you_mean
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.registry.registry import load_registry
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.errors import ApiError, as_api_error

@@ -12,7 +12,7 @@ from localdflash.answers.fill.healing import Spellings
 from localdflash.answers.fill.prompt import Hole
 from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.tokenizer import Tokenizer
 
 

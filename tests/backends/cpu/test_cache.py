@@ -18,8 +18,8 @@ from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.backends.cpu.team import Team
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading.load import LoadedPair
-from localdflash.plan.planner import make_plan
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.loading.plan.planner import make_plan
 from tests.backends.cpu.conftest import SHAPES, needs_library
 from tests.backends.cpu.verifying import Row, ids_of, one_by_one, same, verify
 from tests.support import gpt_oss_models, qwen35_models

@@ -15,9 +15,9 @@ from localdflash.backends.cpu.team import Team
 from localdflash.engine.checkpoints import MOST as CHECKPOINTS
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.loading.choice import Case
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine import measurements
-from localdflash.plan.planner import make_plan
+from localdflash.loading.plan.planner import make_plan
 from localdflash.models.weights.gguf import read_header
 from tests.support import gpt_oss_models, qwen35_models
 from tests.support.random_models import Shape, write

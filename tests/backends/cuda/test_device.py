@@ -19,7 +19,7 @@ from localdflash.backends.cuda.memory import check_kinds
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.runner import device_errors
 from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory, UsageError
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.weights.gguf import read_header
 
 

@@ -15,7 +15,7 @@ from localdflash.backends.cuda.gpus import Gpu, place
 from localdflash.doctor import installation
 from localdflash.base.errors import NoDevice, OutOfMemory
 from localdflash.loading import automatic
-from localdflash.plan import planner
+from localdflash.loading.plan import planner
 
 GPUS = [
     ("NVIDIA GeForce RTX 2080", "aaaaaaaa-0000-4000-8000-000000000000", (7, 5)),

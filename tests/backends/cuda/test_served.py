@@ -58,7 +58,7 @@ def clients(tiny_pair: Path) -> Iterator[dict[str, Client]]:
         patch.setattr(torch.cuda, "synchronize", lambda *_: None)
         patch.setattr(devices, "driver_present", lambda: True)
         patch.setattr(backends, "missing_tools", lambda: "")
-        patch.setattr("localdflash.loading.load.try_first", lambda *_: None)  # its child knows nothing of this GPU
+        patch.setattr("localdflash.loading.load_pair.try_first", lambda *_: None)  # its child knows nothing of this GPU
         patch.setattr("localdflash.backends.cuda.load_cuda.load.__defaults__", (REFERENCES,))
         yield {backend: served(backend) for backend in ("cuda", "torch")}
         for engines in made:

@@ -15,7 +15,7 @@ from localdflash.bench.chat.ways import ChatWays, Hosts, opened
 from localdflash.bench.llama_plain import LoneRowTarget
 from localdflash.base.errors import ModelError
 from localdflash.loading.backends import load_on
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.wanted import Wanted
 from tests.support.costs import drafting_pays
 
@@ -233,7 +233,7 @@ def test_backends_that_cannot_run_it_are_left_out(options: Options, monkeypatch:
             raise ModelError("it cannot")
         return original(backend, *arguments)
 
-    monkeypatch.setattr("localdflash.loading.load.load_on", without_cpu)
+    monkeypatch.setattr("localdflash.loading.load_pair.load_on", without_cpu)
     with LoadedPair(options) as loaded, opened(loaded, options) as ways:
         bench = ChatBench(loaded, ways, prompts.load(1), 1, QUICK, Watched())
         monkeypatch.setattr(run, "OTHER_TOKENS", 2)

@@ -9,7 +9,7 @@ from localdflash.answers.answer import Answer
 from localdflash.answers.conversation import prepare
 from localdflash.answers.repetition import LEAST
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.chat_template import TemplateMessage
 
 CHAT = "/v1/chat/completions"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from tests.support.chat_formats import TEMPLATES, vocabularies
 from tests.support.scripted_pair import scripted_client, spelled
 from tests.support.served import Client

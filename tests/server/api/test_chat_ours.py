@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.chat_template import TemplateMessage, encode_chat
 from tests.server.api.test_chat import CHAT, QUESTION, SEEDS, asked, sampled, text_of
 

@@ -12,7 +12,7 @@ from localdflash.answers.fill.filler import SPARE, Filler, Filling
 from localdflash.answers.fill.prompt import ANSWER
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.worker import PairWorker
 
 BODY = {

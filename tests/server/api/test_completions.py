@@ -5,7 +5,7 @@ import pytest
 from localdflash.answers.completion import complete, prepare_text
 from localdflash.engine.generate import generate
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading.load import LoadedPair
+from localdflash.loading.load_pair import LoadedPair
 
 COMPLETIONS = "/v1/completions"
 PREFIX, SUFFIX = "def add(a, b):\n    return ", "\n\nprint(add(1, 2))\n"

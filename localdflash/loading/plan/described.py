@@ -8,7 +8,7 @@ from pathlib import Path
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
 from localdflash.models.registry.registry import missing_files
-from localdflash.plan.speed import quantization
+from localdflash.loading.plan.expected_speed import quantization
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 

@@ -29,8 +29,8 @@ from localdflash.models.shapes.drafter_kind import drafter_of
 from localdflash.models.registry.hub import Unreachable
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.models.registry.registry import how_to_get, load_registry, missing_files
-from localdflash.plan import speed
-from localdflash.plan.stand_in import drafter_stand_in, stand_in
+from localdflash.loading.plan import expected_speed
+from localdflash.loading.plan.stand_in import drafter_stand_in, stand_in
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 
@@ -65,7 +65,7 @@ class Plan:
     largest_context_without_drafter: int
     quantization: str
     best_quantization: str | None
-    speed: Speed
+    expected_speed: Speed
 
     @property
     def total(self) -> int:
@@ -266,8 +266,8 @@ def _plan(case: Planned) -> Plan:
         verdict=verdict,
         largest_context=largest_context(sizes, full, budget, sizes.trained),
         largest_context_without_drafter=largest_context(sizes, NO_DRAFTER, budget, sizes.trained),
-        quantization=speed.quantization(header),
-        best_quantization=best_quantization(chosen.parts, smallest, weights_of(*speed.matrices(header))),
+        quantization=expected_speed.quantization(header),
+        best_quantization=best_quantization(chosen.parts, smallest, weights_of(*expected_speed.matrices(header))),
         speed=_speed(case, header, chosen),
     )
 
@@ -278,10 +278,10 @@ def _drafting(sizes: Sizes, chosen: Fit) -> int:
 
 
 def _speed(case: Planned, header: GGUFHeader, chosen: Fit) -> Speed:
-    read, bandwidth = speed.bytes_per_token(header), case.bandwidth
-    plain = speed.tokens_per_second(bandwidth.value, read)
+    read, bandwidth = expected_speed.bytes_per_token(header), case.bandwidth
+    plain = expected_speed.tokens_per_second(bandwidth.value, read)
     tau = measurements.recall(f"tau of {case.asked.pair}") if chosen.drafter != NO_DRAFTER else None
     if tau is None:
         return Speed(bandwidth, read, plain, None, None)
-    drafted = speed.drafted_tokens_per_second(bandwidth.value, read, chosen.parts[DRAFTER], tau.value)
+    drafted = expected_speed.drafted_tokens_per_second(bandwidth.value, read, chosen.parts[DRAFTER], tau.value)
     return Speed(bandwidth, read, plain, tau, drafted)

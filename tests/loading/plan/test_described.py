@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.models.registry.registry import load_registry
-from localdflash.plan.described import described
+from localdflash.loading.plan.described import described
 from tests.support.tiny_models import SHAPE, write_target
 
 

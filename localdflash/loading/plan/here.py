@@ -18,7 +18,7 @@ from localdflash.loading.automatic import gpu_is_there
 from localdflash.base.machine import measurements
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.models.registry.registry import missing_files, shipped_file
-from localdflash.plan import speed
+from localdflash.loading.plan import expected_speed
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.split import size_of
 
@@ -49,7 +49,7 @@ def here(pair: PairEntry) -> Here:
     if read is None:
         return Here(backend, fits, untried, None, None)
     bandwidth = measurements.bandwidth(on_gpu=backend == "cuda")
-    return Here(backend, fits, untried, speed.tokens_per_second(bandwidth.value, round(read)), bandwidth)
+    return Here(backend, fits, untried, expected_speed.tokens_per_second(bandwidth.value, round(read)), bandwidth)
 
 
 def why_not(pair: PairEntry) -> str:
@@ -90,7 +90,7 @@ def _bytes_per_token(pair: PairEntry) -> float | None:
     """Bytes of weights that a token reads: by the target's header, else reckoned from what the entry says."""
     if all(part.path.is_file() for part in pair.target.parts):
         try:
-            return speed.bytes_per_token(read_header(pair.target.path))
+            return expected_speed.bytes_per_token(read_header(pair.target.path))
         except LocaldflashError:
             return None
     bits = BITS.get((pair.target.quantization or "").removeprefix("UD-"))

@@ -10,8 +10,8 @@ from localdflash.base.errors import NoDevice
 from localdflash.base.machine.measurements import Measurement
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.models.registry.registry import load_registry
-from localdflash.plan.here import here, why_not
-from localdflash.plan.speed import bytes_per_token
+from localdflash.loading.plan.here import here, why_not
+from localdflash.loading.plan.expected_speed import bytes_per_token
 from localdflash.models.weights.gguf import read_header
 
 MEASURED = Measurement(20.0, "made up", "2026-11-24")
@@ -20,12 +20,12 @@ MEASURED = Measurement(20.0, "made up", "2026-11-24")
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """32 GB of memory, no GPU, both engines; 20 GB/s, and 200 of a GPU's."""
-    monkeypatch.setattr("localdflash.plan.here.all_memory", lambda: 32 * 10**9)
-    monkeypatch.setattr("localdflash.plan.here.device.driver_present", lambda: False)
-    monkeypatch.setattr("localdflash.plan.here.gpu_is_there", lambda: False)
-    monkeypatch.setattr("localdflash.plan.here.library.available", lambda: "")
+    monkeypatch.setattr("localdflash.loading.plan.here.all_memory", lambda: 32 * 10**9)
+    monkeypatch.setattr("localdflash.loading.plan.here.device.driver_present", lambda: False)
+    monkeypatch.setattr("localdflash.loading.plan.here.gpu_is_there", lambda: False)
+    monkeypatch.setattr("localdflash.loading.plan.here.library.available", lambda: "")
     monkeypatch.setattr(
-        "localdflash.plan.here.measurements.bandwidth",
+        "localdflash.loading.plan.here.measurements.bandwidth",
         lambda on_gpu=False: replace(MEASURED, value=200.0) if on_gpu else MEASURED,
     )
 
@@ -36,7 +36,7 @@ def entry(pair_id: str = "qwen3-8b") -> PairEntry:
 
 def test_our_engine_where_it_is_else_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     assert here(entry()).backend == "cpu"
-    monkeypatch.setattr("localdflash.plan.here.library.available", lambda: "no compiler")
+    monkeypatch.setattr("localdflash.loading.plan.here.library.available", lambda: "no compiler")
     assert here(entry()).backend == "llama.cpp"
     assert here(replace(entry(), backends=("cpu",))).backend is None
 
@@ -49,7 +49,7 @@ def test_why_a_pair_cannot_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_gpu_of_llama_cpp_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.plan.here.gpu_is_there", lambda: True)
+    monkeypatch.setattr("localdflash.loading.plan.here.gpu_is_there", lambda: True)
     assert here(entry()).backend == "llama.cpp"
 
 
@@ -57,8 +57,8 @@ def test_a_gpu_of_llama_cpp_comes_first(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_gpu_of_ours_where_the_pair_fits(
     free: float, backend: str, speed: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("localdflash.plan.here.device.driver_present", lambda: True)
-    monkeypatch.setattr("localdflash.plan.here.gpu_budget", lambda: MemoryBudget(int(free), 0, "GPU memory"))
+    monkeypatch.setattr("localdflash.loading.plan.here.device.driver_present", lambda: True)
+    monkeypatch.setattr("localdflash.loading.plan.here.gpu_budget", lambda: MemoryBudget(int(free), 0, "GPU memory"))
     seen = here(entry())
     assert (seen.backend, seen.bandwidth) == (backend, replace(MEASURED, value=float(speed)))
 
@@ -67,8 +67,8 @@ def test_a_driver_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> MemoryBudget:
         raise NoDevice("no GPU")
 
-    monkeypatch.setattr("localdflash.plan.here.device.driver_present", lambda: True)
-    monkeypatch.setattr("localdflash.plan.here.gpu_budget", none)
+    monkeypatch.setattr("localdflash.loading.plan.here.device.driver_present", lambda: True)
+    monkeypatch.setattr("localdflash.loading.plan.here.gpu_budget", none)
     assert here(entry()).backend == "cpu"
 
 
@@ -85,7 +85,7 @@ def test_a_file_that_is_here_is_read_for_it(tiny_pair: Path) -> None:
 
 
 def test_what_is_too_large_has_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.plan.here.all_memory", lambda: 8 * 10**9)
+    monkeypatch.setattr("localdflash.loading.plan.here.all_memory", lambda: 8 * 10**9)
     seen = here(entry())
     assert (seen.backend, seen.fits, seen.tokens_per_second) == ("cpu", False, None)
     assert here(entry("qwen3-4b")).fits
