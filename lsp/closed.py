@@ -7,7 +7,7 @@ front of any other they stay.
 
 import re
 
-from localdflash.answers.fill.brackets import CLOSERS, Brackets
+from localdflash.code.fim.brackets import CLOSERS, Brackets
 
 PAIRS = ("()", "[]", "{}", '""', "''", "``")
 _CLOSERS = re.compile(r"[)\]}\"'`]+(?=[ \t]*\Z)")

@@ -14,9 +14,9 @@ from lsprotocol import types
 
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.text.syntax import language_of
-from localdflash.workspace.next_edit.propose import Proposer
-from localdflash.workspace.next_edit.source import LANGUAGES
-from localdflash.workspace.next_edit.trail import EditTrail
+from localdflash.code.next_edit.propose import Proposer
+from localdflash.code.next_edit.source import LANGUAGES
+from localdflash.code.next_edit.trail import EditTrail
 
 METHOD = "localdflash/didUpdateNextEdit"
 PAUSE = 0.5  # seconds without a change

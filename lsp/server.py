@@ -35,7 +35,7 @@ from localdflash.lsp.silence import silence
 from localdflash.lsp.tally import Tally
 from localdflash.server.wanted import Wanted
 from localdflash.text.syntax import language_of
-from localdflash.workspace.refusal import Refusal
+from localdflash.code.context.refusal import Refusal
 
 PAUSE = 1.0  # seconds without a key after which context is looked up and the next prompt prepared
 STATUS_EVERY = 0.5  # seconds between two status notifications

@@ -13,7 +13,7 @@ from localdflash.lsp.context import EditorContext
 from localdflash.lsp.pace import TypingPace
 from localdflash.lsp.server import SuggestionServer
 from localdflash.server.wanted import Wanted
-from localdflash.workspace.refusal import Refusal
+from localdflash.code.context.refusal import Refusal
 
 
 class _Alone(EditorContext):

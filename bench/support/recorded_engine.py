@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import msgspec
 
-from localdflash.answers.fill.choices import past_its_end
-from localdflash.answers.fill.filler import Filler
+from localdflash.code.fim.choices import past_its_end
+from localdflash.code.fim.filler import Filler
 from localdflash.engine.generate import Generation, Request
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Chosen

@@ -24,7 +24,7 @@ from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files.paths import create_private
 from localdflash.base.system.descriptor import NEW, set_mode
 from localdflash.base.system.open_folder import OpenFolder
-from localdflash.workspace.files import clean
+from localdflash.code.context.files import clean
 
 KEPT = 50  # sets in the journal
 _SETTLED = 60.0  # seconds after which nobody is still at work on a set

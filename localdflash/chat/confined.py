@@ -1,6 +1,6 @@
 """The files that an answer may change: below one root, by allowed names, reached without following a link.
 
-Every folder on the way is opened from the one before, as in `localdflash.workspace.files`: a link that is put in the
+Every folder on the way is opened from the one before, as in `localdflash.code.context.files`: a link that is put in the
 place of one meanwhile leads nowhere. A refusal is a UsageError with the reason alone; the caller adds the name.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from localdflash.base.errors import UsageError
 from localdflash.base.system.open_folder import OpenFolder
 from localdflash.text.sanitize import sanitize
-from localdflash.workspace.denied import is_secret
+from localdflash.code.context.denied import is_secret
 
 LARGEST = 1_000_000  # bytes of a file, before and after
 _REPOSITORY = re.compile(r"\.(?:git|hg|svn|jj)|git~\d+", re.IGNORECASE)  # the last is what Windows calls the first
@@ -40,7 +40,7 @@ class Folder:
         plain = checked(name)
         if is_secret(PurePosixPath(self.path, plain)):
             raise UsageError("is on the list of secret files")
-        from localdflash.workspace.ignore import IgnoreRules  # read anew: the rules may be older than this answer
+        from localdflash.code.context.ignore import IgnoreRules  # read anew: the rules may be older than this answer
 
         if IgnoreRules(Path(self.path)).ignored(plain):
             raise UsageError("is ignored by .gitignore or .localdflashignore")

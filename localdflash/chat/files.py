@@ -19,7 +19,7 @@ from localdflash.chat.messages import Attachment
 from localdflash.base.errors import UsageError
 
 if TYPE_CHECKING:
-    from localdflash.workspace.index import Workspace
+    from localdflash.code.context.index import Workspace
 
 LARGEST = 256 * 1024  # bytes of one file
 FRESH = 3.0  # seconds that a listing is good for
@@ -155,8 +155,8 @@ class Files:
         self._listed.wait(None if first else PATIENCE)
 
     def _walk(self) -> None:
-        from localdflash.workspace.ignore import IgnoreRules
-        from localdflash.workspace.listing import list_files
+        from localdflash.code.context.ignore import IgnoreRules
+        from localdflash.code.context.listing import list_files
 
         try:
             listing = list_files(self.root, IgnoreRules(Path(self.root)))
@@ -181,7 +181,7 @@ class Files:
         if self.root in (os.path.realpath(Path.home()), os.path.realpath("/")):
             return  # everything that a user has is no project
         if self._workspace is None:
-            from localdflash.workspace.index import Workspace
+            from localdflash.code.context.index import Workspace
 
             self._workspace = Workspace([Path(self.root)], self._tell)
             self._workspace.start()
@@ -198,10 +198,10 @@ class Files:
 
     def _allowed(self, path: str) -> str:
         """The path below the root, without links, of a file that may be used; UsageError with the reason otherwise."""
-        from localdflash.workspace.denied import is_secret
-        from localdflash.workspace.files import clean
-        from localdflash.workspace.ignore import IgnoreRules
-        from localdflash.workspace.listing import VERSION_CONTROL
+        from localdflash.code.context.denied import is_secret
+        from localdflash.code.context.files import clean
+        from localdflash.code.context.ignore import IgnoreRules
+        from localdflash.code.context.listing import VERSION_CONTROL
 
         shown = clean(path)
         try:
@@ -228,7 +228,7 @@ class Files:
         return below
 
     def _text(self, below: str) -> str:
-        from localdflash.workspace.files import clean, read_bytes, signature
+        from localdflash.code.context.files import clean, read_bytes, signature
 
         shown, found = clean(below), signature(f"{self.root}/{below}")
         if found is not None and found.size > LARGEST:
@@ -284,7 +284,7 @@ def _lines(name: str, part: str, text: str) -> str:
 
 def _definition(name: str, symbol: str, text: str) -> str:
     from localdflash.text.syntax import language_of
-    from localdflash.workspace.definitions import definitions
+    from localdflash.code.context.definitions import definitions
 
     found = [one for one in definitions(name, language_of(name), text) if symbol in (one.qualified, one.name)]
     if not found:

@@ -21,7 +21,7 @@ from localdflash.chat.naming import fits, language
 from localdflash.chat.patches import NOTHING, FilePatch
 from localdflash.chat.rewriting import rewritten
 from localdflash.base.errors import UsageError
-from localdflash.workspace.files import clean
+from localdflash.code.context.files import clean
 
 ProposalKind = Literal["change", "new", "delete"]
 

@@ -97,7 +97,7 @@ class _Outline:
 
     def __init__(self, path: str, language: str, lines: Sequence[str]) -> None:
         from localdflash.text.syntax import parse
-        from localdflash.workspace.definitions import definitions
+        from localdflash.code.context.definitions import definitions
 
         text = "\n".join(lines)
         tree = parse(language, text)

@@ -118,8 +118,8 @@ class FillPlace:
 def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
     """Complete with a pair that this process loads."""
     from localdflash.answers.answer import Answer
-    from localdflash.answers.fill.filler import Filler
-    from localdflash.answers.fill.prompt import FillContext, Hole
+    from localdflash.code.fim.filler import Filler
+    from localdflash.code.fim.prompt import FillContext, Hole
     from localdflash.models.load_options import Options
     from localdflash.cli.loading import opened
 
@@ -173,8 +173,8 @@ def is_ignored(path: Path) -> bool:
     """Whether git ignores a file, which is then completed by hand and without other code; UsageError for one that may
     not be put into a prompt at all.
     """
-    from localdflash.workspace.index import Workspace
-    from localdflash.workspace.refusal import Refusal
+    from localdflash.code.context.index import Workspace
+    from localdflash.code.context.refusal import Refusal
 
     root = repository_of(path) or Path(os.path.realpath(path)).parent
     why = Workspace([root], lambda _: None).refusal(path)
@@ -190,10 +190,10 @@ def repository_of(path: Path) -> Path | None:
 
 def context_of(path: Path, text: str, line: int) -> list[dict[str, Any]]:
     """Other code of the file's repository for the prompt; none if the file is in no repository."""
-    from localdflash.workspace.context import OpenFile
-    from localdflash.workspace.edits import EditHistory
-    from localdflash.workspace.gather import gather
-    from localdflash.workspace.index import Workspace
+    from localdflash.code.context.context import OpenFile
+    from localdflash.code.context.edits import EditHistory
+    from localdflash.code.context.gather import gather
+    from localdflash.code.context.index import Workspace
 
     path = path.absolute()
     root = repository_of(path)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from localdflash.answers.fill.choices import past_its_end
+from localdflash.code.fim.choices import past_its_end
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Chosen

@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localdflash.answers.fill.encoder import Encoder
-from localdflash.answers.fill.healing import unfinished_word
-from localdflash.answers.fill.prompt import ANSWER, FillContext, Hole, assemble
+from localdflash.code.fim.encoder import Encoder
+from localdflash.code.fim.healing import unfinished_word
+from localdflash.code.fim.prompt import ANSWER, FillContext, Hole, assemble
 from localdflash.text.fim import FimFormat
 from localdflash.text.syntax import language_of
 from localdflash.train.adapter_holes import Holes, TrainingHole
-from localdflash.workspace.context import ContextPiece, OpenFile
-from localdflash.workspace.edits import EditHistory
-from localdflash.workspace.gather import gather
-from localdflash.workspace.index import Workspace
+from localdflash.code.context.context import ContextPiece, OpenFile
+from localdflash.code.context.edits import EditHistory
+from localdflash.code.context.gather import gather
+from localdflash.code.context.index import Workspace
 
 CONTEXT = 4096
 PROMPTS = {192: 0.15, 320: 0.3, 448: 0.3, 640: 0.2, 1024: 0.05}  # tokens of a prompt, at most

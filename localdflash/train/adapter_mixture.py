@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from localdflash.answers.fill.encoder import Encoder
+from localdflash.code.fim.encoder import Encoder
 from localdflash.text.fim import FimFormat
 from localdflash.text.syntax import language_of
 from localdflash.train.adapter_corpus import Archive, sources

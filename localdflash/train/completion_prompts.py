@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from localdflash.answers.fill.encoder import Encoder
+from localdflash.code.fim.encoder import Encoder
 from localdflash.text.fim import FimFormat
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import adapter_corpus

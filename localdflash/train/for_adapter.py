@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock, Timeout
 
-from localdflash.answers.fill.encoder import Encoder
+from localdflash.code.fim.encoder import Encoder
 from localdflash.base.errors import TrainingError
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.backends.reference.gguf_decoder import load_decoder

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from localdflash.answers.fill.healing import unfinished_word
+from localdflash.code.fim.healing import unfinished_word
 from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.lsp.foreign.pieces import Piece, Reply
 from localdflash.lsp.foreign.place import Draw, Place

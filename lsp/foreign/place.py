@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from localdflash.answers.fill.extent import Extent, Mode, find
-from localdflash.answers.fill.presentable import Presentable
-from localdflash.answers.fill.prompt import FillContext, Hole
-from localdflash.answers.fill.python_lines import missing_blanks
-from localdflash.answers.fill.sound import Soundness
+from localdflash.code.fim.extent import Extent, Mode, find
+from localdflash.code.fim.presentable import Presentable
+from localdflash.code.fim.prompt import FillContext, Hole
+from localdflash.code.fim.python_lines import missing_blanks
+from localdflash.code.fim.sound import Soundness
 from localdflash.text.syntax import language_of
 
 SHAPING = ("top_k", "top_p", "min_p", "repetition_penalty")

@@ -192,7 +192,7 @@ def test_an_unreadable_file(files: Files, write: Callable[..., Path]) -> None:
 def test_the_listing_is_bounded_and_says_so(
     folder: Path, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from localdflash.workspace import listing
+    from localdflash.code.context import listing
 
     for number in range(10):
         write(f"deep/{number}.py")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.answers.fill.brackets import CLOSERS, OPENERS
+from localdflash.code.fim.brackets import CLOSERS, OPENERS
 from localdflash.lsp.closed import closed_after, closes_again, still_closed
 
 

@@ -18,8 +18,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from localdflash.answers.answer import Answer
-from localdflash.answers.fill.filler import Filler
-from localdflash.answers.fill.prompt import Hole
+from localdflash.code.fim.filler import Filler
+from localdflash.code.fim.prompt import Hole
 from localdflash.models.load_options import Options
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localdflash.answers.fill.encoder import Encoder
+from localdflash.code.fim.encoder import Encoder
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import adapter_mixture

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from localdflash.answers.fill.encoder import Encoder
-from localdflash.answers.fill.filler import Filler
-from localdflash.answers.fill.prompt import ANSWER, Hole
+from localdflash.code.fim.encoder import Encoder
+from localdflash.code.fim.filler import Filler
+from localdflash.code.fim.prompt import ANSWER, Hole
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.text.fim import detect

@@ -10,8 +10,8 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.answers.fill.filler import Filler, Filling
-from localdflash.answers.fill.prompt import FillContext, Hole
+from localdflash.code.fim.filler import Filler, Filling
+from localdflash.code.fim.prompt import FillContext, Hole
 from localdflash.engine.sampling import Chosen
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.server.api.answers import Choice, ChoicePiece, pieces, timings

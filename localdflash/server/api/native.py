@@ -9,8 +9,8 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.answers.fill.filler import Filler
-from localdflash.answers.fill.prompt import FillContext, Hole
+from localdflash.code.fim.filler import Filler
+from localdflash.code.fim.prompt import FillContext, Hole
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.answers import Choice, collect, pieces, timings
 from localdflash.server.api.ask import Ask, choices, constraint_of, limit_of, params_of

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from localdflash.answers.fill.filler import Filler
+from localdflash.code.fim.filler import Filler
 from localdflash.base.errors import LocaldflashError, ModelBusy
 from localdflash.base.files.strict_toml import did_you_mean
 from localdflash.loading.load_pair import LoadedPair

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import localdflash
-from localdflash.answers.fill.encoder import Encoder
-from localdflash.answers.fill.prompt import assemble
+from localdflash.code.fim.encoder import Encoder
+from localdflash.code.fim.prompt import assemble
 from localdflash.lsp.foreign.place import Place
 from localdflash.lsp.foreign.prompt import Marker, Pieces, Prompts, Sides
 from localdflash.text.fim import FORMATS, detect

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from localdflash.answers.completion import complete
-from localdflash.answers.fill.filler import SPARE, Filler, Filling
-from localdflash.answers.fill.prompt import ANSWER
+from localdflash.code.fim.filler import SPARE, Filler, Filling
+from localdflash.code.fim.prompt import ANSWER
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.answers.fill.filler import Filler
+from localdflash.code.fim.filler import Filler
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.answers import _Indented
 from localdflash.server.api.native import _infill

@@ -1,0 +1,320 @@
+"""The index of a workspace: what its files define, kept up to date by one thread; lookups never touch the disk.
+
+The thread reads all files once, in short slices, and then looks at what the watcher says has changed. Events only say
+where to look: the content of the index always comes from the disk, through the rules of `allowed`. Left out are files
+without a grammar, beyond a megabyte, binary or minified ones, folders of dependencies and build results, links, and
+everything beyond `MOST_FILES` files or `MOST_FOLDERS` folders.
+"""
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from watchdog.observers.api import BaseObserver
+
+from localdflash.text.syntax import language_of
+from localdflash.code.context import watch
+from localdflash.code.context.changes import Changes
+from localdflash.code.context.definitions import Definition, definitions
+from localdflash.code.context.denied import is_secret
+from localdflash.code.context.files import LARGEST, clean, read_text, signature
+from localdflash.code.context.ignore import IGNORE_FILES, OWN, IgnoreRules
+from localdflash.code.context.listing import SKIPPED, entries_of, may_enter
+from localdflash.code.context.refusal import Refusal
+from localdflash.code.context.index_store import FileStore, IndexedFile
+
+MOST_FILES = 20_000
+MOST_FOLDERS = watch.MOST_FOLDERS
+SOURCES = ("", "src", "lib", "include", "python", "app", "src/main/java", "main/java")  # where modules are looked for
+
+
+class _Root(NamedTuple):
+    given: str  # as the editor names it
+    path: str  # without links
+    rules: IgnoreRules
+
+
+class Workspace:
+    """The folders that an editor has open. `warn` gets each warning once, from any thread.
+
+    `before` is a workspace that this one takes the place of, with what it knows of the folders that stay.
+    """
+
+    def __init__(self, roots: Sequence[Path], warn: Callable[[str], None], before: "Workspace | None" = None) -> None:
+        self._roots: list[_Root] = []
+        for given in sorted((os.path.abspath(root) for root in roots), key=len):
+            real = os.path.realpath(given)
+            if self._root_of(real) is None:  # one within another is part of it
+                self._roots.append(_Root(given, real, IgnoreRules(Path(real))))
+        self._before = before
+        self._warn = warn
+        self._warned: set[str] = before._warned if before else set()
+        self._store: FileStore = before._store if before else FileStore()
+        self._changes = Changes()
+        self._located: tuple[int, dict[tuple[str, str], Sequence[str]]] = (0, {})
+        self._folders = 0
+        self._stop, self._unwatched = threading.Event(), threading.Event()
+        self._unwatched.set()
+        self._observer: BaseObserver | None = None
+        self._when_read: Callable[[], None] = lambda: None
+        self._thread = threading.Thread(target=self._run, name="workspace", daemon=True)
+
+    def start(self, when_read: Callable[[], None] = lambda: None) -> None:
+        """Read the files and then watch them, in the background; `when_read` is called there between the two, unless
+        the workspace was closed before. May be called once.
+        """
+        self._when_read = when_read
+        self._changes.start()
+        self._thread.start()
+
+    def close(self, patience: float | None = 1.0) -> None:
+        """Stop, and wait so many seconds for that; what is known stays. May be called again."""
+        self._stop.set()
+        self._changes.close()
+        if self._thread.is_alive():
+            self._thread.join(patience)
+
+    def settled(self, timeout: float) -> bool:
+        """Wait, not on an event loop, until all changes seen are in the index; False after so many seconds."""
+        return self._changes.settled(timeout)
+
+    def allowed(self, path: Path) -> bool:
+        """Whether a file may be read, indexed or put into a prompt."""
+        return self.refusal(path) is None
+
+    def refusal(self, path: Path) -> Refusal | None:
+        """Why a file may not be used: it holds secrets, is ignored, or a link leads out of its root.
+
+        Of files outside all roots, which an editor may have open, only secrets are refused.
+        """
+        try:
+            lexical, real = os.path.abspath(path), os.path.realpath(path)
+        except ValueError:  # a NUL in its name
+            return Refusal.OUTSIDE
+        if is_secret(PurePath(lexical)) or is_secret(PurePath(real)):
+            return Refusal.SECRET
+        root = self._root_of(real)
+        if root is None:
+            return None if self._root_of(lexical) is None else Refusal.OUTSIDE
+        kind = root.rules.ignored_by(_below(root, real))
+        return {"": None, OWN: Refusal.OURS}.get(kind, Refusal.GIT)
+
+    def allowed_name(self, name: str) -> bool:
+        """The same for a path relative to a root, whichever root that is."""
+        if is_secret(PurePath(name)):
+            return False
+        return os.path.isabs(name) or all(self.allowed(Path(root.path, name)) for root in self._roots)
+
+    def find(self, name: str, language: str) -> Sequence[Definition]:
+        """Definitions of a name in all files of the workspace, at most 64, by file and line."""
+        return self._store.find(name, language)
+
+    def definitions(self) -> Sequence[Definition]:
+        """All definitions read so far, by file and line."""
+        return self._store.all()
+
+    @property
+    def edition(self) -> int:
+        """A number that changes whenever the definitions may have changed."""
+        return self._store.edition
+
+    def defined_in(self, path: str) -> Sequence[Definition]:
+        """The definitions of one file, by its absolute path."""
+        entry = self._store.get(path)
+        return entry.definitions if entry else ()
+
+    def locate(self, path: str, module: str) -> Sequence[str]:
+        """The absolute paths of the files of a module named in the file at `path`; none if they are not indexed.
+
+        `./` and `../` count from that file. Others are looked for in each folder from there up to the root, and in
+        `SOURCES` of it. A name that ends with `/` is a folder's: all of its files. `path` has no links.
+        """
+        folder, version = os.path.dirname(path), self._store.version
+        if self._located[0] != version:
+            self._located = (version, {})
+        located = self._located[1]
+        if (folder, module) not in located:
+            located[folder, module] = self._locate(folder, module)
+        return located[folder, module]
+
+    def real(self, path: Path) -> str:
+        """An absolute path without links, as the index stores it."""
+        return os.path.realpath(path)
+
+    def refresh(self, path: Path) -> None:
+        """Look again at a file that was opened or saved. Returns at once."""
+        self._changes.put(os.path.abspath(path), pause=0.0)
+
+    def _locate(self, folder: str, module: str) -> Sequence[str]:
+        root = self._root_of(folder)
+        if root is None:
+            return ()
+        if module.startswith("."):
+            return self._files(os.path.normpath(f"{folder}/{module}") + "/" * module.endswith("/"))
+        while True:
+            for source in SOURCES:
+                if found := self._files("/".join(part for part in (folder, source, module) if part)):
+                    return found
+            if len(folder) <= len(root.path):
+                return ()
+            folder = os.path.dirname(folder)
+
+    def _files(self, path: str) -> Sequence[str]:
+        if path.endswith("/"):
+            return self._store.folder(path[:-1])
+        return [path] if self._store.get(path) else []
+
+    def _root_of(self, path: str) -> _Root | None:
+        holders = (one for one in self._roots if f"{path}/".startswith((f"{one.path}/", f"{one.given}/")))
+        return next(holders, None)
+
+    def _run(self) -> None:
+        if self._before:
+            self._follow(self._before)
+        self._watch()
+        for root in self._roots:
+            self._scan(root, "")
+        if not self._stop.is_set():
+            self._when_read()
+        while changed := self._changes.take():
+            for path, gone in changed:
+                self._look(path, gone)
+            if self._unwatched.is_set():
+                self._stop_watching()
+        self._stop_watching()
+
+    def _follow(self, before: "Workspace") -> None:
+        """Wait until the workspace before this one has ended, and forget the folders that only it had."""
+        before.close(None)
+        for root in before._roots:
+            if self._root_of(root.path) is None:
+                self._store.drop(root.path)  # the folders that remain in it are read again
+        self._before = None
+
+    def _watch(self) -> None:
+        listener = watch.WatchListener(self._notice, self._is_wanted, self._lost, self._failed)
+        self._unwatched.clear()
+        try:
+            self._observer = watch.start([root.path for root in self._roots], listener)
+        except OSError as error:
+            self._unwatched.set()
+            self._tell(watch.warning(error))
+
+    def _stop_watching(self) -> None:
+        if self._observer:
+            watch.stop(self._observer)
+        self._observer = None
+
+    def _notice(self, path: str, gone: bool, folder: bool) -> None:
+        """Note that something happened to a path (called by watchdog)."""
+        name = os.path.basename(path)
+        if folder or name in IGNORE_FILES or language_of(name):
+            self._changes.put(path, gone=gone)
+
+    def _is_wanted(self, folder: str) -> bool:
+        """Whether to watch a folder (called by watchdog)."""
+        root = self._root_of(folder)
+        if root is None or self._stop.is_set() or self._unwatched.is_set():
+            return False
+        return may_enter(root.rules, _below(root, folder))
+
+    def _lost(self) -> None:
+        for root in self._roots:
+            self._changes.put(root.path)
+
+    def _failed(self, error: OSError) -> None:
+        self._unwatched.set()
+        self._tell(watch.warning(error))
+        self._lost()  # also wakes the thread, which stops the observer
+
+    def _look(self, path: str, gone: bool) -> None:
+        """Bring the index up to date for one path."""
+        path = path if self._root_of(path) else os.path.realpath(path)
+        root = self._root_of(path)
+        if root is None:
+            return
+        name = _below(root, path)
+        *folders, last = name.split("/")
+        if self._unwatched.is_set() or last in IGNORE_FILES:
+            root.rules.forget()
+        if last in IGNORE_FILES:
+            name, gone = "/".join(folders), False
+            *folders, last = name.split("/")
+        path = f"{root.path}/{name}".rstrip("/")
+        if gone or SKIPPED & set(folders) or (folders and root.rules.ignored("/".join(folders), True)):
+            self._store.drop(path)
+        elif not name or _is_folder(path):
+            self._scan(root, name)
+        elif not self._index(root, name):
+            self._store.drop(path)
+
+    def _scan(self, root: _Root, top: str) -> None:
+        """Read all files below a folder, and forget those that are no longer there."""
+        seen, waiting = set(), [top]
+        if top and not may_enter(root.rules, top):
+            waiting.clear()
+        self._folders = self._folders if top else 0
+        while waiting:
+            if self._stop.is_set():
+                return
+            folder = waiting.pop()
+            self._folders += 1
+            if self._folders > MOST_FOLDERS:
+                self._too_many(root)
+                break
+            for entry in entries_of(f"{root.path}/{folder}"):
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    if may_enter(root.rules, name):
+                        waiting.append(name)
+                elif not self._stop.is_set() and self._index(root, name):
+                    seen.add(f"{root.path}/{name}")
+            time.sleep(0)
+        self._store.keep_below(f"{root.path}/{top}".rstrip("/"), seen)
+
+    def _index(self, root: _Root, name: str) -> bool:
+        """Read a file whose folder may be entered, unless it is known already; return whether it is indexed now."""
+        language, path = language_of(name), f"{root.path}/{name}"
+        if not language or is_secret(PurePath(name)) or root.rules.ignored_entry(name):
+            return False
+        found, known = signature(path), self._store.get(path)
+        if found is None or found.size > LARGEST:
+            return False
+        if known and known.signature == found:
+            return True
+        if known is None and len(self._store) >= MOST_FILES:
+            self._too_many(root)
+            return False
+        text = read_text(root.path, name)
+        if text is None:
+            return False
+        self._store.put(path, IndexedFile(found, language, tuple(definitions(clean(name), language, text))))
+        time.sleep(0)  # a waiting event loop goes first
+        return True
+
+    def _too_many(self, root: _Root) -> None:
+        self._tell(
+            f"{clean(root.given)} has more than {MOST_FILES} source files or {MOST_FOLDERS} folders: the rest is not "
+            "indexed; list folders to leave out in .localdflashignore"
+        )
+
+    def _tell(self, line: str) -> None:
+        if line not in self._warned:
+            self._warned.add(line)
+            self._warn(line)
+
+
+def _below(root: _Root, path: str) -> str:
+    """A path without its root, which is "" for the root itself."""
+    return path.removeprefix(root.path).removeprefix(root.given).strip("/")
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,101 @@
+"""The index itself: files and what they define, in memory. Safe to use from several threads."""
+
+import heapq
+import threading
+from collections import defaultdict
+from collections.abc import Collection
+from typing import NamedTuple
+
+from localdflash.code.context.definitions import Definition, family
+from localdflash.code.context.files import Signature
+
+MOST_FOUND = 64  # definitions of one name: what so many files define says nothing
+
+
+class IndexedFile(NamedTuple):
+    """One file."""
+
+    signature: Signature
+    language: str
+    definitions: tuple[Definition, ...]
+
+
+class FileStore:
+    """Files by their absolute paths."""
+
+    def __init__(self) -> None:
+        self.version = 0  # of which files there are
+        self.edition = 0  # of what is known about them
+        self._lock = threading.Lock()
+        self._files: dict[str, IndexedFile] = {}
+        self._folders: defaultdict[str, set[str]] = defaultdict(set)
+        self._names: defaultdict[tuple[str, str], dict[str, tuple[Definition, ...]]] = defaultdict(dict)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def get(self, path: str) -> IndexedFile | None:
+        """What is known of a file."""
+        return self._files.get(path)
+
+    def folder(self, path: str) -> list[str]:
+        """The files directly in a folder, in order."""
+        with self._lock:
+            return sorted(self._folders.get(path, ()))
+
+    def find(self, name: str, language: str) -> list[Definition]:
+        """Definitions of a name in languages that see each other, in the order of files and lines."""
+        with self._lock:
+            by_file = self._names.get((family(language), name))
+            files = heapq.nsmallest(MOST_FOUND, by_file) if by_file else []
+            found = [definition for file in files for definition in by_file[file]] if by_file else []
+        return found[:MOST_FOUND]
+
+    def all(self) -> list[Definition]:
+        """Every definition, in the order of files and lines."""
+        with self._lock:
+            entries = sorted(self._files.items())
+        return [definition for _, entry in entries for definition in entry.definitions]
+
+    def put(self, path: str, entry: IndexedFile) -> None:
+        """Add or replace a file."""
+        names: defaultdict[str, list[Definition]] = defaultdict(list)
+        for definition in entry.definitions:
+            names[definition.name].append(definition)
+        with self._lock:
+            self.version += path not in self._files
+            self.edition += 1
+            self._drop(path)
+            self._files[path] = entry
+            self._folders[path.rpartition("/")[0]].add(path)
+            for name, defined in names.items():
+                self._names[family(entry.language), name][path] = tuple(defined)
+
+    def drop(self, path: str) -> None:
+        """Remove a file, or all files below a folder."""
+        self.keep_below(path, ())
+
+    def keep_below(self, folder: str, seen: Collection[str]) -> None:
+        """Remove the files below a folder, and a file of that name, except those that still exist."""
+        with self._lock:
+            below = [files for one, files in self._folders.items() if f"{one}/".startswith(f"{folder}/")]
+            gone = {path for files in below for path in files if path not in seen}
+            gone |= {folder} & self._files.keys()
+            self.version += bool(gone)
+            self.edition += bool(gone)
+            for path in gone:
+                self._drop(path)
+
+    def _drop(self, path: str) -> None:
+        entry = self._files.pop(path, None)
+        if entry is None:
+            return
+        folder = path.rpartition("/")[0]
+        self._folders[folder].discard(path)
+        if not self._folders[folder]:
+            del self._folders[folder]
+        for name in {definition.name for definition in entry.definitions}:
+            key = (family(entry.language), name)
+            self._names[key].pop(path, None)
+            if not self._names[key]:
+                del self._names[key]

@@ -1,0 +1,70 @@
+"""List the files below a folder that may be used: no ignored files, no secrets, no links.
+
+Folders of dependencies and build results are left out, and names that cannot be shown as they are. The walk goes
+breadth first, so that a list that is cut short has what lies near the top.
+"""
+
+import os
+import time
+from collections import deque
+from pathlib import PurePath
+from typing import NamedTuple
+
+from localdflash.code.context.denied import is_secret
+from localdflash.code.context.files import clean
+from localdflash.code.context.ignore import IgnoreRules
+
+MOST = 100_000  # files
+SECONDS = 2.0
+VERSION_CONTROL = {".git", ".hg", ".svn", ".jj"}
+SKIPPED = VERSION_CONTROL | {
+    *("node_modules", "bower_components", ".venv", "venv", ".tox", ".nox", "site-packages", "__pycache__", ".eggs"),
+    *("build", "dist", "target", ".next", ".nuxt", ".gradle", ".idea", ".vscode", ".terraform", ".cache"),
+    *(".mypy_cache", ".pytest_cache", ".ruff_cache", "Pods", "DerivedData"),
+}
+
+
+class Listing(NamedTuple):
+    """Paths below the root; `cut` says that there are more."""
+
+    names: tuple[str, ...]
+    cut: bool
+
+
+def may_enter(rules: IgnoreRules, name: str) -> bool:
+    """Whether to list a folder, by its path below the root; the folders above it may be entered."""
+    path = PurePath(name)
+    return path.name not in SKIPPED and not is_secret(path) and not rules.ignored_entry(name, True)
+
+
+def list_files(root: str, rules: IgnoreRules, *, most: int = MOST, seconds: float = SECONDS) -> Listing:
+    """The files in order, as many as there is room and time for."""
+    names: list[str] = []
+    waiting, end = deque([""]), time.monotonic() + seconds
+    while waiting:
+        folder = waiting.popleft()
+        for entry in entries_of(f"{root}/{folder}"):
+            if len(names) >= most or time.monotonic() > end:
+                return Listing(tuple(names), True)
+            name = f"{folder}/{entry.name}" if folder else entry.name
+            if clean(name) != name:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                if may_enter(rules, name):
+                    waiting.append(name)
+            elif entry.is_file(follow_symlinks=False) and _may_use(rules, name):
+                names.append(name)
+    return Listing(tuple(names), False)
+
+
+def _may_use(rules: IgnoreRules, name: str) -> bool:
+    return not is_secret(PurePath(name)) and not rules.ignored_entry(name)
+
+
+def entries_of(folder: str) -> list[os.DirEntry[str]]:
+    """The entries of a folder, by name; none if it may not be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return []  # gone meanwhile, or not ours to read

@@ -1,0 +1,61 @@
+"""Different answers at one place: each begins with a token that none before it had there, and none is empty. And one
+answer that goes on past an end.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.code.fim.healing import Healing
+from localdflash.engine.generate import Request
+
+
+class Different:
+    """A `Constraint`: after the word that the answer begins with, none of the tokens in `taken`, to which its own is
+    added.
+    """
+
+    conditional = False  # how likely a token is, is among all of them
+
+    def __init__(self, healing: Healing | None, vocab_size: int, taken: set[int]) -> None:
+        self._healing, self._size, self._taken = healing, vocab_size, taken
+        self._free = True  # the next token after the word is still to come
+
+    def mask(self) -> NDArray[np.bool_] | None:
+        """See `Constraint`."""
+        if self._healing and (spelled := self._healing.mask()) is not None:
+            return spelled
+        if not self._free:
+            return None
+        mask = np.ones(self._size, np.bool_)
+        mask[list(self._taken)] = False
+        return mask
+
+    def advance(self, token: int) -> None:
+        """See `Constraint`."""
+        if self._healing and not self._healing.done:
+            self._healing.advance(token)
+        elif self._free:
+            self._taken.add(token)
+            self._free = False
+
+    def allowed(self, tokens: Sequence[int]) -> int:
+        """See `Constraint`."""
+        if not self._free:
+            return len(tokens)
+        if self._healing and not self._healing.done:
+            return min(self._healing.allowed(tokens), 1)  # the next step knows whether the word is complete
+        return 0 if tokens and tokens[0] in self._taken else len(tokens)
+
+    def forced(self) -> Sequence[int]:
+        """See `Constraint`."""
+        return ()
+
+
+def past_its_end(request: Request, ids: Sequence[int], vocab_size: int) -> Request:
+    """The request that goes on with an answer whose end, the last of all its `ids`, does not count. It counts what it
+    does in the same `stats`.
+    """
+    return replace(request, ids=list(ids[:-1]), constraint=Different(None, vocab_size, {*request.ends}), finish="")

@@ -1,0 +1,92 @@
+"""Cut a text to a number of tokens, in whole lines, encoding little more than that.
+
+A prefix is cut where the prompt may keep its keys and values as the file grows: at lines whose number in the file is a
+multiple of a step, so that the cut moves rarely, and then far.
+"""
+
+from dataclasses import dataclass
+
+from localdflash.code.fim.encoder import Encoder, lines_of
+
+DENSE = 10  # characters a token: more than code has, so this much text surely fills the room
+STEP_SHARE, TOKENS_A_LINE = 4, 12  # the step of a prefix is about a quarter of its room
+CHARACTERS = 256  # the step inside of a line that is too long
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A piece of a text: its beginning and end in the text, in characters, and its ids."""
+
+    start: int
+    end: int
+    ids: tuple[int, ...]
+
+
+def first_of(encoder: Encoder, text: str, room: int) -> Cut:
+    """The first whole lines of a text; if the first line is too long, its beginning."""
+    ids: list[int] = []
+    end = 0
+    for line in lines_of(text[: room * DENSE]):
+        more = encoder.line(line)
+        if len(ids) + len(more) > room:
+            break
+        ids += more
+        end += len(line)
+    if end or not text or room < 1:
+        return Cut(0, end, tuple(ids))
+    piece = text[: room * DENSE].partition("\n")[0]
+    while len(more := encoder.line(piece)) > room:
+        piece = piece[: len(piece) // 2]
+    return Cut(0, len(piece), tuple(more))
+
+
+def last_of(encoder: Encoder, text: str, room: int, first_line: int = 0) -> Cut:
+    """The last lines of a text whose first line is number `first_line` of its file, from a multiple of a step on.
+
+    If the last line is too long, its end.
+    """
+    away = max(len(text) - room * DENSE, 0)
+    if away:
+        away = text.find("\n", away) + 1 or len(text)
+    lines = list(lines_of(text[away:]))
+    first, tokens = len(lines), 0
+    while first and (tokens := tokens + len(encoder.line(lines[first - 1]))) <= room:
+        first -= 1
+    if first == len(lines) and text:
+        return _end_of_line(encoder, text, room)
+    if first or away:
+        first = _on_grid(lines, first, first_line + text.count("\n", 0, away), room)
+    kept = lines[first:]
+    return Cut(
+        len(text) - sum(map(len, kept)), len(text), tuple(token for line in kept for token in encoder.line(line))
+    )
+
+
+def _on_grid(lines: list[str], first: int, number: int, room: int) -> int:
+    """The first line from `first` on where a step begins; if there is none, where a smaller step does.
+
+    `number` is that of the first line; empty lines, which are kept at the end of another, may be where a step begins.
+    """
+    numbers = [number, *(number := number + line.count("\n") for line in lines)]
+    step = 1 << max(room // (STEP_SHARE * TOKENS_A_LINE), 1).bit_length() - 1
+    while step > 1:
+        for index in range(first, len(lines)):
+            if numbers[index] % step == 0 or (index and numbers[index - 1] // step < numbers[index] // step):
+                return index
+        step //= 2
+    return first
+
+
+def _end_of_line(encoder: Encoder, text: str, room: int) -> Cut:
+    """The end of a last line that does not fit, from a multiple of `CHARACTERS` on if that is possible."""
+    if room < 1:
+        return Cut(len(text), len(text), ())
+    begin = text.rfind("\n", 0, len(text) - 1) + 1
+    for dense in (3, 2, 1):
+        start = max(begin, begin + -(-(len(text) - begin - room * dense) // CHARACTERS) * CHARACTERS)
+        if start < len(text) and len(ids := encoder.line(text[start:])) <= room:
+            return Cut(start, len(text), ids)
+    start = max(begin, len(text) - room)
+    while len(ids := encoder.line(text[start:])) > room:
+        start += (len(text) - start + 1) // 2
+    return Cut(start, len(text), ids)

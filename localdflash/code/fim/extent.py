@@ -1,0 +1,188 @@
+"""How far a completion may go, by the code around the cursor: to the end of the line, the statement or the block.
+
+`x = f|` goes to the end of the statement, over lines while a bracket is open. `def f(a):|` and an empty line go to the
+end of the block by its indentation, or of the next group of statements. `x = |(a, b)` ends with its line, because more
+follows there than closing brackets, and so does a completion inside a string or a comment.
+"""
+
+import re
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Literal
+
+from localdflash.code.fim.brackets import CLOSERS, Brackets, Opener
+from localdflash.text import syntax
+
+Mode = Literal["auto", "line", "lines"]
+ExtentKind = Literal["line", "statement", "block"]
+
+BEFORE, AFTER = 4000, 3000  # characters that are looked at
+ABOVE, BELOW = 8, 3  # lines that an answer must not repeat
+_CLOSING = re.compile(r"[\s)\]}\"'`;:,]*")
+_CLOSERS = re.compile(r"[)\]}]+")
+_OPENING = {
+    "python": re.compile(r":\s*(#.*)?$"),
+    "lua": re.compile(r"(\b(then|do|else|repeat)|\bfunction\b.*\))\s*$"),
+    "": re.compile(r"[:{]\s*$"),
+}
+_BRACES = re.compile(r"\{\s*$")
+_WORDS = re.compile(r"\w{2,}")
+_BEGINS = re.compile(  # a line that hardly stands in a string
+    r"^(?:(?:async )?def |class \w+[(:{ ]|@\w|import \w+$|from \S+ import |fn |func |function |pub |export |impl |"
+    r"struct |#include|static |const |local |public |package )",
+    re.MULTILINE,
+)
+
+_BEGINS_INSIDE = re.compile(r"^[ \t]+(?:async )?def \w+\(|^[ \t]+class \w+[(:]", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What ends a completion. `owed` are the brackets open at the cursor that the text after it does not close,
+    `awaited` the closing ones below that wait for the cursor's line to open what they close.
+    """
+
+    kind: ExtentKind
+    language: str
+    line: str  # the cursor's, up to the cursor
+    rest: str  # and from there on
+    brackets: Brackets  # as they are at the cursor
+    outer: int  # how many of the open ones its line has not opened
+    owed: frozenset[int]  # places in the stack of brackets
+    awaited: str
+    begins_in_text: bool  # its line begins in a string or a comment
+    opens_block: bool  # the last line with code before the cursor begins a block
+    above: Sequence[str]
+    below: Sequence[str]
+
+    @property
+    def indent(self) -> int:
+        """The indentation of the cursor's line, in characters."""
+        return indent_of(self.line)
+
+    @property
+    def unclosed(self) -> str:
+        """What would close the innermost of the brackets that other lines have opened and nothing closes."""
+        first = self.outer
+        while first and first - 1 in self.owed:
+            first -= 1
+        return "".join(one.closer for one in reversed(self.brackets.stack[first : self.outer]))
+
+    def opens_what_is_awaited(self, stack: Sequence[Opener]) -> bool:
+        """Whether the innermost of the open brackets are closed by those that wait below."""
+        return bool(self.awaited) and all(
+            len(stack) > place and stack[-1 - place].is_closed_by(closer) for place, closer in enumerate(self.awaited)
+        )
+
+
+def find(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
+    """The extent of a completion between two texts whose lines end with a line feed."""
+    before = _window(before)
+    line, (rest, _, later) = before.rpartition("\n")[2], after[:AFTER].partition("\n")
+    brackets = Brackets(language)
+    brackets.feed(_short(before[: len(before) - len(line)]))
+    outer, begins_in_text = len(brackets.stack), bool(brackets.inside)
+    for char in _short(line):
+        brackets.feed(char)
+        outer = min(outer, len(brackets.stack))
+    if not _is_text(language, before, brackets):
+        brackets.inside, begins_in_text = "", False
+    above = [one for one in before.split("\n")[:-1] if one.strip()][-ABOVE:]
+    below = [one.rstrip() for one in later.split("\n") if one.strip()][:BELOW]
+    last = line if line.strip() or not above else above[-1]
+    opens = opens_block(language, last) and (not line.strip() or not rest.strip())
+    kind = _kind(mode, line, rest, brackets, opens)
+    owed, awaited = _owed(brackets.stack, after, outer), _awaited(brackets, indent_of(line), rest, later)
+    return Extent(kind, language, line, rest, brackets, outer, owed, awaited, begins_in_text, opens, above, below)
+
+
+def opens_block(language: str, line: str) -> bool:
+    """Whether a line begins a block."""
+    return bool(_OPENING.get(language, _BRACES).search(line))
+
+
+def indent_of(line: str) -> int:
+    """The number of blanks that a line begins with."""
+    return len(line) - len(line.lstrip(" \t"))
+
+
+def _kind(mode: Mode, line: str, rest: str, brackets: Brackets, opens: bool) -> ExtentKind:
+    if mode == "line":
+        return "line"
+    if mode == "lines":
+        return "block"
+    if brackets.inside or not _CLOSING.fullmatch(rest):
+        return "line"
+    return "block" if opens or not (line.strip() or rest.strip()) else "statement"
+
+
+def _short(text: str) -> str:
+    """The same brackets, quotes and indentation in a third of the characters."""
+    return _WORDS.sub("a", text)
+
+
+def _window(before: str) -> str:
+    """The last lines, starting at one that, as far as one can see, is not inside a string."""
+    if len(before) <= BEFORE:
+        return before
+    for begins, most in ((_BEGINS, BEFORE), (_BEGINS, 2 * BEFORE), (_BEGINS_INSIDE, BEFORE)):
+        if found := begins.search(before, max(len(before) - most, 0)):
+            return before[found.start() :]
+    return before[-BEFORE:]
+
+
+def _is_text(language: str, before: str, brackets: Brackets) -> bool:
+    """Whether the cursor is in a string or a comment; where grammar and brackets disagree, the grammar is right."""
+    if brackets.in_code:
+        return False
+    tree = syntax.parse(language, before + brackets.inside)  # without its end a string is not read as one
+    if tree is None:
+        return True
+    end = len(before.encode("utf-8", "replace"))
+    node = tree.root_node.descendant_for_byte_range(max(end - 1, 0), end)
+    while node:
+        if re.search("string|comment|char|ERROR|template", node.type):
+            return True
+        node = node.parent
+    return False
+
+
+def _awaited(brackets: Brackets, indent: int, rest: str, later: str) -> str:
+    """The closers on the first line below that is not further right than the cursor's, if that is as far left and the
+    line of no bracket that is open by then.
+    """
+    outer = next((line for line in later.split("\n") if line.strip() and indent_of(line) <= indent), "")
+    found = _CLOSERS.match(outer, indent)
+    if not found or indent_of(outer) < indent:
+        return ""
+    whole_line = deepcopy(brackets)
+    whole_line.feed(rest)
+    closes_one = any(one.indent == indent and one.is_closed_by(found[0][0]) for one in whole_line.stack)
+    return "" if closes_one else found[0]
+
+
+def _owed(stack: Sequence[Opener], after: str, outer: int) -> frozenset[int]:
+    """The brackets that the text after the cursor leaves open, by its closers and the indentation of their lines.
+
+    Of a long text only the beginning is read: there the `outer` ones count as closed.
+    """
+    owed = set(range(len(stack)))
+    depth, indent, first, blank = 0, 0, True, True
+    for char in _short(after[:AFTER]):
+        if char == "\n":
+            indent, first, blank = 0, False, True
+        elif blank and char in " \t":
+            indent += 1
+        else:
+            blank = False
+            if char in "([{":
+                depth += 1
+            elif char in CLOSERS and depth:
+                depth -= 1
+            elif char in CLOSERS:
+                fitting = [i for i in owed if stack[i].is_closed_by(char) and (first or stack[i].indent <= indent)]
+                if not fitting:
+                    continue
+                owed -= {max(fitting)}
+    return frozenset(owed if len(after) <= AFTER else owed - set(range(outer)))

@@ -1,0 +1,79 @@
+"""Whether the word at the cursor becomes one that there is: `re.compi` may become `re.compile`, not `re.compilement`.
+
+Known are the words of the file and of other code in the prompt, and those of the language. A new one passes where a
+name is given, in texts and comments, or where the model is sure of it.
+"""
+
+import builtins
+import keyword
+import math
+import re
+from collections.abc import Iterable
+
+from localdflash.code.fim.extent import Extent
+
+SURE = 0.5  # geometric mean of the probabilities of a new word's tokens
+_TAIL = re.compile(r"[^\W\d]\w*\Z")
+_NAMED = re.compile(
+    r"(?:\b(?:def|class|function|const|let|var|fn|func|type|interface|struct|enum|trait|impl|mod|import|from|as|for|"
+    r"with|local|static|lambda)|[(,{*&|])\s*\Z|^\s*\Z"
+)
+_SCRIPT = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        abstract any as async await boolean break case catch class const continue debugger declare default delete do
+        else enum export extends false finally for from function get if implements import in infer instanceof
+        interface is keyof let namespace never new null number of override package private protected public readonly
+        require return satisfies set static string super switch symbol this throw true try type typeof undefined
+        unknown var void while yield Array Boolean Date Error JSON Map Math Number Object Promise Proxy RegExp Set
+        String Symbol TypeError console document globalThis length module process prototype push window
+        """,
+    )
+)
+_PYTHON = frozenset([*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "self", "cls"])
+_WORDS = {"python": _PYTHON, "javascript": _SCRIPT, "typescript": _SCRIPT, "tsx": _SCRIPT}
+
+
+class Names:
+    """Judges one answer whose first `len(word)` characters stand before the cursor already."""
+
+    def __init__(self, extent: Extent, word: str, texts: Iterable[str]) -> None:
+        tail = _TAIL.search(extent.line)
+        self._begun = tail[0] if tail else ""
+        self._texts, self._language = texts, extent.language
+        head = extent.line[: len(extent.line) - len(self._begun)]
+        self._open = bool(
+            self._begun and extent.language in _WORDS and extent.brackets.in_code and not _NAMED.search(head)
+        )
+        self._skipped, self._added = len(word), ""
+        self._logprobs = list[float]()
+
+    def plausible(self, text: str, logprob: float) -> bool:
+        """Take the next token; False if the word is complete now, new, and the model was not sure of it."""
+        if not self._open:
+            return True
+        added, self._skipped = text[self._skipped :], max(self._skipped - len(text), 0)
+        if added:
+            self._logprobs.append(logprob)
+        self._added += added
+        found = re.match(r"\w*", self._added)
+        end = found.end() if found else 0
+        if end == len(self._added):
+            return True
+        return self._judge(self._added[:end])
+
+    def plausible_at_the_end(self) -> bool:
+        """The same once nothing more comes."""
+        return not self._open or self._judge(self._added)
+
+    def _judge(self, rest: str) -> bool:
+        self._open = False
+        word = self._begun + rest
+        if not rest or word in _WORDS[self._language] or self._is_known(word):
+            return True
+        return sum(self._logprobs) / len(self._logprobs) >= math.log(SURE)
+
+    def _is_known(self, word: str) -> bool:
+        whole = re.compile(rf"\b{re.escape(word)}\b")
+        return any(whole.search(text) for text in self._texts)

@@ -1,0 +1,100 @@
+"""Python's own parser reads the lines of an answer: in a skeleton of the blocks that the cursor is in.
+
+    if 1:               the blocks around the cursor, by the indentation of the lines above it
+        pass            the line above, unless it begins a block
+        <the answer>
+    pass                the next line below, as far as it is indented
+
+Tree-sitter takes almost any indentation for Python, and statements on one line.
+"""
+
+import ast
+import re
+import warnings
+from copy import deepcopy
+from functools import cached_property
+
+from localdflash.code.fim.brackets import CLOSERS
+from localdflash.code.fim.extent import Extent, indent_of, opens_block
+
+UNIT = 4  # blanks, where no line says how many
+_BRANCH = re.compile(r"\s*(?:elif|else|except|finally|case)\b")
+
+
+class PythonLines:
+    """What the lines around one cursor allow, whose text is between `before` and `after`."""
+
+    def __init__(self, extent: Extent, before: str, after: str) -> None:
+        self._extent, self._before, self._text_after = extent, before, after
+        above = [line for line in before.split("\n")[:-1] if line.strip() and not line.lstrip().startswith("#")]
+        self._above = _skeleton(above)
+        self._below = next((line for line in extent.below if not line.lstrip().startswith("#")), "")
+
+    def fit(self, text: str) -> bool:
+        """Whether a text at the cursor makes statements that may stand where they do, and the next line below them.
+
+        Lines that belong to a statement above the cursor's, or that are not complete yet, are judged with the file,
+        if that parses without them or without the cursor's line.
+        """
+        extent, brackets = self._extent, deepcopy(self._extent.brackets)
+        brackets.feed(text + extent.rest)
+        lines = extent.line + text + extent.rest
+        unknown = extent.outer or extent.begins_in_text or brackets.stack or brackets.inside.strip("\n")
+        if unknown or _BRANCH.match(lines) or lines.lstrip().startswith(tuple(CLOSERS)):
+            return not self._parses_now or _parses(self._before + text + self._text_after)
+        return _parses(f"{self._above}{lines}\n{self._after(lines)}")
+
+    @cached_property
+    def _parses_now(self) -> bool:
+        """Whether the file parses as it is, or without the cursor's line."""
+        line, rest = self._extent.line, self._extent.rest
+        without = self._before[: len(self._before) - len(line)] + self._text_after[len(rest) :]
+        return _parses(self._before + self._text_after) or _parses(without)
+
+    def _after(self, lines: str) -> str:
+        """What stands for the line below."""
+        below = self._below
+        if lines.rpartition("\n")[2].lstrip().startswith("@"):
+            return " " * indent_of(lines.rpartition("\n")[2]) + "def decorated(): pass\n"
+        if not below or below.lstrip()[0] in CLOSERS or _BRANCH.match(below):
+            last = lines.rpartition("\n")[2]
+            left_open = below and opens_block("python", last)
+            return " " * (indent_of(last) + 1) + "pass\n" if left_open else ""
+        return " " * indent_of(below) + "pass\n"
+
+
+def missing_blanks(extent: Extent) -> str:
+    """The blanks that a statement on an empty line begins with at least, so far as they are not there."""
+    lines = [*extent.above[-1:], *extent.below[:1]]
+    if extent.language != "python" or extent.line.strip(" ") or extent.rest.strip() or extent.outer:
+        return ""
+    if not extent.above or extent.begins_in_text or any(line.startswith("\t") for line in lines):
+        return ""
+    above, below = indent_of(lines[0]), indent_of(lines[1]) if extent.below else 0
+    inner = below if below > above else above + UNIT
+    least = inner if opens_block("python", lines[0]) else min(above, below)
+    return " " * (least - len(extent.line))
+
+
+def _skeleton(above: list[str]) -> str:
+    """The blocks that the last of these lines is in, and itself."""
+    blocks: list[str] = []
+    for line in reversed(above):
+        blanks = line[: indent_of(line)]
+        if not blocks:
+            blocks.append(blanks + ("if 1:" if opens_block("python", line) else "pass"))
+        elif len(blanks) < indent_of(blocks[-1]):
+            blocks.append(f"{blanks}if 1:")
+    if blocks and blocks[-1][0].isspace():  # the line that the outermost block belongs to was cut off
+        blocks.append("if 1:")
+    return "".join(f"{line}\n" for line in reversed(blocks))
+
+
+def _parses(text: str) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escapes in what others wrote
+        try:
+            ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+    return True

@@ -1,0 +1,329 @@
+"""Where the text of a completion ends, decided while decoding: no token is wasted, no text is taken back.
+
+`push` returns the text that is certain by now. Held back are blanks at the end, what could turn out to repeat the text
+around the cursor or itself, and what could be the rest of the cursor's line. It works character by character, so the
+pieces in which text comes do not matter, except for how sure the model is, which is reported token by token.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
+from typing import Literal
+
+from localdflash.code.fim import clauses
+from localdflash.code.fim.brackets import CLOSERS
+from localdflash.code.fim.extent import Extent, ExtentKind, indent_of, opens_block
+from localdflash.code.fim.repeats import Repeats, stutter
+
+Reason = Literal["line", "statement", "block", "suffix", "repeat", "unsure"]
+_LATER: Mapping[str, ExtentKind] = {"line": "statement", "statement": "block"}
+LINES = 12  # of a block or a statement
+EMPTY_LINES = 2
+_WITHIN_WORD = re.compile(r"\w\w")
+_GOES_ON = re.compile(r"(\\|[,+\-*/%=&|^<.?:])$")
+_DONE = re.compile(r"(\+\+|--)$")
+
+
+class Stopping:
+    """The end of one text, whose first `skipped` characters stand before the cursor already.
+
+    `reason` is why it ended, or "" while it goes on. It ends before two tokens in a row whose probabilities have a
+    geometric mean below `least_sure`; 0 lets everything pass.
+    """
+
+    def __init__(self, extent: Extent, skipped: int = 0, least_sure: float = 0.0) -> None:
+        self.reason: Reason | Literal[""] = ""
+        self._extent, self._skipped, self._word = extent, skipped, skipped
+        self._kind = extent.kind
+        self._brackets = deepcopy(extent.brackets)
+        self._before = len(self._brackets.stack)  # open brackets that stand before the cursor
+        self._repeats = Repeats(extent.above, extent.below)
+        self._rest = extent.rest.strip()
+        self._text, self._sent = "", 0
+        self._least_sure = 2 * math.log(least_sure) if least_sure > 0 else -math.inf  # of two logarithms together
+        self._last: tuple[int, float] | None = None  # the last token: where its text begins, and how sure it was
+        self._line, self._head = 0, extent.line  # where the line begins in the text, and what of it stands before
+        self._count = self._empty = 0  # lines so far, and empty ones in a row
+        self._indent: int | None = None if extent.opens_block or not extent.line.strip() else extent.indent
+        self._grouped = not extent.opens_block  # an empty line may end it
+        self._begun = extent.opens_block and bool(extent.line.strip())  # on the cursor's line or later: it may branch
+        self._closing = False  # on the line that closes what was open at the cursor
+        self._doubtful = False  # on a line that ends the block, unless its first word says otherwise
+        self._new = True  # the line begins a statement
+        self._leaving: int | None = None  # within a statement such as `return`: its indentation
+        self._left: int | None = None  # after one: no line of its block can be reached
+        self._linking = False  # after a statement, unless the next line begins as a link of it
+        blank = not extent.line.strip() and not self._rest
+        self._lead: str | None = "" if blank else None  # blanks that the text begins with on an empty line
+
+    def later(self) -> "Stopping":
+        """What ends the same text, read from its beginning, where this end does not count: a line at the end of its
+        statement, a statement at that of its block, over empty lines too, however unsure the model is.
+        """
+        kind = _LATER.get(self.reason, self._extent.kind)
+        later = Stopping(replace(self._extent, kind=kind), self._word)
+        later._grouped = False
+        return later
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing comes any more."""
+        return bool(self.reason)
+
+    def push(self, text: str, logprob: float | None = None) -> str:
+        """The text that is certain by now. `logprob` is that of the token whose text this is, where it is known."""
+        text, self._skipped = text[self._skipped :], max(self._skipped - len(text), 0)
+        start = len(self._text)
+        for char in text:
+            if self.reason:
+                break
+            for one in self._begin(char):
+                self._take(one)
+        if logprob is not None and start < len(self._text.rstrip()):
+            self._weigh(start, logprob)
+        return self._certain(len(self._text) if self.reason else self._held_from())
+
+    def _weigh(self, start: int, logprob: float) -> None:
+        """Stop before this token and the last one if both together are too unlikely."""
+        last, self._last = self._last, (start, logprob)
+        if last and last[1] + logprob < self._least_sure:
+            self._stop("unsure", self._start_of_word(last[0]))
+
+    def _start_of_word(self, at: int) -> int:
+        while 0 < at < len(self._text) and _WITHIN_WORD.match(self._text, at - 1):
+            at -= 1
+        return at
+
+    def finish(self) -> str:
+        """The text held back so far, at the end, without what turned out to be a repetition."""
+        if not self.reason and self._doubtful:
+            self._judge()
+        if not self.reason:
+            self._end_of_line()
+        return self._certain(len(self._text))
+
+    def _begin(self, char: str) -> str:
+        """The character, with the blanks before it once it is the first non-blank; blanks on an empty line wait.
+
+        The text begins on that line: line feeds are dropped, except before a line further left than the code above,
+        which set apart what ended.
+        """
+        if self._lead is None:
+            return char
+        if char.isspace():
+            self._lead += char
+            if self._lead.count("\n") > EMPTY_LINES:
+                self._stop("block")
+            return ""
+        lead, self._lead = self._lead, None
+        indent, line = lead.rpartition("\n")[2], self._extent.line
+        if "\n" not in lead or not indent.startswith(line) or len(indent) < self._above():
+            return lead + char
+        return indent[len(line) :] + char
+
+    def _certain(self, end: int) -> str:
+        certain = self._text[self._sent : end].rstrip() if end == len(self._text) else self._text[self._sent : end]
+        if not (self._text[: self._sent] + certain).strip():
+            certain = ""
+        self._sent += len(certain)
+        return certain
+
+    def _held_from(self) -> int:
+        """Where the uncertain part of the text begins."""
+        text, line = self._text, self._text[self._line :]
+        held = len(text)
+        start = self._repeats.begins(self._head + line, self._line) if not self._rest or self._line else None
+        if start is not None:
+            held = min(held, len(text[:start].rstrip()))
+        if self._rest and not self._line:
+            tails = range(max(len(text.rstrip()) - len(self._rest), 0), len(text))
+            starts = [at for at in tails if self._rest.startswith(text[at:].rstrip())]
+            held = min(held, len(text[: min(starts, default=held)].rstrip()))
+        if self._doubtful:
+            held = min(held, len(text[: self._line].rstrip()))
+        if self._last and self._least_sure > -math.inf:
+            held = min(held, self._start_of_word(self._last[0]))
+        if again := stutter(line):
+            held = min(held, len(text[: self._line + again.end].rstrip()))
+        return held
+
+    def _take(self, char: str) -> None:
+        if self._doubtful and not (char.isalnum() or char == "_"):
+            self._judge()
+        if self.ended:
+            return
+        if char == "\n":
+            self._line_feed()
+        elif not char.isspace():
+            self._code(char)
+        if self.reason:
+            return
+        self._brackets.feed(char)
+        self._before = min(self._before, len(self._brackets.stack))
+        self._text += char
+        again = stutter(self._text[self._line :])
+        if again and again.enough:
+            self._stop("repeat", self._line + again.end)
+
+    def _code(self, char: str) -> None:
+        """Handle that a non-blank character is about to come."""
+        if not (self._head + self._text[self._line :]).strip():
+            self._first_of_line(char)
+        if self.reason:
+            return
+        quote = self._brackets.inside
+        if quote and quote == self._extent.brackets.inside:
+            if self._rest.startswith(quote) and char == quote[0] and not self._brackets.escaped:
+                self._stop("suffix")
+        elif char in CLOSERS and self._brackets.in_code and self._closes_again(char):
+            self._stop("suffix")
+
+    def _closes_again(self, closer: str) -> bool:
+        """Whether a bracket closes what the text after the cursor closes."""
+        stack = self._brackets.stack
+        if len(stack) > self._before:
+            return False
+        if not stack:
+            return True
+        return len(stack) - 1 not in self._extent.owed or not stack[-1].is_closed_by(closer)
+
+    def _first_of_line(self, char: str) -> None:
+        """Handle the first non-blank character of a line: does its indentation end the block?"""
+        indent = indent_of(self._head + self._text[self._line :])
+        if self._linking:
+            self._linking = False
+            self._doubtful = char.isalpha() and indent == self._extent.indent
+            if not self._doubtful and (indent < self._extent.indent or not clauses.is_link(char)):
+                self._stop("statement")
+            return
+        if self._kind != "block" or self._brackets.inside or len(self._brackets.stack) > self._before:
+            return
+        if char in CLOSERS and not self._closes_again(char):
+            self._closing = True
+            return
+        if self._left is not None and indent >= self._left:
+            self._stop("block")
+        self._left = None
+        first, self._indent = self._indent is None, indent if self._indent is None else self._indent
+        left = self._extent.opens_block and indent <= self._least() if first else indent < self._indent
+        if left and (char.isalnum() or char == "_"):
+            self._doubtful = True
+        elif left or (not first and self._empty and self._grouped and indent <= self._indent):
+            self._stop("block")
+
+    def _judge(self) -> None:
+        """Decide about a line that is as far left as what ends the block, now that its first word is known."""
+        line, language = self._head + self._text[self._line :], self._extent.language
+        indent, below = indent_of(line), next(iter(self._extent.below), "")
+        there = indent_of(below) == indent  # what follows the cursor goes on with what the line would
+        self._doubtful = False
+        if clauses.is_label(language, line) and self._extent.opens_block and indent == self._least():
+            return
+        branches = self._begun and indent == self._extent.indent and clauses.goes_on(language, line)
+        if branches and not (there and clauses.goes_on(language, below)):
+            return
+        self._closing = clauses.ends(language, line)
+        if not self._closing or (there and (clauses.ends(language, below) or clauses.goes_on(language, below))):
+            self._stop("statement" if self._kind == "statement" else "block", self._line)
+
+    def _least(self) -> int:
+        """The indentation of the line that begins the block."""
+        line = self._extent.line
+        return indent_of(line) if line.strip() else self._above()
+
+    def _above(self) -> int:
+        """The indentation of the last line with code above the cursor's."""
+        return indent_of(self._extent.above[-1] if self._extent.above else self._extent.line)
+
+    def _line_feed(self) -> None:
+        """Handle that a line is complete."""
+        line = self._head + self._text[self._line :]
+        if self._end_of_line():
+            return
+        self._empty = 0 if line.strip() else self._empty + 1
+        self._count += bool(line.strip())
+        if self._text.strip() or self._kind != "block":
+            self._stop_after(line)
+        if self._empty > EMPTY_LINES or (self._text.strip() and self._empty >= EMPTY_LINES):
+            self._stop("block")
+        if self._line or not self._rest:
+            self._repeats.add(line, self._line)
+        self._line, self._head = len(self._text) + 1, ""
+
+    def _stop_after(self, line: str) -> None:
+        """Stop after a complete line, if that is the end of what was to be completed."""
+        language = self._extent.language
+        if self._kind == "line":
+            self._stop("line")
+        elif self._opens_what_stands_below(line):
+            self._stop("statement")
+        elif self._count >= LINES or (self._linking and not line.strip()):
+            self._stop(self._kind)
+        elif self._closing:
+            self._closing = False
+            if not opens_block(language, line):
+                self._stop(self._kind)
+        elif self._kind == "block" and self._leaves(line):
+            self._stop("block")
+        elif self._kind == "statement" and not self._goes_on(line):
+            if opens_block(language, line) and not self._rest:
+                self._kind, self._grouped, self._begun = "block", False, True
+                self._indent = self._extent.indent + 1
+            elif clauses.may_be_linked(language, line) and not self._rest:
+                self._linking = self._begun = True
+            else:
+                self._stop("statement")
+
+    def _opens_what_stands_below(self, line: str) -> bool:
+        """Whether a line begins a block whose lines, or whose end, stand after the cursor already."""
+        extent = self._extent
+        if extent.opens_what_is_awaited(self._brackets.stack):
+            return True
+        below = indent_of(extent.below[0]) if extent.below else 0
+        indented = not clauses.has_block_braces(extent.language) and opens_block(extent.language, line)
+        return indented and indent_of(line) < below and not self._rest
+
+    def _leaves(self, line: str) -> bool:
+        """Whether the block cannot continue after a line."""
+        if self._new and clauses.leaves(self._extent.language, line):
+            self._leaving = indent_of(line)
+        self._new = not self._goes_on(line)
+        if self._leaving is None or not self._new:
+            return False
+        self._left, self._leaving = self._leaving, None
+        return self._left == self._indent and not self._begun
+
+    def _goes_on(self, line: str) -> bool:
+        """Whether a statement continues after a line, by what is open and by the line's last sign."""
+        brackets, owed, language = self._brackets, self._extent.owed, self._extent.language
+        if brackets.inside and brackets.inside != "\n":
+            return len(brackets.inside) > 1 or brackets.inside == "`"
+        if len(brackets.stack) > self._before:
+            return True
+        blocks = clauses.has_block_braces(language)
+        if any(i in owed and not (blocks and one.opens_block) for i, one in enumerate(brackets.stack)):
+            return True
+        code = line.rstrip()
+        if language == "python" or opens_block(language, line):
+            return code.endswith("\\")
+        return bool(_GOES_ON.search(code)) and not _DONE.search(code)
+
+    def _end_of_line(self) -> bool:
+        """Drop the part of a complete line that stands elsewhere already; return whether there was one."""
+        text = self._text[self._line :]
+        line = self._head + text
+        if self._rest and not self._line:
+            if text.rstrip().endswith(self._rest) and (len(self._rest) > 1 or not self._rest.isalnum()):
+                self._stop("suffix", len(text.rstrip()) - len(self._rest))
+        elif self._repeats.is_suffix(line) and len(self._brackets.stack) <= self._before:
+            self._stop("suffix", self._line)
+        elif text.strip() and (start := self._repeats.repeated(line, self._line)) is not None:
+            self._stop("repeat", start)
+        return self.ended
+
+    def _stop(self, reason: Reason, end: int | None = None) -> None:
+        self.reason = reason
+        if end is not None:
+            self._text = self._text[:end]

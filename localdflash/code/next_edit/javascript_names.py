@@ -1,0 +1,201 @@
+"""What an identifier is in JavaScript and TypeScript."""
+
+from collections.abc import Callable, Iterator
+
+from tree_sitter import Node
+
+from localdflash.code.next_edit.scopes import Role, Scope, is_field
+
+SHORTHAND = {"shorthand_property_identifier", "shorthand_property_identifier_pattern"}
+_PLAIN = {"identifier", "type_identifier", *SHORTHAND}
+_PROPERTIES = {"property_identifier", "private_property_identifier"}
+_FUNCTIONS = {
+    "function_declaration",
+    "generator_function_declaration",
+    "function_expression",
+    "generator_function",
+    "arrow_function",
+    "method_definition",
+}
+_BLOCKS = {"program", "statement_block", "for_statement", "for_in_statement", "catch_clause", "switch_body"}
+_TYPES = {"interface_declaration", "type_alias_declaration"}
+_CLASSES = {"class_declaration", "abstract_class_declaration", "class"}
+_DECLARATIONS = {
+    "function_declaration",
+    "generator_function_declaration",
+    "function_signature",
+    "class_declaration",
+    "abstract_class_declaration",
+    "enum_declaration",
+    "internal_module",
+    *_TYPES,
+}
+_EXPRESSIONS = {"function_expression", "generator_function", "class"}  # their name is known inside
+_HOISTS = {*_FUNCTIONS, "program", "internal_module", "class_static_block"}
+_MEMBERS = {
+    "method_definition",
+    "public_field_definition",
+    "field_definition",
+    "method_signature",
+    "abstract_method_signature",
+}
+_PATTERNS = {
+    "object_pattern": "",
+    "array_pattern": "",
+    "rest_pattern": "",
+    "pair_pattern": "value",
+    "object_assignment_pattern": "left",
+    "assignment_pattern": "left",
+}
+_SCOPES = _BLOCKS | _FUNCTIONS | _CLASSES | _TYPES
+_JSX = {"jsx_opening_element", "jsx_closing_element", "jsx_self_closing_element"}
+_NOT_HERE = {"export_specifier", "index_signature", "nested_type_identifier", "namespace_export"}
+_UNCLEAR = {"import_alias", "import_require_clause", "infer_type", "mapped_type_clause"}
+
+
+def role(node: Node) -> Role | None:
+    """See `names`."""
+    parent = node.parent
+    if parent is None:
+        return None
+    if node.type in _PROPERTIES:
+        return _member(node, parent)
+    if node.type not in _PLAIN or _is_no_name(node, parent):
+        return None
+    return _ROLES.get(parent.type, _plain)(node, parent)
+
+
+def scopes(node: Node) -> Iterator[Scope]:
+    """See `names`."""
+    child, parent = node, node.parent
+    while parent is not None:
+        named = parent.type in _DECLARATIONS and is_field(child, "name")
+        if not named and (parent.type in _SCOPES or parent.child_by_field_name("parameters") is not None):
+            yield Scope(parent)
+        child, parent = parent, parent.parent
+
+
+def class_of_this(node: Node) -> Node | None:
+    """The class whose object `this` is at a node."""
+    child, parent = node, node.parent
+    while parent is not None:
+        if parent.type == "class_body":
+            return parent.parent if child.type in _MEMBERS else None
+        if parent.type in _FUNCTIONS and parent.type not in {"arrow_function", "method_definition"}:
+            return None
+        if parent.type == "object" and child.type == "method_definition":
+            return None
+        child, parent = parent, parent.parent
+    return None
+
+
+def _is_no_name(node: Node, parent: Node) -> bool:
+    if parent.type in _NOT_HERE:
+        return not (parent.type == "nested_type_identifier" and is_field(node, "module"))
+    if parent.type in _JSX:
+        return (node.text or b"")[:1].islower()
+    return False
+
+
+def _imported(node: Node, specifier: Node) -> Role | None:
+    alias = specifier.child_by_field_name("alias")
+    if alias is not None and alias != node:
+        return None
+    return Role(_block(specifier), binds=True, imported=alias is None)
+
+
+def _type_parameter(node: Node, parent: Node) -> Role | None:
+    declared = parent.parent.parent if parent.parent is not None else None
+    if declared is None or not is_field(node, "name"):
+        return _plain(node, parent)
+    return Role(Scope(declared), binds=True)
+
+
+def _defined(node: Node, parent: Node) -> Role | None:
+    if not is_field(node, "name"):
+        return _plain(node, parent)
+    return Role(Scope(parent) if parent.type in _EXPRESSIONS else _block(parent), binds=True)
+
+
+def _plain(node: Node, _parent: Node) -> Role | None:
+    """The role of a name in the pattern of a declaration or of a parameter, or else of a use."""
+    whole = _pattern(node)
+    outer = whole.parent if whole is not None else None
+    if whole is None or outer is None:
+        return Role()
+    if outer.type == "variable_declarator" and is_field(whole, "name"):
+        hoisted = outer.parent is not None and outer.parent.type == "variable_declaration"
+        return Role(_hoist(outer) if hoisted else _block(outer), binds=True)
+    if outer.type == "for_in_statement":
+        return _loop_variable(whole, outer)
+    if outer.type in {"catch_clause", "arrow_function"} and is_field(whole, "parameter"):
+        return Role(Scope(outer), binds=True)
+    return _parameter(whole, outer)
+
+
+def _pattern(node: Node) -> Node | None:
+    """The whole pattern that a name is a target of; None if it is not a target but a default."""
+    while node.parent is not None and node.parent.type in _PATTERNS:
+        wanted = _PATTERNS[node.parent.type]
+        if wanted and not is_field(node, wanted):
+            return None
+        node = node.parent
+    return node
+
+
+def _loop_variable(pattern: Node, loop: Node) -> Role:
+    kind = loop.child_by_field_name("kind")
+    if kind is None or not is_field(pattern, "left"):
+        return Role()
+    return Role(_hoist(loop) if kind.type == "var" else Scope(loop), binds=True)
+
+
+def _parameter(node: Node, parent: Node) -> Role:
+    if parent.type in {"required_parameter", "optional_parameter"}:
+        if not is_field(node, "pattern"):
+            return Role()
+        if any(child.type in {"accessibility_modifier", "readonly"} for child in parent.children):
+            return Role(is_unclear=True)  # a parameter and a member of the class
+        parent = parent.parent or parent
+    if parent.type != "formal_parameters" or parent.parent is None:
+        return Role()
+    return Role(Scope(parent.parent), binds=True)
+
+
+def _member(node: Node, parent: Node) -> Role | None:
+    if parent.type in _MEMBERS and (is_field(node, "name") or is_field(node, "property")):
+        body = parent.parent
+        owner = body.parent if body is not None and body.type == "class_body" else None
+        return Role(Scope(owner, members=True), binds=True) if owner is not None else None
+    holder = parent.child_by_field_name("object") if parent.type == "member_expression" else None
+    owner = class_of_this(parent) if holder is not None and holder.type == "this" else None
+    if owner is None:
+        return None
+    assigned = parent.parent is not None and parent.parent.type == "assignment_expression" and is_field(parent, "left")
+    return Role(Scope(owner, members=True), binds=assigned)
+
+
+def _block(node: Node) -> Scope | None:
+    """The innermost block around a node."""
+    parent = node.parent
+    while parent is not None and parent.type not in {*_BLOCKS, *_FUNCTIONS}:
+        parent = parent.parent
+    return Scope(parent) if parent is not None else None
+
+
+def _hoist(node: Node) -> Scope | None:
+    """The function, or the file, that a `var` belongs to."""
+    parent = node.parent
+    while parent is not None and parent.type not in _HOISTS:
+        parent = parent.parent
+    return Scope(parent) if parent is not None else None
+
+
+_ROLES: dict[str, Callable[[Node, Node], Role | None]] = {
+    "import_specifier": _imported,
+    "import_clause": lambda _, clause: Role(_block(clause), binds=True),
+    "namespace_import": lambda _, clause: Role(_block(clause), binds=True),
+    "type_parameter": _type_parameter,
+    **dict.fromkeys(_DECLARATIONS | _EXPRESSIONS, _defined),
+    **dict.fromkeys(_UNCLEAR, lambda _node, _parent: Role(is_unclear=True)),
+}

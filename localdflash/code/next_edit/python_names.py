@@ -1,0 +1,204 @@
+"""What an identifier is in Python."""
+
+from collections.abc import Callable, Iterator
+
+from tree_sitter import Node
+
+from localdflash.code.next_edit.scopes import Role, Scope, is_field
+
+_COMPREHENSIONS = {"list_comprehension", "set_comprehension", "dictionary_comprehension", "generator_expression"}
+_FUNCTIONS = {"function_definition", "lambda"}
+_PATTERNS = {"pattern_list", "tuple_pattern", "list_pattern", "list_splat_pattern"}
+_CAPTURES = {"case_pattern", "keyword_pattern", "union_pattern"}
+_PARAMETERS = {"parameters", "lambda_parameters"}
+_SPLATS = {"list_splat_pattern", "dictionary_splat_pattern"}
+_TARGETS = {
+    "assignment": "left",
+    "augmented_assignment": "left",
+    "for_statement": "left",
+    "for_in_clause": "left",
+    "named_expression": "name",
+    "as_pattern": "alias",
+}
+
+
+def role(node: Node) -> Role | None:
+    """See `names`."""
+    if node.type != "identifier" or node.parent is None:
+        return None
+    return _ROLES.get(node.parent.type, _plain)(node, node.parent)
+
+
+def scopes(node: Node) -> Iterator[Scope]:
+    """See `names`. A class is only looked into from its own body, not from its methods."""
+    below, child, parent, inside = None, node, node.parent, False
+    while parent is not None:
+        if parent.type == "module":
+            yield Scope(parent)
+        elif _is_entered(parent, child, below):
+            yield Scope(parent)
+            inside = True
+        elif parent.type == "class_definition" and is_field(child, "body") and not inside:
+            yield Scope(parent, members=True)
+            inside = True
+        below, child, parent = child, parent, parent.parent
+
+
+def method_class(function: Node) -> Node | None:
+    """The class that a function is a method of, whose first parameter is the object or the class."""
+    outer = function.parent
+    if outer is not None and outer.type == "decorated_definition":
+        if any(b"staticmethod" in (one.text or b"") for one in outer.children if one.type == "decorator"):
+            return None
+        outer = outer.parent
+    owner = outer.parent if outer is not None and outer.type == "block" else None
+    return owner if owner is not None and owner.type == "class_definition" else None
+
+
+def parameter_name(parameter: Node) -> Node | None:
+    """The identifier of a parameter; None for `*` and `/` alone."""
+    named = parameter.child_by_field_name("name")
+    if named is None and parameter.type in {"typed_parameter", *_SPLATS}:
+        named = parameter.named_children[0]
+    named = named or parameter
+    if named.type in _SPLATS:
+        named = named.named_children[0]
+    return named if named.type == "identifier" else None
+
+
+def _is_entered(parent: Node, child: Node, below: Node | None) -> bool:
+    """Whether a function, or what is like one, has scope over the child that we come from."""
+    if parent.type in _FUNCTIONS:
+        return is_field(child, "body")
+    return parent.type in _COMPREHENSIONS and not _is_first_iterable(parent, child, below)
+
+
+def _plain(node: Node, parent: Node) -> Role:
+    if function := _function_of_parameter(node):
+        return Role(Scope(function), binds=True)
+    if _is_type_parameter(parent):
+        return Role(is_unclear=True)
+    return _bound(node) if _is_target(node) else Role()
+
+
+def _in_attribute(node: Node, parent: Node) -> Role | None:
+    return _member(node, parent) if is_field(node, "attribute") else _plain(node, parent)
+
+
+def _behind_equals(node: Node, parent: Node) -> Role | None:
+    return None if parent.children[0] == node else _plain(node, parent)
+
+
+def _declared_elsewhere(node: Node, _parent: Node) -> Role:
+    return Role(next(scopes(node)), declares_outer=True)
+
+
+def _defined(node: Node, parent: Node) -> Role:
+    return _bound(parent) if is_field(node, "name") else _plain(node, parent)
+
+
+def _bound(node: Node) -> Role:
+    """The role of what binds a name at a node."""
+    for scope in scopes(node):
+        inside = node.parent is not None and node.parent.type == "for_in_clause"
+        if scope.node.type not in _COMPREHENSIONS or inside or _in_clause(node):
+            return Role(scope, binds=True)
+    return Role(is_unclear=True)
+
+
+def _in_clause(node: Node) -> bool:
+    """Whether a name is a target of a comprehension's `for`, within a pattern."""
+    while node.parent is not None and node.parent.type in _PATTERNS:
+        node = node.parent
+    return node.parent is not None and node.parent.type == "for_in_clause"
+
+
+def _is_first_iterable(comprehension: Node, clause: Node, below: Node | None) -> bool:
+    """Whether we come from what is evaluated outside of a comprehension."""
+    first = next((child for child in comprehension.children if child.type == "for_in_clause"), None)
+    return clause == first and below is not None and is_field(below, "right")
+
+
+def _is_target(node: Node) -> bool:
+    while node.parent is not None and node.parent.type in {*_PATTERNS, "as_pattern_target"}:
+        node = node.parent
+    parent = node.parent
+    if parent is None:
+        return False
+    if parent.type == "splat_pattern" or (parent.type == "as_pattern" and _is_case(parent)):
+        return True  # captures of a `case`
+    return parent.type in _TARGETS and is_field(node, _TARGETS[parent.type])
+
+
+def _is_case(pattern: Node) -> bool:
+    return pattern.parent is not None and pattern.parent.type == "case_pattern"
+
+
+def _dotted(node: Node, dotted: Node) -> Role | None:
+    outer, first = dotted.parent, dotted.children[0] == node
+    kind = outer.type if outer is not None else ""
+    if kind == "import_statement":
+        return _imported(dotted) if first else None
+    if kind == "import_from_statement":
+        return None if is_field(dotted, "module_name") else _imported(dotted)
+    if "import" in kind:
+        return None
+    if kind in _CAPTURES and dotted.child_count == 1:
+        return _bound(node)
+    return Role() if first else None
+
+
+def _imported(node: Node) -> Role:
+    return Role(_bound(node).scope, binds=True, imported=True)
+
+
+def _function_of_parameter(node: Node) -> Node | None:
+    """The function whose parameter this identifier names."""
+    parameter = node
+    while parameter.parent is not None and parameter.parent.type not in _PARAMETERS:
+        parameter = parameter.parent
+        if parameter.type not in {"typed_parameter", "default_parameter", "typed_default_parameter", *_SPLATS}:
+            return None
+    if parameter.parent is None or parameter_name(parameter) != node:
+        return None
+    return parameter.parent.parent
+
+
+def _is_type_parameter(parent: Node) -> bool:
+    outer = parent.parent
+    declared = parent.type == "type" and outer is not None and outer.type == "type_parameter"
+    return declared and outer is not None and outer.parent is not None and outer.parent.type != "generic_type"
+
+
+def _member(node: Node, attribute: Node) -> Role | None:
+    holder = attribute.child_by_field_name("object")
+    if holder is None or holder.type != "identifier":
+        return None
+    owner = _class_of_self(holder)
+    return Role(Scope(owner, members=True), binds=_is_target(attribute)) if owner is not None else None
+
+
+def _class_of_self(holder: Node) -> Node | None:
+    """The class whose object an identifier is: the first parameter of a method around it."""
+    function = holder.parent
+    while function is not None:
+        listed = function.child_by_field_name("parameters") if function.type in _FUNCTIONS else None
+        named = [parameter_name(one) for one in listed.named_children] if listed is not None else []
+        texts = [one.text for one in named if one is not None]
+        if holder.text in texts:
+            return method_class(function) if texts[0] == holder.text else None
+        function = function.parent
+    return None
+
+
+_ROLES: dict[str, Callable[[Node, Node], Role | None]] = {
+    "attribute": _in_attribute,
+    "keyword_argument": _behind_equals,
+    "keyword_pattern": _behind_equals,
+    "dotted_name": _dotted,
+    "aliased_import": lambda node, _: _bound(node),
+    "global_statement": _declared_elsewhere,
+    "nonlocal_statement": _declared_elsewhere,
+    "function_definition": _defined,
+    "class_definition": _defined,
+}

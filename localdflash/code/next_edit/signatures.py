@@ -1,0 +1,201 @@
+"""What a function takes and what a call gives it, and whether the two fit."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tree_sitter import Node
+
+from localdflash.code.next_edit import python_names
+from localdflash.code.next_edit.bindings import Names, Occurrence
+from localdflash.code.next_edit.scopes import is_field
+from localdflash.code.next_edit.source import Source
+
+PARAMETERS = {"parameters", "formal_parameters"}
+ARGUMENTS = {"argument_list", "arguments"}
+_CALLS = {"call", "call_expression", "new_expression"}
+_REST = {"list_splat_pattern", "dictionary_splat_pattern", "rest_pattern"}
+_SPREAD = {"list_splat", "dictionary_splat", "spread_element", "generator_expression"}
+_CONSTRUCTORS = {"__init__", "constructor"}
+
+
+class Parameter(NamedTuple):
+    """One parameter. `name` is "" where it has none, as in `*` or a pattern; `rest` takes any number."""
+
+    name: str
+    optional: bool
+    typed: bool
+    rest: str  # the node's type, or ""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call with the arguments that it gives; `name` is what is called."""
+
+    name: Occurrence
+    brackets: Node
+    items: list[Node]
+    keywords: tuple[str, ...]
+
+    @property
+    def positional(self) -> int:
+        """The number of arguments without a name."""
+        return len(self.items) - len(self.keywords)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A definition. `hidden`: how many of its parameters a call does not give, such as `self`."""
+
+    node: Node
+    brackets: Node
+    items: list[Node]
+    parameters: list[Parameter]
+    hidden: int
+
+    def fits(self, positional: int, keywords: tuple[str, ...]) -> bool:
+        """Whether these arguments are neither too many nor too few."""
+        plain, named_only, given = self._plain(), self._named_only(), positional
+        rests = {parameter.rest for parameter in self.parameters}
+        if given > len(plain) and not rests & {"list_splat_pattern", "rest_pattern"}:
+            return False
+        if {parameter.name for parameter in plain[:given]} & {*keywords}:
+            return False
+        known = {parameter.name for parameter in plain[given:] + named_only}
+        if not set(keywords) <= known and "dictionary_splat_pattern" not in rests:
+            return False
+        missing = [one for one in plain[given:] + named_only if not one.optional and one.name not in keywords]
+        return not missing
+
+    def index_of(self, position: int, keyword: str) -> int | None:
+        """The number of the parameter that takes an argument."""
+        if keyword:
+            return next((at for at, one in enumerate(self.parameters) if one.name == keyword), None)
+        return self.hidden + position if position < len(self._plain()) else None
+
+    def _plain(self) -> list[Parameter]:
+        end = next((at for at, one in enumerate(self.parameters) if one.rest), len(self.parameters))
+        return self.parameters[self.hidden : end]
+
+    def _named_only(self) -> list[Parameter]:
+        start = next((at for at, one in enumerate(self.parameters) if one.rest), len(self.parameters))
+        return [one for one in self.parameters[start:] if not one.rest]
+
+
+def items(node: Node) -> list[Node]:
+    """The entries of a list of parameters or arguments. The `/` of Python changes nothing here."""
+    return [one for one in node.named_children if one.type not in {"comment", "positional_separator"}]
+
+
+def keyword(source: Source, argument: Node) -> str:
+    """The name that an argument is given with, or ""."""
+    named = argument.child_by_field_name("name") if argument.type == "keyword_argument" else None
+    return source.cut(named) if named is not None else ""
+
+
+def call_with(source: Source, names: Names, arguments: Node) -> Call | None:
+    """The call that a list of arguments belongs to; None if it is not clear what is called, or how much is given."""
+    call = arguments.parent
+    if call is None or call.type not in _CALLS:
+        return None
+    called = call.child_by_field_name("function") or call.child_by_field_name("constructor")
+    while called is not None and called.type in {"attribute", "member_expression"}:
+        called = called.child_by_field_name("attribute") or called.child_by_field_name("property")
+    name, given = names.at(called) if called is not None else None, items(arguments)
+    if name is None or any(one.type in _SPREAD for one in given):
+        return None
+    return Call(name, arguments, given, tuple(filter(None, (keyword(source, one) for one in given))))
+
+
+def function_with(source: Source, parameters: Node, *, as_member: bool) -> Function | None:
+    """The function that a list of parameters belongs to. `as_member`: called as a method, or to make an object."""
+    node, listed = parameters.parent, items(parameters)
+    if node is None:
+        return None
+    hidden = int(source.language == "python" and as_member and python_names.method_class(node) is not None)
+    return Function(node, parameters, listed, [_parameter(source, one) for one in listed], hidden)
+
+
+def called_function(source: Source, names: Names, call: Call) -> Function | None:
+    """The one function in this file that a call calls."""
+    scope = names.scope(call.name)
+    bound = names.bindings(source.cut(call.name.node), scope) if scope else []
+    parameters = _parameters_named(source, bound[0].node) if len(bound) == 1 else None
+    if parameters is None or scope is None:
+        return None
+    made = bound[0].node.parent is not None and "class" in bound[0].node.parent.type
+    return function_with(source, parameters, as_member=scope.members or made)
+
+
+def name_of(source: Source, parameters: Node) -> Node | None:
+    """The identifier by which the function with these parameters is called: of a constructor, the class's."""
+    function = parameters.parent
+    named = function.child_by_field_name("name") if function is not None else None
+    if named is None and function is not None and function.parent is not None and is_field(function, "value"):
+        named = function.parent.child_by_field_name("name")
+    if named is None or source.cut(named) not in _CONSTRUCTORS:
+        return named
+    owner: Node | None = named
+    while owner is not None and "class" not in owner.type.split("_"):
+        owner = owner.parent
+        if owner is not None and owner.type == "class_body":
+            owner = owner.parent
+    return owner.child_by_field_name("name") if owner is not None else None
+
+
+def calls(source: Source, names: Names, name: Occurrence) -> list[Call]:
+    """All calls of what is bound at an identifier, in the order of the file."""
+    scope = names.scope(name)
+    found = []
+    for one in names.meant(source.cut(name.node), scope) if scope else ():
+        called = one.node
+        while called.parent is not None and called.parent.type in {"attribute", "member_expression"}:
+            called = called.parent
+        if called.parent is None or called.parent.type not in _CALLS or is_field(called, "arguments"):
+            continue
+        listed = called.parent.child_by_field_name("arguments")
+        call = call_with(source, names, listed) if listed is not None else None
+        if call and call.name.node == one.node:
+            found.append(call)
+    return found
+
+
+def _parameters_named(source: Source, name: Node) -> Node | None:
+    """The parameters of the function, or of the class's constructor, that is defined by this identifier."""
+    defined = name.parent
+    if defined is None:
+        return None
+    value = defined.child_by_field_name("value")
+    if "class" in defined.type:
+        body = defined.child_by_field_name("body")
+        members = [one.child_by_field_name("definition") or one for one in body.named_children] if body else []
+        made = [one for one in members if _is_constructor(source, one)]
+        defined = made[0] if len(made) == 1 else None
+    elif value is not None and value.type in {"arrow_function", "function_expression"}:
+        defined = value
+    return defined.child_by_field_name("parameters") if defined is not None else None
+
+
+def _is_constructor(source: Source, member: Node) -> bool:
+    named = member.child_by_field_name("name")
+    return named is not None and source.cut(named) in _CONSTRUCTORS
+
+
+def _parameter(source: Source, node: Node) -> Parameter:
+    if source.language == "python":
+        return _python_parameter(source, node)
+    inner = node.child_by_field_name("pattern") or node.child_by_field_name("left") or node
+    rest = inner.type if inner.type in _REST else ""
+    name = source.cut(inner) if inner.type == "identifier" else ""
+    optional = (
+        node.type in {"optional_parameter", "assignment_pattern"} or node.child_by_field_name("value") is not None
+    )
+    return Parameter(name, optional, node.child_by_field_name("type") is not None, rest)
+
+
+def _python_parameter(source: Source, node: Node) -> Parameter:
+    named = python_names.parameter_name(node)
+    inner = node.named_children[0] if node.type == "typed_parameter" else node
+    rest = inner.type if inner.type in _REST | {"keyword_separator"} else ""
+    typed = node.child_by_field_name("type") is not None
+    optional = node.child_by_field_name("value") is not None
+    return Parameter(source.cut(named) if named is not None else "", optional, typed, rest)

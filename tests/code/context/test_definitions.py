@@ -1,0 +1,246 @@
+"""Definitions per language; for Python against its own parser."""
+
+import ast
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localdflash.code.context import definitions as module
+from localdflash.code.context.definitions import Definition, definitions, family
+
+STANDARD = Path(sysconfig.get_paths()["stdlib"])
+SOURCES = {
+    "python": """
+        X: int = 1
+        X = 2
+        a, b = 1, 2
+        if X:
+            def inner(): pass
+        @decorated
+        async def f(a,
+                    b) -> int:
+            '''What it does.
+
+            More.
+            '''
+            def local(): pass
+        class A(B):
+            x = 1
+            def m(self): pass
+            def __len__(self): return 1
+        """,
+    "javascript": """
+        const q = require('./z');
+        export const f = (a) => a, K = 3;
+        export default function g(a) { function local() {} }
+        class A extends B { x = 1; m(a) {} }
+        const { destructured } = q;
+        """,
+    "typescript": """
+        export interface I { a: number }
+        export type U = string;
+        enum E { A }
+        namespace N { export function k(): void {} }
+        abstract class Q { abstract m(): void }
+        declare function df(a: number): string;
+        """,
+    "tsx": "export const View = (p: Props) => <p>{p.x}</p>;",
+    "go": """
+        package p
+        const A = 1
+        var ( B int; C = 2 )
+        type T struct { x int }
+        func (t *T) M(a int) error { return nil }
+        func F() {}
+        """,
+    "rust": """
+        pub struct S { a: u8 }
+        impl S { pub fn m(&self) -> u8 { 1 } }
+        trait T { fn k(&self); }
+        pub const K: u8 = 1;
+        macro_rules! mm { () => {} }
+        mod i { fn z() {} }
+        """,
+    "c": """
+        #ifndef X
+        #define M 1
+        #define F(x) x
+        int f(int a);
+        static int *g(void) { return 0; }
+        struct S { int a; };
+        struct S later;
+        typedef struct { int b; } T;
+        const int K = 1;
+        #endif
+        """,
+    "cpp": """
+        namespace n { template<class T> class C : D { public: int m(int a) { return 1; } void k(); int field; }; }
+        int A::f() const { return 1; }
+        using U = int;
+        extern "C" { void z(void); }
+        """,
+    "java": """
+        public class A extends B { static final int K = 1; A() {} int m(int a) { return 1; } }
+        interface I { void k(); }
+        enum E { X; void z() {} }
+        record R(int a) {}
+        """,
+    "lua": """
+        local u = require('a.b')
+        local function g() end
+        function M:h(x) return x end
+        M.k = function() end
+        """,
+}
+FOUND = {
+    "python": "X:constant inner:function f:function A:class m:method",
+    "javascript": "q:constant f:function K:constant g:function A:class m:method",
+    "typescript": "I:type U:type E:type k:function Q:class m:method df:function",
+    "tsx": "View:function",
+    "go": "A:constant B:constant C:constant T:type M:method F:function",
+    "rust": "S:type m:method T:type k:method K:constant mm:constant z:function",
+    "c": "M:constant F:constant f:function g:function S:type later:constant T:type K:constant",
+    "cpp": "C:class m:method k:method f:function U:type z:function",
+    "java": "A:class m:method I:type k:method E:type z:method R:type",
+    "lua": "u:constant g:function h:function k:constant",
+}
+
+
+def found_in(language: str) -> list[Definition]:
+    lines = SOURCES[language].split("\n")
+    return definitions("p", language, "\n".join(line[8:] for line in lines) if len(lines) > 1 else lines[0])
+
+
+@pytest.mark.parametrize("language", SOURCES)
+def test_names_and_kinds(language: str) -> None:
+    assert " ".join(f"{one.name}:{one.kind}" for one in found_in(language)) == FOUND[language]
+
+
+@pytest.mark.parametrize(
+    ("language", "name", "text"),
+    [
+        ("python", "f", "async def f(a,\n            b) -> int:\n    '''What it does.'''"),
+        ("python", "X", "X: int = 1"),
+        ("python", "A", "class A(B):\n    x = 1\n    def m(self): pass\n    def __len__(self): return 1"),
+        ("javascript", "g", "function g(a)"),
+        ("typescript", "U", "type U = string;"),
+        ("tsx", "View", "const View = (p: Props) =>"),
+        ("go", "M", "func (t *T) M(a int) error"),
+        ("go", "T", "type T struct { x int }"),
+        ("rust", "m", "pub fn m(&self) -> u8"),
+        ("c", "g", "static int *g(void)"),
+        ("cpp", "f", "int A::f() const"),
+        ("java", "m", "int m(int a)"),
+        ("lua", "h", "function M:h(x)"),
+    ],
+)
+def test_texts(language: str, name: str, text: str) -> None:
+    assert next(one.text for one in found_in(language) if one.name == name) == text
+
+
+def test_a_large_class_is_its_head() -> None:
+    body = "\n".join(
+        f"    @property\n    def m{at}(self) -> int:\n        # note\n        return {at}\n" for at in range(99)
+    )
+    (found, *methods) = definitions("p", "python", f'class A(B):\n    """First.\n\n    More."""\n{body}')
+    assert found.text.startswith('class A(B):\n    """First."""\n    def m0(self) -> int:')
+    assert found.text.endswith("...")
+    assert len(found.text) < 2 * module.LONGEST
+    assert len(methods) == 99
+    assert methods[0].text == "def m0(self) -> int:"
+
+
+def defined(body: list[ast.stmt], member: bool = False) -> Iterator[tuple[str, int, str]]:
+    """The oracle: functions and classes of a module and of its classes, with lines from 0."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node.lineno - 1, "method" if member else "function"
+        elif isinstance(node, ast.ClassDef):
+            yield node.name, node.lineno - 1, "class"
+            yield from defined(node.body, True)
+        else:
+            blocks = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
+            blocks += [handler.body for handler in getattr(node, "handlers", [])]
+            if isinstance(node, ast.If | ast.Try | ast.With):
+                for block in blocks:
+                    yield from defined(block, member)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in STANDARD.glob("[a-m]*.py"))[::2])
+def test_as_pythons_parser_has_it(name: str) -> None:
+    text = (STANDARD / name).read_text("utf-8")
+    expected = sorted(one for one in defined(ast.parse(text).body) if not one[0].startswith("__"))
+    if len(expected) > 1_500:
+        pytest.skip("more than an index keeps")
+    found = [(one.name, one.line, one.kind) for one in definitions("p", "python", text) if one.kind != "constant"]
+    assert sorted(one for one in found if not one[0].startswith("__")) == expected
+
+
+@pytest.mark.parametrize("name", ["argparse", "dataclasses", "enum", "functools", "inspect"])
+def test_constants_and_docstrings_as_pythons_parser_has_them(name: str) -> None:
+    text = (STANDARD / f"{name}.py").read_text("utf-8")
+    body = ast.parse(text).body
+    found = definitions("p", "python", text)
+    targets = [node.targets[0] for node in body if isinstance(node, ast.Assign)]
+    names = {target.id for target in targets if isinstance(target, ast.Name) and not target.id.startswith("__")}
+    assert names <= {one.name for one in found if one.kind == "constant"}
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and (docstring := ast.get_docstring(node)):
+            text_of = next(one.text for one in found if one.line == node.lineno - 1)
+            assert docstring.split("\n")[0][:60].replace("\\", "") in text_of.replace("\\", "")
+
+
+@given(st.sampled_from([*SOURCES]), st.text(max_size=200), st.integers(0, 400), st.integers(0, 60))
+@settings(max_examples=150, deadline=None)
+def test_any_text_has_definitions_that_are_sound(language: str, noise: str, at: int, cut: int) -> None:
+    source = SOURCES[language]
+    text = source[:at] + noise + source[at + cut :]
+    for one in definitions("p", language, text):
+        assert one.name.isidentifier()
+        assert 0 <= one.line <= text.count("\n") + 1
+        assert len(one.text) < 2_000
+
+
+@pytest.mark.parametrize("text", ["class A:\n" * 1, "(" * 50_000, "if x:\n" + " " * 9 + "x\n", "{" * 20_000, "\0", ""])
+@pytest.mark.parametrize("language", ["python", "cpp", "typescript", "cobol"])
+def test_nesting_without_end(language: str, text: str) -> None:
+    assert len(definitions("p", language, text)) <= 1
+
+
+def test_namespaces_nested_deeper_than_the_stack() -> None:
+    text = "".join(f"namespace n{at} {{ " for at in range(3_000)) + "int f() { return 1; }" + " }" * 3_000
+    assert [one.name for one in definitions("p", "cpp", text)] == ["f"]
+
+
+def test_bounded() -> None:
+    assert len(definitions("p", "python", "def f(): pass\n" * 5_000)) == module.MOST
+    long = ", ".join(f"argument{at}" for at in range(500))
+    assert all(len(one.text) <= module.LONGEST for one in definitions("p", "python", f"def f({long}): pass"))
+
+
+def test_families() -> None:
+    assert family("tsx") == family("typescript") == family("javascript")
+    assert family("c") == family("cpp")
+    assert family("python") == "python"
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "found"),
+    [
+        (
+            "python",
+            "class Box:\n  x = 1\n\n  @property\n  def add(self):\n    return 2\n\n@cache\ndef f():\n  pass\n",
+            [("Box", (0, 5)), ("Box.add", (3, 5)), ("f", (7, 9))],
+        ),
+        ("rust", "struct P { x: i32 }\nimpl P {\n  fn new() -> P {\n  }\n}\n", [("P", (0, 0)), ("P.new", (2, 3))]),
+        ("typescript", "export class A {\n  b() {\n  }\n}\n", [("A", (0, 3)), ("A.b", (1, 2))]),
+        ("cpp", "template <class T>\nstruct A {\n  int b() { return 1; }\n};\n", [("A", (0, 3)), ("A.b", (2, 2))]),
+        ("python", "class A:\n  class B:\n    def c(self): ...\n", [("A", (0, 2)), ("A.B", (1, 2)), ("B.c", (2, 2))]),
+    ],
+)
+def test_owners_and_lines(language: str, text: str, found: list[tuple[str, tuple[int, int]]]) -> None:
+    assert [(one.qualified, one.lines) for one in definitions("x", language, text)] == found

@@ -1,0 +1,179 @@
+"""Edits against a plain model: applied one after the other to the old document they give the new one."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localdflash.code.context import edits as module
+from localdflash.code.context.edits import EditHistory, RecentEdit
+
+LINES = st.lists(st.sampled_from("abcd"), max_size=4)
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["a.py", "b.py"]), st.integers(0, 60), st.integers(0, 5), LINES, st.floats(0, 3)),
+    max_size=module.KEPT,
+)
+
+
+def applied(document: list[str], edit: RecentEdit) -> list[str]:
+    """The oracle: hunks from the last to the first, so that lines before a hunk stay where they are."""
+    result = list(document)
+    for hunk in reversed(edit.hunks):
+        assert tuple(result[hunk.line : hunk.line + len(hunk.old)]) == hunk.old
+        result[hunk.line : hunk.line + len(hunk.old)] = hunk.new
+    return result
+
+
+def patched(document: list[str], diff: str) -> list[str]:
+    """The same from the text of a part, as `patch` would read it."""
+    result, source = [], 0
+    for line in diff.split("\n"):
+        if line.startswith("@@"):
+            at, count = (int(number) for number in line.split()[1][1:].split(","))
+            result += document[source : at - 1]
+            source = at - 1 + count
+        elif line.startswith("+"):
+            result.append(line[1:])
+    return result + document[source:]
+
+
+@given(CHANGES)
+@settings(max_examples=400, deadline=None)
+def test_edits_lead_from_the_old_document_to_the_new(changes: list[tuple[str, int, int, list[str], float]]) -> None:
+    history, now = EditHistory(), 0.0
+    old = {name: [f"{name}{number}" for number in range(40)] for name in ("a.py", "b.py")}
+    new = {name: list(lines) for name, lines in old.items()}
+    for name, at, count, lines, pause in changes:
+        line = min(at, len(new[name]))
+        now += pause
+        history.changed(name, line, new[name][line : line + count], lines, now)
+        new[name][line : line + count] = lines
+    by_hunk, by_text = ({name: list(lines) for name, lines in old.items()} for _ in range(2))
+    for edit, part in zip(history.edits(), history.diffs(100), strict=True):
+        by_hunk[edit.name] = applied(by_hunk[edit.name], edit)
+        by_text[part.name] = patched(by_text[part.name], part.text)
+    assert by_hunk == by_text == new
+    for edit in history.edits():
+        assert all(hunk.old != hunk.new for hunk in edit.hunks)
+        apart = zip(edit.hunks, edit.hunks[1:], strict=False)
+        assert all(first.line + len(first.old) < second.line for first, second in apart)
+
+
+@given(st.lists(st.tuples(st.integers(-5, 50), LINES, LINES), max_size=40))
+def test_a_client_that_lies_does_no_harm(changes: list[tuple[int, list[str], list[str]]]) -> None:
+    history = EditHistory()
+    for line, old, new in changes:
+        history.changed("a.py", line, old, new, 0.0)
+    assert all(part.text for part in history.diffs(100))
+
+
+def typed(history: EditHistory, text: str, line: int, now: float = 0.0) -> float:
+    """Typing on an empty line, a key each 0.1 s."""
+    for end in range(1, len(text) + 1):
+        history.changed("a.py", line, [text[: end - 1]], [text[:end]], now)
+        now += 0.1
+    return now
+
+
+def texts(history: EditHistory) -> list[str]:
+    return [part.text for part in history.diffs(100)]
+
+
+def test_a_run_of_typing_is_one_edit() -> None:
+    history = EditHistory()
+    typed(history, "x = compute()", 4)
+    assert texts(history) == ["@@ -5,1 +5,1 @@\n-\n+x = compute()"]
+
+
+def test_the_same_line_goes_on_after_a_pause() -> None:
+    history = EditHistory()
+    history.changed("a.py", 4, [""], ["x ="], 0.0)
+    history.changed("a.py", 4, ["x ="], ["x = 1"], 30.0)
+    assert texts(history) == ["@@ -5,1 +5,1 @@\n-\n+x = 1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "pause", "edits"), [(6, 0.5, 1), (13, 0.9, 1), (14, 0.5, 2), (6, 1.1, 2), (0, 0.5, 1), (5, 1.1, 2)]
+)
+def test_neighbours_are_one_edit(line: int, pause: float, edits: int) -> None:
+    history = EditHistory()
+    history.changed("a.py", 4, ["old"], ["new"], 10.0)
+    history.changed("a.py", line, ["b"], ["c"], 10.0 + pause)
+    assert len(texts(history)) == edits
+
+
+def test_what_was_undone_is_no_edit() -> None:
+    history = EditHistory()
+    history.changed("a.py", 4, ["a"], ["b", "c"], 0.0)
+    history.changed("a.py", 4, ["b", "c"], ["a"], 5.0)
+    assert history.diffs(10) == []
+    assert history.replaced(10) == []
+
+
+def test_newest_last_limited_and_weighed() -> None:
+    history = EditHistory()
+    for number in range(50):
+        history.changed(f"{number}.py", 0, ["old"], [f"new {number}"], number)
+    assert [part.name for part in history.diffs(3)] == ["47.py", "48.py", "49.py"]
+    weights = [part.weight for part in history.diffs(3)]
+    assert weights == sorted(weights)
+    assert len(history.diffs(1000)) == module.KEPT
+    assert history.diffs(0) == []
+
+
+def test_the_edit_that_is_being_typed_may_be_left_out() -> None:
+    history = EditHistory()
+    history.changed("b.py", 3, ["x"], ["y"], 0.0)
+    typed(history, "import os", 4, 1.0)
+    assert [part.name for part in history.diffs(9)] == ["b.py", "a.py"]
+    assert [part.name for part in history.diffs(9, ("a.py", 4))] == ["b.py"]
+    assert [part.name for part in history.diffs(9, ("a.py", 40))] == ["b.py", "a.py"]
+    assert [part.name for part in history.diffs(9, ("b.py", 3))] == ["b.py", "a.py"]
+
+
+def test_replaced_texts_newest_first_each_once() -> None:
+    history = EditHistory()
+    history.changed("a.py", 0, ["one"], [], 0.0)
+    history.changed("a.py", 20, ["two", "lines"], ["x"], 5.0)
+    history.changed("a.py", 40, ["  "], ["x"], 9.0)
+    history.changed("b.py", 0, ["one"], ["x"], 20.0)
+    assert history.replaced(10) == ["one", "two\nlines"]
+    assert history.replaced(1) == ["one"]
+
+
+def test_a_change_too_large_to_keep_ends_the_edits_of_before() -> None:
+    history = EditHistory()
+    history.changed("a.py", 0, ["a"], ["b"], 0.0)
+    history.changed("a.py", 0, ["b"], ["x" * 100] * 1000, 0.1)
+    history.changed("a.py", 0, ["x" * 100], ["y"], 0.2)
+    assert len(texts(history)) == 2
+    assert all(len(text) < module.LARGEST + 200 for text in texts(history))
+
+
+def test_a_long_run_of_typing_becomes_several_edits() -> None:
+    history, document = EditHistory(), [""]
+    for number in range(400):
+        history.changed("a.py", number, [""], [f"line number {number}", ""], number / 100)
+        document[-1:] = [f"line number {number}", ""]
+    assert len(texts(history)) > 2
+    result = [""]
+    for edit in history.edits():
+        result = applied(result, edit)
+    assert result == document
+
+
+def test_secret_and_forgotten_files_have_no_edits() -> None:
+    history = EditHistory()
+    for name in (".env", "config/secrets.yaml", "a.py"):
+        history.changed(name, 0, ["CANARY"], ["x"], 0.0)
+    assert [part.name for part in history.diffs(9)] == ["a.py"]
+    history.forget("a.py")
+    assert history.diffs(9) == []
+    assert history.replaced(9) == []
+
+
+def test_names_are_clean() -> None:
+    history = EditHistory()
+    history.changed("a\x1b[2J\n.py", 0, ["a"], ["b"], 0.0)
+    (part,) = history.diffs(1)
+    assert "\x1b" not in part.name
+    assert "\n" not in part.name

@@ -1,0 +1,214 @@
+"""What is gathered, in which order, that it stays when a key is typed, and what it costs."""
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from localdflash.code.context.context import ContextPiece, OpenFile
+from localdflash.code.context.edits import EditHistory
+from localdflash.code.context.gather import gather
+from tests.code.context.conftest import Opened, until
+
+Opens = Callable[..., Opened]
+FILES = {
+    "src/pkg/__init__.py": "from pkg.shapes import Circle\n",
+    "src/pkg/shapes.py": (
+        "class Circle:\n    '''Round.'''\n    def area(self): pass\n\n\ndef unused(): pass\n\n\nSIZE = 3\n"
+    ),
+    "src/pkg/tools/util.py": "def compute_area(shape, unit):\n    '''Area in a unit.\n\n    More.'''\n    return 1\n",
+    "src/pkg/tools/deep.py": "def helper(): pass\n",
+    "src/pkg/near.py": "def neighbour(): pass\n",
+    "src/far/other.py": "def neighbour_of_none(): pass\ndef plain(): pass\n",
+    "tests/test_x.py": "def only_in_tests(): pass\n",
+    "web/app.ts": "export function render(a: number): string { return '' }\n",
+    "go/util/u.go": "package util\nfunc Join(a string) string { return a }\n",
+}
+MAIN = """\
+import os
+from pkg import Circle
+from pkg.shapes import SIZE
+from . import near
+from .tools import util
+
+
+def mine(): pass
+
+
+def main():
+    c = Circle()
+    print(SIZE, os.name)
+    util.compute_area(c, 1)
+    near.neighbour()
+    mine()
+    neighbour_of_none()
+    plain()
+    only_in_tests()
+
+"""
+
+
+@pytest.fixture
+def opened(open_workspace: Opens) -> Opened:
+    return open_workspace(FILES | {"src/pkg/main.py": MAIN})
+
+
+def document(opened: Opened, text: str = MAIN, name: str = "src/pkg/main.py", language: str = "python") -> OpenFile:
+    return OpenFile(opened.root / name, name, language, text)
+
+
+def around(
+    opened: Opened, current: OpenFile, line: int = 18, others: list[OpenFile] | None = None, room: int = 8_000
+) -> list[ContextPiece]:
+    return gather(opened.workspace, current, line, others or [], EditHistory(), room)
+
+
+def test_imports_then_names_near_the_cursor(opened: Opened) -> None:
+    assert [(part.kind, part.name, part.text) for part in around(opened, document(opened))] == [
+        ("import", "src/pkg/shapes.py", "class Circle:\n    '''Round.'''\n    def area(self): pass\nSIZE = 3"),
+        ("definition", "src/pkg/tools/util.py", "def compute_area(shape, unit):\n    '''Area in a unit.'''"),
+        ("definition", "src/pkg/near.py", "def neighbour():"),
+        ("definition", "src/far/other.py", "def neighbour_of_none():"),
+    ]
+
+
+def test_what_is_typed_adds_to_the_end(opened: Opened) -> None:
+    """Names below the cursor come first, then those above it."""
+    text = "from . import near\nfrom .tools import util\n\nutil.compute_area()\n\nnear.neighbour()\n"
+    definitions = [part.text for part in around(opened, document(opened, text), 4) if part.kind == "definition"]
+    assert [text.split("(")[0] for text in definitions] == ["def neighbour", "def compute_area"]
+
+
+def test_names_far_from_the_cursor_do_not_count(opened: Opened) -> None:
+    parts = around(opened, document(opened, MAIN + "\n" * 100), 110)
+    assert [part.kind for part in parts] == ["import"]
+    assert parts[0].weight < 1
+
+
+@pytest.mark.parametrize(
+    ("name", "language", "text", "part"),
+    [
+        ("web/main.ts", "typescript", "import { render } from './app'\nrender(1)\n", "web/app.ts"),
+        ("web/main.tsx", "tsx", "import * as app from './app.js'\n\napp.render(1)\n", "web/app.ts"),
+        ("go/main.go", "go", 'package main\nimport "x.org/m/util"\n\nfunc main() { util.Join("") }\n', "go/util/u.go"),
+        ("src/pkg/tools/x.py", "python", "from ..shapes import Circle\n", "src/pkg/shapes.py"),
+        ("main.py", "python", "from pkg.tools.deep import helper\n", "src/pkg/tools/deep.py"),
+    ],
+)
+def test_imports_of_other_languages(opened: Opened, name: str, language: str, text: str, part: str) -> None:
+    assert part in [one.name for one in around(opened, document(opened, text, name, language), 0)]
+
+
+def test_nothing_where_nothing_is_known(opened: Opened) -> None:
+    assert around(opened, OpenFile(None, "Untitled-1", "", ""), 0) == []
+    assert around(opened, document(opened, ""), 0) == []
+    assert around(opened, document(opened, "x", "a.txt", ""), 99) == []
+    assert around(opened, document(opened), room=0) == []
+
+
+def test_similar_passages_of_other_files_recently_edited_or_open(opened: Opened) -> None:
+    code = "\n".join(f"total = total + price_{number} * quantity" for number in range(30))
+    current = document(opened, f"def cost(total, quantity):\n{code}\n", "src/far/cost.py")
+    padding = "\n".join(f"unrelated_{number} = nothing" for number in range(60))
+    others = [
+        document(opened, f"{padding}\n{code}\n{padding}", "src/far/b.py"),
+        document(opened, code, "src/far/z.py"),
+        document(opened, padding, "src/far/c.py"),
+    ]
+    edits = EditHistory()
+    edits.changed("src/far/b.py", 0, ["old"], ["new"], 0.0)
+    parts = gather(opened.workspace, current, 15, others, edits, 20_000)
+    assert [(part.kind, part.name) for part in parts] == [
+        ("recent", "src/far/b.py"),
+        ("open", "src/far/z.py"),
+        ("edit", "src/far/b.py"),
+    ]
+    assert parts[0].weight < parts[1].weight  # by name: weights change while one types
+    assert "price_10" in parts[0].text
+    assert parts[0].text.count("\n") < 40
+    assert parts[2].text == "@@ -1,1 +1,1 @@\n-old\n+new"
+
+
+def test_the_edit_being_typed_is_not_quoted(opened: Opened) -> None:
+    edits = EditHistory()
+    edits.changed("src/far/other.py", 0, ["a"], ["b"], 0.0)
+    edits.changed("src/pkg/main.py", 18, ["    "], ["    x"], 5.0)
+    parts = gather(opened.workspace, document(opened), 18, [], edits, 8_000)
+    assert [part.name for part in parts if part.kind == "edit"] == ["src/far/other.py"]
+
+
+@pytest.mark.parametrize("room", [0, 1, 40, 100, 300, 1_000, 100_000])
+def test_the_room_is_kept_to(opened: Opened, room: int) -> None:
+    edits = EditHistory()
+    for number in range(9):
+        edits.changed(f"{number}.py", 0, ["a" * 50], ["b" * 50], number)
+    others = [document(opened, MAIN + f"# {number}", f"o{number}.py") for number in range(6)]
+    parts = gather(opened.workspace, document(opened), 18, others, edits, room)
+    assert sum(len(part.text) for part in parts) <= room
+    assert all(part.text and 0 < part.weight <= 1 for part in parts)
+
+
+def test_a_typed_character_hardly_ever_changes_it(opened: Opened) -> None:
+    """Typing twelve lines key by key: only a finished name that another file defines changes what is gathered."""
+    typed = "".join(
+        f"    value_{number} = compute({number}) + helper_value\n" if number % 4 else "    near.neighbour(value)\n"
+        for number in range(12)
+    )
+    others = [document(opened, MAIN.replace("main", f"main{number}"), f"o{number}.py") for number in range(3)]
+    edits, answers = EditHistory(), []
+    text = MAIN.replace("    near.neighbour()\n", "")
+    for end in range(len(typed)):
+        current = document(opened, text + typed[:end])
+        line = current.text.count("\n")
+        lines = current.text.split("\n")
+        edits.changed(current.name, line, [lines[line][:-1]], [lines[line]], end / 10)
+        answers.append(gather(opened.workspace, current, line, others, edits, 8_000))
+    prompts = [[(part.name, part.text) for part in answer] for answer in answers]
+    changes = [(before, after) for before, after in pairwise(prompts) if before != after]
+    assert len(changes) <= 4, len(answers)
+    definitions = [[part for part in answer if part.kind in {"import", "definition"}] for answer in answers]
+    for before, after in pairwise(definitions):
+        assert after[: len(before)] == before or len(after) <= len(before)  # more only at the end
+
+
+def test_the_same_inputs_give_the_same_parts(opened: Opened) -> None:
+    others = [document(opened, MAIN, f"o{number}.py") for number in range(6)]
+    first = around(opened, document(opened), 18, others)
+    assert around(opened, document(opened), 18, others) == first
+    assert around(opened, document(opened), 18, others[::-1]) == first
+
+
+def test_the_word_being_typed_does_not_count(opened: Opened) -> None:
+    text = MAIN.replace("    neighbour_of_none()\n", "") + "    neighbour_of_none"
+    line = text.count("\n")
+    before = around(opened, document(opened, text), line)
+    after = around(opened, document(opened, text + "("), line)
+    assert after[: len(before)] == before
+    assert [part.name for part in after[len(before) :]] == ["src/far/other.py"]
+
+
+def test_names_that_are_defined_everywhere_are_not_quoted(opened: Opened) -> None:
+    for number in range(4):
+        opened.write(f"src/pkg/copy{number}.py", "def neighbour_of_none(): pass")
+    assert until(lambda: len(opened.paths("neighbour_of_none")) == 5)
+    assert all("neighbour_of_none" not in part.text for part in around(opened, document(opened)))
+
+
+def test_lines_that_are_not_there(opened: Opened) -> None:
+    for line in (0, 10_000, 19):
+        assert around(opened, document(opened), line)
+
+
+def test_about_twenty_milliseconds_for_two_thousand_lines(opened: Opened) -> None:
+    text = MAIN + "".join(
+        f"def function_{number}(a, b):\n    return compute(a, b, {number})\n" for number in range(1_000)
+    )
+    others = [document(opened, text.replace("compute", f"compute{at}"), f"o{at}.py") for at in range(8)]
+    times = []
+    for end in range(30):
+        current = document(opened, text[:30_000] + "x" * end + text[30_000:])
+        before = time.perf_counter()
+        gather(opened.workspace, current, 1_000, others, EditHistory(), 8_000)
+        times.append(time.perf_counter() - before)
+    assert sorted(times[1:])[5] < 0.02

@@ -1,0 +1,167 @@
+"""Ignore files, against git itself where there is one."""
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from localdflash.code.context.ignore import IgnoreRules
+
+FILES = ["a.py", "b.txt", "x/a.py", "x/b.txt", "x/y/a.py", "x/y/c.log", "z/a.py", "z/x/a.py"]
+FOLDERS = ["x", "x/y", "z", "z/x"]
+LINES = st.lists(
+    st.sampled_from(
+        [
+            *("a.py", "/a.py", "*.py", "*.txt", "x", "x/", "/x", "/x/", "y/", "x/y", "x/*", "x/**", "**/y", "**/a.py"),
+            *("z/**/a.py", "*", "/*", "**", "?.py", "[ab].py", "[!a].py", "x/a.py", "/z/x/", "# a comment", "", " "),
+            *("!a.py", "!x/", "!x", "!*.py", "!/x/a.py", "!x/y/", "!*/", "!", "!z/x/a.py", "\\!a.py", "\\#", "a.py "),
+            *("a.py\\ ", "x/\r", "***", "[", "[a", "x//y", "/", "//", "\\"),
+        ]
+    ),
+    max_size=5,
+)
+needs_git = pytest.mark.skipif(not shutil.which("git"), reason="there is no git here")
+
+
+def tree(top: Path) -> None:
+    for name in FILES:
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_text("")
+
+
+def rules(top: Path, files: dict[str, str], own: bool = False) -> IgnoreRules:
+    for folder, text in files.items():
+        (top / folder / (".localdflashignore" if own else ".gitignore")).write_bytes(text.encode())
+    return IgnoreRules(top)
+
+
+def ignored_by_git(top: Path) -> set[str]:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(top), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": ""}
+    asked = subprocess.run(
+        ["git", "check-ignore", "--no-index", "--stdin", "-z"],
+        cwd=top,
+        env=environment,
+        input="\0".join(FILES) + "\0",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert asked.returncode in {0, 1}, asked.stderr
+    return set(asked.stdout.split("\0")) - {""}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    top = tmp_path_factory.mktemp("repository")
+    subprocess.run(["git", "init", "-q", str(top)], check=True)
+    tree(top)
+    return top
+
+
+@needs_git
+@given(LINES, LINES, LINES)
+@example(["x/*", "!x/y/"], [], [])
+@example(["*", "!*/", "!*.py"], [], [])
+@example(["*.py"], ["!a.py"], [])
+@example(["x/"], ["!a.py"], [])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_as_git_has_it(repository: Path, top: list[str], x: list[str], z: list[str]) -> None:
+    found = rules(repository, {"": "\n".join(top), "x": "\n".join(x), "z": "\n".join(z) + "\n"})
+    assert {name for name in FILES if found.ignored(name)} == ignored_by_git(repository)
+
+
+@pytest.mark.parametrize(
+    ("text", "ignored"),
+    [
+        ("", []),
+        ("*.py", ["a.py", "x/a.py", "x/y/a.py", "z/a.py", "z/x/a.py"]),
+        ("x/", ["x/a.py", "x/b.txt", "x/y/a.py", "x/y/c.log", "z/x/a.py"]),
+        ("/x/", ["x/a.py", "x/b.txt", "x/y/a.py", "x/y/c.log"]),
+        ("*\n!a.py", ["b.txt", "x/a.py", "x/b.txt", "x/y/a.py", "x/y/c.log", "z/a.py", "z/x/a.py"]),
+        ("/*\n!/x/", ["a.py", "b.txt", "z/a.py", "z/x/a.py"]),
+        ("\ufeffa.py\r\n", ["a.py", "x/a.py", "x/y/a.py", "z/a.py", "z/x/a.py"]),
+        ("!\n[\n/b.txt", ["b.txt"]),
+    ],
+)
+@pytest.mark.parametrize("own", [True, False])
+def test_one_file_of_rules(root: Path, text: str, ignored: list[str], own: bool) -> None:
+    tree(root)
+    found = rules(root, {"": text}, own)
+    assert [name for name in FILES if found.ignored(name)] == ignored
+    for name in FILES:  # level by level, as a scan asks
+        folders = [name[:at] for at, letter in enumerate(name) if letter == "/"]
+        entered = not any(found.ignored_entry(one, True) for one in folders)
+        assert (entered and not found.ignored_entry(name)) == (name not in ignored)
+
+
+def test_our_own_rules_have_the_last_word(root: Path) -> None:
+    tree(root)
+    rules(root, {"": "*.txt\nz/"})
+    found = rules(root, {"": "!b.txt\n*.log\n!z/"}, own=True)
+    assert [name for name in FILES if found.ignored(name)] == ["x/y/c.log"]
+
+
+def test_rules_above_the_root_count_up_to_the_repositorys_top(root: Path) -> None:
+    tree(root)
+    (root / ".git").mkdir()
+    (root.parent / ".gitignore").write_text("*.txt")  # of no repository
+    (root / ".gitignore").write_text("/x/y/")
+    assert IgnoreRules(root / "x").ignored("y/a.py")
+    assert not IgnoreRules(root / "x").ignored("a.py")
+    assert not IgnoreRules(root / "x").ignored("b.txt")
+
+
+def test_rules_are_read_again_when_told(root: Path) -> None:
+    found = rules(root, {"": "a.py"})
+    assert found.ignored("a.py")
+    (root / ".gitignore").write_text("")
+    assert found.ignored("a.py")
+    found.forget()
+    assert not found.ignored("a.py")
+
+
+def test_rules_that_may_not_be_read_ignore_everything(root: Path) -> None:
+    tree(root)
+    (root / "x" / ".gitignore").write_bytes(b"# " + b"x" * 1_000_001)
+    found = IgnoreRules(root)
+    assert [name for name in FILES if found.ignored(name)] == ["x/a.py", "x/b.txt", "x/y/a.py", "x/y/c.log"]
+
+
+def test_rules_that_are_no_plain_file_are_none(root: Path) -> None:
+    (root / "elsewhere").write_text("*")
+    (root / ".gitignore").symlink_to("elsewhere")
+    os.mkfifo(root / ".localdflashignore")
+    assert not IgnoreRules(root).ignored("a.py")
+
+
+def test_bytes_that_are_no_utf_8(root: Path) -> None:
+    (root / ".gitignore").write_bytes(b"# caf\xe9\nb\xe9.py\na.py\n")
+    found = IgnoreRules(root)
+    assert found.ignored("a.py")
+    assert found.ignored(os.fsdecode(b"b\xe9.py"))
+    assert not found.ignored("b.py")
+
+
+@pytest.mark.parametrize(
+    "line", ["*" * 40 + "x", "*a" * 40 + "x", "**/a/" * 20 + "x", "!" + "*a" * 40, "a*/" * 9 + "x"]
+)
+def test_patterns_made_to_take_for_ever(root: Path, line: str) -> None:
+    (root / ".gitignore").write_text(line)
+    rules = IgnoreRules(root)
+    before = time.monotonic()
+    rules.ignored("/".join(["a" * 200] * 10))
+    rules.ignored("/".join(["a"] * 60))
+    assert time.monotonic() - before < 3
+
+
+@pytest.mark.parametrize(
+    ("text", "ignored"), [("a*b*c*d*e", True), ("x*y*z*a*b", False), ("*\n!*a*b*c*d*", True), ("a*b*c*e", True)]
+)
+def test_patterns_with_too_many_stars_ignore_more(root: Path, text: str, ignored: bool) -> None:
+    (root / ".gitignore").write_text(text)
+    assert IgnoreRules(root).ignored("abcde") == ignored

@@ -1,0 +1,64 @@
+"""Imports of each language, as paths and names."""
+
+import pytest
+
+from localdflash.code.context.imports import HEAD, Import, head_of, imports
+
+
+def first(language: str, text: str) -> list[tuple[str, tuple[str, ...]]]:
+    return [(one.paths[0], one.names) for one in imports(language, text)]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        ("python", "import os.path as p, json", [("os/path.py", ()), ("json.py", ())]),
+        ("python", "from a.b import c as d", [("a/b.py", ("c",)), ("a/b/c.py", ())]),
+        ("python", "from . import c", [("./__init__.py", ("c",)), ("./c.py", ())]),
+        ("python", "from ..a import c", [("./../a.py", ("c",)), ("./../a/c.py", ())]),
+        ("python", "from a import *", [("a.py", ())]),
+        ("python", "if TYPE_CHECKING:\n    import a", [("a.py", ())]),
+        ("python", "try:\n    import a\nexcept ImportError:\n    import b", [("a.py", ()), ("b.py", ())]),
+        ("javascript", "import d, {a as b, c} from './x'", [("./x", ("d", "a", "c"))]),
+        ("javascript", "import * as n from '../y.js'", [("../y.js", ())]),
+        ("javascript", "const q = require('./z')", [("./z", ())]),
+        ("javascript", "import react from 'react'", []),
+        ("typescript", "import type {T} from './t'\nexport {u} from './u'", [("./t", ("T",)), ("./u", ())]),
+        ("go", 'import (\n "fmt"\n u "x.org/a/util"\n)', [("fmt/", ()), ("x.org/a/util/", ())]),
+        ("go", 'import "fmt"', [("fmt/", ())]),
+        ("rust", "use crate::a::{b, C};", [("src/a.rs", ("b", "C"))]),
+        ("rust", "use super::x::Y;\nmod foo;", [("./x/Y.rs", ("Y",)), ("./foo.rs", ())]),
+        ("rust", "use std::io;", []),
+        ("c", '#ifndef A\n#include "x/a.h"\n#endif', [("./x/a.h", ())]),
+        ("cpp", "#include <vector>", [("./vector", ())]),
+        ("java", "import a.b.C;\nimport static a.D.e;", [("a/b/C.java", ("C",)), ("a/D.java", ("e",))]),
+        ("java", "import a.b.*;", [("a/b/", ())]),
+        ("lua", "local u = require('a.b')", [("a/b.lua", ())]),
+        ("", "import a", []),
+    ],
+)
+def test_imports(language: str, text: str, expected: list[tuple[str, tuple[str, ...]]]) -> None:
+    assert first(language, text) == expected
+
+
+def test_a_scripts_module_may_have_any_ending() -> None:
+    (one,) = imports("typescript", "import {a} from './x.js'")
+    assert {"./x.js", "./x.ts", "./x.tsx", "./x.js/index.ts"} <= set(one.paths)
+
+
+def test_gos_packages_without_the_modules_name() -> None:
+    assert imports("go", 'import "x.org/a/b"') == (Import(("x.org/a/b/", "a/b/", "b/")),)
+
+
+def test_only_the_head_is_read() -> None:
+    text = "import a\n" + "x = 1\n" * HEAD
+    assert len(head_of(text)) <= HEAD
+    assert head_of(text).endswith("\n")
+    assert head_of("import a") == "import a"
+    assert first("python", head_of(text)) == [("a.py", ())]
+
+
+@pytest.mark.parametrize("text", ["from import", "from . import (", "import", "#include", "use {", "import x from"])
+@pytest.mark.parametrize("language", ["python", "c", "rust", "typescript", "go", "java", "lua"])
+def test_half_typed_imports_do_no_harm(language: str, text: str) -> None:
+    assert all(one.paths for one in imports(language, text))

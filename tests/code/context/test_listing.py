@@ -1,0 +1,63 @@
+"""Which files are listed, and that a walk ends."""
+
+from pathlib import Path
+
+import pytest
+
+from localdflash.code.context.ignore import IgnoreRules
+from localdflash.code.context.listing import SKIPPED, list_files, may_enter
+
+
+def write(root: Path, *names: str) -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+
+
+def listed(root: Path, **bounds: float) -> tuple[tuple[str, ...], bool]:
+    found = list_files(str(root), IgnoreRules(root), **bounds)  # type: ignore[arg-type]
+    return found.names, found.cut
+
+
+def test_near_the_top_first(root: Path) -> None:
+    write(root, "b/c/d.txt", "b/a.py", "z.md", "a.bin")
+    assert listed(root) == (("a.bin", "z.md", "b/a.py", "b/c/d.txt"), False)
+
+
+@pytest.mark.parametrize("folder", sorted(SKIPPED))
+def test_folders_of_others(root: Path, folder: str) -> None:
+    write(root, f"{folder}/a.py", f"deep/{folder}/a.py", "a.py")
+    assert listed(root)[0] == ("a.py",)
+
+
+def test_rules_and_secrets(root: Path) -> None:
+    write(root, "a.py", "b.log", "kept.log", ".env", "deep/x.key", ".ssh/config", "out/a.py", "mine/a.py")
+    (root / ".gitignore").write_text("*.log\n!kept.log\nout/\n")
+    (root / ".localdflashignore").write_text("mine\n")
+    assert listed(root)[0] == (".gitignore", ".localdflashignore", "a.py", "kept.log")
+
+
+def test_links_and_odd_files(root: Path, tmp_path: Path) -> None:
+    import os
+
+    write(root, "a.py")
+    (tmp_path / "outside").mkdir()
+    write(tmp_path / "outside", "b.py")
+    (root / "loop").symlink_to(root)
+    (root / "out").symlink_to(tmp_path / "outside")
+    (root / "link.py").symlink_to(root / "a.py")
+    os.mkfifo(root / "pipe")
+    assert listed(root)[0] == ("a.py",)
+
+
+def test_bounds(root: Path) -> None:
+    write(root, *(f"{number}.py" for number in range(5)), "deep/a.py")
+    assert listed(root, most=3) == (("0.py", "1.py", "2.py"), True)
+    assert listed(root, most=6)[1] is False
+    assert listed(root, seconds=-1.0) == ((), True)
+
+
+def test_a_folder_that_is_gone(root: Path) -> None:
+    assert listed(root / "gone") == ((), False)
+    assert may_enter(IgnoreRules(root), "gone")

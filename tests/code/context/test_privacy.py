@@ -1,0 +1,196 @@
+"""A canary in files that may not be used reaches no definition, no part of a prompt, no warning and no log."""
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from watchdog.observers import inotify_c
+
+from localdflash.code.context.context import OpenFile
+from localdflash.code.context.denied import SECRET_FILES, SECRET_FOLDERS
+from localdflash.code.context.edits import EditHistory
+from localdflash.code.context.gather import gather
+from tests.code.context.conftest import PATIENCE, Opened, until
+
+Opens = Callable[..., Opened]
+CANARY = "CANARY_7f3a"
+TEXT = f'def {CANARY}():\n    """{CANARY}"""\n    return "{CANARY}"\n'
+CURRENT = f"import secrets\nfrom hidden import {CANARY}\nfrom plain import visible\n\n\nx = {CANARY}()\nvisible()\n"
+DENIED = [
+    *("secrets.py", "credentials.py", "credentials_store.py", ".env.py", "secret.go", "api_key.py", ".ssh/config.py"),
+    *(".aws/a.py", "deep/.gnupg/a.py", ".config/gcloud/a.py", "id_rsa.py", "Secrets.PY", "deep/er/SECRETS.py"),
+]
+
+
+def everything(opened: Opened, others: list[OpenFile], edits: EditHistory) -> str:
+    """All that can leave: definitions, parts, warnings."""
+    current = OpenFile(opened.root / "main.py", "main.py", "python", CURRENT.replace(CANARY, "unknown"))
+    asking = OpenFile(opened.root / "main.py", "main.py", "python", CURRENT)
+    names = (CANARY, "unknown", "visible")
+    found = [opened.workspace.find(name, language) for name in names for language in ("python", "go", "typescript")]
+    parts = [
+        gather(opened.workspace, one, line, others, edits, 100_000) for one in (current, asking) for line in (0, 6)
+    ]
+    return repr((found, parts, opened.warnings))
+
+
+def opened_with(opened: Opened, name: str) -> OpenFile:
+    """The same file as an open document that resembles the current one."""
+    return OpenFile(opened.root / name, name, "python", CURRENT + TEXT)
+
+
+@pytest.fixture(autouse=True)
+def _log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+
+@pytest.fixture
+def plain() -> dict[str, str]:
+    return {"plain.py": "def visible():\n    pass\n", "main.py": ""}
+
+
+@pytest.mark.parametrize("name", DENIED)
+def test_secret_files(
+    open_workspace: Opens, plain: dict[str, str], caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    opened = open_workspace(plain | {name: TEXT})
+    edits = EditHistory()
+    edits.changed(name, 0, [CANARY], [f"{CANARY} 2"], 0.0)
+    opened.workspace.refresh(opened.root / name)
+    assert opened.workspace.settled(PATIENCE)
+    text = everything(opened, [opened_with(opened, name)], edits)
+    assert "def visible()" in text
+    assert CANARY not in text
+    assert CANARY not in caplog.text
+    assert not opened.workspace.allowed(opened.root / name)
+    assert edits.replaced(9) == []
+
+
+@pytest.mark.parametrize("rules", [".gitignore", ".localdflashignore", "deep/.gitignore", "deep/.localdflashignore"])
+def test_ignored_files(
+    open_workspace: Opens, plain: dict[str, str], caplog: pytest.LogCaptureFixture, rules: str
+) -> None:
+    opened = open_workspace(plain | {"deep/er/hidden.py": TEXT, rules: "hidden.*"})
+    name = "deep/er/hidden.py"
+    edits = EditHistory()
+    edits.changed(name, 0, [CANARY], [f"{CANARY} 2"], 0.0)
+    text = everything(opened, [opened_with(opened, name)], edits)
+    assert "def visible()" in text
+    assert CANARY not in text
+    assert CANARY not in caplog.text
+    assert not opened.workspace.allowed(opened.root / name)
+    assert not opened.workspace.allowed_name(name)
+
+
+def test_what_is_ignored_later_is_forgotten(open_workspace: Opens, plain: dict[str, str]) -> None:
+    opened = open_workspace(plain | {"hidden.py": TEXT})
+    assert CANARY in repr(opened.workspace.find(CANARY, "python"))
+    opened.write(".localdflashignore", "hidden.py")
+    assert until(lambda: not opened.workspace.allowed(opened.root / "hidden.py"))
+    assert until(lambda: CANARY not in everything(opened, [opened_with(opened, "hidden.py")], EditHistory()))
+
+
+def test_no_ignore_file_takes_a_secret_off_the_list(open_workspace: Opens, plain: dict[str, str]) -> None:
+    opened = open_workspace(plain | {"secrets.py": TEXT, ".gitignore": "!*", ".localdflashignore": "!secrets.py"})
+    assert not opened.workspace.allowed(opened.root / "secrets.py")
+    assert CANARY not in everything(opened, [], EditHistory())
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_links_out_of_the_root(open_workspace: Opens, plain: dict[str, str], root: Path, folder: bool) -> None:
+    outside = root.parent / "outside"
+    outside.mkdir()
+    (outside / "hidden.py").write_text(TEXT)
+    (root / "hidden.py").symlink_to(outside / "hidden.py")
+    (root / "linked").symlink_to(outside)
+    opened = open_workspace(plain)
+    name = "linked/hidden.py" if folder else "hidden.py"
+    opened.workspace.refresh(root / name)
+    assert opened.workspace.settled(PATIENCE)
+    assert not opened.workspace.allowed(root / name)
+    assert CANARY not in everything(opened, [opened_with(opened, name)], EditHistory())
+
+
+def test_a_link_to_a_secret_within_the_root(open_workspace: Opens, plain: dict[str, str], root: Path) -> None:
+    opened = open_workspace(plain | {"secrets.py": TEXT})
+    (root / "innocent.py").symlink_to("secrets.py")
+    opened.workspace.refresh(root / "innocent.py")
+    assert opened.workspace.settled(PATIENCE)
+    assert not opened.workspace.allowed(root / "innocent.py")
+    assert CANARY not in everything(opened, [opened_with(opened, "innocent.py")], EditHistory())
+
+
+def test_an_ignored_file_by_another_way(open_workspace: Opens, plain: dict[str, str], root: Path) -> None:
+    opened = open_workspace(plain | {"hidden.py": TEXT, ".gitignore": "hidden.py"})
+    (root.parent / "way").symlink_to(root)
+    assert not opened.workspace.allowed(root.parent / "way" / "hidden.py")
+    assert not opened.workspace.allowed(root / "x" / ".." / "hidden.py")
+    assert opened.workspace.allowed(root.parent / "way" / "plain.py")
+
+
+@pytest.mark.parametrize("text", [TEXT + "#" * 1_000_001, TEXT + "x" * 5_001, TEXT + "\0"])
+def test_large_minified_and_binary_files(
+    open_workspace: Opens, plain: dict[str, str], caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    opened = open_workspace(plain | {"hidden.py": text})
+    assert CANARY not in everything(opened, [], EditHistory())
+    assert CANARY not in caplog.text
+
+
+def test_an_open_document_too_large_to_quote(open_workspace: Opens, plain: dict[str, str]) -> None:
+    opened = open_workspace(plain)
+    for text in (CURRENT + TEXT + "x" * 5_001, (CURRENT + TEXT) * 10_000):
+        other = OpenFile(opened.root / "other.py", "other.py", "python", text)
+        assert CANARY not in everything(opened, [other], EditHistory())
+
+
+def test_untitled_documents_are_known_by_their_names(open_workspace: Opens, plain: dict[str, str]) -> None:
+    opened = open_workspace(plain)
+    secret = OpenFile(None, ".env", "", CURRENT + TEXT)
+    assert CANARY not in everything(opened, [secret], EditHistory())
+    assert CANARY in everything(opened, [OpenFile(None, "Untitled-1", "python", CURRENT + TEXT)], EditHistory())
+
+
+def test_a_secret_document_has_no_context_itself(open_workspace: Opens, plain: dict[str, str]) -> None:
+    opened = open_workspace(plain)
+    for name in (".env", "secrets.py", ".ssh/config"):
+        current = OpenFile(opened.root / name, name, "python", CURRENT)
+        assert gather(opened.workspace, current, 0, [], EditHistory(), 10_000) == []
+
+
+@pytest.mark.parametrize("name", [*SECRET_FOLDERS, *(one.replace("*", "x") for one in SECRET_FILES)])
+def test_secret_files_are_not_even_opened(
+    open_workspace: Opens, plain: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    opened_names: list[str] = []
+    original = os.open
+
+    def open_file(path: str, *arguments: int, **options: int | None) -> int:
+        opened_names.append(os.path.basename(path))
+        return original(path, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", open_file)
+    opened = open_workspace(plain | {f"x/{name}/in.py" if name in SECRET_FOLDERS else f"x/{name}": TEXT})
+    opened.workspace.refresh(opened.root / "x" / name)
+    assert opened.workspace.settled(PATIENCE)
+    assert "plain.py" in opened_names
+    assert {name, "in.py"} & set(opened_names) == set()
+
+
+def test_warnings_show_names_that_are_clean(open_workspace: Opens, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = root / "a\x1b]0;title\x07\n\u202e"
+    odd.mkdir()
+    (odd / "a.py").write_text(TEXT)
+    monkeypatch.setattr("localdflash.code.context.index.MOST_FILES", 0)
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(inotify_c.InotifyFD, "_create_inotify_fd", fail)
+    opened = open_workspace({}, [odd])
+    assert len(opened.warnings) == 2
+    assert all(line.isprintable() for line in opened.warnings)
+    assert CANARY not in repr(opened.warnings)

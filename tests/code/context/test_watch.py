@@ -1,0 +1,345 @@
+"""Changes on disk reach the index, however editors and tools make them."""
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from watchdog.events import FileMovedEvent
+from watchdog.observers import inotify_c
+from watchdog.observers.polling import PollingObserver
+
+from localdflash.code.context import watch
+from localdflash.code.context.changes import PAUSE
+from localdflash.code.context.files import read_text
+from localdflash.code.context.index import Workspace
+from tests.code.context.conftest import PATIENCE, Opened, until
+
+Opens = Callable[..., Opened]
+
+
+@pytest.fixture
+def opened(open_workspace: Opens) -> Opened:
+    return open_workspace({"a.py": "def f(): pass", "pkg/b.py": "def g(): pass", "pkg/deep/c.py": "def h(): pass"})
+
+
+def test_a_new_file(opened: Opened) -> None:
+    opened.write("new.py", "def f(): pass")
+    assert opened.comes("f", "a.py", "new.py")
+
+
+def test_a_changed_file(opened: Opened) -> None:
+    opened.write("a.py", "def other(): pass")
+    assert opened.comes("other", "a.py")
+    assert opened.paths("f") == []
+
+
+def test_a_deleted_file(opened: Opened) -> None:
+    (opened.root / "a.py").unlink()
+    assert opened.comes("f")
+
+
+def test_a_renamed_file(opened: Opened) -> None:
+    (opened.root / "a.py").rename(opened.root / "pkg" / "z.py")
+    assert opened.comes("f", "pkg/z.py")
+
+
+def test_a_save_by_rename(opened: Opened) -> None:
+    opened.write(".a.py.tmp", "def saved(): pass").rename(opened.root / "a.py")
+    assert opened.comes("saved", "a.py")
+    assert opened.comes("f")
+
+
+def test_a_save_by_backup(opened: Opened) -> None:
+    (opened.root / "a.py").rename(opened.root / "a.py~")
+    opened.write("a.py", "def saved(): pass")
+    (opened.root / "a.py~").unlink()
+    assert opened.comes("saved", "a.py")
+    assert opened.comes("f")
+
+
+def test_a_rename_of_case_only(opened: Opened) -> None:
+    (opened.root / "a.py").rename(opened.root / "A.py")
+    assert opened.comes("f", "A.py")
+
+
+def test_a_rename_of_case_only_where_the_disk_ignores_case(opened: Opened) -> None:
+    opened.write("A.py", "def f(): pass")  # as if both names were one file: the old one is still found
+    assert opened.comes("f", "A.py", "a.py")
+    listener = watch.WatchListener(opened.workspace._notice, lambda _: True, lambda: None, lambda _: None)
+    watch._Handler(listener).dispatch(FileMovedEvent(str(opened.root / "a.py"), str(opened.root / "A.py")))
+    assert opened.comes("f", "A.py")
+
+
+def test_renamed_there_and_back(opened: Opened) -> None:
+    (opened.root / "a.py").rename(opened.root / "t.py")
+    (opened.root / "t.py").rename(opened.root / "a.py")
+    opened.write("done.py", "def done(): pass")
+    assert opened.comes("done", "done.py")
+    assert opened.comes("f", "a.py")
+
+
+def test_a_burst_is_read_a_few_times_only(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(root: str, name: str) -> str | None:
+        read.append(name)
+        return read_text(root, name)
+
+    monkeypatch.setattr("localdflash.code.context.index.read_text", counted)
+    began = time.monotonic()
+    for number in range(300):
+        opened.write("a.py", f"def burst{number}(): pass")
+    assert opened.comes("burst299", "a.py")
+    assert read.count("a.py") <= 2 + (time.monotonic() - began) / PAUSE
+
+
+def test_a_new_folder_with_files(opened: Opened) -> None:
+    source = opened.root.parent / "source"
+    shutil.copytree(opened.root / "pkg", source)
+    source.rename(opened.root / "moved.in")
+    assert opened.comes("h", "moved.in/deep/c.py", "pkg/deep/c.py")
+    opened.write("moved.in/deep/later.py", "def later(): pass")
+    assert opened.comes("later", "moved.in/deep/later.py")
+
+
+def test_a_folder_made_at_once(opened: Opened) -> None:
+    opened.write("x/y/z/new.py", "def new(): pass")
+    assert opened.comes("new", "x/y/z/new.py")
+    opened.write("x/y/z/newer.py", "def newer(): pass")
+    assert opened.comes("newer", "x/y/z/newer.py")
+
+
+def test_a_deleted_folder(opened: Opened) -> None:
+    shutil.rmtree(opened.root / "pkg")
+    assert opened.comes("h")
+    assert opened.comes("g")
+    assert opened.paths("f") == ["a.py"]
+
+
+def test_a_renamed_folder(opened: Opened) -> None:
+    (opened.root / "pkg").rename(opened.root / "renamed")
+    assert opened.comes("h", "renamed/deep/c.py")
+    opened.write("renamed/deep/c.py", "def changed(): pass")
+    assert opened.comes("changed", "renamed/deep/c.py")
+
+
+def test_a_folder_moved_away(opened: Opened) -> None:
+    (opened.root / "pkg").rename(opened.root.parent / "away.pkg")
+    assert opened.comes("h")
+    (opened.root.parent / "away.pkg" / "b.py").write_text("def CANARY(): pass")
+    opened.write("done.py", "def done(): pass")
+    assert opened.comes("done", "done.py")
+    assert opened.paths("CANARY") == []
+
+
+def test_a_folder_moved_where_nobody_reads(opened: Opened) -> None:
+    (opened.root / "node_modules").mkdir()
+    (opened.root / "pkg").rename(opened.root / "node_modules" / "pkg")
+    assert opened.comes("h")
+
+
+def test_the_root_deleted(opened: Opened) -> None:
+    shutil.rmtree(opened.root)
+    assert opened.comes("f")
+    assert opened.comes("h")
+    assert opened.workspace.allowed(opened.root / "a.py")
+    assert opened.warnings == []
+
+
+def test_a_file_that_becomes_a_folder_and_a_folder_that_becomes_a_file(opened: Opened) -> None:
+    (opened.root / "a.py").unlink()
+    opened.write("a.py/x.py", "def inside(): pass")
+    shutil.rmtree(opened.root / "pkg")
+    opened.write("pkg", "nothing")
+    assert opened.comes("inside", "a.py/x.py")
+    assert opened.comes("f")
+    assert opened.comes("h")
+
+
+def test_a_file_that_becomes_a_link_out_of_the_root(opened: Opened) -> None:
+    outside = opened.root.parent / "outside.py"
+    outside.write_text("def CANARY(): pass")
+    (opened.root / "a.py").unlink()
+    (opened.root / "a.py").symlink_to(outside)
+    assert opened.comes("f")
+    assert opened.paths("CANARY") == []
+
+
+def test_a_file_that_grows_too_large_and_shrinks_again(opened: Opened) -> None:
+    opened.write("a.py", "def f(): pass\n" * 100_000)
+    assert opened.comes("f")
+    opened.write("a.py", "def f(): pass\n")
+    assert opened.comes("f", "a.py")
+
+
+def test_ignore_files_are_read_again(opened: Opened) -> None:
+    opened.write(".gitignore", "pkg/")
+    assert opened.comes("h")
+    opened.write(".localdflashignore", "!pkg/\ndeep/")
+    assert opened.comes("g", "pkg/b.py")
+    assert opened.paths("h") == []
+    (opened.root / ".localdflashignore").unlink()
+    (opened.root / ".gitignore").unlink()
+    assert opened.comes("h", "pkg/deep/c.py")
+    opened.write("pkg/.gitignore", "b.py")
+    assert opened.comes("g")
+
+
+def test_ignored_folders_are_not_watched(open_workspace: Opens, root: Path) -> None:
+    (root / ".gitignore").write_text("ignored/")
+    opened = open_workspace({f"{name}/x/a.py": "def f(): pass" for name in ("ignored", "node_modules", ".ssh", "kept")})
+    assert opened.paths("f") == ["kept/x/a.py"]
+    assert opened.workspace._observer
+    (emitter,) = opened.workspace._observer.emitters
+    watched = {os.fsdecode(path) for path in emitter._inotify._active_callbacks_by_path}  # type: ignore[attr-defined]
+    assert watched == {f"{root}{name}" for name in ("", "/kept", "/kept/x")}
+
+
+def test_the_number_of_watches_is_bounded(open_workspace: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MOST_FOLDERS", 3)
+    opened = open_workspace({f"{at}/a.py": "def f(): pass" for at in range(9)})
+    assert opened.workspace._observer
+    (emitter,) = opened.workspace._observer.emitters
+    assert len(emitter._inotify._active_callbacks_by_path) == 3  # type: ignore[attr-defined]
+    assert len(opened.paths("f")) == 9
+
+
+def test_links_in_circles(open_workspace: Opens, root: Path) -> None:
+    (root / "pkg").mkdir()
+    (root / "pkg" / "up").symlink_to(root)
+    (root / "pkg" / "self").symlink_to("self")
+    (root / "a").symlink_to("b")
+    (root / "b").symlink_to("a")
+    opened = open_workspace({"pkg/a.py": "def f(): pass"})
+    assert opened.paths("f") == ["pkg/a.py"]
+    opened.write("pkg/b.py", "def f(): pass")
+    assert opened.comes("f", "pkg/a.py", "pkg/b.py")
+
+
+def test_a_fifo_that_appears(opened: Opened) -> None:
+    os.mkfifo(opened.root / "fifo.py")
+    opened.write("new.py", "def new(): pass")
+    assert opened.comes("new", "new.py")
+
+
+def test_names_that_are_no_text(opened: Opened) -> None:
+    name = os.fsdecode(b"caf\xe9\x1b[2J.py")
+    opened.write(name, "def odd(): pass")
+    assert until(lambda: bool(opened.paths("odd")))
+    assert opened.paths("odd")[0].isprintable()
+
+
+def test_a_folder_that_comes_and_goes_under_many_names(opened: Opened) -> None:
+    for number in range(40):
+        (opened.root / "pkg").rename(opened.root / f"pkg{number}")
+        (opened.root / f"pkg{number}").rename(opened.root.parent / "pkg")
+        (opened.root.parent / "pkg").rename(opened.root / "pkg")
+        shutil.rmtree(opened.root / "pkg" / "deep")
+        opened.write(f"pkg/deep/c{number}.py", f"def c{number}(): pass")
+    assert opened.comes("c39", "pkg/deep/c39.py")
+    assert opened.comes("c38")
+    opened.write("pkg/deep/end.py", "def end(): pass")
+    assert opened.comes("end", "pkg/deep/end.py")
+
+
+def test_many_events_at_once(opened: Opened) -> None:
+    for number in range(500):
+        opened.write(f"many/{number % 7}/{number}.py", "def many(): pass")
+    assert until(lambda: len(opened.paths("many")) == 64)
+    shutil.rmtree(opened.root / "many")
+    assert opened.comes("many")
+
+
+def test_lost_events_are_made_up_for(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    observer = opened.workspace._observer
+    assert observer
+    (emitter,) = observer.emitters
+    monkeypatch.setattr(emitter, "queue_event", lambda event: None)
+    (opened.root / "a.py").unlink()
+    opened.write("new.py", "def new(): pass")
+    emitter._inotify.on_queue_overflow()  # type: ignore[attr-defined]
+    assert opened.comes("f")
+    assert opened.comes("new", "new.py")
+
+
+def no_more(code: int) -> Callable[..., NoReturn]:
+    def fail(*_: object) -> NoReturn:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("code", "where", "remedy"),
+    [
+        (errno.ENOSPC, "_get_or_create_watch", "fs.inotify.max_user_watches"),
+        (errno.EMFILE, "_create_inotify_fd", "fs.inotify.max_user_instances"),
+        (errno.EACCES, "_create_inotify_fd", "opened or saved"),
+    ],
+)
+def test_no_watches_left(
+    open_workspace: Opens, monkeypatch: pytest.MonkeyPatch, code: int, where: str, remedy: str
+) -> None:
+    monkeypatch.setattr(inotify_c.InotifyFD, where, no_more(code))
+    opened = open_workspace({"a.py": "def f(): pass", "pkg/b.py": "def g(): pass"})
+    assert opened.paths("f") == ["a.py"]
+    assert len(opened.warnings) == 1
+    assert remedy in opened.warnings[0]
+    assert "\n" not in opened.warnings[0]
+    opened.write("a.py", "def saved(): pass")
+    opened.write(".gitignore", "pkg/")
+    opened.workspace.refresh(opened.root / "a.py")
+    opened.workspace.refresh(opened.root / ".gitignore")
+    assert opened.comes("saved", "a.py")
+    assert opened.comes("g")
+    assert not opened.workspace.allowed(opened.root / "pkg" / "b.py")
+    assert len(opened.warnings) == 1
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_watches_that_run_out_on_the_way(open_workspace: Opens, monkeypatch: pytest.MonkeyPatch, later: bool) -> None:
+    original = inotify_c.InotifyFD._get_or_create_watch
+    left = [1000 if later else 3]
+
+    def add(self: inotify_c.InotifyFD, path: bytes, mask: inotify_c.Mask) -> inotify_c.Watch:
+        left[0] -= 1
+        return original(self, path, mask) if left[0] >= 0 else no_more(errno.ENOSPC)()
+
+    monkeypatch.setattr(inotify_c.InotifyFD, "_get_or_create_watch", add)
+    opened = open_workspace({f"{at}/a.py": "def f(): pass" for at in range(9)})
+    left[0] = 0
+    if later:
+        opened.write("new/a.py", "def f(): pass")
+    assert until(lambda: len(opened.warnings) == 1)
+    assert until(lambda: opened.workspace._observer is None)
+    assert opened.workspace.settled(PATIENCE)
+    assert len(opened.paths("f")) == 9 + later
+    assert len(opened.warnings) == 1
+
+
+def test_one_observer_and_never_one_that_polls(open_workspace: Opens, root: Path) -> None:
+    folders = [root.parent / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    opened = open_workspace({}, folders)
+    observer = opened.workspace._observer
+    assert observer is not None
+    assert not isinstance(observer, PollingObserver)
+    assert len(observer.emitters) == 2
+    for folder in folders:
+        (folder / "a.py").write_text("def f(): pass")
+    assert opened.comes("f", "a.py", "a.py")
+
+
+def test_two_workspaces_on_one_folder(opened: Opened) -> None:
+    second = Workspace([opened.root], opened.warnings.append)
+    second.start()
+    opened.workspace.close()
+    opened.write("new.py", "def new(): pass")
+    assert until(lambda: len(second.find("new", "python")) == 1)
+    second.close()

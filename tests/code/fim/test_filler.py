@@ -1,0 +1,75 @@
+"""Preparing a large vocabulary holds up neither the first key nor the end of a pair too early."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from localdflash.code.fim import filler
+from localdflash.code.fim.filler import Filler, Filling
+from localdflash.code.fim.healing import Spellings
+from localdflash.code.fim.prompt import Hole
+from localdflash.models.load_options import Options
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.text.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def loaded() -> Iterator[LoadedPair]:
+    with LoadedPair(Options(pair="embedded", threads=1, draft=False, backend="llama.cpp")) as pair:
+        yield pair
+
+
+def filled(filler: Filler, least_sure: float) -> Filling:
+    place = Hole("a.py", "python", "x = se", "", "\n")
+    return filler.fill(place, max_tokens=8, params=SamplingParams(), least_sure=least_sure)
+
+
+def test_completions_are_healed_once_the_spellings_are_there(
+    loaded: LoadedPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+
+    def slow(tokenizer: Tokenizer, size: int) -> Spellings:
+        assert go.wait(30)
+        return Spellings(tokenizer, size)
+
+    monkeypatch.setattr(filler, "Spellings", slow)
+    made = Filler(loaded, patience=0.001)
+    assert filled(made, 0.25).word == ""
+    assert filled(made, 0.25).requests[0].constraint is None
+    closing = threading.Thread(target=loaded.close)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()  # it waits for who reads the vocabulary
+    go.set()
+    closing.join(30)
+    assert not closing.is_alive()
+
+
+@pytest.mark.parametrize(("patience", "least_sure"), [(None, 0.25), (0.0, 0.0)])
+def test_a_patient_one_waits_for_them_and_who_asks(
+    loaded: LoadedPair, monkeypatch: pytest.MonkeyPatch, patience: float | None, least_sure: float
+) -> None:
+    def slow(tokenizer: Tokenizer, size: int) -> Spellings:
+        time.sleep(0.2)
+        return Spellings(tokenizer, size)
+
+    monkeypatch.setattr(filler, "Spellings", slow)
+    filling = filled(Filler(loaded, patience), least_sure)
+    assert filling.word == " se"
+    assert filling.requests[0].constraint is not None
+
+
+@pytest.mark.parametrize(("heals", "temperatures"), [(True, [0.0, 0.0, 0.0]), (False, [0.0, 0.8, 0.8])])
+def test_choices_differ_in_their_first_token_or_else_by_chance(
+    loaded: LoadedPair, heals: bool, temperatures: list[float]
+) -> None:
+    place, greedy = Hole("a.py", "python", "import os\nimport se", "", "\n"), SamplingParams(temperature=0.0)
+    filler = Filler(loaded, patience=None)
+    requests = filler.fill(place, max_tokens=8, params=greedy, count=3, heals=heals).requests
+    assert [request.params.temperature for request in requests[:3]] == temperatures
+    assert len({request.params.seed for request in requests}) == (1 if heals else 3)
+    assert all((request.constraint is not None) == heals for request in requests)

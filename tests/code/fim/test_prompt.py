@@ -1,0 +1,160 @@
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import localdflash
+from localdflash.code.fim.cut import first_of, last_of
+from localdflash.code.fim.encoder import Encoder, lines_of
+from localdflash.code.fim.prompt import ANSWER, FillContext, FillPrompt, Hole, assemble
+from localdflash.text.fim import FORMATS, FimFormat, build
+from localdflash.text.tokenizer import Tokenizer
+
+PROMPTS = Path(localdflash.__file__).parent / "bench" / "prompts"
+CODE = "".join(path.read_text("utf-8") for path in sorted(PROMPTS.glob("*.py")))
+LINES = CODE.splitlines(keepends=True)[:2000]
+ABOVE, BELOW = "".join(LINES[:1000]), "\n" + "".join(LINES[1060:])
+HOLE = Hole("a.py", "python", ABOVE, "    ret", BELOW)
+
+
+def prompt(
+    encoder: Encoder, fim: FimFormat, hole: Hole = HOLE, others: tuple[FillContext, ...] = (), context: int = 1024
+) -> FillPrompt:
+    return assemble(encoder, fim, context, hole, others, 96)
+
+
+def tokens(made: FillPrompt, kind: str) -> int:
+    return sum(part.tokens for part in made.parts if part.kind == kind)
+
+
+@given(st.text(alphabet="ab \t\n", max_size=60))
+def test_lines_together_are_the_text(text: str) -> None:
+    lines = list(lines_of(text))
+    assert "".join(lines) == text
+    assert all(line.strip() for line in lines[1:-1])  # empty ones stay with the one before
+
+
+@pytest.mark.parametrize("text", [CODE[:20_000], "a\n\n\n  b\n", "\n\n", "\tif x:\n\t\ty\n", "é漢\n😀"])
+def test_lines_are_encoded_as_the_text_is(encoder: Encoder, tokenizer: Tokenizer, text: str) -> None:
+    assert encoder.text(text) == tokenizer.encode(text)
+
+
+def test_a_short_file_is_wholly_in_the_prompt(encoder: Encoder, tokenizer: Tokenizer, fim: FimFormat) -> None:
+    made = prompt(encoder, fim, Hole("a.py", "python", "def add(a, b):\n    return ", "", "\n"))
+    middle = tokenizer.encode("return ")
+    assert made.ids == build(fim, tokenizer, "def add(a, b):\n    ", "\n") + middle
+    assert [(part.kind, part.text) for part in made.parts] == [
+        ("prefix", "def add(a, b):\n    "),
+        ("middle", "return "),
+        ("suffix", "\n"),
+    ]
+
+
+def test_without_markers_the_text_before_the_cursor_is_one_text(encoder: Encoder, tokenizer: Tokenizer) -> None:
+    made = prompt(encoder, FORMATS["prefix"], Hole("a.py", "python", "def add(a, b):\n    ", "return ", "\n"))
+    assert made.ids == tokenizer.encode("def add(a, b):\n    return ")
+    assert (tokens(made, "middle"), tokens(made, "suffix")) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["localdflash", "granite4", "qwen"])
+@pytest.mark.parametrize("context", [256, 1024, 4096, 32768])
+def test_the_budget_holds(encoder: Encoder, name: str, context: int) -> None:
+    others = tuple(FillContext("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 1500]) for i in range(5))
+    made = prompt(encoder, FORMATS[name], HOLE, others, context)
+    assert len(made.ids) + ANSWER <= context
+    assert len(made.ids) <= 2048
+    assert tokens(made, "open") <= made.budget.head == int(made.budget.prompt * 0.35)
+    assert tokens(made, "suffix") <= made.budget.suffix == int(made.budget.prompt * 0.2)
+    assert tokens(made, "prefix") <= made.budget.prefix
+    assert context == 256 or tokens(made, "prefix") > made.budget.prefix // 2
+
+
+def test_the_order_is_head_code_typed(encoder: Encoder, tokenizer: Tokenizer) -> None:
+    hole = Hole("a.py", "python", "before = 1\n", "typed", "\nafter = 1\n")
+    others = (FillContext("import", "lib.py", "other = 1\n"),)
+    for name, order in {"localdflash": "oabt", "granite4": "obat", "qwen": "obat"}.items():
+        made = prompt(encoder, FORMATS[name], hole, others)
+        text = tokenizer.spell(made.ids).decode()
+        places = {"o": "other", "b": "before", "a": "after", "t": "typed"}
+        found = {text.index(word): key for key, word in places.items()}
+        assert "".join(found[place] for place in sorted(found)) == order
+        assert ("# lib.py\nother = 1" in text) == (name != "qwen")
+
+
+def test_what_weighs_most_is_kept_in_the_order_given(encoder: Encoder, fim: FimFormat) -> None:
+    others = tuple(
+        FillContext("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 500], weight)
+        for i, weight in enumerate((0.2, 0.9, 0.1, 0.8))
+    )
+    made = prompt(encoder, fim, HOLE, others)
+    kept = [part.name for part in made.parts if part.kind == "open" and not part.left_out]
+    assert [part.name for part in made.parts[:4]] == ["o0.py", "o1.py", "o2.py", "o3.py"]
+    assert kept == ["o1.py", "o3.py"]
+    assert all(part.tokens == 0 and len(part.text) == 500 for part in made.parts if part.left_out)
+
+
+def test_the_next_key_only_adds(encoder: Encoder, fim: FimFormat) -> None:
+    """Line after line typed from one anchor: of the last prompt all but the newest ids are kept."""
+    typed, before = "".join(LINES[1000:1012]), list[int]()
+    for end in range(1, len(typed)):
+        ids = prompt(encoder, fim, replace(HOLE, middle=typed[:end])).ids
+        shared = next((i for i, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b), len(before))
+        if len(encoder.text(typed[:end].lstrip())) <= 100 and typed[:end].strip():
+            assert not before or len(before) - shared <= 4
+        before = ids
+
+
+def test_new_lines_seldom_move_where_the_prefix_begins(encoder: Encoder, fim: FimFormat) -> None:
+    starts = []
+    for end in range(900, 1000):
+        made = prompt(encoder, fim, replace(HOLE, prefix="".join(LINES[:end])))
+        starts.append(next(part.lines[0] for part in made.parts if part.kind == "prefix" and part.lines))
+    assert starts == sorted(starts)
+    assert len(set(starts)) <= 16
+
+
+def test_where_a_file_begins_counts_for_the_cut(encoder: Encoder, fim: FimFormat) -> None:
+    whole = prompt(encoder, fim)
+    part = replace(HOLE, prefix="".join(LINES[700:1000]), first_line=700)
+    assert prompt(encoder, fim, part) == whole
+
+
+def test_carriage_returns_change_nothing(encoder: Encoder, fim: FimFormat) -> None:
+    prefix, middle, suffix = (text.replace("\n", "\r\n") for text in (HOLE.prefix, HOLE.middle, HOLE.suffix))
+    windows = replace(HOLE, prefix=prefix, middle=middle, suffix=suffix)
+    assert prompt(encoder, fim, windows) == prompt(encoder, fim)
+
+
+def test_the_middle_begins_with_code(encoder: Encoder, fim: FimFormat) -> None:
+    expected = prompt(encoder, fim, Hole("a.py", "python", "def f():\n    ", "return", "\n"))
+    for prefix, middle in (("def f():\n    return", ""), ("def f():\n", "    return"), ("def f():", "\n    return")):
+        made = prompt(encoder, fim, Hole("a.py", "python", prefix, middle, "\n"))
+        if prefix != "def f():":  # there the anchor is in front of the opener
+            assert made.ids == expected.ids
+        assert made.parts[1].text.strip() == made.parts[1].text
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000_000, "x = 1\n" * 1_700_000, "\n" * 9_000_000, "é漢\0" * 1_000_000])
+def test_huge_texts_are_cut_in_time(encoder: Encoder, fim: FimFormat, text: str) -> None:
+    began = time.perf_counter()
+    made = prompt(encoder, fim, Hole("a", "", text, text, text))
+    assert time.perf_counter() - began < 2
+    assert len(made.ids) <= made.budget.prompt + 8
+    assert any(part.cut for part in made.parts)
+
+
+@given(st.text(alphabet="ab \n漢", max_size=300), st.integers(0, 60), st.integers(0, 100))
+def test_cuts_are_ends_of_the_text_that_fit(tokenizer: Tokenizer, text: str, room: int, first_line: int) -> None:
+    encoder = Encoder(tokenizer)
+    first, last = first_of(encoder, text, room), last_of(encoder, text, room, first_line)
+    assert first.start == 0
+    assert last.end == len(text)
+    for cut in (first, last):
+        assert len(cut.ids) <= room
+        if cut.ids:
+            assert tokenizer.spell(cut.ids).decode() == text[cut.start : cut.end]
+    if len(encoder.text(text)) <= room and len(text) <= room * 10:
+        assert (first.end, last.start) == (len(text), 0)

@@ -1,0 +1,35 @@
+"""Real code of each language, written on exactly as it goes on: where a completion has to stop, and not before.
+
+In `where_code_ends.txt`, `‹` is the cursor, `›` where the completion ends, `¦` where the text after the cursor begins
+(else there is none). What stands between `‹` and `¦` is fed character by character, and in larger pieces.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from localdflash.code.fim.extent import find
+from localdflash.code.fim.stopping import Stopping
+
+_FILE = Path(__file__).with_name("where_code_ends.txt").read_text("utf-8")
+CASES = re.findall(r"^=== (\w+): (.+)\n((?:(?!=== ).*\n)+)", _FILE, re.MULTILINE)
+
+
+def test_every_case_is_read() -> None:
+    assert len(CASES) == _FILE.count("=== ") == _FILE.count("‹") == _FILE.count("›")
+
+
+@pytest.mark.parametrize(("language", "name", "marked"), CASES, ids=[f"{case[0]}-{case[1]}" for case in CASES])
+@pytest.mark.parametrize("size", [1, 4, 1000])
+def test_an_answer_stops_where_a_user_would(language: str, name: str, marked: str, size: int) -> None:
+    before, _, rest = marked.partition("‹")
+    expected = rest.partition("›")[0]
+    text, _, after = rest.replace("›", "").partition("¦")
+    stopping = Stopping(find(language, before, after or "\n"))
+    told = ""
+    for start in range(0, len(text), size):
+        told += stopping.push(text[start : start + size])
+        if stopping.ended:
+            break
+    assert told + stopping.finish() == expected, name

@@ -1,0 +1,139 @@
+"""Which texts are edits of their own, and when nothing is to be proposed."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.code.next_edit.source import Proposal
+from localdflash.code.next_edit.trail import STEPS, EditTrail
+
+TEXT = "one\ntwo\nthree\nfour\n"
+
+
+class Typist:
+    """Changes the lines of a document, as a client tells of it."""
+
+    def __init__(self, text: str = TEXT) -> None:
+        self.trail = EditTrail(text)
+        self.lines = text.split("\n")
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def change(self, line: int, *new: str, removed: int = 1) -> None:
+        """Replace lines, as one of several changes."""
+        old, self.lines[line : line + removed] = self.lines[line : line + removed], [*new]
+        self.trail.edited(line, old, new, self.text)
+
+    def put(self, line: int, *new: str, removed: int = 1) -> bool:
+        """Replace lines; whether that accepted the proposal."""
+        self.change(line, *new, removed=removed)
+        return self.trail.notified()
+
+
+def accept(typist: Typist, line: int, new: str) -> Proposal:
+    """Offer another line, and take it."""
+    lines = [*typist.lines[:line], new, *typist.lines[line + 1 :]]
+    proposal = Proposal(0, 0, new, "pattern")
+    assert typist.trail.offer(proposal, "\n".join(lines))
+    assert typist.put(line, new)
+    return proposal
+
+
+def test_keys_next_to_each_other_are_one_edit() -> None:
+    typist = Typist()
+    for word in ("tw", "t", "to", "tor", "toro"):
+        typist.put(1, word)
+    assert typist.trail.steps() == [TEXT, TEXT.replace("two", "toro")]
+
+
+def test_typing_over_a_word_that_ends_with_the_first_letter_is_one_edit() -> None:
+    typist = Typist("def f(radius): pass\n")
+    for word in ("s", "si", "siz", "size"):
+        typist.put(0, f"def f({word}): pass")
+    assert typist.trail.steps() == ["def f(radius): pass\n", "def f(size): pass\n"]
+
+
+def test_another_place_is_another_edit_in_the_same_line_too() -> None:
+    typist = Typist("alpha beta gamma\n")
+    typist.put(0, "alphas beta gamma")
+    typist.put(0, "alphas beta gammas")
+    assert typist.trail.steps() == ["alpha beta gamma\n", "alphas beta gamma\n", "alphas beta gammas\n"]
+
+
+def test_lines_that_were_added_go_on_with_an_edit() -> None:
+    typist = Typist()
+    typist.put(1, "two", "", removed=1)
+    typist.put(2, "x")
+    typist.put(2, "x", "y")
+    assert typist.trail.steps() == [TEXT, TEXT.replace("two\n", "two\nx\ny\n")]
+
+
+def test_what_was_taken_back_was_no_edit() -> None:
+    typist = Typist()
+    typist.put(1, "twox")
+    typist.put(1, "two")
+    assert typist.trail.steps() == []
+
+
+def test_a_text_that_was_there_before_is_an_undo() -> None:
+    typist = Typist()
+    typist.put(0, "uno")
+    typist.put(2, "tres")
+    typist.put(2, "three")
+    assert typist.trail.steps() == []
+    typist.put(0, "one")
+    assert typist.trail.steps() == []
+    typist.put(0, "uno")  # again, by redo
+    assert typist.trail.steps() == []
+
+
+def test_an_accepted_proposal_is_an_edit_of_its_own() -> None:
+    typist = Typist("x = x\n")
+    typist.put(0, "y = x")
+    begun = typist.text
+    assert typist.trail.offer(Proposal(4, 5, "y", "pattern"), "y = y\n")
+    assert typist.put(0, "y = y")
+    assert typist.trail.steps() == ["x = x\n", begun, "y = y\n"]
+
+
+def test_what_was_accepted_and_undone_is_not_proposed_again() -> None:
+    typist = Typist()
+    typist.put(0, "uno")
+    proposal = accept(typist, 2, "tres")
+    assert not typist.put(2, "three")
+    assert typist.trail.steps() == []
+    assert not typist.trail.offer(proposal, TEXT)
+
+
+def test_what_was_refused_is_not_proposed_again() -> None:
+    typist = Typist()
+    typist.put(0, "uno")
+    proposal = Proposal(0, 0, "x", "pattern")
+    assert typist.trail.offer(proposal, "x")
+    typist.trail.refuse()
+    assert not typist.trail.offer(proposal, "x")
+    assert typist.trail.offer(Proposal(0, 0, "x", "another"), "x")
+
+
+def test_several_places_at_once_say_nothing() -> None:
+    typist = Typist()
+    typist.change(0, "uno")
+    typist.change(2, "tres")
+    typist.trail.notified()
+    assert typist.trail.steps() == []
+    typist.put(3, "cuatro")
+    assert len(typist.trail.steps()) == 2
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.lists(st.sampled_from(["a", "bb", ""]), max_size=2)))
+)
+def test_the_last_step_is_the_document(changes: list[tuple[int, int, list[str]]]) -> None:
+    typist = Typist()
+    for line, removed, new in changes:
+        at = min(line, len(typist.lines) - 1)
+        typist.put(at, *new, removed=min(removed, len(typist.lines) - 1 - at))
+        steps = typist.trail.steps()
+        assert len(steps) <= STEPS + 1
+        assert not steps or (steps[-1] == typist.text and typist.text not in steps[:-1])
