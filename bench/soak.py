@@ -22,9 +22,9 @@ from typing import Any
 
 import psutil
 
-from localdflash.answers.answer import Answer
-from localdflash.answers.completion import prepare as prepare_completion
-from localdflash.answers.conversation import prepare as prepare_chat
+from localdflash.server.answers.answer import Answer
+from localdflash.server.answers.completion import prepare as prepare_completion
+from localdflash.server.answers.conversation import prepare as prepare_chat
 from localdflash.models.load_options import Options
 from localdflash.bench.prompt_set import load
 from localdflash.engine.sampling_params import SamplingParams

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from localdflash.answers.completion import complete
+from localdflash.server.answers.completion import complete
 from localdflash.models.load_options import Options
 from localdflash.bench.prompt_set import load
 from localdflash.engine.sampling_params import SamplingParams

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from localdflash.answers.conversation import prompt_ids as chat_ids
+from localdflash.server.answers.conversation import prompt_ids as chat_ids
 from localdflash.models.load_options import Options
 from localdflash.bench import prompt_set
 from localdflash.bench.chat import prompts as chat_prompts

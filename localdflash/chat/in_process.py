@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import cast
 
-from localdflash.answers.answer import Answer
-from localdflash.answers.conversation import prepare, prompt_ids, template_of
-from localdflash.answers.repetition import Repetition
+from localdflash.server.answers.answer import Answer
+from localdflash.server.answers.conversation import prepare, prompt_ids, template_of
+from localdflash.server.answers.repetition import Repetition
 from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Finish, Message, prompt_text
 from localdflash.chat.request import template_variables

@@ -117,7 +117,7 @@ class FillPlace:
 
 def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
     """Complete with a pair that this process loads."""
-    from localdflash.answers.answer import Answer
+    from localdflash.server.answers.answer import Answer
     from localdflash.code.fim.filler import Filler
     from localdflash.code.fim.prompt import FillContext, Hole
     from localdflash.models.load_options import Options

@@ -31,7 +31,7 @@ def embedded_pair(name: str) -> Check:
 
 def chat_pair(name: str) -> Check:
     """Answer a question with the chat's pair, where it is another one."""
-    from localdflash.answers.conversation import prompt_ids
+    from localdflash.server.answers.conversation import prompt_ids
     from localdflash.models.load_options import Options
     from localdflash.models.config import load_config
     from localdflash.models.registry import defaults

@@ -22,7 +22,7 @@ import uvicorn
 from localdflash.base.errors import DeviceFailed, LocaldflashError
 from localdflash.base.files import paths
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.app import create_app
+from localdflash.server.http_app import create_app
 from localdflash.server.connections import DESCRIPTORS, Connection, OutOfDescriptors, waiting
 from localdflash.server.engines import PURPOSE, Engines
 from localdflash.server.guard import Guard

@@ -11,7 +11,7 @@ from localdflash.lsp.foreign.place import Draw, Place
 from localdflash.lsp.foreign.prompt import Prompts, Sides
 from localdflash.lsp.foreign.wire import JsonLines, Saying, decoder
 from localdflash.server.address import Address
-from localdflash.server.stream import Connection
+from localdflash.server.async_client import Connection
 
 
 class _Probability(msgspec.Struct):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from localdflash.answers.answer import Answer
-from localdflash.answers.conversation import prepare
+from localdflash.server.answers.answer import Answer
+from localdflash.server.answers.conversation import prepare
 from localdflash.models.load_options import Options
 from localdflash.chat.in_process import InProcess
 from localdflash.chat.messages import Message

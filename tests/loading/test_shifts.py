@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from localdflash.answers.answer import Answer
-from localdflash.answers.conversation import prepare
+from localdflash.server.answers.answer import Answer
+from localdflash.server.answers.conversation import prepare
 from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair

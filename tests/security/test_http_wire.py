@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.server.api.body import LARGEST
+from localdflash.server.api.request_body import LARGEST
 
 BODY = json.dumps({"prompt": "def f(", "max_tokens": 2, "temperature": 0}).encode()
 LENGTH = f"Content-Length: {len(BODY)}"

@@ -17,7 +17,7 @@ from localdflash.models.load_options import Options
 from localdflash.base.errors import OutOfMemory
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.app import create_app
+from localdflash.server.http_app import create_app
 from localdflash.server.engines import UNUSED, Engines
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker

@@ -5,7 +5,7 @@ import asyncio
 import psutil
 import pytest
 
-from localdflash.answers.completion import prepare
+from localdflash.server.answers.completion import prepare
 from localdflash.models.load_options import Options
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams

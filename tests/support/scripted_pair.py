@@ -14,7 +14,7 @@ from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Taps, Verification
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.app import create_app
+from localdflash.server.http_app import create_app
 from localdflash.server.engines import Engines
 from localdflash.server.worker import PairWorker
 from localdflash.text.tokenizer import Tokenizer

@@ -17,7 +17,7 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
-from localdflash.answers.answer import Answer
+from localdflash.server.answers.answer import Answer
 from localdflash.code.fim.filler import Filler
 from localdflash.code.fim.prompt import Hole
 from localdflash.models.load_options import Options
@@ -26,7 +26,7 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.app import create_app
+from localdflash.server.http_app import create_app
 from localdflash.server.engines import Engines
 from localdflash.server.guard import Guard
 from localdflash.server.worker import PairWorker

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from localdflash.answers.conversation import prompt_ids
+from localdflash.server.answers.conversation import prompt_ids
 from localdflash.bench.chat.prompts import long_document
 from localdflash.bench.chat.ways import DFLASH, DRAFTING, FORCED, PLAIN, Hosts, steered
 from localdflash.bench.run import PromptRun

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from localdflash.answers.conversation import prompt_ids
+from localdflash.server.answers.conversation import prompt_ids
 from localdflash.bench.chat import curve, distribution
 from localdflash.bench.chat.parts import parts
 from localdflash.bench.chat.prompts import CATEGORIES, ChatPrompt

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
-from localdflash.answers.answer import Prepared
+from localdflash.server.answers.answer import Prepared
 from localdflash.code.fim.choices import Different
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.extent import Extent, Mode, find

@@ -12,8 +12,8 @@ from localdflash.engine.sampling import Chosen
 from localdflash.engine.stats import Stats
 from localdflash.base.errors import EngineGone
 from localdflash.server.api.ask import Ask
-from localdflash.server.api.errors import ApiError
-from localdflash.server.api.state import AppState
+from localdflash.server.api.http_errors import ApiError
+from localdflash.server.api.api_state import AppState
 from localdflash.text.stream import Ending, Spelling
 
 

@@ -3,7 +3,7 @@
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.server.api.errors import ApiError
+from localdflash.server.api.http_errors import ApiError
 
 WHY = (
     "embeddings are not offered: the models here are trained to write, and their last states tell texts apart badly;"

@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from localdflash.server.api.errors import ApiError, as_api_error, error_body
+from localdflash.server.api.http_errors import ApiError, as_api_error, error_body
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from localdflash.engine.sampling import Constraint
-from localdflash.server.api.messages import bad
+from localdflash.server.api.chat_messages import bad
 from localdflash.server.api.schemas import ChatRequest, NamedTool, Tool
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer

@@ -17,7 +17,7 @@ from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.loading import backends
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.app import create_app
+from localdflash.server.http_app import create_app
 from localdflash.server.engines import Engines
 from localdflash.server.worker import PairWorker
 from tests.support.cards import CardGpu

@@ -6,8 +6,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from localdflash.server.api import body
-from localdflash.server.app import create_app
+from localdflash.server.api import request_body
+from localdflash.server.http_app import create_app
 from localdflash.server.engines import Engines
 from localdflash.server.worker import PairWorker
 
@@ -133,7 +133,7 @@ def test_a_field_that_cannot_be_honoured_is_refused_by_name(client: Any, name: s
 
 
 def test_neutral_and_unknown_fields_are_fine(client: Any) -> None:
-    neutral = {name: values[0] for name, values in body.UNSUPPORTED.items() if values}
+    neutral = {name: values[0] for name, values in request_body.UNSUPPORTED.items() if values}
     assert client.post(CHAT, {**HELLO, **neutral, "user": "me", "something": {"new": 1}}).status_code == 200
 
 
@@ -227,7 +227,7 @@ def test_media_types_may_have_parameters(client: Any) -> None:
 
 
 def test_a_body_that_says_it_is_too_large(client: Any) -> None:
-    headers = {"content-type": "application/json", "content-length": str(body.LARGEST + 1)}
+    headers = {"content-type": "application/json", "content-length": str(request_body.LARGEST + 1)}
     error(client("POST", CHAT, content=b"{}", headers=headers), 413)
 
 
@@ -241,7 +241,7 @@ def test_a_body_is_not_read_beyond_the_limit(client: Any) -> None:
             yield b" " * (1 << 20)
 
     error(client("POST", CHAT, content=endless(), headers={"content-type": "application/json"}), 413)
-    assert read <= body.LARGEST + (2 << 20)
+    assert read <= request_body.LARGEST + (2 << 20)
 
 
 def test_what_nobody_expected_tells_nothing(

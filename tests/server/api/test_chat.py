@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from localdflash.answers.answer import Answer
-from localdflash.answers.conversation import prepare
-from localdflash.answers.repetition import LEAST
+from localdflash.server.answers.answer import Answer
+from localdflash.server.answers.conversation import prepare
+from localdflash.server.answers.repetition import LEAST
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.chat_template import TemplateMessage

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.answers.completion import complete
+from localdflash.server.answers.completion import complete
 from localdflash.code.fim.filler import SPARE, Filler, Filling
 from localdflash.code.fim.prompt import ANSWER
 from localdflash.engine.host_pair import HostPair
@@ -26,7 +26,7 @@ BODY = {
 @pytest.fixture(autouse=True)
 def _prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, words begun are gone on with from the first request."""
-    monkeypatch.setattr("localdflash.server.api.state.Filler", partial(Filler, patience=None))
+    monkeypatch.setattr("localdflash.server.api.api_state.Filler", partial(Filler, patience=None))
 
 
 def events(client: Any, **change: Any) -> list[dict[str, Any]]:

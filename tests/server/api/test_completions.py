@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.answers.completion import complete, prepare_text
+from localdflash.server.answers.completion import complete, prepare_text
 from localdflash.engine.generate import generate
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair

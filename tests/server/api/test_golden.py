@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.answers.completion import complete
+from localdflash.server.answers.completion import complete
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.answers.completion import complete, prepare_text
+from localdflash.server.answers.completion import complete, prepare_text
 from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ContextOverflow, ModelError, UsageError

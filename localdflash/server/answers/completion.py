@@ -6,7 +6,7 @@ that were begun, an end by syntax.
 
 from collections.abc import Sequence
 
-from localdflash.answers.answer import Answer, Prepared
+from localdflash.server.answers.answer import Answer, Prepared
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Cancelled, never
 from localdflash.engine.sampling_params import SamplingParams

@@ -6,7 +6,7 @@ from typing import get_args
 import msgspec
 from msgspec import UnsetType
 
-from localdflash.server.api.errors import ApiError
+from localdflash.server.api.http_errors import ApiError
 from localdflash.server.api.schemas import ChatMessage, TextPart, ToolCall
 from localdflash.text.chat_template import CalledTool, Role, TemplateMessage
 from localdflash.text.thoughts import joined

@@ -12,12 +12,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localdflash.base.errors import LocaldflashError
-from localdflash.server.api import chat, complete, completions, control, embeddings, native, ports, slots, tokens
-from localdflash.server.api.anthropic import endpoint as anthropic
-from localdflash.server.api.errors import error_response, on_error
+from localdflash.server.api import completions, control, embeddings, native, ports, tokens
+from localdflash.server.api import chat_endpoint
+from localdflash.server.api import complete_endpoint
+from localdflash.server.api import slots_endpoint
+from localdflash.server.api.anthropic import anthropic_endpoint as anthropic
+from localdflash.server.api.http_errors import error_response, on_error
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.api.responses_api import endpoint as responses_api
-from localdflash.server.api.state import AppState
+from localdflash.server.api.responses_api import responses_endpoint as responses_api
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.streams import GONE
 from localdflash.server.engines import Engines
 from localdflash.server.tcp import Tcp
@@ -28,19 +31,19 @@ EMBEDDINGS = ("/v1/embeddings", "/embeddings", "/embedding")
 ROUTES = [
     Route("/v1/models", control.models, methods=["GET"]),
     Route("/v1/models/{model:path}", control.model, methods=["GET"]),
-    Route("/v1/chat/completions", chat.chat, methods=["POST"]),
+    Route("/v1/chat/completions", chat_endpoint.chat, methods=["POST"]),
     Route("/v1/completions", completions.completions, methods=["POST"]),
     Route("/v1/responses", responses_api.responses, methods=["POST"]),
     Route("/v1/messages", anthropic.messages, methods=["POST"]),
     Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=["POST"]),
-    Route("/complete", complete.complete, methods=["POST"]),
+    Route("/complete", complete_endpoint.complete, methods=["POST"]),
     Route("/infill", native.infill, methods=["POST"]),
     Route("/completion", native.completion, methods=["POST"]),
     Route("/tokenize", tokens.tokenize, methods=["POST"]),
     Route("/detokenize", tokens.detokenize, methods=["POST"]),
-    Route("/apply-template", chat.apply_template, methods=["POST"]),
+    Route("/apply-template", chat_endpoint.apply_template, methods=["POST"]),
     Route("/props", control.props, methods=["GET"]),
-    Route("/slots", slots.slots, methods=["GET"]),
+    Route("/slots", slots_endpoint.slots, methods=["GET"]),
     Route("/health", control.health, methods=["GET"]),
     Route("/v1/health", control.health, methods=["GET"]),
     Route("/metrics", control.metrics, methods=["GET"]),

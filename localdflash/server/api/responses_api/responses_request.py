@@ -7,10 +7,10 @@ what refers to something kept is refused.
 from collections.abc import Sequence
 from typing import Literal
 
-from localdflash.server.api.body import converted
-from localdflash.server.api.errors import ApiError
-from localdflash.server.api.messages import bad
-from localdflash.server.api.responses_api.body import (
+from localdflash.server.api.request_body import converted
+from localdflash.server.api.http_errors import ApiError
+from localdflash.server.api.chat_messages import bad
+from localdflash.server.api.responses_api.responses_body import (
     ITEMS,
     CallItem,
     ContentPart,

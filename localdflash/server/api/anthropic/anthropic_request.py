@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from localdflash.server.api.anthropic.body import (
+from localdflash.server.api.anthropic.anthropic_body import (
     Block,
     CountRequest,
     DocumentBlock,
@@ -24,7 +24,7 @@ from localdflash.server.api.anthropic.body import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from localdflash.server.api.messages import bad
+from localdflash.server.api.chat_messages import bad
 from localdflash.server.api.schemas import (
     CalledFunction,
     ChatMessage,

@@ -12,7 +12,7 @@ from localdflash.base.files.strict_toml import did_you_mean
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.registry.registry import load_registry
 from localdflash.server.api.ask import Ask
-from localdflash.server.api.errors import ApiError, as_api_error
+from localdflash.server.api.http_errors import ApiError, as_api_error
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engines import Engines
 from localdflash.server.tcp import Tcp

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from localdflash.answers.answer import Prepared
+from localdflash.server.answers.answer import Prepared
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Cancelled, never
 from localdflash.engine.sampling_params import SamplingParams

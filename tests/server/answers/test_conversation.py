@@ -4,7 +4,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from localdflash.answers.conversation import prepare, template_of
+from localdflash.server.answers.conversation import prepare, template_of
 from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ModelError
