@@ -24,8 +24,8 @@ SECONDS = 120  # for anything to happen
 
 async def pictures(folder: Path) -> None:
     """Go through the chat and save what it looks like."""
-    from localdflash.chat.settings import ChatSettings
-    from localdflash.chat.sources import PrivateDaemon
+    from localdflash.chat.sampling_settings import ChatSettings
+    from localdflash.chat.answer_sources import PrivateDaemon
     from localdflash.server.wanted import Wanted
     from localdflash.tui.app import ChatApp
     from localdflash.tui.base import Start

@@ -25,8 +25,8 @@ def read_lines(path, encoding="utf-8"):
 
 async def pictures(name: str, folder: Path, size: tuple[int, int]) -> None:
     """Both pictures of one size."""
-    from localdflash.chat.settings import ChatSettings
-    from localdflash.chat.sources import PrivateDaemon
+    from localdflash.chat.sampling_settings import ChatSettings
+    from localdflash.chat.answer_sources import PrivateDaemon
     from localdflash.server.wanted import Wanted
     from localdflash.tui.app import ChatApp
     from localdflash.tui.base import Start

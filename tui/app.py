@@ -27,9 +27,9 @@ from textual.content import Content
 from textual.driver import Driver
 from textual.worker import WorkerFailed
 
-from localdflash.chat.files import code_file
+from localdflash.chat.attachable_files import code_file
 from localdflash.chat.mentions import spelled
-from localdflash.chat.settings import SETTINGS
+from localdflash.chat.sampling_settings import SETTINGS
 from localdflash.chat.store import ChatStore
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.system.process import LEAVING

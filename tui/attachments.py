@@ -6,7 +6,7 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 from textual.widget import Widget
 
-from localdflash.chat.files import size
+from localdflash.chat.attachable_files import size
 from localdflash.chat.messages import Attachment
 from localdflash.text.sanitize import printable, sanitize
 

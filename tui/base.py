@@ -15,10 +15,10 @@ from textual.app import App
 from textual.screen import ModalScreen
 
 from localdflash.chat.answerer import Answerer
-from localdflash.chat.files import Files
+from localdflash.chat.attachable_files import Files
 from localdflash.chat.messages import Attachment
-from localdflash.chat.settings import ChatSettings
-from localdflash.chat.sources import ServerSource
+from localdflash.chat.sampling_settings import ChatSettings
+from localdflash.chat.answer_sources import ServerSource
 from localdflash.chat.talk import Talk
 from localdflash.base.errors import LocaldflashError
 from localdflash.text.sanitize import sanitize

@@ -17,10 +17,10 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from localdflash.chat.files import Files, size
+from localdflash.chat.attachable_files import Files, size
 from localdflash.chat.mentions import attach, mentions, parted, spelled, spellings
 from localdflash.chat.messages import Attachment
-from localdflash.chat.shell import command_of
+from localdflash.chat.shell_command import command_of
 from localdflash.base.errors import UsageError
 from localdflash.tui import commands, pasting
 from localdflash.tui.attachments import Attachments

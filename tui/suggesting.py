@@ -12,7 +12,7 @@ from textual import events, on
 from textual.binding import Binding, BindingType
 from textual.widgets import TextArea
 
-from localdflash.chat.files import Files
+from localdflash.chat.attachable_files import Files
 from localdflash.text.sanitize import sanitize
 from localdflash.tui import commands
 from localdflash.tui.suggestions import Suggestions

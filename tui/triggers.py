@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from localdflash.chat.files import Hit
+from localdflash.chat.attachable_files import Hit
 from localdflash.chat.fuzzy import Haystack, matched
 from localdflash.chat.mentions import spelled
 from localdflash.text.sanitize import sanitize

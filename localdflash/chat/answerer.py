@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from localdflash.chat.messages import Finish, Message, StepRecord
-from localdflash.chat.replay import Replay
+from localdflash.chat.resumed_answer import Replay
 from localdflash.chat.request import openai_fields, own_fields, spoken, template_fields
-from localdflash.chat.settings import ChatSettings
-from localdflash.chat.sources import NamedServer, ServerSource, in_thread
+from localdflash.chat.sampling_settings import ChatSettings
+from localdflash.chat.answer_sources import NamedServer, ServerSource, in_thread
 from localdflash.base.errors import DeviceFailed, EngineGone, LocaldflashError, ModelBusy, ModelError, ModelNotLoaded
 from localdflash.server.wanted import Others
 
 if TYPE_CHECKING:  # what they import takes long; `_open` does it beside the event loop
-    from localdflash.chat.reading import Chunk, Reading
+    from localdflash.chat.answer_events import Chunk, Reading
     from localdflash.server.address import Address
     from localdflash.server.async_client import Connection
 
@@ -328,7 +328,7 @@ class Answerer:
     @asynccontextmanager
     async def _connection(self) -> "AsyncIterator[Connection[Chunk]]":
         """A connection that nobody else uses; it is reused afterwards if possible."""
-        from localdflash.chat.reading import decode
+        from localdflash.chat.answer_events import decode
         from localdflash.server.async_client import Connection
 
         assert self._address
@@ -350,12 +350,12 @@ def _of_pair(told: Mapping[str, Any], pair: str) -> Mapping[str, Any]:
 
 
 def _import_client(*_: object) -> None:
-    import localdflash.chat.reading
+    import localdflash.chat.answer_events
     import localdflash.server.async_client  # noqa: F401
 
 
 def _reading(settings: ChatSettings, asked: float) -> "Reading":
-    from localdflash.chat.reading import Reading
+    from localdflash.chat.answer_events import Reading
 
     return Reading(settings, asked)
 

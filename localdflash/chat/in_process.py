@@ -11,7 +11,7 @@ from localdflash.server.answers.repetition import Repetition
 from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Finish, Message, prompt_text
 from localdflash.chat.request import template_variables
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.engine.pair import Cancelled
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.chat_template import TemplateMessage

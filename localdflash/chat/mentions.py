@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from localdflash.chat.files import Files
+from localdflash.chat.attachable_files import Files
 from localdflash.chat.messages import Attachment
 from localdflash.base.errors import UsageError
 

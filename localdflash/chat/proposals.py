@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from localdflash.chat import patches
-from localdflash.chat.blocks import Block, Exchange, Fence, blocks
+from localdflash.chat.answer_blocks import Block, Exchange, Fence, blocks
 from localdflash.chat.confined import LARGEST, Folder
 from localdflash.chat.file_text import FileText, ShownHunk, Splice, hunks
 from localdflash.chat.naming import fits, language

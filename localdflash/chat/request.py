@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Sequence
 
 from localdflash.chat.messages import Message, prompt_text
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.text.thoughts import split
 

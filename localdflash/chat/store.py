@@ -11,9 +11,11 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, Self
 
-from localdflash.chat import listing, rows, searching
+from localdflash.chat import searching
+from localdflash.chat import chat_listing
+from localdflash.chat import message_rows
 from localdflash.chat.database import INDEXES, Database
-from localdflash.chat.listing import SessionInfo
+from localdflash.chat.chat_listing import SessionInfo
 from localdflash.chat.messages import Message
 from localdflash.chat.schema import stored
 from localdflash.base.errors import StoreLost, UsageError
@@ -73,7 +75,7 @@ class ChatStore:
         message becomes another version of it. Returns the message with its id.
         """
         changes = ", ".join(
-            f"{column} = {place}" for column, place in zip(rows.COLUMNS, rows.PLACES.split(", "), strict=True)
+            f"{column} = {place}" for column, place in zip(message_rows.COLUMNS, message_rows.PLACES.split(", "), strict=True)
         )
         with self._database.writing() as database:
             found = database.execute(
@@ -84,7 +86,7 @@ class ChatStore:
             session, parent, text = found
             if before is not None and text not in (before.text, message.text):
                 return _added(database, session, parent, message)
-            database.execute(f"UPDATE messages SET {changes} WHERE id = ?", (*rows.to_row(message), message.id))
+            database.execute(f"UPDATE messages SET {changes} WHERE id = ?", (*message_rows.to_row(message), message.id))
             database.execute("UPDATE sessions SET updated = ? WHERE id = ?", (time.time(), session))
         return message
 
@@ -98,7 +100,7 @@ class ChatStore:
         """The messages of the branch that is shown, the first one first."""
         with self._database.reading() as database:
             found = database.execute(_BRANCH, (_head(database, session),)).fetchall()
-        return [rows.from_row(row) for row in found]
+        return [message_rows.from_row(row) for row in found]
 
     def versions(self, message: int) -> list[int]:
         """The ids of all messages below the same parent, this one among them, the oldest first."""
@@ -128,19 +130,19 @@ class ChatStore:
         """The entry of this chat in a list."""
         with self._database.reading() as database:
             _head(database, session)
-            return listing.one(database, session)
+            return chat_listing.one(database, session)
 
     def sessions(self, words: str = "", limit: int = 200) -> list[SessionInfo]:
         """Chats that have messages, newest first; only those with all words in one message or in the title."""
         with self._database.reading() as database:
             if words.strip():
-                return listing.found(database, searching.query(words), limit)
-            return listing.newest(database, None, limit)
+                return chat_listing.found(database, searching.query(words), limit)
+            return chat_listing.newest(database, None, limit)
 
     def latest(self, folder: str | None = None) -> SessionInfo | None:
         """The chat that was written to last, of those begun in this folder if one is given."""
         with self._database.reading() as database:
-            return next(iter(listing.newest(database, folder, 1)), None)
+            return next(iter(chat_listing.newest(database, folder, 1)), None)
 
     def rename(self, session: int, title: str) -> None:
         """Give the chat a title; "" means that of its first message."""
@@ -157,7 +159,7 @@ class ChatStore:
 
     def fork(self, session: int, message: int | None) -> int:
         """Make a new chat with a copy of the branch up to this message; None means the whole branch that is shown."""
-        columns = ", ".join(("depth", *rows.COLUMNS))
+        columns = ", ".join(("depth", *message_rows.COLUMNS))
         with self._database.writing() as database:
             last = _branch_end(database, session, message)
             copy = _inserted(
@@ -233,7 +235,7 @@ def _added(database: Connection, session: int, parent: int | None, message: Mess
     number = _inserted(
         database,
         f"INSERT INTO messages (session, parent, depth, {', '.join(rows.COLUMNS)}) VALUES (?, ?, ?, {rows.PLACES})",
-        (session, parent, _depth(database, session, parent) + 1, *rows.to_row(message)),
+        (session, parent, _depth(database, session, parent) + 1, *message_rows.to_row(message)),
     )
     _set_head(database, session, number)
     _name(database, session)
@@ -263,4 +265,4 @@ def _name(database: Connection, session: int) -> None:
         (session,),
     ).fetchone()
     if row:
-        _change(database, session, "title", searching.title(rows.from_row(row)))
+        _change(database, session, "title", searching.title(message_rows.from_row(row)))

@@ -5,9 +5,9 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from localdflash.chat.answerer import Answerer, AnswerPiece, Restarted
-from localdflash.chat.fitting import plan_fit
+from localdflash.chat.context_fitting import plan_fit
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.base.errors import LocaldflashError
 from localdflash.text.thoughts import split
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.saving import Chat, Saver
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.store import ChatStore
 from localdflash.base.errors import LocaldflashError, UsageError
 

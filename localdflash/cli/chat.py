@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.cli import GlobalOptions, shell
 from localdflash.cli.options import chat_pair_options, daemon_option, given, sampling_options, take_sampling, wanted
 from localdflash.models.config import load_config
@@ -18,7 +18,7 @@ from localdflash.base.files import paths
 
 if TYPE_CHECKING:
     from localdflash.chat.messages import Attachment
-    from localdflash.chat.sources import ServerSource
+    from localdflash.chat.answer_sources import ServerSource
 
 Session = int | Literal["latest"] | None
 ESCAPE = "40"  # milliseconds until a lone Esc is one, and no longer the beginning of another key
@@ -187,7 +187,7 @@ def _source(
     ctx: click.Context, options: dict[str, Any], *, alone: bool = False, watched: bool = True
 ) -> "ServerSource":
     """The engine or server that answers."""
-    from localdflash.chat.sources import NamedServer, PrivateDaemon, SharedDaemon
+    from localdflash.chat.answer_sources import NamedServer, PrivateDaemon, SharedDaemon
 
     server = load_config().server
     if server.url and not alone:

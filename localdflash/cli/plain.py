@@ -6,10 +6,10 @@ from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
 
-from localdflash.chat.files import Files
+from localdflash.chat.attachable_files import Files
 from localdflash.chat.mentions import attach
 from localdflash.chat.messages import Attachment
-from localdflash.chat.shell import command_of, output_of
+from localdflash.chat.shell_command import command_of, output_of
 from localdflash.cli.output import say
 from localdflash.cli.plain_commands import PlainCommands, exchange
 from localdflash.cli.talking import Talking

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from localdflash.chat import models, project
+from localdflash.chat import project
+from localdflash.chat import model_list
 from localdflash.chat.messages import Message
 from localdflash.cli.headless import print_answer
 from localdflash.cli.output import say
@@ -105,7 +106,7 @@ class PlainCommands:
                 return
             say("; ".join(filter(None, (f"{about.pair} is loaded: {about.context} tokens of context", about.notice))))
             return
-        for row in self._talking.wait(models.rows()):
+        for row in self._talking.wait(model_list.rows()):
             marks = (row.memory, "" if row.here else "not here", row.why_not and f"does not run here: {row.why_not}")
             used = " (this one)" if row.id == self._talking.pair else ""
             say(f"{row.id}{used}: {', '.join(filter(None, (row.description, *marks)))}")

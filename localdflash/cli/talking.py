@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar
 
 from localdflash.chat.answerer import About, Answerer
 from localdflash.chat.messages import Attachment, Message
-from localdflash.chat.settings import ChatSettings
-from localdflash.chat.sources import ServerSource
+from localdflash.chat.sampling_settings import ChatSettings
+from localdflash.chat.answer_sources import ServerSource
 from localdflash.chat.store import ChatStore
 from localdflash.chat.talk import Answering, Talk
 from localdflash.cli.interrupt import Interrupt

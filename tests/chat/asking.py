@@ -10,7 +10,7 @@ from typing import Any
 
 from localdflash.chat.answerer import Answerer, AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server.address import Address
 
 GREEDY = ChatSettings(max_tokens=48)

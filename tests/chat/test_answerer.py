@@ -12,8 +12,8 @@ import pytest
 
 from localdflash.chat.answerer import AnswerPiece
 from localdflash.chat.messages import Attachment, Message
-from localdflash.chat.settings import ChatSettings
-from localdflash.chat.sources import NamedServer
+from localdflash.chat.sampling_settings import ChatSettings
+from localdflash.chat.answer_sources import NamedServer
 from localdflash.base.errors import ContextOverflow, ModelError, UsageError
 from tests.chat.asking import GREEDY, QUESTION, At, ask, asking
 

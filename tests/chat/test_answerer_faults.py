@@ -10,7 +10,7 @@ import pytest
 
 from localdflash.chat.answerer import AnswerPiece, Restarted
 from localdflash.chat.messages import Message, StepRecord
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.base.errors import (
     ContextOverflow,
     DeviceFailed,

@@ -9,8 +9,8 @@ import pytest
 
 from localdflash.chat.answerer import About, Answerer, AnswerPiece
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import ChatSettings
-from localdflash.chat.sources import NamedServer
+from localdflash.chat.sampling_settings import ChatSettings
+from localdflash.chat.answer_sources import NamedServer
 from localdflash.base.errors import EngineGone, LocaldflashError, ModelError, UsageError
 from tests.chat.asking import HEAD, QUESTION, Script, answer, ask, asking, event, finish, text
 from tests.support import daemons

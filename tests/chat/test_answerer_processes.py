@@ -11,8 +11,8 @@ import pytest
 
 from localdflash.chat.answerer import AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import ChatSettings
-from localdflash.chat.sources import PrivateDaemon, SharedDaemon
+from localdflash.chat.sampling_settings import ChatSettings
+from localdflash.chat.answer_sources import PrivateDaemon, SharedDaemon
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.base.files import paths
 from localdflash.server import spawn

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted
-from localdflash.chat.compare import ORDER, TOKENS, Comparison, compare
+from localdflash.chat.drafting_comparison import ORDER, TOKENS, Comparison, compare
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.base.errors import EngineGone, UsageError
 from tests.chat.asking import QUESTION, At, asking
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from localdflash.chat.export import export_json, export_markdown, write_export
+from localdflash.chat.chat_export import export_json, export_markdown, write_export
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.store import SessionInfo
 from localdflash.base.errors import LocaldflashError, StoreFailed, UsageError
@@ -224,7 +224,7 @@ def test_places_where_no_file_can_be(
 FULL = """
 import resource, sys
 from pathlib import Path
-from localdflash.chat.export import write_export
+from localdflash.chat.chat_export import write_export
 from localdflash.base.errors import StoreFailed
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, -1))
 for overwrite in (False, True):

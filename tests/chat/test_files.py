@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.chat import files as module
-from localdflash.chat.files import LARGEST, Files, Hit, size
+from localdflash.chat import attachable_files as module
+from localdflash.chat.attachable_files import LARGEST, Files, Hit, size
 from localdflash.base.errors import UsageError
 
 CANARY = "CANARY_91c2"
@@ -56,7 +56,7 @@ def until(condition: Callable[[], bool]) -> bool:
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     code = (
-        "import sys, localdflash.chat.files, localdflash.chat.mentions\n"
+        "import sys, localdflash.chat.attachable_files, localdflash.chat.mentions\n"
         "print([one for one in ('tree_sitter', 'pathspec', 'rapidfuzz', 'watchdog') if one in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.chat.files import Files
+from localdflash.chat.attachable_files import Files
 from localdflash.chat.mentions import attach
 from localdflash.base.errors import UsageError
 

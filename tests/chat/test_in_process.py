@@ -12,7 +12,7 @@ from localdflash.server.answers.conversation import prepare
 from localdflash.models.load_options import Options
 from localdflash.chat.in_process import InProcess
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.talk import Talk
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ContextOverflow

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from localdflash.chat.files import Files
+from localdflash.chat.attachable_files import Files
 from localdflash.chat.mentions import MOST, attach, mentions, parted, spelled, spellings
 
 THERE = {"a.py", "src/b.py", "with space.md", "README", "[id].tsx", "odd:12", "v1.", "tail)"}

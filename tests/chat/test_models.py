@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from localdflash.models.memory.parts import gigabytes
-from localdflash.chat import models
+from localdflash.chat import model_list
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.registry.pair_entry import models_folder
 from localdflash.models.registry.registry import load_registry
@@ -41,9 +41,9 @@ def instead(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
 
 def test_every_pair_of_the_registry_is_a_row(home: Path) -> None:
     register(home, WAITING)
-    rows = {row.id: row for row in asyncio.run(models.rows())}
+    rows = {row.id: row for row in asyncio.run(model_list.rows())}
     assert rows.keys() == load_registry().pairs.keys()
-    assert rows["embedded"] == models.ModelRow(
+    assert rows["embedded"] == model_list.ModelRow(
         "embedded", "Small Python code model that ships with the package", "1 GB", here=True
     )
     assert not rows["qwen3-4b"].here
@@ -55,7 +55,7 @@ def test_every_pair_of_the_registry_is_a_row(home: Path) -> None:
 
 def test_what_the_header_of_a_file_tells(tiny_pair: Path) -> None:
     path = str(tiny_pair / "target.gguf")
-    row = asyncio.run(models.described(path))
+    row = asyncio.run(model_list.described(path))
     header = read_header(Path(path))
     context = header.metadata[f"{header.architecture}.context_length"]
     assert (row.id, row.here, row.why_not) == (path, True, "")
@@ -66,7 +66,7 @@ def test_what_the_header_of_a_file_tells(tiny_pair: Path) -> None:
 
 def test_no_such_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"none\.gguf: no such \.gguf file"):
-        asyncio.run(models.described(str(tmp_path / "none.gguf")))
+        asyncio.run(model_list.described(str(tmp_path / "none.gguf")))
 
 
 # Downloads
@@ -85,28 +85,28 @@ def hub(tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_a_name_on_the_hub_is_downloaded_and_told_of(hub: FakeHub) -> None:
-    told: list[models.PullProgress] = []
+    told: list[model_list.PullProgress] = []
     size = len(hub.files["o/t/target.gguf"].data)
-    assert asyncio.run(models.pull(NAME, told.append)) == NAME
+    assert asyncio.run(model_list.pull(NAME, told.append)) == NAME
     assert (models_folder() / "o/t/target.gguf").stat().st_size == size
     assert {(one.doing, one.name, one.total) for one in told} >= {("downloading", "o/t/target.gguf", size)}
     assert [one.done for one in told if one.doing == "downloading"][-1] == size
     hub.requests.clear()
-    assert asyncio.run(models.pull(NAME, told.append)) == NAME
+    assert asyncio.run(model_list.pull(NAME, told.append)) == NAME
     assert hub.requests == [], "it is here"
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(LocaldflashError, match=r"^o/t/target\.gguf: cannot reach http://127\.0\.0\.1:9 \(.*\); check"):
-        asyncio.run(models.pull(NAME, lambda _: None))
+        asyncio.run(model_list.pull(NAME, lambda _: None))
 
 
 @pytest.mark.parametrize(("printed", "told"), [("print('no json')", "makes no sense"), ("", "printed nothing")])
 def test_a_download_that_makes_no_sense_is_one_line(monkeypatch: pytest.MonkeyPatch, printed: str, told: str) -> None:
     instead(monkeypatch, printed)
     with pytest.raises(LocaldflashError, match=told):
-        asyncio.run(models.pull(NAME, lambda _: None))
+        asyncio.run(model_list.pull(NAME, lambda _: None))
 
 
 def test_who_cancels_a_download_leaves_what_came(hub: FakeHub) -> None:
@@ -120,7 +120,7 @@ def test_who_cancels_a_download_leaves_what_came(hub: FakeHub) -> None:
     hub.sent = hold
 
     async def leave() -> None:
-        pulling = asyncio.create_task(models.pull(NAME, lambda _: None))
+        pulling = asyncio.create_task(model_list.pull(NAME, lambda _: None))
         await asyncio.to_thread(sent.wait, 20)
         pulling.cancel()
         await asyncio.gather(pulling, return_exceptions=True)
@@ -133,11 +133,11 @@ def test_who_cancels_a_download_leaves_what_came(hub: FakeHub) -> None:
     pulls = [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
     assert pulls == []
     hub.sent = lambda _: None
-    assert asyncio.run(models.pull(NAME, lambda _: None)) == NAME
+    assert asyncio.run(model_list.pull(NAME, lambda _: None)) == NAME
 
 
 def test_the_fit_of_a_pair_that_is_here() -> None:
-    fits, context, speed = asyncio.run(models.fit("embedded"))
+    fits, context, speed = asyncio.run(model_list.fit("embedded"))
     assert fits.startswith(("Fits on cpu: ", "Fits on llama.cpp: "))
     assert context == "Context: 1024 of 1024 tokens"
     assert speed.startswith("At most ")
@@ -145,7 +145,7 @@ def test_the_fit_of_a_pair_that_is_here() -> None:
 
 def test_a_pair_that_does_not_fit_says_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
     instead(monkeypatch, f"import sys; print({json.dumps(PLAN)!r}); sys.exit(4)")
-    assert asyncio.run(models.fit("big")) == [
+    assert asyncio.run(model_list.fit("big")) == [
         "Does not fit on cuda: 24.00 GB with a margin, 8.00 GB of GPU memory are free",
         "take a smaller pair",
         "Context: 4096 of 40960 tokens",
@@ -155,27 +155,27 @@ def test_a_pair_that_does_not_fit_says_what_would(monkeypatch: pytest.MonkeyPatc
 
 def test_a_pair_that_does_not_exist_is_one_line() -> None:
     with pytest.raises(ModelError, match=r"^no pair 'nope'; see `localdflash models list`$"):
-        asyncio.run(models.fit("nope"))
+        asyncio.run(model_list.fit("nope"))
 
 
 def test_a_name_is_never_an_option() -> None:
     with pytest.raises(ModelError, match="no pair '--help'"):
-        asyncio.run(models.fit("--help"))
+        asyncio.run(model_list.fit("--help"))
 
 
 @pytest.mark.parametrize("printed", ["", "print('not json')"])
 def test_what_makes_no_sense_is_one_line(monkeypatch: pytest.MonkeyPatch, printed: str) -> None:
     instead(monkeypatch, printed)
     with pytest.raises(ModelError, match="printed nothing"):
-        asyncio.run(models.rows())
+        asyncio.run(model_list.rows())
 
 
 def test_what_takes_too_long_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     instead(monkeypatch, f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
-    monkeypatch.setattr(models, "LIST_SECONDS", 1.0)
+    monkeypatch.setattr(model_list, "LIST_SECONDS", 1.0)
     with pytest.raises(LocaldflashError, match=r"`localdflash models list --json` took longer than 1 s"):
-        asyncio.run(models.rows())
+        asyncio.run(model_list.rows())
     assert not psutil.pid_exists(int(pid.read_text()))
 
 
@@ -188,7 +188,7 @@ def test_who_no_longer_waits_leaves_no_process(monkeypatch: pytest.MonkeyPatch, 
     )
 
     async def leave() -> None:
-        asking = asyncio.create_task(models.fit("embedded"))
+        asking = asyncio.create_task(model_list.fit("embedded"))
         end = time.monotonic() + 20
         while not pid.exists() and time.monotonic() < end:
             await asyncio.sleep(0.01)
@@ -201,6 +201,6 @@ def test_who_no_longer_waits_leaves_no_process(monkeypatch: pytest.MonkeyPatch, 
 
 def test_importing_it_loads_nothing_heavy() -> None:
     heavy = ["torch", "llama_cpp", "numpy", "httpx2"]
-    program = f"import sys, localdflash.chat.models; print([m for m in {heavy} if m in sys.modules])"
+    program = f"import sys, localdflash.chat.model_list; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from localdflash.chat import reading
-from localdflash.chat.pace import LEAST, Pace
-from localdflash.chat.reading import Chunk, ChunkChoice, ChunkDelta, ChunkTimings, Reading, Usage
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat import answer_events
+from localdflash.chat.answer_pace import LEAST, Pace
+from localdflash.chat.answer_events import Chunk, ChunkChoice, ChunkDelta, ChunkTimings, Reading, Usage
+from localdflash.chat.sampling_settings import ChatSettings
 
 
 def paced(*seconds: float) -> Pace:
@@ -38,7 +38,7 @@ def test_the_pace_is_from_the_first_text_to_the_last(seconds: Sequence[float], t
 def read(monkeypatch: pytest.MonkeyPatch, usage: Usage | None, timings: ChunkTimings | None = None) -> dict[str, Any]:
     """The numbers of an answer of three texts, a second apart, of which the first are thoughts."""
     clock = iter((10.0, 11.0, 12.0))
-    monkeypatch.setattr(reading, "Pace", lambda: Pace(lambda: next(clock)))
+    monkeypatch.setattr(answer_events, "Pace", lambda: Pace(lambda: next(clock)))
     answer = Reading(ChatSettings(), 9.0)
     for delta in (ChunkDelta(reasoning_content="hm"), ChunkDelta("Hel"), ChunkDelta(""), ChunkDelta("lo")):
         answer.take(Chunk([ChunkChoice(delta)]))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.chat.messages import StepRecord
-from localdflash.chat.replay import Replay
+from localdflash.chat.resumed_answer import Replay
 
 TEXT = st.text("ab\né😋", max_size=12)
 

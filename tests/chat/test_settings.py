@@ -1,6 +1,6 @@
 import pytest
 
-from localdflash.chat.settings import ANSWER_SHARE, SETTINGS, ChatSettings
+from localdflash.chat.sampling_settings import ANSWER_SHARE, SETTINGS, ChatSettings
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import UsageError
 

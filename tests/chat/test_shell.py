@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.chat import shell
-from localdflash.chat.shell import command_of, output_of
+from localdflash.chat import shell_command
+from localdflash.chat.shell_command import command_of, output_of
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
 
@@ -46,12 +46,12 @@ def test_how_it_ended(command: str, text: str, tmp_path: Path) -> None:
 
 def test_too_much_is_cut_and_the_program_ended(tmp_path: Path) -> None:
     text = output("yes", tmp_path)
-    assert len(text) < shell.LARGEST + 100
+    assert len(text) < shell_command.LARGEST + 100
     assert text.endswith("[ended after 64 KB]\n")
 
 
 def test_a_program_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell, "SECONDS", 0.2)
+    monkeypatch.setattr(shell_command, "SECONDS", 0.2)
     began = time.monotonic()
     assert output("echo a; sleep 60 & sleep 60", tmp_path) == "a\n[ended after 0.2 s]\n"
     assert time.monotonic() - began < 20

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.chat import rows
+from localdflash.chat import message_rows
 from localdflash.chat.database import Database
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
@@ -170,7 +170,7 @@ def test_a_hundred_thousand_messages_are_searched_at_once() -> None:
     with database.writing() as connection:
         for i in range(100_000):
             text = " ".join([*rng.choices(common, k=20), *rng.choices(rare, k=10)])
-            connection.execute(insert, (sessions[i // 100], *rows.to_row(Message("user", text))))
+            connection.execute(insert, (sessions[i // 100], *message_rows.to_row(Message("user", text))))
         connection.execute("UPDATE sessions SET head = id * 100")
     for words in ("e", "a", "b", "aing a", "ation ber", "ation1", "cs12 d", "h_list", "hing299", "nowhere", ""):
         seconds = []

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.chat.in_process import InProcess
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.talk import Talk
 from localdflash.engine.pair import never
 from localdflash.loading.load_pair import LoadedPair

@@ -10,8 +10,8 @@ import pytest
 
 from localdflash.chat.answerer import Answerer, AnswerPiece, Done
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import ChatSettings
-from localdflash.chat.sources import SharedDaemon
+from localdflash.chat.sampling_settings import ChatSettings
+from localdflash.chat.answer_sources import SharedDaemon
 from localdflash.base.errors import LocaldflashError, ModelBusy
 from localdflash.server import spawn
 from localdflash.server.wanted import Others, Wanted

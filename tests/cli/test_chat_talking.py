@@ -13,8 +13,8 @@ import pytest
 from bench.support.scripted_answers import Answer
 from bench.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 from localdflash.chat.messages import Message as StoredMessage
-from localdflash.chat.settings import ChatSettings
-from localdflash.chat.sources import NamedServer, SharedDaemon
+from localdflash.chat.sampling_settings import ChatSettings
+from localdflash.chat.answer_sources import NamedServer, SharedDaemon
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat import chats_file
 from localdflash.cli.headless import answer_once

@@ -10,10 +10,11 @@ import pytest
 
 from bench.support.scripted_answers import Answer
 from bench.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
-from localdflash.chat import models, project
-from localdflash.chat.models import ModelRow
-from localdflash.chat.settings import ChatSettings
-from localdflash.chat.sources import SharedDaemon
+from localdflash.chat import project
+from localdflash.chat import model_list
+from localdflash.chat.model_list import ModelRow
+from localdflash.chat.sampling_settings import ChatSettings
+from localdflash.chat.answer_sources import SharedDaemon
 from localdflash.cli.chat import chats_file
 from localdflash.cli.plain import converse
 from localdflash.cli.talking import by_engine
@@ -141,7 +142,7 @@ def test_models(told: Told, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPa
     async def rows() -> list[ModelRow]:
         return [ModelRow("embedded", "Small", "1 GB", True), ModelRow("large", "Large", "9 GB", False, "too large")]
 
-    monkeypatch.setattr(models, "rows", rows)
+    monkeypatch.setattr(model_list, "rows", rows)
     text = told("/model", "/model large")
     assert "embedded" in text
     assert "large: Large, 9 GB, not here, does not run here: too large" in text

@@ -6,7 +6,7 @@ from typing import Any
 
 from localdflash.chat.answerer import About, AnswerPiece, Done
 from localdflash.chat.messages import Message, StepRecord
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sampling_settings import ChatSettings
 
 STEP = StepRecord("dflash", 2, 1, (1, 2), 3.0)
 ABOUT = About("tiny", 1000, "torch", "cpu", True, "", {})

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from localdflash.chat.files import Files
+from localdflash.chat.attachable_files import Files
 from localdflash.tui.commands import COMMANDS
 from localdflash.tui.history import History
 from localdflash.tui.prompt import Prompt

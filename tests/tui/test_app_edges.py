@@ -9,7 +9,7 @@ from textual.command import CommandPalette
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from localdflash.chat.sources import SharedDaemon
+from localdflash.chat.answer_sources import SharedDaemon
 from localdflash.base.errors import EngineGone
 from localdflash.tui.app import ChatApp
 from localdflash.tui.base import Start

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localdflash.chat.listing import SessionInfo
+from localdflash.chat.chat_listing import SessionInfo
 from localdflash.base.errors import StoreFailed
 from localdflash.tui.screens.chats import MOST, ChatChoice, ChatPicker, Search, age
 from localdflash.tui.screens.dialog import Choices

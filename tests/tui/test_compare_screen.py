@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-from localdflash.chat.compare import ComparedWay, Comparison
+from localdflash.chat.drafting_comparison import ComparedWay, Comparison
 from localdflash.tui.screens.compare import CompareScreen, compare_text
 from tests.tui.stage import Stage, play, shown
 

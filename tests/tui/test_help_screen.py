@@ -120,7 +120,7 @@ def test_the_page_for_users_has_exactly_the_commands_of_the_table(root: Path) ->
 
 
 def test_the_page_names_every_theme_and_where_things_are(root: Path) -> None:
-    from localdflash.chat.settings import SETTINGS
+    from localdflash.chat.sampling_settings import SETTINGS
     from localdflash.tui.themes import THEMES
 
     page = (root / "docs" / "chat.md").read_text()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localdflash.chat.models import ModelRow, PullProgress
+from localdflash.chat.model_list import ModelRow, PullProgress
 from localdflash.base.errors import LocaldflashError
 from localdflash.tui.screens import models
 from localdflash.tui.screens.dialog import Choices, Field

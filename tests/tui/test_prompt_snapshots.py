@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localdflash.chat.files import Hit
+from localdflash.chat.attachable_files import Hit
 from tests.tui.desk import Desk, type_in
 
 DARK, LIGHT = "localdflash-dark", "localdflash-light"

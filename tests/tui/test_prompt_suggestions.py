@@ -10,7 +10,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from localdflash.chat.files import Hit
+from localdflash.chat.attachable_files import Hit
 from localdflash.tui.commands import COMMANDS
 from localdflash.tui.triggers import Asked, asked
 from tests.tui.desk import Desk, suggested, type_in

@@ -12,9 +12,9 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input, TextArea
 
-from localdflash.chat.compare import ComparedWay, Comparison
-from localdflash.chat.listing import SessionInfo
-from localdflash.chat.models import ModelRow, PullProgress
+from localdflash.chat.drafting_comparison import ComparedWay, Comparison
+from localdflash.chat.chat_listing import SessionInfo
+from localdflash.chat.model_list import ModelRow, PullProgress
 from localdflash.tui.screens import models
 from localdflash.tui.screens.chats import ChatPicker
 from localdflash.tui.screens.compare import CompareScreen

@@ -10,7 +10,7 @@ from textual import on, work
 from textual.worker import Worker
 
 from localdflash.chat.messages import Attachment, Message, StepRecord
-from localdflash.chat.shell import command_of
+from localdflash.chat.shell_command import command_of
 from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.tui.actions.outside import OutsideActions
 from localdflash.tui.base import told
@@ -153,7 +153,7 @@ class AnswerActions(OutsideActions):
 
     async def _make_room(self, error: ContextOverflow, goes_on: bool) -> None:
         """Ask whether the oldest messages may be left out, because the conversation no longer fits."""
-        from localdflash.chat.fitting import plan_fit
+        from localdflash.chat.context_fitting import plan_fit
         from localdflash.tui.screens.confirm import Option, Question
 
         talk, about = self.talk, self.talk.answerer.about
@@ -196,7 +196,7 @@ class AnswerActions(OutsideActions):
 
     async def _summarised(self, sent: Sequence[Message]) -> str:
         """Send a summary instead of the oldest of these messages; why not, if there is none or it is not taken."""
-        from localdflash.chat.fitting import plan_fit
+        from localdflash.chat.context_fitting import plan_fit
         from localdflash.chat.summary import SHARE, summarise
         from localdflash.tui.screens.text import AskText
 

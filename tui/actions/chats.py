@@ -97,7 +97,7 @@ class ChatActions(Base):
         await self._export_of(self.talk.session, path)
 
     async def _export_of(self, session: int, path: str = "") -> None:
-        from localdflash.chat.export import export_json, export_markdown, write_export
+        from localdflash.chat.chat_export import export_json, export_markdown, write_export
         from localdflash.tui.screens.confirm import Confirm
         from localdflash.tui.screens.text import AskText
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from textual import work
 
-from localdflash.chat.settings import AUTO
+from localdflash.chat.sampling_settings import AUTO
 from localdflash.base.errors import ModelBusy, UsageError
 from localdflash.server.wanted import Others
 from localdflash.tui.base import Base, told
@@ -19,7 +19,7 @@ class ModelActions(Base):
     @told
     async def action_model(self, name: str = "") -> None:
         """Choose another model."""
-        from localdflash.chat import models
+        from localdflash.chat import model_list
         from localdflash.tui.screens.models import ModelPicker
 
         about = self.talk.answerer.about
@@ -27,7 +27,7 @@ class ModelActions(Base):
             self.say(f"{self.start.server} answers{f' as {about.pair}' if about else ''}; /model ID asks for another")
             return
         current = about.pair if about else ""
-        picker = ModelPicker(models.rows, models.fit, models.described, models.pull, current)
+        picker = ModelPicker(model_list.rows, model_list.fit, model_list.described, model_list.pull, current)
         chosen = name or await self.asked(picker)
         if not chosen:
             return

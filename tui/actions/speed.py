@@ -35,7 +35,7 @@ class SpeedActions(Base):
     @told
     async def action_bench(self) -> None:
         """Answer the last turn plainly and with drafting, and compare."""
-        from localdflash.chat.compare import Comparison, compare
+        from localdflash.chat.drafting_comparison import Comparison, compare
         from localdflash.tui.screens.compare import CompareScreen
 
         talk = self.talk

@@ -18,7 +18,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.tui.screens.dialog import Choices, Dialog, Field, one_line, two_rows
 
 if TYPE_CHECKING:
-    from localdflash.chat.listing import SessionInfo
+    from localdflash.chat.chat_listing import SessionInfo
 
 Search = Callable[[str], Awaitable[Sequence["SessionInfo"]]]
 MOST = 200  # rows: more are found with words, not by scrolling

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
-from localdflash.chat.compare import ComparedWay, Comparison
+from localdflash.chat.drafting_comparison import ComparedWay, Comparison
 from localdflash.tui.screens.dialog import Dialog, indented, one_line
 from localdflash.tui.speed_panel import bar
 from localdflash.tui.status_bar import grouped

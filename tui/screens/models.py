@@ -21,7 +21,7 @@ from localdflash.tui.screens.dialog import Choices, Dialog, Field, one_line, two
 from localdflash.models.weights.gguf import is_gguf
 
 if TYPE_CHECKING:
-    from localdflash.chat.models import ModelRow, PullProgress
+    from localdflash.chat.model_list import ModelRow, PullProgress
 
 Rows = Callable[[], Awaitable[Sequence["ModelRow"]]]
 Fit = Callable[[str], Awaitable[Sequence[str]]]

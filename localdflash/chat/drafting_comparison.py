@@ -8,7 +8,7 @@ from statistics import median
 
 from localdflash.chat.answerer import Answerer, AnswerPiece, Done
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.base.errors import EngineGone, UsageError
 
 ORDER = (False, True, True, False)  # drafting or not: neither gains by being first or last

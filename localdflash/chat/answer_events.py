@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 from localdflash.chat.messages import Finish, StepRecord
-from localdflash.chat.pace import Pace
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat.answer_pace import Pace
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.base.errors import LocaldflashError
 from localdflash.server.refusals import error_of, refusal
 from localdflash.text.thoughts import ThoughtWriter

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from localdflash.chat.answerer import Answerer
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.base.errors import ContextOverflow
 
 

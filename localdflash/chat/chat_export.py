@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localdflash.chat.listing import SessionInfo
+from localdflash.chat.chat_listing import SessionInfo
 from localdflash.chat.messages import Message, fenced
 from localdflash.base.errors import StoreFailed, UsageError
 from localdflash.text.sanitize import sanitize
