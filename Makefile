@@ -39,7 +39,7 @@ test-cpus: $(READY)
 
 # A GPU in software, for llama.cpp's Vulkan backend: built into .venv/gpu-software once, in 6 minutes of one core.
 gpu-software: $(READY)
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/peers/gpu_software.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/peers/gpu_software.py
 
 # Its first run also compiles shaders, which are kept there.
 test-gpu-software: gpu-software
@@ -53,12 +53,12 @@ vsix: $(READY)
 # Real editors: Neovim 0.12 and 0.10, code-server in headless Chromium, Emacs, Helix; and opencode, an agent. Those that
 # are not installed are fetched into .venv/editors from npm's registry and a Debian mirror.
 editors: $(READY)
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch.py
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch.py --suite trixie
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch_vscode.py
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch_emacs.py
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch_helix.py
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch_opencode.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch.py --suite trixie
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch_vscode.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch_emacs.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch_helix.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch_opencode.py
 
 # Screenshots go to build/editors.
 test-editors: editors vsix
@@ -101,7 +101,7 @@ gpu-test:
 # Without a GPU: all that the tests and a pair launch, compiled with the Triton of every supported torch for every chip.
 # Fetches them (200 MB each) and computes for minutes each.
 gpu-dry-run: $(READY)
-	$(BIN)/python -P bench/gpu/dry_run.py
+	$(BIN)/python -P lab/scripts/gpu/dry_run.py
 
 gpu-bench:
-	$(GPU_PYTHON) bench/gpu/run.py --json bench/results/h200.json $(if $(LLAMA_SOURCE),--llama-source $(LLAMA_SOURCE))
+	$(GPU_PYTHON) lab/scripts/gpu/gpu_run.py --json bench/results/h200.json $(if $(LLAMA_SOURCE),--llama-source $(LLAMA_SOURCE))

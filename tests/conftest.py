@@ -114,9 +114,9 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from localdflash.models.shapes.dflash_config import DFlashConfig
     from localdflash.backends.reference.decoder import Decoder
     from localdflash.backends.reference.dflash_model import DFlash
-    from localdflash.train import export
-    from localdflash.train.dataset import SPECIALS, special_ids, train_tokenizer
-    from localdflash.train.loop import initialise
+    from localdflash.lab.train import pair_export
+    from localdflash.lab.train.dataset import SPECIALS, special_ids, train_tokenizer
+    from localdflash.lab.train.loop import initialise
 
     folder = tmp_path_factory.mktemp("tiny-pair")
     modules = sorted((ROOT / "localdflash" / "bench" / "prompts").glob("*.py"))[:8]
@@ -130,9 +130,9 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
         target, drafter = Decoder(shape).eval(), DFlash(config).eval()
         initialise(target)
         initialise(drafter)
-    export.write_target(folder / "target.gguf", target, tokenizer, "Q8_0", "tiny target")
-    export.write_drafter(folder / "drafter.gguf", drafter, tokenizer, "Q8_0", "tiny drafter")
-    export.write_drafter_safetensors(folder / "drafter.safetensors", drafter, shape.num_hidden_layers)
+    pair_export.write_target(folder / "target.gguf", target, tokenizer, "Q8_0", "tiny target")
+    pair_export.write_drafter(folder / "drafter.gguf", drafter, tokenizer, "Q8_0", "tiny drafter")
+    pair_export.write_drafter_safetensors(folder / "drafter.safetensors", drafter, shape.num_hidden_layers)
     return folder
 
 

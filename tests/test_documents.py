@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from localdflash.cli import bench, cli
+from localdflash.cli import cli
+from localdflash.lab.cli import bench_command
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))))
@@ -53,10 +54,10 @@ def test_architecture_stays_one_page() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_picture_has_the_command_that_makes_it_beside_it(page: str) -> None:
-    options = {option for parameter in bench.command.params for option in parameter.opts}
+    options = {option for parameter in bench_command.command.params for option in parameter.opts}
     for picture, beside in re.findall(r"!\[[^\]]*\]\(([^)]+)\)\n(.*)", text_of(page)):
-        (command,) = re.findall(r"`(PYTHONPATH=\. python -P bench/.*?|localdflash bench .*?)`", beside)
-        if script := re.search(r"bench/\w+\.py", command):
+        (command,) = re.findall(r"`(PYTHONPATH=\. python -P lab/scripts/.*?|localdflash bench .*?)`", beside)
+        if script := re.search(r"lab/scripts/\w+\.py", command):
             assert Path(picture).stem in (ROOT / script[0]).read_text(encoding="utf-8"), picture
         else:
             assert {"--picture"} <= set(re.findall(r"--[\w-]+", command)) <= options

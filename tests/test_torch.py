@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.support import instant_engine
-from bench.support.scripted_answers import Answer
-from bench.support.scripted_engine import scripted
-from bench.support.terminal import READY, Terminal
+from localdflash.lab.scripts.support import instant_engine
+from localdflash.lab.scripts.support.scripted_answers import Answer
+from localdflash.lab.scripts.support.scripted_engine import scripted
+from localdflash.lab.scripts.support.terminal import READY, Terminal
 from tests.lsp.wire import asking, notification, opening, serving
 from tests.support import daemons
 

@@ -40,10 +40,10 @@ COMMANDS = {
     "serve": CommandEntry("localdflash.cli.serve:command", "Run the engine that editors and the other commands share."),
     "lsp": CommandEntry("localdflash.cli.lsp:command", "Serve completions to an editor (language server)."),
     "bench": CommandEntry(
-        "localdflash.cli.bench:command", "Measure speed, acceptance and identity with plain decoding."
+        "localdflash.lab.cli.bench_command:command", "Measure speed, acceptance and identity with plain decoding."
     ),
     "models": CommandEntry("localdflash.cli.models:command", "List the pairs of target and drafter."),
-    "train": CommandEntry("localdflash.cli.train:command", "Train a target or a drafter."),
+    "train": CommandEntry("localdflash.lab.cli.train_command:command", "Train a target or a drafter."),
     "export": CommandEntry(
         "localdflash.cli.export:command", "Print how to run a pair in vLLM, SGLang or llama-server."
     ),

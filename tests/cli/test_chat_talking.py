@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bench.support.scripted_answers import Answer
-from bench.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
+from localdflash.lab.scripts.support.scripted_answers import Answer
+from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 from localdflash.chat.messages import Message as StoredMessage
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.answer_sources import NamedServer, SharedDaemon

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench.support.scripted_answers import Answer
-from bench.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
+from localdflash.lab.scripts.support.scripted_answers import Answer
+from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 from localdflash.chat import project
 from localdflash.chat import model_list
 from localdflash.chat.model_list import ModelRow

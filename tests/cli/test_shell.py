@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.support.terminal import Terminal
+from localdflash.lab.scripts.support.terminal import Terminal
 from localdflash.cli import main
 
 PROGRAM = Path(sys.executable).parent / "localdflash"

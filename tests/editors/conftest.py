@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.editors import fetch, nvim_scene
-from bench.editors.nvim_scene import Scene
+from localdflash.lab.scripts.editors import fetch
+from localdflash.lab.scripts.editors import nvim_scene
+from localdflash.lab.scripts.editors.nvim_scene import Scene
 
 
 @pytest.fixture(autouse=True)

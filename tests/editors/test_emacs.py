@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.editors import fetch_emacs
-from bench.support import instant_engine
+from localdflash.lab.scripts.editors import fetch_emacs
+from localdflash.lab.scripts.support import instant_engine
 from localdflash.base.files import paths
 from tests.support import daemons
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.editors import debian, fetch
+from localdflash.lab.scripts.editors import debian
+from localdflash.lab.scripts.editors import fetch
 
 
 def program(path: Path, version: str) -> Path:
@@ -19,7 +20,7 @@ def program(path: Path, version: str) -> Path:
 def _nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin")
-    monkeypatch.setattr("bench.editors.fetch.shutil.which", _which(tmp_path / "bin"))
+    monkeypatch.setattr("localdflash.lab.scripts.editors.fetch.shutil.which", _which(tmp_path / "bin"))
     monkeypatch.delenv("LOCALDFLASH_NVIM", raising=False)
 
 

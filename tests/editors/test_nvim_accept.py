@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from bench.editors.nvim_scene import ADD, BODY, SETUP, Scene
+from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SETUP, Scene
 
 pytestmark = pytest.mark.editors
 Begin = Callable[..., AbstractContextManager[Scene]]

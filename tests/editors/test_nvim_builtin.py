@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.editors import nvim_scene
-from bench.editors.nvim_scene import ADD, BODY
+from localdflash.lab.scripts.editors import nvim_scene
+from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY
 
 pytestmark = pytest.mark.editors
 SETUP = """

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.editors import nvim_scene
-from bench.editors.nvim import Editor
-from bench.editors.nvim_scene import ADD
-from bench.support import instant_engine
+from localdflash.lab.scripts.editors import nvim_scene
+from localdflash.lab.scripts.editors.nvim import Editor
+from localdflash.lab.scripts.editors.nvim_scene import ADD
+from localdflash.lab.scripts.support import instant_engine
 from localdflash.base.files import paths
 from localdflash.models.registry.registry import PACKAGE
 from localdflash.models.weights.low_rank import merge

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from bench.editors.nvim_scene import ADD, BODY, Scene
+from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, Scene
 
 pytestmark = pytest.mark.editors
 ENCODED = """

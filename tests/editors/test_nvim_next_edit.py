@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.editors import nvim_scene
-from bench.editors.nvim_scene import Scene
+from localdflash.lab.scripts.editors import nvim_scene
+from localdflash.lab.scripts.editors.nvim_scene import Scene
 
 pytestmark = pytest.mark.editors
 Begin = Callable[..., AbstractContextManager[Scene]]

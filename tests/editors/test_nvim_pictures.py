@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.editors.nvim_scene import LOOK, Scene
+from localdflash.lab.scripts.editors.nvim_scene import LOOK, Scene
 
 pytestmark = pytest.mark.editors
 Begin = Callable[..., AbstractContextManager[Scene]]

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.editors import nvim_scene
-from bench.editors.nvim import PLUGIN
-from bench.editors.nvim_scene import ADD, BODY, SERVER, Scene
+from localdflash.lab.scripts.editors import nvim_scene
+from localdflash.lab.scripts.editors.nvim import PLUGIN
+from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SERVER, Scene
 
 pytestmark = pytest.mark.editors
 Begin = Callable[..., AbstractContextManager[Scene]]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.editors import fetch_opencode
+from localdflash.lab.scripts.editors import fetch_opencode
 from localdflash.server.guard import Guard
 from tests.support.chat_formats import tool_vocabularies
 from tests.support.scripted_pair import answering_client

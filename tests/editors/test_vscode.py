@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.editors.fetch_vscode import ROOT, tools
-from bench.editors.vscode import PROGRAM, Studio, Window, studio, until
+from localdflash.lab.scripts.editors.fetch_vscode import ROOT, tools
+from localdflash.lab.scripts.editors.vscode import PROGRAM, Studio, Window, studio, until
 
 pytestmark = pytest.mark.editors
 
@@ -44,7 +44,7 @@ def shared() -> Iterator[Studio]:
     """One code-server and one browser for this file: they take seconds to start."""
     found, extensions = tools(), sorted((ROOT / "editors" / "vscode").glob("*.vsix"))
     if found is None:
-        pytest.skip("VS Code is not here: run bench/editors/fetch_vscode.py")
+        pytest.skip("VS Code is not here: run lab/scripts/editors/fetch_vscode.py")
     if not extensions:
         pytest.skip("the extension is not built: run `make vsix`")
     sources = [path for path in extensions[-1].parent.glob("[spw]*/*") if path.suffix in (".ts", ".md")]

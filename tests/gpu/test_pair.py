@@ -14,7 +14,7 @@ import triton
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bench import synthetic
+from localdflash.lab.scripts import synthetic
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.device import give_back
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import synthetic
+from localdflash.lab.scripts import synthetic
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES
 from localdflash.backends.cuda.cuda_pair import CudaPair

@@ -12,7 +12,7 @@ import pytest
 from lsprotocol import types
 from pygls.lsp.client import LanguageClient
 
-from bench.support import instant_engine
+from localdflash.lab.scripts.support import instant_engine
 from tests.support import daemons
 
 URI = "file:///project/example.py"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.support.instant_engine import serving
+from localdflash.lab.scripts.support.instant_engine import serving
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files import paths
 from localdflash.lsp import completer as module

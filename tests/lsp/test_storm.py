@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from bench.support import instant_engine
+from localdflash.lab.scripts.support import instant_engine
 from tests.lsp.wire import Process, asking, change, changing, connected, notification, opening, request, serving
 from tests.support import daemons
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.support.scripted_answers import Answer
-from bench.support.terminal import Terminal
+from localdflash.lab.scripts.support.scripted_answers import Answer
+from localdflash.lab.scripts.support.terminal import Terminal
 from tests.security.terminal_payloads import MARKUP, UNSAFE
 from tests.support.chats import Scene, scene
 from tests.support.escape_sequences import Sequence, invisible, sequences

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from bench.support.scripted_answers import Answer, Step
-from bench.support.terminal import Terminal
+from localdflash.lab.scripts.support.scripted_answers import Answer, Step
+from localdflash.lab.scripts.support.terminal import Terminal
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat import chats_file

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.support.daemon import PROGRAM, client, is_ready, until
+from localdflash.lab.scripts.support.bench_daemon import PROGRAM, client, is_ready, until
 from localdflash.base.files import paths
 from localdflash.server.address import Address
 from localdflash.server.sockets import located

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from localdflash.train.shorten import drafters_in, shorten
+from localdflash.lab.train.shorten import drafters_in, shorten
 from localdflash.models.weights.gguf import read_header
 
 

@@ -211,7 +211,7 @@ def test_a_defect_in_a_frame_does_not_end_the_chat(monkeypatch: pytest.MonkeyPat
 
 
 def test_400_tokens_a_second_into_a_fence_of_1000_lines_leave_the_loop_free() -> None:
-    """Keys are looked at in between. How soon is for `bench/chat_latency.py`; here other programs may be busy."""
+    """Keys are looked at in between. How soon is for `lab/scripts/chat_latency.py`; here other programs may be busy."""
 
     async def test(stage: Stage, pilot: Pilot[None]) -> None:
         random_ = random.Random(1)

@@ -69,12 +69,12 @@ def bandwidth(on_gpu: bool = False) -> Measurement:
     """GB/s at which memory is read: measured once per machine (half a second), then recalled."""
     from localdflash.base.machine import hardware as bench
 
-    name = f"bandwidth of {bench.gpu()}" if on_gpu else "bandwidth of memory"
+    name = f"bandwidth of {localdflash.lab.scripts.gpu()}" if on_gpu else "bandwidth of memory"
     if known := recall(name):
         return known
     if on_gpu:
-        return remember(name, bench.gpu_bandwidth(), "read of 1 GB of GPU memory")
-    return remember(name, bench.bandwidth(), f"read of 256 MB on {bench.reading_threads()} threads")
+        return remember(name, localdflash.lab.scripts.gpu_bandwidth(), "read of 1 GB of GPU memory")
+    return remember(name, localdflash.lab.scripts.bandwidth(), f"read of 256 MB on {localdflash.lab.scripts.reading_threads()} threads")
 
 
 def _read() -> dict[str, object]:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bench.peers.gpu_software import environment, installed
-from bench.rows import differing
+from localdflash.lab.scripts.peers.gpu_software import environment, installed
+from localdflash.lab.scripts.row_identity import differing
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, TARGET, TARGET_KV
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.base.errors import NoDevice

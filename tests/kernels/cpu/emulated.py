@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import urlopen
 
-from bench.editors.debian import ARCHIVE, CannotFetch, launcher, unpack
+from localdflash.lab.scripts.editors.debian import ARCHIVE, CannotFetch, launcher, unpack
 
 HERE = Path(__file__).parent
 CPU = HERE.parents[2] / "kernels" / "cpu"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import triton
 
-from bench.gpu import dry_run
+from localdflash.lab.scripts.gpu import dry_run
 
 pytestmark = pytest.mark.timeout(900)
 INSTALLED = Path(triton.__file__).parents[1]

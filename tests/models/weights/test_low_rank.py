@@ -17,9 +17,9 @@ from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.train import adapter_export
-from localdflash.train.adapter import Adapter
-from localdflash.train.adapter_export import MARKERS, TRAINED, notes_for, write_adapter
+from localdflash.lab.train import adapter_export
+from localdflash.lab.train.adapter import Adapter
+from localdflash.lab.train.adapter_export import MARKERS, TRAINED, notes_for, write_adapter
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.low_rank import NOTES, merge, sha256_of, write_vocabulary
 from tests.support.adapters import noisy

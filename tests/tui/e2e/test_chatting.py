@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from bench.support.scripted_answers import Answer
-from bench.support.terminal import READY
+from localdflash.lab.scripts.support.scripted_answers import Answer
+from localdflash.lab.scripts.support.terminal import READY
 from tests.support.chats import Scene, ask
 from tests.support.daemons import PROGRAM
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.support.scripted_answers import Answer
-from bench.support.scripted_engine import script
-from bench.support.terminal import READY
+from localdflash.lab.scripts.support.scripted_answers import Answer
+from localdflash.lab.scripts.support.scripted_engine import script
+from localdflash.lab.scripts.support.terminal import READY
 from localdflash.tui.screens.dialog import CALM
 from tests.support.chats import SCRIPTED, Scene, ask
 from tests.support.daemons import until

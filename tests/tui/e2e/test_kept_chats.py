@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.support.scripted_answers import Answer
-from bench.support.terminal import READY, Terminal
+from localdflash.lab.scripts.support.scripted_answers import Answer
+from localdflash.lab.scripts.support.terminal import READY, Terminal
 from tests.support.chats import Scene, ask
 from tests.support.daemons import until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.support.terminal import Terminal
+from localdflash.lab.scripts.support.terminal import Terminal
 from tests.support.chats import Scene
 from tests.support.fake_hub import FakeHub, File, environment
 

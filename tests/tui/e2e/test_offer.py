@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.support.scripted_answers import Answer
-from bench.support.terminal import READY
+from localdflash.lab.scripts.support.scripted_answers import Answer
+from localdflash.lab.scripts.support.terminal import READY
 from tests.support.chats import Scene
 from tests.support.wheels import pip_settings
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.support.terminal import READY, Terminal
+from localdflash.lab.scripts.support.terminal import READY, Terminal
 from localdflash.tui.screens.dialog import CALM
 from tests.support.chats import Scene, ask
 from tests.support.daemons import ONE_PAIR, PROGRAM, SLOW

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.synthetic import QWEN3_8B, QWEN3_8B_DRAFTER
+from localdflash.lab.scripts.synthetic import QWEN3_8B, QWEN3_8B_DRAFTER
 from localdflash.backends.cuda.assembly import _shared
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.repack.ggml_blocks import FORMATS

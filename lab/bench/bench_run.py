@@ -1,0 +1,193 @@
+"""The benchmark: plain decoding and drafting in turn on the same prompts, in one process.
+
+A prompt is run cold both ways, in alternating order; every pair of outputs is compared token by token. Speed-up is the
+ratio of the two sums of decoding time (prefill apart, which is the same work). Each way of each prompt counts with the
+fastest of its repeats, because a disturbance only ever makes it slower. On a CPU llama.cpp's own plain decoding takes
+its turn too; its text may differ, because it rounds differently.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from statistics import quantiles
+from typing import Any, TypeVar
+
+from localdflash.models.backend_names import RUNNERS, Runner
+from localdflash.models.load_options import Options
+from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
+from localdflash.lab.bench.decoding_modes import opened
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.pair import Pair
+from localdflash.engine.sampling import Constraint
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.engine.stats import Stats
+from localdflash.base.errors import ModelError, NoDevice
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.base.machine.hardware import commit
+from localdflash.text.chat_template import TemplateMessage, encode_chat
+from localdflash.text.fim import build, stop_ids
+
+Way = TypeVar("Way")
+
+OTHER_BACKEND_PROMPTS = 2  # a category; enough to see which backend decodes fastest
+
+
+@dataclass
+class PromptRun:
+    """One way of running one prompt: the fastest of its repeats."""
+
+    ids: list[int]
+    stats: Stats
+    first_token_ms: float
+
+
+@dataclass
+class Category:
+    """Sums over one category's prompts."""
+
+    plain: list[PromptRun] = field(default_factory=list)
+    drafted: list[PromptRun] = field(default_factory=list)
+    llama: list[PromptRun] = field(default_factory=list)  # llama.cpp's plain decoding; empty if it takes no turns
+    identical: int = 0  # prompts whose every run gave the same tokens
+
+    def add(self, plain: list[PromptRun], drafted: list[PromptRun], llama: Sequence[PromptRun] = ()) -> None:
+        """Count one prompt by its fastest runs."""
+        for kept, runs in ((self.plain, plain), (self.drafted, drafted), (self.llama, llama)):
+            kept.extend(sorted(runs, key=lambda run: run.stats.total_ms)[:1])
+        self.identical += all(run.ids == plain[0].ids for run in (*plain, *drafted))
+
+    def report(self, other_plain: float) -> dict[str, Any]:
+        """The category's part of the result. `other_plain`: tokens a second of backends that took no turns."""
+        total = Stats()
+        for run in self.drafted:
+            total.merge(run.stats)
+        plain_rate, llama_rate = _rate(self.plain), _rate(self.llama)
+        best_plain = max(plain_rate, llama_rate, other_plain)
+        first = [run.first_token_ms for run in self.drafted]
+        cuts = quantiles(first, n=20, method="inclusive") if len(first) > 1 else first * 19
+        return {
+            "prompts": len(self.drafted),
+            "tokens": total.tokens,
+            "ar_tok_s": round(plain_rate, 1),
+            **({"llama_cpp_ar_tok_s": round(llama_rate, 1)} if self.llama else {}),
+            "best_ar_tok_s": round(best_plain, 1),
+            "tok_s": round(total.tokens_per_second, 1),
+            "speedup": round(total.tokens_per_second / plain_rate, 3),
+            "over_best_ar": round(total.tokens_per_second / best_plain, 3),
+            **({"ar_over_llama_cpp_ar": round(plain_rate / llama_rate, 3)} if self.llama else {}),
+            "tau": round(total.tau, 3),
+            "accept_by_slot": total.acceptance(),
+            "steps_by_drafter": total.steps_by_drafter,
+            "identical": f"{self.identical}/{len(self.drafted)}",
+            "ttft_ms": {"p50": round(cuts[9], 2), "p95": round(cuts[18], 2)},
+        }
+
+
+def _rate(runs: Sequence[PromptRun]) -> float:
+    """Tokens a second; 0 without runs."""
+    ms = sum(run.stats.total_ms for run in runs)
+    return sum(run.stats.tokens for run in runs) / ms * 1e3 if ms else 0.0
+
+
+def prompt_ids(loaded: LoadedPair, prompt: BenchPrompt) -> tuple[list[int], frozenset[int]]:
+    """A prompt's ids and the tokens that end its answer."""
+    tokenizer = loaded.tokenizer
+    if prompt.question:
+        template = tokenizer.chat_template() or ""
+        return encode_chat(tokenizer, template, [TemplateMessage("user", prompt.question)]), tokenizer.ends
+    form = loaded.fim_format()
+    return build(form, tokenizer, prompt.prefix, prompt.suffix), stop_ids(form, tokenizer)
+
+
+def run_prompt(
+    pair: Pair,
+    ids: Sequence[int],
+    ends: frozenset[int],
+    limit: int,
+    params: SamplingParams | None = None,
+    constraint: Constraint | None = None,
+) -> PromptRun:
+    """Generate from a cold cache, greedily unless `params` say otherwise."""
+    pair.forget()
+    request = Request(ids, limit, params or SamplingParams(), ends, constraint=constraint)
+    tokens = [token for step in generate(pair, request) for token in step.tokens]
+    return PromptRun(tokens, request.stats, request.first_token_ms)
+
+
+def run(options: Options, limit: int | None, repeats: int, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Run the whole prompt set; return the result object."""
+    prompts = load(limit)
+    categories = {name: Category() for name in CATEGORIES}
+    with LoadedPair(options) as loaded, opened(loaded, options) as ways:
+        pairs = {"plain": ways.plain, "drafted": loaded.pair, "llama": ways.llama}
+        for number, prompt in enumerate(prompts):
+            ids, ends = prompt_ids(loaded, prompt)
+            runs: dict[str, list[PromptRun]] = {name: [] for name in pairs}
+            for repeat in range(repeats):
+                for name, pair in rotated([*pairs.items()], number + repeat):
+                    if pair:
+                        runs[name].append(run_prompt(pair, ids, ends, prompt.max_tokens))
+            categories[prompt.category].add(**runs)
+            progress(f"{number + 1}/{len(prompts)} {prompt.id}")
+        backend, measured = loaded.backend, {"step_ms": ways.costs(), "verify": ways.verify()}
+        loaded.pair.forget()
+        acceptance = _acceptance(loaded, ways.blocks, prompts) if ways.blocks else {}
+        machine, rows = ways.machine(), {"rows": loaded.rows} if loaded.rows else {}
+    best = _other_plain(options, backend, limit)
+    return {
+        "pair": options.pair,
+        "backend": backend,
+        "threads": options.threads,
+        **rows,
+        "commit": commit(),
+        "command": f"localdflash bench --pair {options.pair} --backend {backend} --threads {options.threads}"
+        f" --repeats {repeats}" + (f" --limit {limit}" if limit else ""),
+        "categories": {name: category.report(best.get(name, 0.0)) for name, category in categories.items()},
+        "overall": _together(categories.values()).report(0.0),
+        "dflash_alone": acceptance,
+        **measured,
+        **machine,
+    }
+
+
+def rotated(ways: list[Way], turn: int) -> list[Way]:
+    """The ways, another one first at every turn."""
+    first = turn % len(ways)
+    return ways[first:] + ways[:first]
+
+
+def _together(categories: Iterable[Category]) -> Category:
+    whole = Category()
+    for category in categories:
+        whole.plain += category.plain
+        whole.drafted += category.drafted
+        whole.llama += category.llama
+        whole.identical += category.identical
+    return whole
+
+
+def _acceptance(loaded: LoadedPair, pair: Pair, prompts: Sequence[BenchPrompt]) -> dict[str, Any]:
+    """Tokens per verify and acceptance by slot of DFlash by itself, by category."""
+    totals: dict[str, Stats] = {}
+    for prompt in prompts:
+        run = run_prompt(pair, *prompt_ids(loaded, prompt), prompt.max_tokens)
+        totals.setdefault(prompt.category, Stats()).merge(run.stats)
+    pair.forget()
+    return {name: {"tau": round(s.tau, 3), "accept_by_slot": s.acceptance()} for name, s in totals.items()}
+
+
+def _other_plain(options: Options, running: Runner, limit: int | None) -> dict[str, float]:
+    """Plain decoding of backends that took no turns, tokens a second by category, over a few prompts."""
+    best: dict[str, float] = {}
+    for backend in RUNNERS:
+        if backend in (running, "cuda") or (backend == "llama.cpp" and running != "cuda"):
+            continue
+        with suppress(ModelError, NoDevice), LoadedPair(replace(options, backend=backend, draft=False)) as loaded:
+            for name in CATEGORIES:
+                runs = []
+                for prompt in load(min(limit or OTHER_BACKEND_PROMPTS, OTHER_BACKEND_PROMPTS)):
+                    if prompt.category == name:
+                        runs.append(run_prompt(loaded.pair, *prompt_ids(loaded, prompt), prompt.max_tokens))
+                rate = sum(r.stats.tokens for r in runs) / sum(r.stats.total_ms for r in runs) * 1e3
+                best[name] = max(best.get(name, 0.0), rate)
+    return best

@@ -1,0 +1,86 @@
+"""The ways to decode that the chat benchmark compares, over the memory of two loaded models.
+
+`plain` is the best plain decoding here; `drafting` is what a user gets; `dflash` and `lookup` draft by one of its
+drafters alone; `forced` verifies DFlash's whole block in every step, whatever that costs: what the drafter is worth;
+`llama.cpp` is its own plain decoding. A pair without DFlash has no `dflash` and no `forced`, and its `lookup` is
+`drafting`. A pair that is not composed in Python (CUDA) has its own `plain` and `forced`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from localdflash.models.load_options import Options
+from localdflash.lab.bench.llama_plain import llama_plain
+from localdflash.lab.bench.decoding_modes import Always, CudaWays
+from localdflash.engine.calibrate import calibrate
+from localdflash.engine.controller import Controller
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.lookup import LookupDrafter
+from localdflash.engine.pair import Drafter, Pair, Target
+from localdflash.loading.load_pair import LoadedPair
+
+PLAIN, DRAFTING, DFLASH, LOOKUP, FORCED, LLAMA = "plain", "drafting", "dflash", "lookup", "forced", "llama.cpp"
+
+
+class Hosts(NamedTuple):
+    """A pair that is composed in Python, and the same target without drafters."""
+
+    drafting: HostPair
+    plain: HostPair
+
+
+@dataclass(frozen=True)
+class ChatWays:
+    """The pairs by the names of the ways, `plain` first; None for `hosts` where pairs are not composed in Python."""
+
+    pairs: dict[str, Pair]
+    hosts: Hosts | None = None
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a model drafts."""
+        return FORCED in self.pairs
+
+
+@contextmanager
+def opened(loaded: LoadedPair, options: Options) -> Iterator[ChatWays]:
+    """The ways of a pair that was loaded with `options`."""
+    if loaded.host is None:
+        cuda = CudaWays(loaded.pair)
+        blocks = {FORCED: cuda.blocks} if cuda.blocks else {}
+        yield ChatWays({PLAIN: cuda.plain, DRAFTING: loaded.pair, **blocks})
+        return
+    undrafted = replace(options, backend=loaded.backend, draft=False)
+    with LoadedPair(undrafted) as without, llama_plain(loaded) as llama:
+        assert without.host
+        pairs: dict[str, Pair] = {PLAIN: without.host, DRAFTING: loaded.host}
+        pairs |= _single(loaded.host, without.host.target, options)
+        yield ChatWays(pairs | ({LLAMA: llama} if llama else {}), Hosts(loaded.host, without.host))
+
+
+def _single(drafting: HostPair, plain: Target, options: Options) -> dict[str, Pair]:
+    """One drafter alone: DFlash over the target whose taps it reads, lookup over the one without."""
+    models = [drafter for drafter in drafting.drafters if drafter.is_model]
+    if not models:
+        return {}
+
+    def alone(target: Target, drafter: Drafter) -> HostPair:
+        return HostPair(target, [drafter], (options.costs or calibrate)(target, [drafter]))
+
+    return {
+        DFLASH: alone(drafting.target, models[0]),
+        LOOKUP: alone(plain, LookupDrafter()),
+        FORCED: HostPair(drafting.target, models, Always(models[0].name)),
+    }
+
+
+@contextmanager
+def steered(pair: HostPair, controller: Controller) -> Iterator[HostPair]:
+    """The pair with another controller for a while."""
+    usual, pair.controller = pair.controller, controller
+    try:
+        yield pair
+    finally:
+        pair.controller = usual

@@ -1,0 +1,178 @@
+"""The prompts of the chat benchmark: 40 questions of each category, as a user types them.
+
+Code comes from the modules under `lab/scripts/prompts/`, written for the benchmarks and part of no training corpus; talk and
+JSON from `questions.toml`, which shares no subject with the questions that drafters are trained on. Which function a
+question is about is a hash of the question's id, so the set is the same on every machine.
+"""
+
+import random
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from localdflash.lab.bench.prompt_set import FOLDER, DocumentedFunction, choose, functions_of, sound_change
+from localdflash.base.errors import UsageError
+from localdflash.lab.train.examples import fenced
+
+ChatCategory = Literal["function", "explain", "edit", "types", "tests", "talk", "json"]
+MAX_TOKENS: dict[ChatCategory, int] = {
+    "function": 96,
+    "explain": 80,
+    "edit": 160,
+    "types": 128,
+    "tests": 96,
+    "talk": 96,
+    "json": 96,
+}
+CATEGORIES = tuple(MAX_TOKENS)
+EACH = 40  # prompts of a category
+CHARACTERS = 900  # of a function in a question
+QUESTIONS = Path(__file__).with_name("questions.toml")
+ITEMS = 4  # most of a list in an answer that must be JSON: a small model finds no end by itself
+
+JsonSchema = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """One question; with a schema the answer must be JSON that it admits."""
+
+    id: str
+    category: ChatCategory
+    question: str
+    max_tokens: int
+    schema: JsonSchema | None = None
+
+
+def load(limit: int | None = None) -> list[ChatPrompt]:
+    """The prompts, one of each category after the other, so that a run that is cut short has some of all.
+
+    Only the first `limit` of each category if given; UsageError below 1.
+    """
+    if limit is not None and limit < 1:
+        raise UsageError(f"a limit of {limit} prompts a category leaves nothing to run; use 1 or more")
+    asked = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))
+    sources = [path.read_text(encoding="ascii") for path in sorted(FOLDER.glob("*.py"))]
+    return [
+        _prompt(category, number, sources[number], asked)
+        for number in range(min(limit or EACH, EACH))
+        for category in CATEGORIES
+    ]
+
+
+def _prompt(category: ChatCategory, number: int, source: str, asked: dict[str, Any]) -> ChatPrompt:
+    id_, schema = f"{category}/{number:02}", None
+    if category == "talk":
+        question = asked["talk"][number]
+    elif category == "json":
+        request, fields = asked["json"][number]
+        schema = schema_of(fields)
+        question = f"{request} Answer with a JSON object that has the fields {', '.join(schema['required'])}."
+    else:
+        question = _MAKERS[category](id_, source)
+    return ChatPrompt(id_, category, question, MAX_TOKENS[category], schema)
+
+
+def schema_of(fields: str) -> JsonSchema:
+    """The schema of an object from `name:type name:type ...`."""
+    named = dict(field.split(":") for field in fields.split())
+    return {
+        "type": "object",
+        "properties": {name: _type(kind) for name, kind in named.items()},
+        "required": list(named),
+        "additionalProperties": False,
+    }
+
+
+def _type(kind: str) -> JsonSchema:
+    if "|" in kind:
+        return {"enum": kind.split("|")}
+    if kind == "strings":
+        return {"type": "array", "items": {"type": "string"}, "maxItems": ITEMS}
+    return {"type": kind}
+
+
+def _one_of(id_: str, source: str) -> DocumentedFunction:
+    found = [function for function in functions_of(source) if len(function.text) <= CHARACTERS]
+    return found[choose(id_, len(found))]
+
+
+def _worded(id_: str, *wordings: str) -> str:
+    return wordings[choose(f"{id_} wording", len(wordings))]
+
+
+def _function(id_: str, source: str) -> str:
+    function = _one_of(id_, source)
+    code = fenced(f'{function.signature}\n    """{function.doc}"""')
+    return _worded(
+        id_,
+        f"Write the body of this function.\n{code}",
+        f"Please implement this in Python:\n\n{code}",
+        f"Here is a function without its body. Fill it in.\n{code}",
+        f"{function.doc}\n\nWrite that as a Python function. It begins like this:\n{fenced(function.signature)}",
+    )
+
+
+def _explain(id_: str, source: str) -> str:
+    function = _one_of(id_, source)
+    wording = _worded(
+        id_,
+        "What does this function do, and how?",
+        "I am new to this code. Explain it to me.",
+        "Explain this code.",
+        "Summarise this function for a colleague.",
+    )
+    return f"{wording}\n{fenced(function.bare)}"
+
+
+def _edit(id_: str, source: str) -> str:
+    if choose(f"{id_} free", 4):  # three of four are small changes with one right answer
+        change = sound_change(id_, [f.text for f in functions_of(source) if 300 <= len(f.text) <= CHARACTERS])
+        order = _worded(id_, "", " Give me the whole function.", " Leave the rest as it is.")
+        return f"{change.instruction}{order}\n{fenced(change.before)}"
+    wording = _worded(
+        id_,
+        "Make the names in this function clearer.",
+        "Add a comment to each step of this function.",
+        "Let this function check its arguments.",
+    )
+    return f"{wording}\n{fenced(_one_of(id_, source).text)}"
+
+
+def _types(id_: str, source: str) -> str:
+    wording = _worded(
+        id_,
+        "Add type hints to this function.",
+        "Annotate the arguments and the result of this function.",
+        "Give me this function with type hints.",
+    )
+    return f"{wording}\n{fenced(_one_of(id_, source).text)}"
+
+
+def _tests(id_: str, source: str) -> str:
+    function = _one_of(id_, source)
+    wording = _worded(
+        id_,
+        "Write unit tests for this function.",
+        f"Write tests for `{function.text.split('def ')[1].split('(')[0]}` with pytest.",
+        "How would you test this? Show me the code.",
+    )
+    return f"{wording}\n{fenced(function.bare)}"
+
+
+_MAKERS: dict[ChatCategory, Callable[[str, str], str]] = {
+    "function": _function,
+    "explain": _explain,
+    "edit": _edit,
+    "types": _types,
+    "tests": _tests,
+}
+
+
+def long_document(seed: int) -> str:
+    """All modules one after the other, in an order of its own: what a long chat is about."""
+    paths = sorted(FOLDER.glob("*.py"))
+    random.Random(seed).shuffle(paths)
+    return "\n\n".join(f"# {path.name[3:]}\n{path.read_text(encoding='ascii')}" for path in paths)

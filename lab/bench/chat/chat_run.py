@@ -1,0 +1,85 @@
+"""The chat benchmark: every number of a pair that talks, in one run.
+
+A prompt is run cold in every way, another way first at each prompt, so that whatever disturbs the machine is shared;
+plain decoding and drafting also at a temperature, with a seed. Then come the test of what is drawn, the costs of a
+step, longer contexts, other backends and the daemon. Ctrl-C ends the run with what it has: prompts go round the
+categories.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from localdflash.models.backend_names import RUNNERS, Runner
+from localdflash.models.load_options import Options
+from localdflash.lab.bench.chat import felt
+from localdflash.lab.bench.chat.measuring import PLAIN_PARAMS, ChatBench, Watcher, size_of
+from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, load
+from localdflash.lab.bench.chat.report import identical, report
+from localdflash.lab.bench.chat.chat_modes import PLAIN, opened
+from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.base.machine import hardware
+from localdflash.server.wanted import Wanted
+
+OTHER_TOKENS = 24  # of one answer: enough to see whether another backend decodes faster
+REFERENCE_BYTES = 1 << 30  # targets beyond this are not given to the reference, which holds them in float32
+
+
+def run(options: Options, wanted: Wanted, limit: int | None, repeats: int, watcher: Watcher) -> dict[str, Any]:
+    """Run everything; return the result object, with `interrupted` if it was. `wanted`: the same pair, for a daemon."""
+    prompts, size = load(limit), size_of(limit)
+    result: dict[str, Any] = {"pair": options.pair, "suite": "chat", "threads": options.threads}
+    result |= {"commit": hardware.commit(), "interrupted": False}
+    try:
+        with LoadedPair(options) as loaded, opened(loaded, options) as ways:
+            result |= {"backend": loaded.backend, "device": hardware.device() if ways.hosts else hardware.gpu()}
+            bench = ChatBench(loaded, ways, prompts, repeats, size, watcher)
+            try:
+                localdflash.lab.scripts.everything()
+                localdflash.lab.scripts.found["other_plain"] = _others(options, loaded, bench)
+            finally:
+                result |= localdflash.lab.scripts.found | _reports(bench)
+        daemon = replace(wanted, options={**wanted.options, "backend": result["backend"]})
+        result["daemon"] = felt.measure(daemon, size.cold, size.warm, lambda: watcher.done(0.0, "the daemon"))
+    except KeyboardInterrupt:
+        result["interrupted"] = True
+    return result
+
+
+def _reports(bench: ChatBench) -> dict[str, Any]:
+    """By category and together; nothing before the first prompt is done."""
+    if not localdflash.lab.scripts.asked:
+        return {}
+    by_category = {name: [asked for asked in localdflash.lab.scripts.asked if asked.category == name] for name in CATEGORIES}
+    overall = report(localdflash.lab.scripts.asked)
+    faster = [row["over_plain"] for row in localdflash.lab.scripts.found.get("other_plain", {}).values()]
+    if llama := overall.get("over_llama_cpp"):
+        faster.append(1 / llama[PLAIN])
+    overall["over_best_plain"] = round(overall["over_plain"]["drafting"] / max(1.0, *faster), 3)
+    return {
+        "categories": {name: report(asked) for name, asked in by_category.items() if asked},
+        "overall": overall,
+        "identical": identical(localdflash.lab.scripts.asked),
+    }
+
+
+def _others(options: Options, loaded: LoadedPair, bench: ChatBench) -> dict[str, dict[str, float]]:
+    """Plain decoding of backends that took no turns, over the first prompt, beside ours in the same moments."""
+    running, found = loaded.backend, dict[str, dict[str, float]]()
+    for backend in RUNNERS:
+        if backend in (running, "cuda") or not _fits(backend, loaded):
+            continue
+        try:
+            with LoadedPair(replace(options, backend=backend, draft=False)) as other:
+                rates = [
+                    localdflash.lab.scripts.answer(pair, localdflash.lab.scripts.prompts[0], PLAIN_PARAMS, OTHER_TOKENS).stats.tokens_per_second
+                    for pair in (localdflash.lab.scripts.ways.pairs[PLAIN], other.pair)
+                ]
+        except (ModelError, NoDevice, OutOfMemory):
+            continue
+        found[backend] = {"tok_s": round(rates[1], 1), "over_plain": round(rates[1] / rates[0], 3)}
+    return found
+
+
+def _fits(backend: Runner, loaded: LoadedPair) -> bool:
+    return backend != "torch" or loaded.files.target.stat().st_size <= REFERENCE_BYTES

@@ -1,0 +1,105 @@
+"""Whether drafting at a temperature draws from the target's own distribution: a χ² test with the real pair.
+
+Two tokens are drawn after a prompt, again and again, each time with a forced draft, the model's where there is one.
+What is expected comes from the target's logits of undrafted passes, through a softmax of its own; outcomes expected
+less than five times are counted together. The statistics of several prompts add up, and so do their degrees of freedom.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from localdflash.lab.bench.chat.chat_modes import Hosts, steered
+from localdflash.lab.bench.decoding_modes import Always
+from localdflash.engine.draft import NOTHING
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
+
+LEAST = 5.0  # times that an outcome is expected, to count by itself
+Outcomes = dict[tuple[int, ...], float]  # two tokens, or one that ends the answer -> expected count
+
+
+def check(
+    hosts: Hosts,
+    prompts: Sequence[Sequence[int]],
+    temperature: float,
+    draws: int,
+    moved: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """The test's result: `p_value`, and how many of the first drafted tokens were drawn."""
+    statistic, freedom, accepted = 0.0, 0, 0
+    model = next((drafter.name for drafter in hosts.drafting.drafters if drafter.is_model), "")
+    with steered(hosts.drafting, Always(model)) as drafting:  # after a prompt the text at hand is hardly ever right
+        for number, ids in enumerate(prompts):
+            expected = _expected(hosts.plain, ids, temperature, draws)
+            sampler = Sampler(SamplingParams(temperature, seed=number))
+            seen: Counter[tuple[int, ...]] = Counter()
+            for _ in range(draws):
+                drawn, taken = _draw(drafting, ids, sampler)
+                seen[drawn] += 1
+                accepted += taken
+            one, degrees = chi_squared(seen, expected, draws)
+            statistic, freedom = statistic + one, freedom + degrees
+            moved()
+    for pair in hosts:
+        pair.forget()
+    return {
+        "temperature": temperature,
+        "prompts": len(prompts),
+        "draws": draws * len(prompts),
+        "drafted_tokens_drawn": accepted,
+        "chi_squared": round(statistic, 2),
+        "degrees_of_freedom": freedom,
+        "p_value": round(p_value(statistic, freedom), 4),
+    }
+
+
+def chi_squared(seen: Counter[tuple[int, ...]], expected: Outcomes, draws: int) -> tuple[float, int]:
+    """The statistic and its degrees of freedom; whatever is not in `expected` counts as one outcome."""
+    counts = [(seen[outcome], wanted) for outcome, wanted in expected.items()]
+    rest = draws - sum(wanted for _, wanted in counts)
+    if rest > LEAST or not counts:
+        counts.append((draws - sum(count for count, _ in counts), rest))
+    return sum((count - wanted) ** 2 / wanted for count, wanted in counts), len(counts) - 1
+
+
+def p_value(statistic: float, freedom: int) -> float:
+    """How likely a statistic at least so large is by chance; 1 without anything to compare."""
+    if freedom < 1:
+        return 1.0
+    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
+
+
+def _draw(pair: HostPair, ids: Sequence[int], sampler: Sampler) -> tuple[tuple[int, ...], bool]:
+    """Two drawn tokens, and whether the first one had been drafted."""
+    pair.prefill(ids)
+    step = pair.step(sampler, 2)
+    tokens = list(step.tokens)
+    if len(tokens) < 2:
+        tokens += pair.step(sampler, 1).tokens
+    return tuple(tokens), step.accepted > 0
+
+
+def _expected(plain: HostPair, ids: Sequence[int], temperature: float, draws: int) -> Outcomes:
+    """The outcomes that are expected often enough, with their expected counts."""
+    first = _distribution(plain, ids, temperature)
+    expected: Outcomes = {}
+    for token in np.flatnonzero(first * draws >= LEAST).tolist():
+        second = _distribution(plain, [*ids, token], temperature)
+        counts = first[token] * second * draws
+        expected |= {(token, after): float(counts[after]) for after in np.flatnonzero(counts >= LEAST).tolist()}
+    return expected
+
+
+def _distribution(pair: HostPair, ids: Sequence[int], temperature: float) -> NDArray[np.float64]:
+    pair.prefill(ids)
+    scores = pair.target.verify(ids[-1], NOTHING).logits[0].astype(np.float64) / temperature
+    pair.target.keep(0)
+    weights = np.exp(scores - scores.max())
+    return np.asarray(weights / weights.sum())

@@ -1,0 +1,86 @@
+"""What a user waits for, through the real daemon: a private one, so that a running engine is left alone.
+
+Cold is from starting the daemon's process to the first text of an answer, pair and tokenizer loaded in between. Warm
+is the first text in a chat that goes on: what was said before is cached, the question of about 100 tokens is new.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from localdflash.lab.bench.spread import spread
+from localdflash.base.files import paths
+from localdflash.server import private
+from localdflash.server.address import Address
+from localdflash.server.client import Client
+from localdflash.server.wanted import Wanted
+
+TOKENS = 100  # of a new question
+FIRST = "Give me a word that rhymes with light."
+QUESTION = (
+    "In our shop every order has a number, a customer and a list of items, and each item has a name, a price and how"
+    " many of it were bought. Some orders come in twice because the network repeats them, and a few have a price of"
+    " zero that must not count. Every evening we want one line for each customer with the number of orders, the sum"
+    " of all items and the day of the last order, sorted by that sum. Which steps would you take, which data would"
+    " you keep in memory between two evenings, and what could go wrong when the program stops in the middle of it?"
+)
+
+
+def measure(wanted: Wanted, cold: int, warm: int, moved: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Milliseconds of so many cold starts and warm questions. Errors are those of a daemon that does not start."""
+    path = paths.private_socket()
+    cold_ms, warm_ms = list[float](), list[float]()
+    client, tokens = Client(Address(path)), 0
+    for start in range(cold):
+        began = time.perf_counter()
+        child = private.start(wanted, path, lambda stage: None)
+        try:
+            _first_text(client, [_said("user", FIRST)])
+            cold_ms.append((time.perf_counter() - began) * 1e3)
+            moved()
+            if start == cold - 1:
+                tokens, warm_ms = _warm(client, warm, moved)
+        finally:
+            private.end(child, path)
+    return {"cold_start_ms": spread(cold_ms), "warm_ms": spread(warm_ms), "question_tokens": tokens}
+
+
+def _warm(client: Client, questions: int, moved: Callable[[], None]) -> tuple[int, list[float]]:
+    """The tokens of a new question, and the times to the first text of its answers."""
+    before = [_said("user", FIRST), _said("assistant", "Night.")]
+    question, tokens = _question(client)
+    times = []
+    for number in range(-1, questions):  # the first one reads what was said before, and is not counted
+        began = time.perf_counter()
+        _first_text(client, [*before, _said("user", f"{number + 11}. {question}")])
+        if number >= 0:
+            times.append((time.perf_counter() - began) * 1e3)
+            moved()
+    return tokens, times
+
+
+def _question(client: Client) -> tuple[str, int]:
+    """As much of `QUESTION` as gives about `TOKENS` tokens with a number before it, and how many those are."""
+    empty, words = _count(client, ""), QUESTION.split(" ")
+    while words and _count(client, f"11. {' '.join(words)}") - empty > TOKENS:
+        words.pop()
+    question = " ".join(words)
+    return question, _count(client, f"11. {question}") - empty
+
+
+def _count(client: Client, text: str) -> int:
+    body = {"messages": [_said("user", text)], "count": True}
+    return int(client.post("/apply-template", body)["tokens"])
+
+
+def _first_text(client: Client, messages: list[dict[str, str]]) -> None:
+    """Ask, and come back with the first text; the rest is cancelled."""
+    body = {"messages": messages, "temperature": 0, "max_tokens": 8, "stream": True}
+    for event in client.stream("/v1/chat/completions", body):
+        for choice in event.get("choices") or ():
+            if choice["delta"].get("content") or choice["delta"].get("reasoning_content"):
+                return
+
+
+def _said(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "content": text}

@@ -1,0 +1,211 @@
+"""What the chat benchmark does with a loaded pair, and how long that will take: known before it begins."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from localdflash.server.answers.conversation import prompt_ids
+from localdflash.lab.bench.chat import curve
+from localdflash.lab.bench.chat import distribution
+from localdflash.lab.bench.chat.step_parts import parts
+from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, ChatPrompt
+from localdflash.lab.bench.chat.report import SAMPLED, SAMPLED_PLAIN, AskedPrompt
+from localdflash.lab.bench.chat.chat_modes import DRAFTING, FORCED, LLAMA, PLAIN, ChatWays, Hosts
+from localdflash.lab.bench.bench_run import PromptRun, rotated, run_prompt
+from localdflash.lab.bench.verify_table import SECONDS, verify_table
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import Pair
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.engine.stats import Stats
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.text.chat_template import TemplateMessage
+from localdflash.text.grammar import Grammars
+
+TEMPERATURE = 0.7
+PLAIN_PARAMS = SamplingParams()
+SLOW_EVERY = 2  # llama.cpp and forced drafting run every other prompt: they take longest
+TRIED = 24  # tokens of the first prompt in each way, from which the time of all is reckoned
+COLD_SECONDS, WARM_SECONDS, OTHER_SECONDS = 4.0, 0.4, 10.0  # reckoned, for the bar
+
+
+class Watcher(Protocol):
+    """Sees how far a run is; times are seconds of the plan."""
+
+    def plan(self, seconds: float, line: str) -> None:
+        """Learn how long the run will take, and what it will do."""
+
+    def done(self, seconds: float, what: str) -> None:
+        """Learn that so much of it is done."""
+
+
+class Size(NamedTuple):
+    """How much is measured beside the prompts."""
+
+    draws: int  # of each prompt of the χ² test
+    questions: int  # at each context
+    cold: int  # starts of the daemon
+    warm: int  # questions to it
+
+
+FULL, QUICK = Size(300, 4, 3, 20), Size(40, 1, 1, 3)
+
+
+def size_of(limit: int | None) -> Size:
+    """Less, where a limit was set to the prompts."""
+    return FULL if limit is None else QUICK
+
+
+BenchStep = tuple[str, float, Callable[[float], None]]  # what, the seconds it is thought to take, doing it
+
+
+class Turn(NamedTuple):
+    """One way that takes its turn at every prompt, or at every other."""
+
+    name: str
+    way: str
+    temperature: float = 0.0
+    every: int = 1
+
+
+def turns(ways: ChatWays) -> list[Turn]:
+    """All turns of a prompt."""
+    greedy = [Turn(way, way, every=SLOW_EVERY if way in (FORCED, LLAMA) else 1) for way in ways.pairs]
+    return [*greedy, Turn(SAMPLED_PLAIN, PLAIN, TEMPERATURE), Turn(SAMPLED, DRAFTING, TEMPERATURE)]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a way takes: milliseconds a token read, and a token written."""
+
+    read: float
+    write: float
+
+    def seconds(self, prompt: int, answer: int) -> float:
+        """For a prompt and an answer of so many tokens."""
+        return (prompt * self.read + answer * self.write) / 1e3
+
+
+class ChatBench:
+    """One run over a loaded pair; `asked` and `found` fill as it goes."""
+
+    def __init__(
+        self,
+        loaded: LoadedPair,
+        ways: ChatWays,
+        prompts: Sequence[ChatPrompt],
+        repeats: int,
+        size: Size,
+        watcher: Watcher,
+    ) -> None:
+        self.loaded, self.ways, self.prompts = loaded, ways, prompts
+        self.asked: list[AskedPrompt] = []
+        self.found: dict[str, Any] = {}
+        self._repeats, self._size, self._watcher = repeats, size, watcher
+        self._turns = turns(ways)
+        self._grammars = Grammars(loaded.tokenizer, loaded.vocab_size)
+        self._ids = {prompt.id: prompt_ids(loaded, [TemplateMessage("user", prompt.question)]) for prompt in prompts}
+
+    def everything(self) -> None:
+        """Try each way, tell how long all will take, and do it."""
+        self._pace = {turn.name: self._try(turn) for turn in self._turns}
+        steps: list[BenchStep] = [("prompts", self._prompt_seconds(), self._prompts)]
+        if hosts := self.ways.hosts:
+            steps += [
+                ("what is drawn", self._drawing_seconds(), partial(self._drawing, hosts)),
+                ("costs", 2 * SECONDS, partial(self._costs, hosts)),
+                ("contexts", self._context_seconds(), partial(self._contexts, hosts)),
+            ]
+        after = self._size.cold * COLD_SECONDS + self._size.warm * WARM_SECONDS + OTHER_SECONDS
+        seconds = sum(seconds for _, seconds, _ in steps) + after
+        then = ", ".join(name for name, _, _ in steps[1:])
+        self._watcher.plan(
+            seconds,
+            f"{len(self.prompts)} prompts, {len(self._turns)} ways in turn; then {then}, other backends, the daemon."
+            f" {_minutes(seconds)} at most; Ctrl-C ends it with what it has.",
+        )
+        for _, seconds, step in steps:
+            step(seconds)
+
+    def answer(self, pair: Pair, prompt: ChatPrompt, params: SamplingParams, limit: int = 0) -> PromptRun:
+        """One cold answer, of JSON if the prompt asks for that."""
+        constraint = self._grammars.json_schema(prompt.schema) if prompt.schema else None
+        ends, most = self.loaded.tokenizer.ends, limit or prompt.max_tokens
+        return run_prompt(pair, self._ids[prompt.id], ends, most, params, constraint)
+
+    def _try(self, turn: Turn) -> Pace:
+        prompt = self.prompts[0]
+        ran = self.answer(self.ways.pairs[turn.way], prompt, PLAIN_PARAMS, TRIED)
+        write = ran.stats.total_ms / ran.stats.tokens
+        return Pace(max(ran.first_token_ms - write, 0.0) / len(self._ids[prompt.id]), write)
+
+    def _of_prompt(self, number: int) -> list[Turn]:
+        return [turn for turn in self._turns if number // len(CATEGORIES) % turn.every == 0]
+
+    def _seconds(self, turn: Turn, prompt: ChatPrompt) -> float:
+        return self._pace[turn.name].seconds(len(self._ids[prompt.id]), prompt.max_tokens)
+
+    def _prompt_seconds(self) -> float:
+        numbered = enumerate(self.prompts)
+        times = (self._seconds(turn, prompt) for number, prompt in numbered for turn in self._of_prompt(number))
+        return sum(times) * self._repeats
+
+    def _prompts(self, _: float) -> None:
+        for number, prompt in enumerate(self.prompts):
+            asked = AskedPrompt(prompt.category)
+            for repeat in range(self._repeats):
+                for turn in rotated(self._of_prompt(number), number + repeat):
+                    params = SamplingParams(turn.temperature, seed=number)
+                    asked.add(turn.name, self.answer(self.ways.pairs[turn.way], prompt, params))
+                    self._watcher.done(self._seconds(turn, prompt), prompt.id)
+            self.asked.append(asked)
+
+    def _first_of_each(self) -> list[ChatPrompt]:
+        """A prompt of each category without a grammar."""
+        return [prompt for prompt in self.prompts[: len(CATEGORIES)] if not prompt.schema]
+
+    def _drawing_seconds(self) -> float:
+        step = self._pace[FORCED if self.ways.has_model else PLAIN].write
+        return len(self._first_of_each()) * self._size.draws * 3 * step / 1e3
+
+    def _drawing(self, hosts: Hosts, seconds: float) -> None:
+        ids = [self._ids[prompt.id] for prompt in self._first_of_each()]
+
+        def moved() -> None:
+            self._watcher.done(seconds / len(ids), "what is drawn")
+
+        self.found["distribution"] = distribution.check(hosts, ids, TEMPERATURE, self._size.draws, moved)
+
+    def _costs(self, hosts: Hosts, seconds: float) -> None:
+        composed = {way: pair for way, pair in self.ways.pairs.items() if isinstance(pair, HostPair)}
+        costs = {way: parts(pair, partial(self._answers, pair)) for way, pair in composed.items()}
+        for pair in hosts:
+            pair.forget()
+        self.found["step_ms"] = costs
+        self.found["verify"] = verify_table(hosts.drafting.target, hosts.plain.target)
+        self._watcher.done(seconds, "costs")
+
+    def _answers(self, pair: HostPair) -> Stats:
+        sums = Stats()
+        for prompt in self._first_of_each():
+            sums.merge(self.answer(pair, prompt, PLAIN_PARAMS).stats)
+        return sums
+
+    def _context_seconds(self) -> float:
+        lengths = curve.lengths(self.loaded.context)
+        read = (self._pace[PLAIN].read + self._pace[DRAFTING].read) * sum(lengths)
+        ways = [way for way in (PLAIN, DRAFTING, FORCED) if way in self._pace]
+        write = sum(self._pace[way].write for way in ways) * len(lengths) * self._size.questions * curve.ANSWER
+        return 2 * (read + write) / 1e3  # attention to a long context takes about as long again
+
+    def _contexts(self, hosts: Hosts, seconds: float) -> None:
+        lengths = sum(curve.lengths(self.loaded.context))
+
+        def moved(length: int) -> None:
+            self._watcher.done(seconds * length / lengths, f"context {length}")
+
+        self.found["context"] = curve.measure(self.loaded, hosts, self._size.questions, moved)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"

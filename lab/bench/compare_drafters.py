@@ -1,0 +1,144 @@
+"""Drafters beside each other: each by itself over the same target in llama.cpp, on the same prompts.
+
+One pair is loaded after the other, and each is compared with plain decoding of its own target, in turn, cold, greedily,
+token by token. Nothing is copied from the text (`lookup`), so that what is counted is what the model proposes. Twice:
+with as many nodes as pay, which is what a user gets, and with drafts of one fixed length, whatever that costs, which
+says how often a drafter is right.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from localdflash.server.answers.conversation import prompt_ids as chat_ids
+from localdflash.models.load_options import Options
+from localdflash.lab.bench import prompt_set
+from localdflash.lab.bench.chat import chat_prompts
+from localdflash.lab.bench.bench_run import PromptRun, prompt_ids, rotated, run_prompt
+from localdflash.lab.bench.decoding_modes import Always
+from localdflash.engine.calibrate import calibrate
+from localdflash.engine.controller import Controller
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import Drafter
+from localdflash.engine.stats import Stats
+from localdflash.base.errors import UsageError
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.base.machine import hardware
+from localdflash.text.chat_template import TemplateMessage
+
+PLAIN, DRAFTING, FORCED = "plain", "drafting", "forced"
+FIXED = 4  # nodes of the drafts of one length; a block has its own
+TOKENS = 128  # of an answer, at most
+
+Ask = Callable[[LoadedPair], "list[Asked]"]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt by its ids."""
+
+    ids: Sequence[int]
+    ends: frozenset[int]
+    max_tokens: int
+
+
+def completions(limit: int | None) -> Ask:
+    """The prompts of a pair that completes."""
+
+    def ask(loaded: LoadedPair) -> list[Asked]:
+        found = prompt_set.load(limit)
+        return [Asked(*prompt_ids(loaded, prompt), min(prompt.max_tokens, TOKENS)) for prompt in found]
+
+    return ask
+
+
+def chats(limit: int | None) -> Ask:
+    """The prompts of a pair that chats, without those whose answer has a form."""
+
+    def ask(loaded: LoadedPair) -> list[Asked]:
+        found = [prompt for prompt in chat_prompts.load(limit) if not prompt.schema]
+        return [
+            Asked(
+                chat_ids(loaded, [TemplateMessage("user", prompt.question)]),
+                loaded.tokenizer.ends,
+                min(prompt.max_tokens, TOKENS),
+            )
+            for prompt in found
+        ]
+
+    return ask
+
+
+class Fixed(Always):
+    """Drafts of so many nodes in every step."""
+
+    def nodes(self, drafter: str, limit: int) -> int:
+        """See `Controller`."""
+        return min(limit, FIXED)
+
+
+def run(options: Options, drafters: Sequence[str], ask: Ask, repeats: int, progress: Progress) -> dict[str, Any]:
+    """Measure the pair's own drafter, where it has one, and others; return the result object."""
+    rows = list[dict[str, Any]]()
+    for spec in dict.fromkeys((options.drafter, *drafters)):
+        with LoadedPair(replace(options, drafter=spec, backend="llama.cpp")) as loaded:
+            assert loaded.host
+            model = next((drafter for drafter in loaded.host.drafters if drafter.is_model), None)
+            if model:
+                rows.append(
+                    {"drafter": spec or "the pair's", **_measured(loaded, model, ask(loaded), repeats, progress)}
+                )
+            elif spec:
+                raise UsageError(f"--against {spec}: {loaded.notice or 'nothing of it can draft here'}")
+    return {
+        "pair": options.pair,
+        "backend": "llama.cpp",
+        "threads": options.threads,
+        "commit": hardware.commit(),
+        "device": hardware.device(),
+        "fixed_nodes": FIXED,
+        "drafters": rows,
+    }
+
+
+def _measured(
+    loaded: LoadedPair, model: Drafter, asked: Sequence[Asked], repeats: int, progress: Progress
+) -> dict[str, Any]:
+    assert loaded.host
+    target, costs = loaded.host.target, calibrate(loaded.host.target, [model])
+    always = Fixed() if model.autoregressive else Always()
+    pairs = {
+        PLAIN: HostPair(target),
+        DRAFTING: HostPair(target, [model], costs),
+        FORCED: HostPair(target, [model], always),
+    }
+    totals, identical = {way: Stats() for way in pairs}, 0
+    for number, one in enumerate(asked):
+        runs: dict[str, list[PromptRun]] = {way: [] for way in pairs}
+        for repeat in range(repeats):
+            for way, pair in rotated([*pairs.items()], number + repeat):
+                runs[way].append(run_prompt(pair, one.ids, one.ends, one.max_tokens))
+                pair.forget()
+        identical += all(run.ids == runs[PLAIN][0].ids for found in runs.values() for run in found)
+        for way, found in runs.items():
+            totals[way].merge(min(found, key=lambda run: run.stats.total_ms).stats)
+        progress(f"{model.name}: {number + 1}/{len(asked)}")
+    rates = {way: stats.tokens_per_second for way, stats in totals.items()}
+    return {
+        "kind": model.name,
+        "rows": loaded.rows,
+        "tokens": totals[DRAFTING].tokens,
+        "tok_s": {way: round(rate, 1) for way, rate in rates.items()},
+        "over_plain": {way: round(rates[way] / rates[PLAIN], 3) for way in (DRAFTING, FORCED)},
+        "tau": {way: round(totals[way].tau, 3) for way in (DRAFTING, FORCED)},
+        "accept_by_slot": totals[FORCED].acceptance(),
+        "draft_ms": _draft_ms(costs, model),
+        "identical": f"{identical}/{len(asked)}",
+    }
+
+
+def _draft_ms(costs: Controller, model: Drafter) -> dict[str, float]:
+    """Milliseconds of a block, or of drafts of one node and of some, as known at the end."""
+    lengths = (1, FIXED) if model.autoregressive else (model.longest,)
+    return {str(nodes): round(costs.drafting_ms(model.name, nodes), 3) for nodes in lengths}

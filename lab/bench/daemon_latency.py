@@ -1,0 +1,154 @@
+"""The daemon as its clients feel it: completions alone and beside a streaming chat, cancellations, round trips.
+
+Completions alone and beside the chat take turns in short blocks, so that a busy moment of the machine hits both. All
+times are a client's, over the Unix socket, in milliseconds, except what the daemon reports of itself.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from localdflash.lab.bench.prompt_set import BenchPrompt, load
+from localdflash.lab.bench.spread import percentile, spread
+from localdflash.base.machine.hardware import commit, device
+from localdflash.server.client import Client
+
+BLOCK = 10  # completions in a row with the chat or without it
+TOKENS = 32
+PAUSE = 0.05  # seconds between two completions: fast typing
+CANCELS, ROUND_TRIPS = 100, 500
+CHAT_TOKENS = 400
+QUESTION = "Write a Python class for a queue with push, pop, peek, a length and an iterator. Version {}."
+
+
+@dataclass
+class Arm:
+    """The times of the completions of one kind."""
+
+    name: str
+    total_ms: list[float] = field(default_factory=list)
+    first_ms: list[float] = field(default_factory=list)
+    queue_ms: list[float] = field(default_factory=list)  # until the engine took it up
+
+    def report(self) -> dict[str, Any]:
+        """The times as JSON values."""
+        times = {"total_ms": self.total_ms, "first_token_ms": self.first_ms, "queue_ms": self.queue_ms}
+        return {"completions": len(self.total_ms), **{name: spread(of) for name, of in times.items()}}
+
+
+def run(client: Client, completions: int) -> dict[str, Any]:
+    """Measure the daemon behind `client`, with so many completions of each kind."""
+    prompts = [prompt for prompt in load() if prompt.category in ("fim_block", "fim_line")]
+    warm, alone, beside, steps = Arm("warm"), Arm("alone"), Arm("beside"), list[float]()
+    for number, prompt in enumerate(prompts[:BLOCK]):
+        _complete(client, prompt, number, warm)
+    for block, start in enumerate(range(0, completions, BLOCK)):
+        numbers = range(start, min(start + BLOCK, completions))
+        for arm in (alone, beside) if block % 2 else (beside, alone):
+            with _chatting(client, steps) if arm is beside else nullcontext():
+                for number in numbers:
+                    _complete(client, prompts[number % len(prompts)], number, arm)
+    ratio = percentile(beside.total_ms, 95) / percentile(alone.total_ms, 95)
+    return {
+        "device": device(),
+        "commit": commit(),
+        "engine": {key: value for key, value in client.get("/ps").items() if key in ("pair", "backend", "context")},
+        "alone": alone.report(),
+        "beside_a_chat": beside.report(),
+        "p95_beside_over_alone": round(ratio, 3),
+        "chat_step_ms": spread(steps),
+        "queue_in_chat_steps_p95": round(percentile(beside.queue_ms, 95) / max(median(steps), 1e-3), 2),
+        "cancel_to_free_ms": _cancels(client),
+        "round_trip_ms": spread(list(_round_trips(client))),
+    }
+
+
+def _complete(client: Client, prompt: BenchPrompt, number: int, arm: Arm) -> None:
+    """One completion, whose prompt has a unique beginning, so that nothing of it is in a cache."""
+    body = {
+        "input_prefix": f"# {arm.name} {number}\n{prompt.prefix}",
+        "input_suffix": prompt.suffix,
+        "n_predict": TOKENS,
+        "temperature": 0,
+        "stream": True,
+    }
+    time.sleep(PAUSE)
+    began, first = time.perf_counter(), 0.0
+    for event in client.stream("/infill", body):
+        first = first or time.perf_counter() - began
+        if event.get("stop"):
+            arm.queue_ms.append(event["timings"]["queue_ms"])
+    arm.total_ms.append((time.perf_counter() - began) * 1e3)
+    arm.first_ms.append(first * 1e3)
+
+
+@contextmanager
+def _chatting(client: Client, steps: list[float]) -> Iterator[None]:
+    """A chat that streams without a pause, with the times of its steps."""
+    over, begun = threading.Event(), threading.Event()
+
+    def talk() -> None:
+        for number in itertools.count():
+            for event in client.stream("/v1/chat/completions", _chat(number)):
+                begun.set()
+                if step := event.get("step"):
+                    steps.append(step["ms"])
+                if over.is_set():
+                    return
+
+    thread = threading.Thread(target=talk)
+    thread.start()
+    begun.wait()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _chat(number: int) -> dict[str, Any]:
+    return {
+        "messages": [{"role": "user", "content": QUESTION.format(number)}],
+        "max_tokens": CHAT_TOKENS,
+        "temperature": 1.0,
+        "seed": number,
+        "stream": True,
+        "steps": True,
+    }
+
+
+def _cancels(client: Client) -> dict[str, float]:
+    """Cancel requests; the daemon itself counts the time from learning of it to a free engine."""
+    before = _cancel_buckets(client)
+    for number in range(CANCELS):
+        events = client.stream("/v1/chat/completions", _chat(number))
+        next(iter(events))
+        events.close()
+    while client.get("/ps")["running"]:
+        time.sleep(0.01)
+    return {bound: count - before.get(bound, 0.0) for bound, count in _cancel_buckets(client).items()}
+
+
+def _cancel_buckets(client: Client) -> dict[str, float]:
+    """Counts of cancellations by the time that they took at most, as `<= milliseconds`."""
+    text = client.get_text("/metrics")
+    samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    return {
+        f"<= {float(sample.labels['le']) * 1e3:g}": sample.value
+        for sample in samples
+        if sample.name == "localdflash_cancel_seconds_bucket"
+    }
+
+
+def _round_trips(client: Client) -> Iterator[float]:
+    for _ in range(ROUND_TRIPS):
+        began = time.perf_counter()
+        client.health()
+        yield (time.perf_counter() - began) * 1e3

@@ -1,0 +1,161 @@
+"""The ways to decode that the benchmark compares, and what each kind of pair reports of its costs.
+
+A pair composed in Python is compared with the same models loaded without drafts, and with llama.cpp's plain decoding.
+The CUDA engine steps in different ways over the same memory, which could not hold the models twice.
+"""
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol
+
+from localdflash.models.load_options import Options
+from localdflash.lab.bench.llama_plain import llama_plain
+from localdflash.lab.bench.verify_table import verify_table
+from localdflash.engine.calibrate import WIDTHS
+from localdflash.engine.controller import Controller
+from localdflash.engine.draft import Draft
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import Pair
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.base.machine import hardware
+from localdflash.base.system.limits import peak_memory
+
+
+class BenchWays(Protocol):
+    """The ways of one pair, besides drafting."""
+
+    @property
+    def plain(self) -> Pair:
+        """The same models without drafts."""
+
+    @property
+    def llama(self) -> Pair | None:
+        """llama.cpp's plain decoding; None if it takes no turns, or cannot run the model."""
+
+    @property
+    def blocks(self) -> Pair | None:
+        """DFlash by itself, its whole block verified in every step; None without a drafter."""
+
+    def costs(self) -> dict[str, Any]:
+        """Milliseconds of a plain step, of a draft and of a verify, as known at the end."""
+
+    def verify(self) -> dict[str, Any]:
+        """The cost of a verify by rows; empty if ways are timed as a whole."""
+
+    def machine(self) -> dict[str, Any]:
+        """The device, how fast its memory is read, and the most of it that was used."""
+
+
+@contextmanager
+def opened(loaded: LoadedPair, options: Options) -> Iterator[BenchWays]:
+    """The ways of a pair that was loaded with `options`."""
+    if loaded.host is None:
+        yield CudaWays(loaded.pair)
+        return
+    undrafted = replace(options, backend=loaded.backend, draft=False)
+    with LoadedPair(undrafted) as without, llama_plain(loaded) as llama:
+        assert without.host
+        yield HostWays(loaded.host, without.host, llama)
+
+
+class HostWays:
+    """See `BenchWays`."""
+
+    def __init__(self, drafting: HostPair, plain: HostPair, llama: Pair | None) -> None:
+        self.plain, self.llama, self._drafting = plain, llama, drafting
+
+    @property
+    def blocks(self) -> Pair | None:
+        """See `BenchWays`."""
+        drafters = [drafter for drafter in self._drafting.drafters if drafter.is_model]
+        if not drafters:
+            return None
+        return HostPair(self._drafting.target, drafters, Always())
+
+    def costs(self) -> dict[str, Any]:
+        """See `BenchWays`."""
+        controller, rows = self._drafting.controller, self._drafting.target.max_rows
+        if controller is None:
+            return {}
+        return {
+            "ar": round(1.0 / controller.plain_rate, 4),
+            "draft": {name: round(ms, 4) for name, ms in controller.draft_ms.items()},
+            "verify": {width: round(controller.verify_ms(width), 4) for width in WIDTHS if width <= rows},
+        }
+
+    def verify(self) -> dict[str, Any]:
+        """See `BenchWays`."""
+        self._drafting.forget()
+        self.plain.forget()
+        return verify_table(self._drafting.target, self.plain.target)
+
+    def machine(self) -> dict[str, Any]:
+        """See `BenchWays`."""
+        return {
+            "device": hardware.device(),
+            "bandwidth_gb_s": round(hardware.bandwidth(), 1),
+            "peak_memory_mb": peak_memory() >> 20,
+        }
+
+
+class Always(Controller):
+    """Verifies whole drafts in every step, whatever they cost; with `only`, drafts of that drafter alone."""
+
+    def __init__(self, only: str = "") -> None:
+        super().__init__({1: 1.0, 2: 1.0}, {})
+        self._only = only
+
+    def looks(self) -> bool:
+        """See `Controller`."""
+        return True
+
+    def promise(self, drafter: str, limit: int) -> float:
+        """See `Controller`."""
+        return math.inf
+
+    def nodes(self, drafter: str, limit: int) -> int:
+        """See `Controller`."""
+        return limit
+
+    def best_prefix(self, draft: Draft) -> tuple[int, float]:
+        """See `Controller`."""
+        if self._only and draft.drafter != self._only:
+            return 0, 0.0
+        return len(draft), sys.float_info.max  # a model may still promise more
+
+
+class CudaWays:
+    """See `BenchWays`."""
+
+    llama: Pair | None = None
+
+    def __init__(self, pair: Pair) -> None:
+        from localdflash.backends.cuda.cuda_pair import CudaPair
+
+        assert isinstance(pair, CudaPair)
+        self._pair: CudaPair = pair
+        self.plain: Pair = pair.only("plain")
+
+    @property
+    def blocks(self) -> Pair | None:
+        """See `BenchWays`."""
+        return self._pair.only("draft") if self._pair.stepper.block else None
+
+    def costs(self) -> dict[str, Any]:
+        """See `BenchWays`."""
+        return {way: round(record.ms, 4) for way, record in self._pair.ways.records.items()}
+
+    def verify(self) -> dict[str, Any]:
+        """See `BenchWays`."""
+        return {}
+
+    def machine(self) -> dict[str, Any]:
+        """See `BenchWays`."""
+        return {
+            "device": hardware.gpu(),
+            "bandwidth_gb_s": round(hardware.gpu_bandwidth(), 1),
+            "peak_memory_mb": hardware.gpu_peak_mb(),
+        }

@@ -1,0 +1,297 @@
+"""An editor without its window: a buffer whose every change goes to a language server, and its ghost text.
+
+It behaves as the clients do. `neovim`: each key is a change and a request at once, newer requests supersede older
+ones, and an item may grow by `localdflash/didUpdateInlineCompletion`. `vscode`: the older request is cancelled and
+nothing is pushed; VS Code's own wait before it asks is not part of this. Both keep what is shown while the typed text
+agrees with it. A range may go on behind the cursor, over what the text has again. Lines end at LF. Whatever would be
+shown is first checked here against the buffer: a text made for another version or another line counts as stale.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from localdflash.lab.bench.lsp_process import Json, LanguageServer
+
+Style = Literal["neovim", "vscode"]
+ENCODINGS = {"neovim": ["utf-8", "utf-16", "utf-32"], "vscode": ["utf-16"]}
+CODECS = {"utf-8": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}
+UNIT = {"utf-8": 1, "utf-16": 2, "utf-32": 4}
+TAKEN_BACK = (-32800, -32801, -32802)  # cancelled by the client, content modified, cancelled by the server
+DEADLINE_MS = 350
+
+
+@dataclass
+class Trace:
+    """What happened, times in milliseconds. Every list and number only grows."""
+
+    key_to_request: list[float] = field(default_factory=list)
+    request_to_answer: list[float] = field(default_factory=list)  # answers to the newest request, empty ones too
+    request_to_text: list[float] = field(default_factory=list)  # the first text for a request, answered or pushed
+    key_to_shown: list[float] = field(default_factory=list)
+    requests: int = 0
+    shown: int = 0  # suggestions: one that only grows, or is typed along, is still the same
+    grown: int = 0
+    flicker: int = 0
+    stale: int = 0
+    late: int = 0  # answers with text that came after a newer request; never shown
+    rejected: int = 0
+    errors: list[str] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)  # what became visible, each character once
+
+
+@dataclass
+class Shown:
+    """A suggestion on the screen: the part of it after the cursor, and since when (`time.perf_counter`).
+
+    `closed` stands behind the cursor and is replaced when all of it is accepted.
+    """
+
+    item: Json
+    ghost: str
+    since: float
+    closed: str = ""
+    judged: bool = False  # by who reads it
+
+
+@dataclass
+class _Asked:
+    number: int
+    key_at: float
+    sent_at: float
+    has_text: bool = False
+
+
+class Editor:
+    """Edits one document at a time. `changed` is set whenever the ghost text changes.
+
+    EngineGone from any key after the server has ended.
+    """
+
+    def __init__(self, server: LanguageServer, style: Style, encoding: str, trace: Trace) -> None:
+        self._server, self._style, self._encoding, self.trace = server, style, encoding, trace
+        self.shown: Shown | None = None
+        self.changed = asyncio.Event()
+        self._uri, self._version = "", 0
+        self._before = self._after = ""
+        self._asked: _Asked | None = None
+        self._told: set[str] = set()
+        self._visible = ""
+
+    @property
+    def before(self) -> str:
+        """The text before the cursor."""
+        return self._before
+
+    @property
+    def text(self) -> str:
+        """The whole buffer."""
+        return self._before + self._after
+
+    def open(self, uri: str, language: str, text: str) -> None:
+        """Open a document, with the cursor at its start."""
+        self._uri, self._version = uri, 1
+        self._before, self._after = "", text
+        self._forget()
+        item = {"uri": uri, "languageId": language, "version": 1, "text": text}
+        self._server.notify("textDocument/didOpen", {"textDocument": item})
+
+    def close(self) -> None:
+        """Close the document and ignore answers that are still to come."""
+        self._forget()
+        self._server.notify("textDocument/didClose", {"textDocument": {"uri": self._uri}})
+
+    def select(self, start: int, length: int) -> None:
+        """Put the cursor somewhere and remove so many characters there."""
+        text = self.text
+        self._before, self._after = text[:start], text[start:]
+        self._forget()
+        if length:
+            end = self._place(text[: start + length])
+            self._after = text[start + length :]
+            self._change(end, "")
+
+    def type(self, key: str) -> None:
+        """Press one key, which may be an Enter with its indentation."""
+        began = time.perf_counter()
+        if self.shown and self.shown.ghost.startswith(key):
+            self._trim(key)
+        elif self.shown:
+            self.trace.rejected += 1
+            self._server.notify("localdflash/didRejectCompletion", {"item": self.shown.item})
+            self._hide()
+        self._insert(key)
+        self._ask(began)
+
+    def accept(self, text: str) -> None:
+        """Accept the ghost text up to the end of `text`, its beginning."""
+        shown, began = self.shown, time.perf_counter()
+        assert shown is not None
+        inserted = _insert_text(shown.item)
+        whole = text == shown.ghost
+        length = len(inserted) - len(shown.ghost) + len(text)
+        self._insert(text, shown.closed if whole else "")
+        if not whole:
+            units = len(inserted[:length].encode("utf-16-le", "surrogatepass")) // 2
+            accepted = {"item": shown.item, "acceptedLength": units}
+            self._server.notify("textDocument/didPartiallyAcceptCompletion", accepted)
+        elif command := shown.item.get("command"):
+            run = {"command": command["command"], "arguments": command.get("arguments") or []}
+            self._server.request("workspace/executeCommand", run, self._accepted)
+        self._trim(text)
+        if self.shown:
+            self.shown.since, self.shown.judged = began, False
+        self._ask(began)
+
+    def pushed(self, params: Json) -> None:
+        """Show a longer item for what was asked; one for another version or place is too late and ignored."""
+        about = params.get("textDocument") or {}
+        current = (self._uri, self._version, self._place(self._before))
+        if self._asked and (about.get("uri"), about.get("version"), params.get("position")) == current:
+            self._look_at(params.get("items"), self._asked)
+
+    def _ask(self, key_at: float) -> None:
+        self._server.check()
+        if self._asked and self._style == "vscode":
+            self._server.cancel(self._asked.number)
+        params = {
+            "textDocument": {"uri": self._uri},
+            "position": self._place(self._before),
+            "context": {"triggerKind": 2},
+        }
+        asked = _Asked(0, key_at, time.perf_counter())
+        asked.number = self._server.request(
+            "textDocument/inlineCompletion", params, lambda result, error: self._answered(asked, result, error)
+        )
+        asked.sent_at = time.perf_counter()
+        self.trace.key_to_request.append((asked.sent_at - key_at) * 1e3)
+        self.trace.requests += 1
+        self._asked = asked
+
+    def _answered(self, asked: _Asked, result: Any, error: Json | None) -> None:
+        if error is not None:
+            if error.get("code") not in TAKEN_BACK:
+                self.trace.errors.append(str(error.get("message")))
+            return
+        items = result.get("items") if isinstance(result, dict) else result
+        if asked is not self._asked:
+            self.trace.late += bool(items)
+            return
+        self.trace.request_to_answer.append((time.perf_counter() - asked.sent_at) * 1e3)
+        self._look_at(items, asked)
+
+    def _accepted(self, _result: Any, error: Json | None) -> None:
+        if error is not None:
+            self.trace.errors.append(str(error.get("message")))
+
+    def _look_at(self, items: Any, asked: _Asked) -> None:
+        """Show the first item. With no item, what still agrees stays, as in both clients."""
+        if not items:
+            return
+        typed, closed = self._replaced(items[0])
+        text = _insert_text(items[0])
+        if typed is None or not text.startswith(typed) or not _brings(closed, text[len(typed) :]):
+            self.trace.stale += 1
+            return
+        if ghost := text[len(typed) :]:
+            self._show(items[0], ghost, closed, asked)
+
+    def _replaced(self, item: Json) -> tuple[str | None, str]:
+        """The text before and after the cursor that an item replaces; None unless both are in the cursor's line."""
+        place = self._place(self._before)
+        if (extent := item.get("range")) is None:
+            return "", ""
+        start, end = extent["start"], extent["end"]
+        if not start["line"] == end["line"] == place["line"]:
+            return None, ""
+        if not start["character"] <= place["character"] <= end["character"]:
+            return None, ""
+        line, rest = self._before.rpartition("\n")[2], self._after.partition("\n")[0]
+        units, codec = UNIT[self._encoding], CODECS[self._encoding]
+        try:
+            typed = line.encode(codec, "surrogatepass")[start["character"] * units :].decode(codec, "surrogatepass")
+            covered = (end["character"] - place["character"]) * units
+            return typed, rest.encode(codec, "surrogatepass")[:covered].decode(codec, "surrogatepass")
+        except UnicodeDecodeError:  # from the middle of a character
+            return None, ""
+
+    def _show(self, item: Json, ghost: str, closed: str, asked: _Asked) -> None:
+        now = time.perf_counter()
+        if not asked.has_text:
+            asked.has_text = True
+            self.trace.request_to_text.append((now - asked.sent_at) * 1e3)
+        if self.shown and self.shown.ghost == ghost:
+            self.shown.item, self.shown.closed = item, closed
+            return
+        if self.shown and ghost.startswith(self.shown.ghost):
+            self.trace.grown += 1
+        else:
+            self.trace.flicker += self.shown is not None
+            self.trace.shown += 1
+        self.trace.key_to_shown.append((now - asked.key_at) * 1e3)
+        known = self._visible.removeprefix(self._before) if self._visible.startswith(self._before) else ""
+        self.trace.pieces.append(ghost[_common(known, ghost) :])
+        self._visible = self._before + ghost
+        self.shown = Shown(item, ghost, now, closed)
+        if (name := _id(item)) not in self._told:
+            self._told.add(name)
+            self._server.notify("textDocument/didShowCompletion", {"item": item})
+        self.changed.set()
+
+    def _trim(self, text: str) -> None:
+        assert self.shown is not None
+        self.shown.ghost = self.shown.ghost[len(text) :]
+        if not self.shown.ghost:
+            self._hide()
+
+    def _hide(self) -> None:
+        self.shown = None
+        self.changed.set()
+
+    def _forget(self) -> None:
+        if self._asked and self._style == "vscode":
+            self._server.cancel(self._asked.number)
+        self._asked = None
+        self._visible = ""
+        self._hide()
+
+    def _insert(self, text: str, closed: str = "") -> None:
+        """Put a text at the cursor, in place of what is behind it."""
+        place, end = self._place(self._before), self._place(self._before + closed)
+        self._before, self._after = self._before + text, self._after.removeprefix(closed)
+        self._change(end, text, start=place)
+
+    def _change(self, end: Json, text: str, start: Json | None = None) -> None:
+        self._version += 1
+        extent = {"start": start or self._place(self._before), "end": end}
+        document = {"uri": self._uri, "version": self._version}
+        params = {"textDocument": document, "contentChanges": [{"range": extent, "text": text}]}
+        self._server.notify("textDocument/didChange", params)
+
+    def _place(self, before: str) -> Json:
+        """The position after a text, in the units that were agreed on."""
+        line = before.rpartition("\n")[2].encode(CODECS[self._encoding], "surrogatepass")
+        return {"line": before.count("\n"), "character": len(line) // UNIT[self._encoding]}
+
+
+def _common(one: str, other: str) -> int:
+    """The number of characters with which both begin."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _brings(closed: str, text: str) -> bool:
+    """Whether a text has these characters in this order, as VS Code asks for what is behind the cursor."""
+    left = iter(text)
+    return all(char in left for char in closed)
+
+
+def _insert_text(item: Json) -> str:
+    text = item.get("insertText")
+    return str(text.get("value", "")) if isinstance(text, dict) else str(text)
+
+
+def _id(item: Json) -> str:
+    """The server's name for an item, or else its text."""
+    command = item.get("command") or {}
+    return str((command.get("arguments") or [item.get("insertText")])[0])

@@ -1,0 +1,173 @@
+"""`localdflash bench --infill`: how good the completions of a HumanEval-Infilling file are.
+
+A file has one JSON object a line: task_id, prompt, suffix, canonical_solution, test, entry_point. The engine is asked
+greedily. Reported are, as shares of 1:
+
+* exact match: completion and solution are equal, but for white space at either end;
+* edit similarity: 1 - Levenshtein distance / length of the longer one, both stripped; the mean over the tasks;
+* pass@1: prompt + completion + suffix + test + check(entry_point) runs to its end, in a sandbox.
+
+A task of whole lines (prompt and solution end with a line end) is asked as an editor would, with the cursor on an
+empty line: the line end before the suffix is not the engine's to write.
+"""
+
+import gzip
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from localdflash.lab.bench import sandbox
+from localdflash.lab.bench.spread import spread
+from localdflash.base.errors import ContextOverflow, ModelError
+from localdflash.base.machine.hardware import commit, device
+from localdflash.server.client import Client
+
+TOKENS = 128
+LONGEST = 1 << 20  # bytes of a line
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One line of a file."""
+
+    task_id: str
+    prompt: str
+    suffix: str
+    canonical_solution: str
+    test: str
+    entry_point: str
+
+    @property
+    def whole_lines(self) -> bool:
+        """Whether whole lines are missing, not a part of one."""
+        return self.canonical_solution.endswith("\n") and (not self.prompt or self.prompt.endswith("\n"))
+
+    def program(self, completion: str) -> str:
+        """The program that has to run to its end."""
+        return f"{self.prompt}{completion}{self.suffix}\n{self.test}\ncheck({self.entry_point})\n"
+
+
+@dataclass(frozen=True)
+class InfillAnswer:
+    """A completion, and what it cost."""
+
+    text: str
+    tokens: int
+    generation_ms: float
+    total_ms: float
+
+
+def load(path: Path, limit: int | None = None) -> list[Task]:
+    """The tasks of a .jsonl or .jsonl.gz, or so many of them, evenly spread. ModelError names a wrong line."""
+    tasks, number = list[Task](), 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+            while line := lines.readline(LONGEST + 1):
+                number += 1
+                if len(line) > LONGEST:
+                    raise ModelError(f"{path}:{number}: a line of more than {LONGEST} bytes is no task")
+                if line.strip():
+                    tasks.append(msgspec.json.decode(line, type=Task))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path}:{number}: no task of HumanEval-Infilling: {error}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise ModelError(f"{path}: cannot be read: {error}") from None
+    if not tasks:
+        raise ModelError(f"{path}: it has no tasks")
+    count = min(limit or len(tasks), len(tasks))
+    return [tasks[at * len(tasks) // count] for at in range(count)]
+
+
+def warning(path: Path) -> str:
+    """A line about what is going to be run, and what this machine does not keep it from doing."""
+    weak = sandbox.weaknesses(sandbox.run("").shut)
+    kept = "in a sandbox" + (f", but {' and '.join(weak)}" if weak else ", without files, network or new processes")
+    return f"The tests of {path}, and what the model wrote, are executed {kept}."
+
+
+def run(client: Client, tasks: Sequence[Task], progress: Callable[[str], None]) -> dict[str, Any]:
+    """Ask the daemon for every task and run its tests."""
+    answers, verdicts = list[InfillAnswer](), list[sandbox.Verdict]()
+    for number, task in enumerate(tasks):
+        answers.append(_ask(client, task))
+        verdicts.append(sandbox.run(task.program(answers[-1].text)))
+        progress(f"{number + 1}/{len(tasks)} {task.task_id}: {verdicts[-1].outcome}")
+    outcomes = Counter(verdict.outcome for verdict in verdicts)
+    exact = [_same(answer.text, task.canonical_solution) for answer, task in zip(answers, tasks, strict=True)]
+    alike = [similarity(answer.text, task.canonical_solution) for answer, task in zip(answers, tasks, strict=True)]
+    generation = sum(answer.generation_ms for answer in answers) / 1e3
+    about = client.get("/ps?role=completion")
+    return {
+        "device": device(),
+        "commit": commit(),
+        "engine": {key: about[key] for key in ("pair", "backend", "context") if key in about},
+        "tasks": len(tasks),
+        "exact_match": round(sum(exact) / len(tasks), 4),
+        "edit_similarity": round(sum(alike) / len(tasks), 4),
+        "pass_at_1": round(outcomes["passed"] / len(tasks), 4),
+        "outcomes": dict(outcomes),
+        "tokens": sum(answer.tokens for answer in answers),
+        "tokens_per_second": round(sum(answer.tokens for answer in answers) / generation, 1) if generation else 0.0,
+        "latency_ms": spread([answer.total_ms for answer in answers]),
+        "sandbox": verdicts[0].shut,
+        "results": [
+            {
+                "task_id": task.task_id,
+                "completion": answer.text,
+                "outcome": verdict.outcome,
+                "exact": same,
+                "edit_similarity": round(like, 4),
+            }
+            for task, answer, verdict, same, like in zip(tasks, answers, verdicts, exact, alike, strict=True)
+        ],
+    }
+
+
+def similarity(one: str, other: str) -> float:
+    """The edit similarity of the module's docstring; two empty texts are alike."""
+    one, other = one.strip(), other.strip()
+    longer = max(len(one), len(other))
+    return 1 - _distance(one, other) / longer if longer else 1.0
+
+
+def _same(one: str, other: str) -> bool:
+    return one.strip() == other.strip()
+
+
+def _distance(one: str, other: str) -> int:
+    """The Levenshtein distance."""
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        corner, row[0] = row[0], i
+        for j, b in enumerate(other, 1):
+            corner, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, corner + (a != b))
+    return row[-1]
+
+
+def _ask(client: Client, task: Task) -> InfillAnswer:
+    """Ask for one task; one that does not fit into the model's context gets no answer."""
+    end = "\n" if task.whole_lines else ""
+    body = {
+        "path": "task.py",
+        "language": "python",
+        "prefix": task.prompt,
+        "suffix": end + task.suffix,
+        "mode": "auto",
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "stream": False,
+    }
+    began = time.perf_counter()
+    try:
+        answer = client.post("/complete", body)
+    except ContextOverflow:
+        return InfillAnswer("", 0, 0.0, (time.perf_counter() - began) * 1e3)
+    total_ms = (time.perf_counter() - began) * 1e3
+    choice, timings = answer["choices"][0], answer["timings"]
+    text = choice["text"] if not end or choice["text"].endswith("\n") else choice["text"] + end
+    return InfillAnswer(text, choice["tokens"], timings["predicted_ms"], total_ms)

@@ -1,0 +1,176 @@
+"""A replay: type files key by key through `localdflash lsp`, as a person with an editor would.
+
+A copy of the files is put into a folder of its own, which is the editor's workspace. The server is a real process,
+which asks the daemon; what the daemon generated meanwhile is read from its metrics, so nobody else should use it.
+"""
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localdflash.lab.bench.editor import DEADLINE_MS, ENCODINGS, Editor, Style, Trace
+from localdflash.lab.bench.passages import TypingJob, count_keys, first_keys
+from localdflash.lab.bench.lsp_process import Json, LanguageServer
+from localdflash.lab.bench.typist import TypedKeys, Typist
+from localdflash.base.errors import LocaldflashError
+from localdflash.server.client import Client
+from localdflash.server.spawn import PROGRAM
+from localdflash.text.syntax import language_of
+
+Heard = Callable[[str, Any], None]  # method and parameters of what the server notifies
+NAMES = {"tsx": "typescriptreact", "": "plaintext"}  # what editors call a language
+_TOKENS = re.compile(r"^localdflash_tokens_total (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How to type: as which client, at most how many keys a file, how many times faster than people."""
+
+    style: Style
+    keys: int
+    seed: int
+    speed: float = 1.0
+
+
+@dataclass(frozen=True)
+class TypingReplay:
+    """The result of a run: one trace for all, and what was typed by file."""
+
+    trace: Trace
+    files: dict[str, TypedKeys]
+    seconds: float
+    engine: dict[str, Any]
+
+
+def run(
+    jobs: Sequence[TypingJob], workspace: Path, client: Client, manner: Manner, progress: Callable[[str], None]
+) -> TypingReplay:
+    """Type everything. The workspace has the other files; those of the jobs are written here. `client`: the daemon."""
+    for job in jobs:
+        path = workspace / job.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(job.text, encoding="utf-8")
+    tokens, requests = _tokens(client), client.get("/ps").get("requests")
+    trace = Trace()
+    files: dict[str, TypedKeys] = {}
+    began = time.perf_counter()
+    said = asyncio.run(type_all(_start, jobs, workspace, manner, trace, files, progress))
+    seconds = time.perf_counter() - began
+    about, after = client.get("/ps?role=completion"), _tokens(client)
+    engine: dict[str, Any] = {
+        **{key: about[key] for key in ("pair", "backend", "context") if key in about},
+        "requests": about["requests"] - requests if requests is not None else None,
+        "generated_tokens": after - tokens if tokens is not None and after is not None else None,
+        "shown_tokens": _count_tokens(client, trace.pieces) if after is not None else None,
+        **said,
+    }
+    return TypingReplay(trace, files, seconds, engine)
+
+
+async def _start(workspace: Path, heard: Heard) -> LanguageServer:
+    return await LanguageServer.start((sys.executable, "-P", "-c", PROGRAM, "lsp"), str(workspace), heard)
+
+
+async def type_all(
+    start: Callable[[Path, Heard], Awaitable[LanguageServer]],
+    jobs: Sequence[TypingJob],
+    workspace: Path,
+    manner: Manner,
+    trace: Trace,
+    files: dict[str, TypedKeys],
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    """Type all jobs through a server; return what it says of itself. `trace` and `files` are filled meanwhile."""
+    session = _Session()
+    session.server = await start(workspace, session.heard)
+    try:
+        encoding = await _initialize(session.server, workspace, manner.style)
+        session.editor = Editor(session.server, manner.style, encoding, trace)
+        for number, job in enumerate(jobs):
+            progress(f"{number + 1}/{len(jobs)} {job.name}")
+            typed = files[job.name] = TypedKeys()
+            await _type_file(session, job, workspace, manner, typed)
+        with suppress(LocaldflashError):  # a server that does not know the request
+            session.status = await session.server.ask("localdflash/status", {})
+        session.server.check()
+        return session.report()
+    finally:
+        await session.server.stop()
+
+
+class _Session:
+    """The server's process, the window, and what the server says."""
+
+    def __init__(self) -> None:
+        self.server: LanguageServer
+        self.editor: Editor | None = None
+        self.status: Any = None
+        self.messages: list[str] = []
+
+    def heard(self, method: str, params: Any) -> None:
+        """Handle a notification of the server."""
+        if method == "localdflash/didUpdateInlineCompletion" and self.editor:
+            self.editor.pushed(params)
+        elif method == "didChangeStatus":
+            self.status = params
+        elif method == "window/showMessage":
+            self.messages.append(str(params.get("message")))
+
+    def report(self) -> dict[str, Any]:
+        """The numbers as JSON values."""
+        status = self.status if isinstance(self.status, dict) else {}
+        known = {"tau": status.get("tau"), "tokens_per_second": status.get("tokensPerSecond")}
+        return {**known, "messages": self.messages}
+
+
+async def _initialize(server: LanguageServer, workspace: Path, style: Style) -> str:
+    """Introduce the client; return the encoding of positions."""
+    folder = workspace.as_uri()
+    inline = {"inlineCompletion": {"dynamicRegistration": False}}
+    params: Json = {
+        "processId": None,
+        "rootUri": folder,
+        "workspaceFolders": [{"uri": folder, "name": workspace.name}],
+        "capabilities": {"general": {"positionEncodings": ENCODINGS[style]}, "textDocument": inline},
+        "initializationOptions": {"push": style == "neovim", "deadlineMs": DEADLINE_MS},
+    }
+    capabilities = (await server.ask("initialize", params))["capabilities"]
+    if capabilities.get("inlineCompletionProvider") in (None, False):
+        raise LocaldflashError("the language server announces no inline completions")
+    server.notify("initialized", {})
+    return str(capabilities.get("positionEncoding") or "utf-16")
+
+
+async def _type_file(session: _Session, job: TypingJob, workspace: Path, manner: Manner, typed: TypedKeys) -> None:
+    editor, left = session.editor, manner.keys
+    assert editor is not None
+    language = language_of(job.name)
+    editor.open((workspace / job.name).as_uri(), NAMES.get(language, language), job.text)
+    typist = Typist(editor, f"{manner.seed} {job.name}", manner.speed)
+    for passage in job.passages:
+        editor.select(passage.start, passage.removed)
+        text = first_keys(passage.text, left)
+        left -= count_keys(text, at_line_start=True)
+        await typist.type(text, typed)
+        if left <= 0:
+            break
+    editor.close()
+
+
+def _tokens(client: Client) -> int | None:
+    """Tokens generated so far; None from an engine without metrics."""
+    try:
+        found = _TOKENS.search(client.get_text("/metrics"))
+    except LocaldflashError:
+        return None
+    return int(float(found[1])) if found else None
+
+
+def _count_tokens(client: Client, pieces: Sequence[str]) -> int:
+    return sum(len(client.post("/tokenize", {"content": piece})["tokens"]) for piece in pieces if piece)

@@ -1,0 +1,112 @@
+"""A model of a person who types: human gaps between keys, and what they accept of a suggestion.
+
+Typing goes on while a suggestion is read. `REACTION` seconds after it came, if it is still there, all of it is accepted
+if that is what follows, else its first line, else its first word; at least two characters. Otherwise it is left alone
+until it changes. What remains after a line or a word is read again.
+"""
+
+import asyncio
+import math
+import random
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from localdflash.lab.bench.editor import Editor
+from localdflash.lab.bench.passages import count_keys, next_key
+
+REACTION = 0.25  # seconds
+MEDIAN, SIGMA, LONGEST = 0.15, 0.4, 1.5  # of the gaps between keys, in seconds; their logarithms' deviation
+AFTER_LINE, AFTER_WORD = 2.5, 1.4  # times the gap
+SHORTEST = 2  # characters that are worth a key to accept them
+
+_LINE = re.compile(r"\n*[^\n]*")
+_WORD = re.compile(r"\s*(?:\w+|[^\w\s]+)")
+
+AcceptedPart = Literal["all", "line", "word"]
+
+
+class Taken(NamedTuple):
+    """The part of a suggestion that is accepted."""
+
+    part: AcceptedPart
+    text: str
+
+
+@dataclass
+class TypedKeys:
+    """Keys of one file: what it needs without suggestions, and what was pressed."""
+
+    keys: int = 0
+    pressed: int = 0
+    accepted: dict[AcceptedPart, int] = field(default_factory=lambda: {"all": 0, "line": 0, "word": 0})
+    accepted_characters: int = 0
+
+
+def agreeing(ghost: str, rest: str) -> Taken | None:
+    """The largest part of a suggestion that agrees with what follows."""
+    parts: list[tuple[AcceptedPart, str]] = [("all", ghost), ("line", _LINE.match(ghost)[0])]  # type: ignore[index]
+    if word := _WORD.match(ghost):
+        parts.append(("word", word[0]))
+    for part, text in parts:
+        if len(text.strip()) >= SHORTEST and rest.startswith(text):
+            return Taken(part, text)
+    return None
+
+
+class Typist:
+    """Types at a seeded pace; `speed` 2 is twice as fast, reading included."""
+
+    def __init__(self, editor: Editor, seed: str, speed: float = 1.0) -> None:
+        self._editor, self._random, self._speed = editor, random.Random(seed), speed
+
+    async def type(self, text: str, typed: TypedKeys) -> None:
+        """Type a text at the cursor."""
+        typed.keys += count_keys(text, self._at_line_start())
+        rest, due = text, time.perf_counter() + self._gap()
+        while rest:
+            typed.pressed += 1
+            if taken := await self._read(rest, due):
+                self._editor.accept(taken.text)
+                typed.accepted[taken.part] += 1
+                typed.accepted_characters += len(taken.text)
+                rest, due = rest[len(taken.text) :], time.perf_counter() + self._gap()
+                continue
+            key = next_key(self._at_line_start(), rest)
+            self._editor.type(key)
+            rest, due = rest[len(key) :], max(due + self._gap(), time.perf_counter())
+
+    def _at_line_start(self) -> bool:
+        return self._editor.before.endswith("\n") or not self._editor.before
+
+    def _gap(self) -> float:
+        """Seconds until the next key."""
+        gap = MEDIAN * math.exp(self._random.gauss(0.0, SIGMA))
+        before = self._editor.before[-1:]
+        if self._editor.before.rpartition("\n")[2].strip() == "":
+            gap *= AFTER_LINE
+        elif not before.isalnum():
+            gap *= AFTER_WORD
+        return min(gap, LONGEST) / self._speed
+
+    async def _read(self, rest: str, until: float) -> Taken | None:
+        """Read until the next key is due; return whether something is accepted instead."""
+        editor = self._editor
+        while (now := time.perf_counter()) < until:
+            wake = until
+            if (shown := editor.shown) and not shown.judged:
+                ready = shown.since + REACTION / self._speed
+                if now >= ready:
+                    shown.judged = True
+                    if taken := agreeing(shown.ghost, rest):
+                        return taken
+                else:
+                    wake = min(ready, until)
+            editor.changed.clear()
+            try:
+                async with asyncio.timeout(wake - now):
+                    await editor.changed.wait()
+            except TimeoutError:
+                continue
+        return None

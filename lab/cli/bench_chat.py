@@ -1,0 +1,127 @@
+"""`localdflash bench` for a pair that chats: a bar with the time left, the tables, the exit code."""
+
+import sys
+from typing import Any
+
+from localdflash.models.load_options import Options
+from localdflash.cli.output import print_fields, print_table, say
+from localdflash.server.wanted import Wanted
+
+INTERRUPTED = 130
+
+
+def chats(pair: str, suite: str) -> bool:
+    """Whether this pair runs the chat suite: as asked, by default where its target cannot fill in the middle."""
+    if suite != "auto":
+        return suite == "chat"
+    from localdflash.base.errors import ModelError
+    from localdflash.models.registry.registry import load_registry, local_files
+    from localdflash.text.fim import detect
+    from localdflash.text.tokenizer import Tokenizer
+
+    files = local_files(load_registry().resolve(pair))
+    if files.fim:
+        return False
+    try:
+        detect(Tokenizer.load(files.target))
+    except ModelError:
+        return True
+    return False
+
+
+class Bar:
+    """Watches a run: one line before it, a bar on a terminal while it goes. Use it as a context manager."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def plan(self, seconds: float, line: str) -> None:
+        """See `Watcher`."""
+        from tqdm import tqdm
+
+        say(line)
+        form = "{l_bar}{bar}| {elapsed}, {remaining} left"
+        self._bar = tqdm(total=seconds, bar_format=form, leave=False, file=sys.stderr, disable=not sys.stderr.isatty())
+
+    def done(self, seconds: float, what: str) -> None:
+        """See `Watcher`."""
+        self._bar.set_description(what, refresh=False)
+        self._bar.update(seconds)
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def measure(options: Options, wanted: Wanted, limit: int | None, repeats: int) -> dict[str, Any]:
+    """Run the benchmark; KeyboardInterrupt only if there is nothing to show yet."""
+    from localdflash.lab.bench.chat.chat_run import run
+
+    with Bar() as bar:
+        result = run(options, wanted, limit, repeats, bar)
+    if result["interrupted"] and "overall" not in result:
+        raise KeyboardInterrupt
+    return result
+
+
+def show(result: dict[str, Any]) -> int:
+    """Print what was measured; the exit code: 1 if an output differs, 130 if the run was cut short."""
+    rows = {**result["categories"], "overall": result["overall"]}
+    ways = [way for way in result["overall"]["over_plain"] if way != "forced"]
+    print_table(
+        (
+            "CATEGORY",
+            "PLAIN TOK/S",
+            "TOK/S",
+            *(f"{way.upper()} / PLAIN" for way in ways),
+            "/ LLAMA.CPP",
+            "TAU",
+            "IDENTICAL",
+        ),
+        [_row(name, row, ways) for name, row in rows.items()],
+    )
+    print()
+    print_fields(_fields(result))
+    identical = [count.split("/") for count in result["identical"].values()]
+    if any(same != prompts for same, prompts in identical):
+        return 1
+    return INTERRUPTED if result["interrupted"] else 0
+
+
+def _row(name: str, row: dict[str, Any], ways: list[str]) -> tuple[str, ...]:
+    over_llama = row.get("over_llama_cpp", {}).get("drafting")
+    taus = " ".join(f"{row['tau'][way]:.2f}" for way in ("drafting", "forced") if way in row["tau"])
+    return (
+        name,
+        f"{row['tok_s']['plain']:.0f}",
+        f"{row['tok_s']['drafting']:.0f}",
+        *(f"{row['over_plain'][way]:.2f}" for way in ways),
+        f"{over_llama:.2f}" if over_llama else "-",
+        taus,
+        " ".join(row["identical"].values()),
+    )
+
+
+def _fields(result: dict[str, Any]) -> list[tuple[str, str]]:
+    overall = result["overall"]
+    fields = [("DFlash's share of drafted steps", f"{100 * overall['dflash_share_of_drafted']:.0f} %")]
+    if drawn := result.get("distribution"):
+        fields.append(("χ² at 0.7", f"p = {drawn['p_value']:.3f} over {drawn['draws']} draws"))
+    for way, costs in result.get("step_ms", {}).items():
+        fields.append((f"a step, {way}", ", ".join(f"{part} {ms:.2f}" for part, ms in costs.items()) + " ms"))
+    if verify := result.get("verify"):
+        over = ", ".join(f"{rows} {cost:.2f}" for rows, cost in verify["over_ar"].items())
+        fields.append(("verify by rows, in plain steps", over))
+    for point in result.get("context", ()):
+        rates = ", ".join(f"{way} {rate:.0f}" for way, rate in point["tok_s"].items())
+        taus = ", ".join(f"{way} {tau:.2f}" for way, tau in point["tau"].items())
+        fields.append((f"context {point['context']}", f"tokens/s {rates}; tokens a verify {taus}"))
+    for backend, row in result.get("other_plain", {}).items():
+        fields.append((f"plain on {backend}", f"{row['tok_s']:.0f} tokens/s, {row['over_plain']:.2f} of plain"))
+    if daemon := result.get("daemon"):
+        cold, warm = daemon["cold_start_ms"]["p50"], daemon["warm_ms"]["p50"]
+        fields.append(("first token", f"{warm:.0f} ms warm, {cold:.0f} ms from a cold start"))
+    return fields

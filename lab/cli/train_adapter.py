@@ -1,0 +1,86 @@
+"""`localdflash train adapter`: teach a quantized chat model to complete code at the cursor."""
+
+from pathlib import Path
+
+import click
+
+from localdflash.cli.meter import Meter
+from localdflash.lab.cli.training import folder_argument, prepare, seed_option, threads_option
+from localdflash.base.errors import ModelError, UsageError
+
+RANK = 16
+
+
+@click.command(short_help="Teach SmolLM2 to complete code at the cursor.")
+@folder_argument
+@click.option("--pair", metavar="PAIR", default="smollm2-135m", show_default=True, help="A pair, or a .gguf file.")
+@click.option(
+    "--tokens",
+    type=click.IntRange(1000),
+    default=6_000_000,
+    show_default=True,
+    help="Tokens to learn from, prompts included, restarts too.",
+)
+@click.option(
+    "--answers",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Answers of the target that are mixed in, so that it keeps its chat: a folder's of `train drafter`.",
+)
+@click.option(
+    "--rank",
+    type=click.IntRange(1, 64),
+    help=f"Rank of a new adapter; by default {RANK}.",
+)
+@click.option(
+    "--learning-rate", type=click.FloatRange(1e-6, 1.0), default=1e-3, show_default=True, help="Peak learning rate."
+)
+@threads_option
+@seed_option
+def adapter(
+    folder: Path,
+    pair: str,
+    tokens: int,
+    answers: Path | None,
+    rank: int | None,
+    learning_rate: float,
+    threads: int,
+    seed: int,
+) -> int:
+    """Train low-rank adapters on the prompts that completions are asked with.
+
+    FOLDER/adapter.safetensors has them alone, FOLDER/target.gguf is the target with them. It learns from the pinned
+    packages of PyPI and npm. What was stopped goes on at its last checkpoint; with fewer or more --tokens it ends
+    sooner or later. A pair that was made with an adapter is trained on from it: take another --seed for other examples.
+    """
+    if answers and not (answers / "index.bin").is_file():
+        raise UsageError(
+            f"--answers {answers}: it holds no answers; `localdflash train drafter` keeps them in answers/"
+        )
+    prepare("cpu", threads)
+    from localdflash.lab.train import for_adapter
+    from localdflash.lab.train.adapter_export import rank_of
+    from localdflash.lab.train.adapter_training import AdapterSchedule
+
+    target, start = _files(pair)
+    if start and rank is not None:
+        raise UsageError(f"--rank is for a new adapter, but {pair} has one to start from: name the pair it was made of")
+    rank = rank or (rank_of(start, target) if start else RANK)
+    work = for_adapter.AdapterWork(folder, target, rank, answers, start)
+    meter = Meter()
+    for_adapter.check(work)
+    for_adapter.make_examples(work, tokens, seed, meter)
+    for_adapter.train(work, AdapterSchedule(tokens, learning_rate, seed=seed), meter)
+    meter.say(f"use it: localdflash complete FILE:LINE:COLUMN --pair {folder / 'target.gguf'}")
+    return 0
+
+
+def _files(pair: str) -> tuple[Path, Path | None]:
+    """The target to put adapters into, and the adapter that the pair was made with."""
+    from localdflash.models.registry.registry import how_to_get, load_registry, local_files
+
+    entry = load_registry().resolve(pair)
+    if not (made_of := entry.target.adapted):
+        return local_files(entry).target, None
+    if not made_of.base.path.is_file():
+        raise ModelError(f"what {pair} was made of is missing: {how_to_get(made_of.base)}")
+    return made_of.base.path, Path(made_of.adapter)

@@ -1,0 +1,255 @@
+"""What a user of `localdflash chat` feels: how soon it is there, how soon a key shows, how soon an answer stops.
+
+`PYTHONPATH=. taskset -c 0,1 python -P lab/scripts/chat_latency.py --json FILE [--only NAME]`. The real program on a
+pseudo-terminal of 100 x 30, with an engine that says what it is told at the pace it is told; times are from the write
+of a key to the read of the bytes that show it, in milliseconds. `fence` runs without a terminal, to see the event loop:
+a ticker that is due every 5 ms says how late it is. Drawing by a terminal is not included.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from statistics import quantiles
+from typing import Any
+
+from localdflash.lab.scripts.support import bench_daemon
+from localdflash.lab.scripts.support import scripted_engine
+from localdflash.lab.scripts.support.bench_daemon import ROOT
+from localdflash.lab.scripts.support.scripted_answers import Answer
+from localdflash.lab.scripts.support.scripted_engine import script
+from localdflash.lab.scripts.support.terminal import READY, Terminal, chat
+from localdflash.base.machine.hardware import commit, device
+
+STARTS, KEYS, STOPS, OPENINGS, TURNS = 20, 150, 20, 10, 2000
+TICK = 0.005  # seconds
+LETTERS = [chr(code) for code in range(0x0410, 0x0450)]  # found in no other output
+MEGABYTE = 1 << 20
+Times = dict[str, Any]
+
+
+@contextmanager
+def engine() -> Iterator[Callable[..., None]]:
+    """A scripted engine in a process of its own, under a home of its own; call what is yielded with its answers."""
+    with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as home:
+        os.environ["LOCALDFLASH_HOME"] = home
+        command = scripted_engine.COMMAND
+        with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
+            try:
+                bench_daemon.until(bench_daemon.is_ready)
+                yield _script
+            finally:
+                process.kill()
+                del os.environ["LOCALDFLASH_HOME"]
+
+
+def _script(*answers: Answer, **rest: Any) -> None:
+    with bench_daemon.client() as client:
+        client.post("/script", json.loads(script(*answers, **rest)))
+
+
+def start() -> Times:
+    """Time from the start of the process to the prompt on the screen, and to a key that shows in it."""
+    shown, echoed = [], []
+    with engine():
+        for _ in range(STARTS + 1):
+            began = time.perf_counter()
+            with chat() as terminal:
+                terminal.wait_written(READY, 0)
+                shown.append(terminal.times[-1][0] - began)
+                _echo(terminal, LETTERS[0])
+                echoed.append(terminal.times[-1][0] - began)
+    return {"prompt": summary(shown[1:]), "first_key": summary(echoed[1:])}  # the first has explained itself
+
+
+def echo() -> Times:
+    """Time from a key to its echo, with nothing else going on and while an answer grows."""
+    found = {}
+    for rate in (0, 100, 400):
+        with engine() as answers, chat() as terminal:
+            terminal.wait_written(READY, 0)
+            answers(Answer.of(code(4000), rate=rate))
+            if rate:
+                send(terminal, "go", "value_")
+            found[f"at_{rate}"] = summary(_keys(terminal))
+    return found
+
+
+def _keys(terminal: Terminal) -> list[float]:
+    draw, times = Random(1), []
+    for number in range(KEYS):
+        times.append(_echo(terminal, LETTERS[number % len(LETTERS)]))
+        terminal.press("backspace")
+        terminal.watch(draw.uniform(0.05, 0.12))
+    return times
+
+
+def stop() -> Times:
+    """Time from Esc to the line that says that the answer was stopped."""
+    times = []
+    with engine() as answers, chat() as terminal:
+        terminal.wait_written(READY, 0)
+        answers(Answer.of(code(4000), rate=100))
+        for number in range(STOPS):
+            send(terminal, f"go {number}", "value_")
+            terminal.watch(0.5 + 0.03 * number)
+            mark, began = len(terminal.raw), time.perf_counter()
+            terminal.press("escape")
+            terminal.wait_written("topped", mark)
+            times.append(terminal.times[-1][0] - began)
+            terminal.watch(0.3)
+    return summary(times)
+
+
+def fence(rate: int = 400) -> Times:
+    """Time of a fence of 1,000 lines against the engine alone, and how late the event loop is meanwhile."""
+    text = f"```python\n{code(1000)}```\n"
+    answer = Answer.of(text, rate=rate)
+    with engine() as answers:
+        answers(answer)
+        took, late = asyncio.run(_fence(text))
+    ideal = sum(step.wait for step in answer.steps)
+    over = round((took / ideal - 1) * 100, 2)
+    return {"lines": 1000, "seconds": round(took, 2), "over_ideal_percent": over, "loop_late": summary(late)}
+
+
+async def _fence(text: str) -> tuple[float, list[float]]:
+    from localdflash.chat.answer_sources import SharedDaemon
+    from localdflash.server.wanted import Wanted
+    from localdflash.tui.app import ChatApp
+    from localdflash.tui.base import Start
+
+    late: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            due = time.perf_counter() + TICK
+            await asyncio.sleep(TICK)
+            late.append(max(time.perf_counter() - due, 0.0))
+
+    app = ChatApp(Start(SharedDaemon(Wanted({})), Path.cwd(), None))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await app.talk.answerer.ready()
+        await pilot.pause()
+        gc.freeze()  # as the app does on a terminal
+        app.ask("go")
+        began, ticking = time.perf_counter(), asyncio.create_task(tick())
+        while app.transcript.source_shown() != text:
+            await asyncio.sleep(TICK)
+        took = time.perf_counter() - began
+        ticking.cancel()
+    return took, late
+
+
+def opening(messages: int = 1000) -> Times:
+    """Time from the start of the process to the end of a long chat on the screen."""
+    with engine():
+        number, last = _long_chat(messages)
+        times = []
+        for _ in range(OPENINGS):
+            began = time.perf_counter()
+            with chat("--resume", str(number)) as terminal:
+                terminal.wait_written(last, 0)
+                times.append(terminal.times[-1][0] - began)
+    return {"messages": messages, "shown": summary(times)}
+
+
+def _long_chat(messages: int) -> tuple[int, str]:
+    from localdflash.chat.messages import Message
+    from localdflash.chat.store import ChatStore
+    from localdflash.cli.chat import chats_file
+
+    store = ChatStore.open(chats_file(), print)
+    session, parent = store.create(folder=str(Path.cwd())), None
+    for number in range(messages):
+        answer = number % 2
+        text = f"Text.\n\n```python\n{code(12)}```\n\nmessage-{number}-ends" if answer else f"Question {number}?"
+        message = Message("assistant" if answer else "user", text, finish="stop" if answer else "")
+        parent = store.add(session, parent, message).id
+    store.close()
+    return session, f"message-{messages - 1}-ends"
+
+
+def memory() -> Times:
+    """The memory of the chat's process over many turns; `growth` is of the second half, in kB a turn."""
+    held = []
+    with engine() as answers, chat() as terminal:
+        terminal.wait_written(READY, 0)
+        answers(Answer.of(f"Text.\n```python\n{code(4)}```\n"), about={"context": 1 << 30})
+        for turn in range(1, TURNS + 1):
+            send(terminal, f"turn {turn}", f"value_{0}")
+            terminal.watch(0.02)
+            if turn % (TURNS // 20) == 0:
+                held.append(terminal.process.memory_info().rss)
+    half = held[len(held) // 2 - 1]
+    growth = (held[-1] - half) / 1024 / (TURNS / 2)
+    return {"turns": TURNS, "mb": [round(one / MEGABYTE, 1) for one in held], "growth": round(growth, 2)}
+
+
+def code(lines: int) -> str:
+    """Python code of about ten tokens a line."""
+    return "".join(f"    value_{number} = compute(value_{number // 2}, {number})  # step\n" for number in range(lines))
+
+
+def send(terminal: Terminal, text: str, until: str) -> None:
+    """Send a message and wait for a part of its answer."""
+    mark = len(terminal.raw)
+    terminal.type(text)
+    terminal.wait_written(text[-1], mark)
+    mark = len(terminal.raw)
+    terminal.press("enter")
+    terminal.wait_written(until, mark)
+
+
+def _echo(terminal: Terminal, letter: str) -> float:
+    mark, began = len(terminal.raw), time.perf_counter()
+    terminal.type(letter)
+    terminal.wait_written(letter, mark)
+    return terminal.times[-1][0] - began
+
+
+def summary(seconds: list[float]) -> Times:
+    """The numbers that are reported, in milliseconds."""
+    cuts = quantiles([one * 1e3 for one in seconds], n=100, method="inclusive")
+    return {
+        "count": len(seconds),
+        "p50": round(cuts[49], 1),
+        "p95": round(cuts[94], 1),
+        "max": round(max(seconds) * 1e3, 1),
+    }
+
+
+MEASURED = {"start": start, "echo": echo, "stop": stop, "fence": fence, "opening": opening, "memory": memory}
+
+
+def main() -> int:
+    """Measure and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", choices=MEASURED, action="append")
+    given = parser.parse_args()
+    result: Times = {
+        "device": device(),
+        "cores": len(os.sched_getaffinity(0)),
+        "commit": commit(),
+        "command": "PYTHONPATH=. taskset -c 0,1 python -P lab/scripts/chat_latency.py",
+    }
+    for name in given.only or MEASURED:
+        result[name] = MEASURED[name]()
+        print(name, json.dumps(result[name]))
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""What a step costs on the CPU engine after a long text, with keys and values in float16 and in 8 bits.
+
+`PYTHONPATH=. python -P lab/scripts/cpu_context.py [--threads 2] [--models smollm2-135m,0.6B] [--lengths 64,2048,8100]
+[--rows 1,8] [--json FILE]`. Shapes have random weights in Q8_0, others are pairs of the registry; keys and values are
+random, as many as the length says. A time is the fastest of its repeats, which take turns. What a step takes longer
+than one after the first of the lengths is attention: `share` is its part of the step.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from localdflash.lab.scripts.cpu_prompts import files
+from localdflash.lab.scripts.cpu_shapes import forward_ms
+from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KeysAndValues
+from localdflash.backends.cpu.packed import open_target
+from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.team import Team
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.hardware import bandwidth, commit, device
+
+SECONDS, LEAST = 20.0, 3  # to repeat for, and rounds
+
+
+def fill(cache: KeysAndValues) -> None:
+    """Keys and values of about the size that models have."""
+    random = np.random.default_rng(0)
+    for array in cache.arrays:
+        row = array.shape[2:]
+        values = random.integers(-127, 128, row) if array.dtype == np.int8 else random.random(row) / 64
+        array[...] = values.astype(array.dtype)
+
+
+def measure(path: Path, lengths: list[int], widths: list[int], threads: int, seconds: float) -> dict[str, Any]:
+    """Milliseconds by form, rows and length."""
+    with ExitStack() as stack:
+        team = Team(threads, physical_cores())
+        stack.callback(team.close)
+        packed = open_target(path)
+        targets = {kv: CpuTarget(packed, team, max(lengths) + max(widths), kv=kv) for kv in KV_FORMATS}
+        for target in targets.values():
+            fill(target.cache)
+        cases = [(kv, rows, length) for length in lengths for rows in widths for kv in targets]
+        best, began, rounds = dict.fromkeys(cases, float("inf")), time.perf_counter(), 0
+        while rounds < LEAST or time.perf_counter() - began < seconds:
+            for kv, rows, length in cases:
+                targets[kv].assume(length)
+                best[kv, rows, length] = min(best[kv, rows, length], forward_ms(targets[kv], rows))
+            rounds += 1
+        sizes = {kv: round(target.cache.nbytes / target.cache.capacity) for kv, target in targets.items()}
+    result: dict[str, Any] = {"bytes_a_token": sizes}
+    for kv in targets:
+        for rows in widths:
+            times = [best[kv, rows, length] for length in lengths]
+            result[f"{kv}, {rows} rows"] = {
+                "ms": {length: round(ms, 2) for length, ms in zip(lengths, times, strict=True)},
+                "share": {length: round(1 - times[0] / ms, 3) for length, ms in zip(lengths, times, strict=True)},
+            }
+    return result
+
+
+def main() -> None:
+    """Run the script as its docstring says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--models", default="smollm2-135m,0.6B")
+    parser.add_argument("--lengths", default="64,2048,8100")
+    parser.add_argument("--rows", default="1,8")
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    lengths, widths = ([int(number) for number in text.split(",")] for text in (given.lengths, given.rows))
+    result: dict[str, Any] = {
+        "device": device(),
+        "threads": given.threads,
+        "bandwidth_gb_s": round(bandwidth(), 1),
+        "commit": commit(),
+        "command": f"python -P lab/scripts/cpu_context.py --threads {given.threads} --models {given.models}"
+        f" --lengths {given.lengths} --rows {given.rows} --seconds {given.seconds:g}",
+        "models": {},
+    }
+    with tempfile.TemporaryDirectory() as home:
+        found = list(files(Path(home), given.models.split(","), ["Q8_0"]))
+        os.environ["LOCALDFLASH_HOME"] = home  # packed weights go with it
+        for name, path in found:
+            result["models"][name] = measured = measure(path, lengths, widths, given.threads, given.seconds)
+            print(name, json.dumps(measured), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

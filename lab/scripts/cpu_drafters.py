@@ -1,0 +1,109 @@
+"""What a draft costs on this CPU, by the drafter's kind: random DFlash, DSpark and DFlash 2 of the published shapes.
+
+`PYTHONPATH=. python -P lab/scripts/cpu_drafters.py [--threads 2] [--shape 0.6B] [--seconds 20] [--json FILE]`. A time is the
+fastest of its repeats, which take turns; a draft has the features of four tokens to take in. DFlash has as many slots
+as the kind that it is compared with. Slots of DSpark are corrected until they settle: `settled` is a Markov head that
+changes next to nothing, `unsettled` one that decides alone, so that each product may make only one more slot right. The
+target has two blocks, for of it a draft needs its embedding and head alone.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from localdflash.lab.scripts import synthetic
+from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
+from localdflash.backends.cpu.packed_model import PackedDrafter
+from localdflash.backends.cpu.packed import open_drafter, open_target
+from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.team import Team
+from localdflash.engine.pair import Taps
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.hardware import bandwidth, commit, device
+from localdflash.models.weights.ggml_types import GGMLType
+
+SHAPES = {"0.6B": synthetic.QWEN3_0_6B, "1.7B": synthetic.QWEN3_1_7B, "4B": synthetic.QWEN3_4B}
+CONTEXT, CACHED, ACCEPTED = 512, 64, 4
+ALONE = 1000  # times the bias, so that the logits count for nothing
+
+
+def draft_ms(drafter: CpuDFlashDrafter, taps: Taps) -> float:
+    """Time of a draft after a step of ACCEPTED tokens."""
+    drafter.rollback(CACHED)
+    drafter.observe([1] * ACCEPTED, taps[:ACCEPTED])
+    began = time.perf_counter()
+    drafter.propose(1, drafter.longest)
+    return (time.perf_counter() - began) * 1e3
+
+
+def drafters_of(folder: Path, shape: str, target: CpuTarget) -> dict[str, CpuDFlashDrafter]:
+    """One of each kind, in Q8_0."""
+    published, packed = synthetic.published_drafter(SHAPES[shape], 0), dict[str, PackedDrafter]()
+    for name, fields in synthetic.KINDS.items():
+        path, config = folder / f"{name}.gguf", replace(published, **fields)
+        synthetic.write_drafter(path, config, GGMLType.Q8_0, f"random {name} of {shape}")
+        packed[name] = open_drafter(path)
+    plain, spark, second = packed["dflash"], packed["dspark"], packed["dflash2"]
+    made = {
+        "DFlash, as many slots as DSpark": replace(plain, config=replace(plain.config, block_size=7, from_anchor=True)),
+        "DSpark, settled": spark,
+        "DSpark, unsettled": _unsettled(spark),
+        "DFlash, as many slots as DFlash 2": replace(plain, config=replace(plain.config, block_size=8)),
+        "DFlash 2": second,
+    }
+    return {name: CpuDFlashDrafter(one, target) for name, one in made.items()}
+
+
+def _unsettled(packed: PackedDrafter) -> PackedDrafter:
+    before = packed.heads.markov_w1
+    assert before
+    louder = replace(before, scales=before.scales * np.float16(ALONE))
+    return replace(packed, heads=replace(packed.heads, markov_w1=louder))
+
+
+def main() -> None:
+    """Run the script as its docstring says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--shape", choices=SHAPES, default="0.6B")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["LOCALDFLASH_HOME"] = home  # packed weights go with it
+        folder, config = Path(home), SHAPES[given.shape]
+        synthetic.write_target(folder / "target.gguf", replace(config, num_hidden_layers=2), "random", GGMLType.Q8_0)
+        team = Team(given.threads, physical_cores())
+        target = CpuTarget(open_target(folder / "target.gguf"), team, CONTEXT)
+        drafters = drafters_of(folder, given.shape, target)
+        shape = (CACHED, len(synthetic.TAPS[config]) * config.hidden_size)
+        taps = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        for drafter in drafters.values():
+            drafter.observe([1] * CACHED, taps)
+        best, began = dict.fromkeys(drafters, float("inf")), time.perf_counter()
+        while time.perf_counter() - began < given.seconds:
+            for name, drafter in drafters.items():
+                best[name] = min(best[name], draft_ms(drafter, taps))
+        team.close()
+    result: dict[str, Any] = {
+        "device": device(),
+        "threads": given.threads,
+        "bandwidth_gb_s": round(bandwidth(), 1),
+        "commit": commit(),
+        "command": f"python -P lab/scripts/cpu_drafters.py --threads {given.threads} --shape {given.shape}",
+        "ms": {name: round(ms, 3) for name, ms in best.items()},
+    }
+    print(json.dumps(result, indent=2))
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

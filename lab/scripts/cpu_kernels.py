@@ -1,0 +1,345 @@
+"""The CPU engine's kernels beside what the machine can do: its integer peak and its memory bandwidth, both measured.
+
+`PYTHONPATH=. python -P lab/scripts/cpu_kernels.py --json bench/results/cpu-kernels.json --threads 2`, for every instruction
+set of this processor ("portable" on the embedded pair's shapes only: it is there to be right). Matrices are stacked
+until all layers of the embedded pair, or more than any cache, are streamed by one call of each thread: nothing of a
+call's own cost is in the numbers. Widths take turns; the fastest of several rounds counts.
+"""
+
+import argparse
+import ctypes
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.lab.scripts import synthetic
+from localdflash.lab.scripts.cpu_context import fill
+from localdflash.backends.cpu import cpu_library
+from localdflash.backends.cpu.arrays import aligned
+from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KeysAndValues, cache_bytes
+from localdflash.backends.cpu.cpu_library import address
+from localdflash.backends.cpu.matrices import GROUP, PANEL, Kind, MatrixShape
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.hardware import bandwidth, commit, device
+from localdflash.models.shapes.decoder_config import DecoderConfig
+
+WIDTHS = (1, 2, 4, 8, 16, 32)
+CONTEXTS = (256, 1024, 4096, 8192)
+EMBEDDED = DecoderConfig(6144, 256, 6, 4, 2, 64, 768)
+MODELS = {
+    "embedded": EMBEDDED,
+    "0.6B": synthetic.QWEN3_0_6B,
+    "1.7B": synthetic.QWEN3_1_7B,
+    "4B": synthetic.QWEN3_4B,
+}
+COLD_BYTES = 160 << 20  # more than caches hold
+ROUNDS = 5
+SHORTEST = 2e-3  # seconds of a timing: faster work is repeated
+MACS_OF_GROUP = GROUP * PANEL
+
+
+@dataclass(frozen=True)
+class StackedShape:
+    """A matrix [n, k], `copies` of them stacked."""
+
+    model: str
+    name: str
+    n: int
+    k: int
+    layers: int
+
+    def copies(self, kind: Kind) -> int:
+        """As many as the model has, for the embedded pair; otherwise as many as no cache holds."""
+        if self.model == "embedded":
+            return self.layers
+        return -(-COLD_BYTES // weight_bytes(MatrixShape(kind, self.n, self.k)))
+
+
+def shapes(model: str, config: DecoderConfig) -> Iterator[StackedShape]:
+    """The matrices of a block; for the embedded pair also its head, which is a large part of it."""
+    c = config
+    yield StackedShape(model, "query", c.num_attention_heads * c.head_dim, c.hidden_size, c.num_hidden_layers)
+    yield StackedShape(model, "key", c.num_key_value_heads * c.head_dim, c.hidden_size, c.num_hidden_layers)
+    yield StackedShape(model, "gate", c.intermediate_size, c.hidden_size, c.num_hidden_layers)
+    yield StackedShape(model, "down", c.hidden_size, c.intermediate_size, c.num_hidden_layers)
+    if model == "embedded":
+        yield StackedShape(model, "head", c.vocab_size, c.hidden_size, 1)
+
+
+class Crew:
+    """Threads, one on each core, that do the same thing at the same time."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._together = threading.Barrier(threads)
+        self._pool = ThreadPoolExecutor(threads)
+        self._cores = physical_cores()
+
+    def seconds(self, work: Callable[[int], None]) -> float:
+        """Processor time of one `work(thread)` in the slowest thread; short work is repeated.
+
+        Not the clock's: other programs then cost no more than what they take of memory and caches.
+        """
+        repeats = max(round(SHORTEST / max(self._run(work, 1), 1e-6)), 1)
+        return self._run(work, repeats)
+
+    def _run(self, work: Callable[[int], None], repeats: int) -> float:
+        return max(self._pool.map(lambda thread: self._one(work, thread, repeats), range(self.threads))) / repeats
+
+    def _one(self, work: Callable[[int], None], thread: int, repeats: int) -> float:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {self._cores[thread % len(self._cores)]})
+        self._together.wait()
+        began = time.thread_time()
+        for _ in range(repeats):
+            work(thread)
+        return time.thread_time() - began
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()
+
+
+def fastest(crew: Crew, works: dict[int, Callable[[int], None]], rounds: int) -> dict[int, float]:
+    """Seconds of each work, run in turn; the fastest of the rounds."""
+    best = dict.fromkeys(works, float("inf"))
+    for _ in range(rounds):
+        for width, work in works.items():
+            best[width] = min(best[width], crew.seconds(work))
+    return best
+
+
+def random_bytes(shape: Sequence[int], below: int = 256) -> NDArray[np.uint8]:
+    """Random bytes that repeat after a mebibyte."""
+    pool = np.random.default_rng(0).integers(0, below, 1 << 20, dtype=np.uint8)
+    out = aligned(shape, np.uint8)
+    flat = out.reshape(-1)
+    for start in range(0, flat.size, pool.size):
+        flat[start : start + pool.size] = pool[: flat.size - start]
+    return out
+
+
+def random_array(dtype: Any, shape: Sequence[int], below: int) -> NDArray[Any]:
+    """Codes below a number, or scales of about a thousandth."""
+    if np.dtype(dtype) != np.float16:
+        return random_bytes(shape, below).view(dtype)
+    out = aligned(shape, np.float16)
+    out[...] = np.float16(0.001)
+    return out
+
+
+def weight_bytes(shape: MatrixShape) -> int:
+    """Bytes of a packed matrix, which a product of one row reads."""
+    return sum(int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize for array in shape.arrays)
+
+
+class Product:
+    """A stack of matrices and rows to multiply it with."""
+
+    def __init__(self, kernels: Any, shape: StackedShape, kind: Kind) -> None:
+        self.kernels = kernels
+        self.copies = shape.copies(kind)
+        stacked = MatrixShape(kind, shape.n * self.copies, shape.k)
+        limits = (64 if kind == Kind.Q6_K else 256, 64, 256)
+        self.arrays = [random_array(a.dtype, a.shape, limits[i]) for i, a in enumerate(stacked.arrays)]
+        if kind == Kind.MXFP4:
+            self.arrays[1] |= 64  # exponents as models have them: subnormal floats are slow on some processors
+        self.bytes = weight_bytes(stacked)
+        self.macs = stacked.n * stacked.k
+        places = [address(array) for array in (*self.arrays, None)][:3]
+        self.matrix = cpu_library.MatrixStruct(kind, stacked.n, stacked.k, *places)
+        self.panels = stacked.n // PANEL
+        most = max(WIDTHS)
+        x = np.random.default_rng(1).standard_normal((most, shape.k)).astype(np.float32)
+        self.codes = aligned((most, shape.k), np.int8)
+        self.scales = aligned((most, shape.k // GROUP), np.float32)
+        self.sums = aligned((most, shape.k // 16), np.int32)
+        self.totals = aligned((most, shape.k // GROUP), np.float32)
+        arrays = (self.codes, self.scales, self.sums, self.totals)
+        self.rows = cpu_library.RowsStruct(*map(address, arrays))
+        kernels.quantize(address(x), most, shape.k, ctypes.byref(self.rows))
+        self.out = aligned((most, stacked.n), np.float32)
+
+    def work(self, rows: int, threads: int) -> Callable[[int], None]:
+        """The work of each thread: the product of `rows` rows with its share of the panels."""
+        cuts = [self.panels * i // threads for i in range(threads + 1)]
+        matrix, x, stride = ctypes.byref(self.matrix), ctypes.byref(self.rows), self.out.shape[1]
+        starts = [self.out[:, PANEL * cut :].ctypes.data for cut in cuts]
+
+        def multiply(thread: int) -> None:
+            self.kernels.product(matrix, x, rows, cuts[thread], cuts[thread + 1], starts[thread], stride)
+
+        return multiply
+
+
+class TimedAttention:
+    """The keys and values of all layers that a context fills, and rows that attend to them."""
+
+    def __init__(self, kernels: Any, config: DecoderConfig, context: int, kv: str) -> None:
+        c = self.config = config
+        self.kernels, self.context = kernels, context
+        self.row_bytes = cache_bytes(c, PANEL, kv) // PANEL
+        enough = c.num_hidden_layers if c is EMBEDDED else -(-COLD_BYTES // (self.row_bytes * context))
+        self.layers = min(c.num_hidden_layers, enough)
+        heads = self.layers * c.num_key_value_heads
+        self.cache = KeysAndValues(heads, replace(c, num_key_value_heads=1), context + max(WIDTHS), kv)
+        fill(self.cache)
+        self.caches = [self.cache.bound(head) for head in range(heads)]
+        self.group = c.num_attention_heads // c.num_key_value_heads
+        most = max(WIDTHS) * self.group
+        self.q = aligned((most, c.head_dim), np.float32)
+        self.q[...] = np.random.default_rng(3).standard_normal(self.q.shape)
+        self.out = [aligned(self.q.shape, np.float32) for _ in range(os.cpu_count() or 1)]
+        self.begin = np.zeros(most, np.int32)
+        self.end = np.array([context + 1 + i // self.group for i in range(most)], np.int32)
+
+    def work(self, tokens: int, threads: int) -> Callable[[int], None]:
+        """The work of each thread: its share of the key-value heads; for 0 tokens nothing but the calls."""
+        shares = [[ctypes.byref(cache) for cache in self.caches[thread::threads]] for thread in range(threads)]
+        size, rows, scale = self.config.head_dim, tokens * self.group, self.config.head_dim**-0.5
+        q, begin, end = address(self.q), address(self.begin), address(self.end)
+        outs = [address(out) for out in self.out]
+
+        def attend(thread: int) -> None:
+            for cache in shares[thread]:
+                self.kernels.attend(cache, q, size, begin, end, rows, size, scale, outs[thread], size)
+
+        return attend
+
+
+def peak(crew: Crew, kernels: Any) -> float:
+    """Billions of 8-bit multiplications a second that all threads do from the nearest cache."""
+    count = 20_000
+
+    def work(_thread: int) -> None:
+        kernels.peak(count)
+
+    return crew.threads * count * MACS_OF_GROUP / min(crew.seconds(work) for _ in range(ROUNDS)) / 1e9
+
+
+def measure_product(crew: Crew, kernels: Any, shape: StackedShape, kind: Kind) -> dict[str, Any]:
+    """Measure a matrix of one type at all widths."""
+    product = Product(kernels, shape, kind)
+    seconds = fastest(crew, {rows: product.work(rows, crew.threads) for rows in WIDTHS}, ROUNDS)
+    table = {}
+    for rows, taken in seconds.items():
+        rate, read = rows * product.macs / taken / 1e9, product.bytes / taken / 1e9
+        table[rows] = {
+            "us": round(taken / product.copies * 1e6, 2),
+            "gmac_s": round(rate, 1),
+            "gb_s": round(read, 2),
+            "over_one_row": round(taken / seconds[1], 3),
+        }
+    named = {"model": shape.model, "matrix": shape.name, "n": shape.n, "k": shape.k, "kind": kind.name}
+    return {**named, "copies": product.copies, "mb": round(product.bytes / 1e6, 1), "rows": table}
+
+
+def measure_attention(crew: Crew, kernels: Any, model: str, context: int, kv: str) -> dict[str, Any]:
+    """Measure the attention of a model's layer at all widths, without the time of the calls."""
+    attention = TimedAttention(kernels, MODELS[model], context, kv)
+    seconds = fastest(crew, {tokens: attention.work(tokens, crew.threads) for tokens in (0, *WIDTHS)}, ROUNDS)
+    calls = seconds.pop(0)
+    c, table = attention.config, {}
+    for tokens, together in seconds.items():
+        taken = (together - calls) / attention.layers
+        macs = 2 * c.num_attention_heads * c.head_dim * sum(context + 1 + i for i in range(tokens))
+        read = attention.row_bytes * (context + tokens) / taken / 1e9
+        table[tokens] = {
+            "us": round(taken * 1e6, 2),
+            "gmac_s": round(macs / taken / 1e9, 1),
+            "gb_s": round(read, 2),
+            "over_one_row": round((together - calls) / (seconds[1] - calls), 3),
+        }
+    return {"model": model, "context": context, "kv": kv, "layers": attention.layers, "rows": table}
+
+
+def measure(crew: Crew, instruction_set: str, models: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure all kernels of an instruction set."""
+    kernels = cpu_library.load().kernels(instruction_set)
+    models = ["embedded"] if instruction_set == "portable" else models
+    top = peak(crew, kernels)
+    say(f"{instruction_set}: {top:.1f} GMAC/s")
+    products, attention = [], []
+    for shape in (shape for model in models for shape in shapes(model, MODELS[model])):
+        for kind in Kind:
+            products.append(measure_product(crew, kernels, shape, kind))
+            say(line(f"{shape.model} {shape.name} {kind.name}", products[-1]["rows"]))
+    for model in models:
+        for context, kv in itertools.product(CONTEXTS, KV_FORMATS):
+            if context <= MODELS[model].context_length:
+                attention.append(measure_attention(crew, kernels, model, context, kv))
+                say(line(f"{model} attention {context} {kv}", attention[-1]["rows"]))
+    top = max(top, peak(crew, kernels))
+    return {"peak_gmac_s": round(top, 1), "products": products, "attention": attention}
+
+
+def add_shares(measured: dict[str, Any], memory: float) -> None:
+    """Put beside every rate its share of the integer peak and of the memory's bandwidth."""
+    for product in measured["products"]:
+        for cell in product["rows"].values():
+            cell["of_peak"] = round(cell["gmac_s"] / measured["peak_gmac_s"], 3)
+    for entry in measured["products"] + measured["attention"]:
+        for cell in entry["rows"].values():
+            cell["of_bandwidth"] = round(cell["gb_s"] / memory, 3)
+
+
+def line(name: str, table: dict[int, dict[str, float]]) -> str:
+    """A line for a person: microseconds, and in brackets the multiple of one row's time."""
+    cells = " ".join(f"{cell['us']:9.1f} ({cell['over_one_row']:5.2f})" for cell in table.values())
+    return f"{name:24s} {cells}  {table[1]['gb_s']:6.1f} GB/s {table[16]['gmac_s']:7.1f} GMAC/s"
+
+
+def run(
+    threads: int, instruction_sets: Sequence[str], models: Sequence[str], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Measure everything; return the result object."""
+    with Crew(threads) as crew:
+        memory, measured = bandwidth(threads), dict[str, Any]()
+        for name in instruction_sets:
+            measured[name] = measure(crew, name, models, say)
+            memory = max(memory, bandwidth(threads))  # other programs may have taken some of it
+        for found in measured.values():
+            add_shares(found, memory)
+    return {
+        "device": device(),
+        "threads": threads,
+        "commit": commit(),
+        "command": f"python lab/scripts/cpu_kernels.py --threads {threads} --models {','.join(models)}",
+        "bandwidth_gb_s": round(memory, 1),
+        "instruction_sets": measured,
+    }
+
+
+def main() -> int:
+    """Measure, print, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=len(physical_cores()))
+    parser.add_argument("--instruction-set", action="append", help="only this one; may be given again")
+    parser.add_argument("--models", default=",".join(MODELS), help="shapes to measure, with commas between them")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    sets = args.instruction_set or cpu_library.load().instruction_sets
+    result = run(args.threads, sets, args.models.split(","), print)
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""What keys and values in 8 bits cost in quality on the CPU engine: both forms against float32 on the same weights.
+
+`PYTHONPATH=. python -P lab/scripts/cpu_kv.py [--threads 2] [--pairs embedded,smollm2-135m] [--json FILE]`. Held-out code,
+and greedy continuations of the starts of its files. Any change tips roundings of 8-bit activations over, so that two
+forms are further from each other than either is from float32 by its own fault.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from localdflash.lab.scripts.cpu_quality import LONGEST, ROWS, Difference, decoded, held_out, of_engine
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.hardware import commit, device
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.models.registry.registry import load_registry, local_files
+from localdflash.backends.reference.decoder import causal
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.models.weights import gguf
+
+PROMPTS, PROMPT, CONTINUED = 30, 200, 120  # continuations, tokens of a prompt and of its continuation
+
+
+@torch.inference_mode()
+def measure(name: str, files: int | None, threads: int) -> dict[str, Any]:
+    """Compare both with float32, and with each other, on a pair of the registry."""
+    path = local_files(load_registry().resolve(name)).target
+    context = decoder_config(gguf.read_header(path)).context_length
+    sequences = [ids[: context - ROWS] for ids in held_out(Tokenizer.load(path), files)]
+    reference = load_decoder(path)
+    with of_engine(path, LONGEST, threads, "f16") as halves, of_engine(path, LONGEST, threads, "int8") as codes:
+        both = {"f16": (halves.target, Difference()), "int8": (codes.target, Difference())}
+        apart = Difference()
+        for ids in sequences:
+            hidden, _ = reference(torch.tensor([ids]), torch.arange(len(ids)), causal)
+            steps = zip(*(decoded(target, ids) for target, _ in both.values()), strict=True)
+            for rows in steps:
+                at, following = rows[0][0], ids[rows[0][0].start + 1 : rows[0][0].stop + 1]
+                exact = reference.logits(hidden[:, at])[0]
+                found = [torch.from_numpy(logits.copy()) for _, logits in rows]
+                for (_, total), logits in zip(both.values(), found, strict=True):
+                    total.add(exact, logits, following)
+                apart.add(found[0], found[1], following)
+        prompts = [ids[:PROMPT] for ids in sequences if len(ids) > PROMPT][:PROMPTS]
+        return {
+            **{kv: total.report() for kv, (_, total) in both.items()},
+            "int8 beside f16": apart.report("f16"),
+            "continuations": agreement(halves, codes, prompts),
+        }
+
+
+def agreement(one: HostPair, other: HostPair, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """How far greedy continuations are the same."""
+    same = []
+    for prompt in prompts:
+        texts = [
+            [token for step in generate(pair, Request(prompt, CONTINUED)) for token in step.tokens]
+            for pair in (one, other)
+        ]
+        pairs = enumerate(zip(*texts, strict=True))
+        same.append(next((i for i, (a, b) in pairs if a != b), CONTINUED))
+    return {
+        "prompts": len(same),
+        "tokens": CONTINUED,
+        "the_same": sum(tokens == CONTINUED for tokens in same),
+        "mean_tokens_until_they_differ": round(sum(same) / len(same), 1),
+    }
+
+
+def main() -> None:
+    """Run the script as its docstring says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=len(physical_cores()))
+    parser.add_argument("--pairs", default="embedded,smollm2-135m")
+    parser.add_argument("--files", type=int, help="held-out files")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    result: dict[str, Any] = {
+        "device": device(),
+        "threads": given.threads,
+        "commit": commit(),
+        "command": f"python -P lab/scripts/cpu_kv.py --threads {given.threads} --pairs {given.pairs}",
+        "pairs": {},
+    }
+    for name in given.pairs.split(","):
+        result["pairs"][name] = measured = measure(name, given.files, given.threads)
+        print(name, json.dumps(measured), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""What a verify costs on this CPU, by rows: our engine and llama.cpp in turn, on random models of real shapes.
+
+`PYTHONPATH=. python -P lab/scripts/cpu_shapes.py [--threads 2] [--shapes 0.6B,1.7B] [--types Q8_0,Q4_0] [--drafters Q8_0]
+[--json FILE]`. A time is the fastest of its repeats, which take turns over both engines and all widths; V(M) is in
+units of the same engine's single row. Drafters have the published shape (five blocks, 16 slots), with all of the
+vocabulary and with a short one; a draft is timed with the features of four tokens to take in. Files are written below
+--folder (a temporary one) and read through the page cache: run it with memory for twice the model.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from localdflash.lab.scripts import synthetic
+from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
+from localdflash.backends.cpu.packed import open_drafter, open_target
+from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.team import Team
+from localdflash.engine.draft import Draft
+from localdflash.engine.pair import Taps, Target
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.decode_flags import MOST, ONE_PATH, Way
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.hardware import bandwidth, commit, device
+from localdflash.models.weights.ggml_types import GGMLType
+
+SHAPES = {"0.6B": synthetic.QWEN3_0_6B, "1.7B": synthetic.QWEN3_1_7B, "4B": synthetic.QWEN3_4B}
+WIDTHS = (1, 2, 4, 8, 16, 32)
+CONTEXT, CACHED = 512, 64  # tokens that the cache holds, and that lie in it
+SHORT, ACCEPTED = 16_384, 4  # tokens of a short vocabulary, and those of a step
+SECONDS = 20.0  # to repeat for
+WITH_A_SECOND_ROW = Way(ONE_PATH, tuple(range(2, MOST + 1)))
+
+
+def forward_ms(target: Target, rows: int) -> float:
+    """Time of one verify that keeps nothing: the second of two, because the first finds other data in the caches."""
+    draft = Draft("none", [1] * (rows - 1), [1.0] * (rows - 1))
+    for _ in range(2):
+        began = time.perf_counter()
+        target.verify(1, draft)
+        target.keep(0)
+    return (time.perf_counter() - began) * 1e3
+
+
+def draft_ms(drafter: CpuDFlashDrafter, taps: Taps) -> float:
+    """Time of a draft after a step of ACCEPTED tokens."""
+    drafter.rollback(CACHED)
+    drafter.observe([1] * ACCEPTED, taps[:ACCEPTED])
+    began = time.perf_counter()
+    drafter.propose(1, drafter.longest)
+    return (time.perf_counter() - began) * 1e3
+
+
+def measure(
+    targets: dict[str, Target], drafters: dict[str, CpuDFlashDrafter], seconds: float
+) -> tuple[dict[str, dict[int, float]], dict[str, float]]:
+    """Milliseconds of each engine and width, and of each drafter, the fastest of repeats in turn."""
+    features: Taps = np.empty((0, 0), np.float32)
+    for target in targets.values():
+        for _ in range(2):
+            if (taps := target.extend([1] * (CACHED // 2))) is None:
+                continue
+            features = taps
+            for drafter in drafters.values():
+                drafter.observe([1] * len(taps), taps)
+    best = {name: dict.fromkeys(WIDTHS, float("inf")) for name in targets}
+    drafts = dict.fromkeys(drafters, float("inf"))
+    began, rounds = time.perf_counter(), 0
+    while rounds < 2 or time.perf_counter() - began < seconds:
+        for rows in WIDTHS:
+            for name, target in targets.items():
+                best[name][rows] = min(best[name][rows], forward_ms(target, rows))
+        for name, drafter in drafters.items():
+            drafts[name] = min(drafts[name], draft_ms(drafter, features))
+        rounds += 1
+    return best, drafts
+
+
+def report(ms: dict[str, dict[int, float]], drafts: dict[str, float]) -> dict[str, Any]:
+    """Times, V by rows, how our single row compares, and what a draft and a verify of 8 take of it."""
+    result: dict[str, Any] = {
+        name: {
+            "ms": {rows: round(time_ms, 3) for rows, time_ms in times.items()},
+            "v": {rows: round(time_ms / times[1], 2) for rows, time_ms in times.items()},
+        }
+        for name, times in ms.items()
+    }
+    result["ar_over_llama_cpp"] = round(ms["llama.cpp"][1] / ms["cpu"][1], 3)
+    result["drafts"] = {
+        name: {"ms": round(taken, 3), "draft_and_v8": round((taken + ms["cpu"][8]) / ms["cpu"][1], 2)}
+        for name, taken in drafts.items()
+    }
+    result["v16_over_llama_cpp"] = round(ms["llama.cpp"][16] / ms["cpu"][16], 3)
+    return result
+
+
+def run(folder: Path, shape: str, kind: str, drafters: Sequence[str], threads: int, seconds: float) -> dict[str, Any]:
+    """Measure one model on both engines, and drafters of these types."""
+    path, config = folder / f"{shape}-{kind}.gguf", SHAPES[shape]
+    if not path.exists():
+        synthetic.write_target(path, config, f"random {shape}", GGMLType[kind])
+    with ExitStack() as stack:
+        team = Team(threads, physical_cores())
+        stack.callback(team.close)
+        ours = CpuTarget(open_target(path), team, CONTEXT, synthetic.TAPS[config])
+        theirs = stack.enter_context(closing(LlamaCppTarget(path, CONTEXT, threads, way=WITH_A_SECOND_ROW)))
+        made = {
+            f"{its}{f', {short} tokens' if short else ''}": _drafter(folder, shape, its, short, ours)
+            for its in drafters
+            for short in (0, SHORT)
+        }
+        return report(*measure({"cpu": ours, "llama.cpp": theirs}, made, seconds))
+
+
+def _drafter(folder: Path, shape: str, kind: str, short: int, target: CpuTarget) -> CpuDFlashDrafter:
+    path = folder / f"{shape}-drafter-{kind}-{short}.gguf"
+    if not path.exists():
+        config = synthetic.published_drafter(SHAPES[shape], short)
+        synthetic.write_drafter(path, config, GGMLType[kind], f"random drafter of {shape}")
+    return CpuDFlashDrafter(open_drafter(path), target)
+
+
+def main() -> None:
+    """Run the script as its docstring says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--shapes", default="0.6B,1.7B")
+    parser.add_argument("--types", default="Q8_0,Q4_0")
+    parser.add_argument("--drafters", default="Q8_0,Q4_0")
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    shapes, kinds = given.shapes.split(","), given.types.split(",")
+    result: dict[str, Any] = {
+        "device": device(),
+        "threads": given.threads,
+        "bandwidth_gb_s": round(bandwidth(), 1),
+        "commit": commit(),
+        "command": f"python -P lab/scripts/cpu_shapes.py --threads {given.threads} --shapes {given.shapes}"
+        f" --types {given.types} --drafters {given.drafters}",
+        "models": {},
+    }
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["LOCALDFLASH_HOME"] = home  # packed weights go with it
+        folder = given.folder or Path(home)
+        for shape in shapes:
+            for kind in kinds:
+                found = run(folder, shape, kind, given.drafters.split(","), given.threads, given.seconds)
+                result["models"][f"{shape} {kind}"] = found
+                print(shape, kind, json.dumps(found), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

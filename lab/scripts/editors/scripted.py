@@ -1,0 +1,198 @@
+"""A language server that knows what comes: the wire of `localdflash lsp` with instant answers, for tests of clients.
+
+`python -P lab/scripts/editors/scripted.py TEXTS.json [LOG]`: the file is a list of whole documents. A request gets what
+follows in the documents that begin and end as the open one does at the cursor, to the end of the line or, where that
+opens a block and on an empty line, to the next empty line: one item, or up to 3 when invoked. Closing brackets alone
+behind the cursor, which its documents have later, are replaced. Every message that a
+client has to send goes to LOG, a JSON object a line. Requests for tests: `test/push` {text, back, column} grows the
+last answer (back: as if for that many versions earlier), `test/next_edit` {line, start, end, text, back} proposes an
+edit elsewhere, `test/tell` sends didChangeStatus with its parameters, `test/set` {delay_ms, texts} changes what is
+answered, `test/hold` keeps answers back until `test/release`, which ends once all of them are sent.
+"""
+
+import asyncio
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from lsprotocol import types
+from pygls.lsp.server import LanguageServer
+
+EVENTS = (
+    "textDocument/didShowCompletion",
+    "textDocument/didPartiallyAcceptCompletion",
+    "localdflash/didRejectCompletion",
+    "localdflash/didRejectNextEdit",
+)
+
+
+class Scripted(LanguageServer):
+    """The state of one client."""
+
+    def __init__(self, texts: list[str], log: Path | None) -> None:
+        super().__init__("scripted", "1")
+        self.texts, self.log, self.delay = texts, log, 0.0
+        self.open = asyncio.Event()  # answers may go
+        self.open.set()
+        self.held = 0
+        self.status = {"kind": "Normal", "busy": False, "message": "", "model": "scripted", "tau": 2.9}
+        self.status |= {"tokensPerSecond": 41.0, "shown": 0, "accepted": 0}
+        self.answered: dict[str, Any] = {}
+
+    def record(self, event: str, **about: Any) -> None:
+        """Write a line of the log."""
+        if self.log:
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"event": event, **about}) + "\n")
+
+    def answers(self, before: str, after: str) -> list[str]:
+        """What may stand between the two, each once."""
+        found = []
+        for text in self.texts:
+            if text.startswith(before) and text.endswith(after) and len(before) + len(after) <= len(text):
+                rest = text[len(before) : len(text) - len(after)]
+                first = rest.partition("\n")[0].rstrip("\r")
+                line = before.rpartition("\n")[2].strip()
+                several = not line or (first.rstrip() or line).endswith((":", "{"))
+                found.append(rest.partition("\n\n")[0] if several else first)
+        return list(dict.fromkeys(answer for answer in found if answer))
+
+
+def items(server: Scripted, params: types.InlineCompletionParams) -> list[types.InlineCompletionItem]:
+    """The items that answer a request."""
+    document = server.workspace.get_text_document(params.text_document.uri)
+    position = types.Position(params.position.line, params.position.character)
+    offset = document.offset_at_position(position)
+    before, after = document.source[:offset], document.source[offset:]
+    typed = before.rpartition("\n")[2]
+    span = types.Range(types.Position(params.position.line, 0), position)
+    found = server.answers(before, after)
+    closed = re.match(r"[)\]}]+(?=\n|\Z)", after)
+    if not found and closed and (found := server.answers(before, after[closed.end() :])):
+        span.end = types.Position(span.end.line, span.end.character + closed.end())
+    if params.context.trigger_kind == types.InlineCompletionTriggerKind.Automatic:
+        found = found[:1]
+    where = {"uri": document.uri, "version": document.version, "position": params.position, "range": span}
+    server.answered = where | {"text": typed + "".join(found[:1]), "id": f"{document.version}:0"}
+    return [_item(typed + text, span, f"{document.version}:{index}") for index, text in enumerate(found[:3])]
+
+
+def _item(text: str, span: types.Range, name: str) -> types.InlineCompletionItem:
+    command = types.Command(title="accept", command="localdflash.accept", arguments=[name])
+    return types.InlineCompletionItem(insert_text=text, range=span, command=command)
+
+
+def build(texts: list[str], log: Path | None) -> Scripted:
+    """Make the server with its handlers."""
+    server = Scripted(texts, log)
+
+    @server.feature(types.INITIALIZE)
+    def initialize(ls: Scripted, params: types.InitializeParams) -> None:
+        ls.record("initialize", options=params.initialization_options, root=params.root_uri)
+
+    @server.feature(types.INITIALIZED)
+    def initialized(ls: Scripted, _: types.InitializedParams) -> None:
+        ls.record("initialized", encoding=ls.server_capabilities.position_encoding)
+
+    @server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
+    async def complete(ls: Scripted, params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
+        text = ls.workspace.get_text_document(params.text_document.uri).source
+        ls.record("request", kind=params.context.trigger_kind.value, line=params.position.line, text=text)
+        found = items(ls, params)
+        if ls.delay:
+            await asyncio.sleep(ls.delay)
+        ls.held += 1
+        try:
+            await ls.open.wait()
+        finally:
+            ls.held -= 1
+        return types.InlineCompletionList(found) if found else None
+
+    for event in EVENTS:
+        server.feature(event)(_recorder(server, event))
+    _documents(server)
+    _controls(server)
+    return server
+
+
+def _recorder(server: Scripted, event: str) -> Any:
+    def record(params: Any) -> None:
+        about = {"text": params.item.insertText} if hasattr(params, "item") else {}
+        if hasattr(params, "acceptedLength"):
+            about["length"] = params.acceptedLength
+        server.record(event.rpartition("/")[2], **about)
+
+    return record
+
+
+def _documents(server: Scripted) -> None:
+    @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
+    def opened(ls: Scripted, params: types.DidOpenTextDocumentParams) -> None:
+        ls.record("open", uri=params.text_document.uri)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
+    def closed(ls: Scripted, params: types.DidCloseTextDocumentParams) -> None:
+        ls.record("close", uri=params.text_document.uri)
+
+    @server.command("localdflash.accept")
+    def accept(ls: Scripted, name: str) -> None:
+        ls.record("accept", id=name)
+
+
+def _controls(server: Scripted) -> None:
+    @server.feature("test/push")
+    def push(ls: Scripted, params: Any) -> None:
+        last = ls.answered
+        last["text"] += params.text
+        grown = _item(last["text"], last["range"], last["id"])
+        document = {"uri": last["uri"], "version": last["version"] - getattr(params, "back", 0)}
+        column = getattr(params, "column", last["position"].character)
+        position = types.Position(last["position"].line, column)
+        about = {"textDocument": document, "position": position, "items": [grown]}
+        ls.protocol.notify("localdflash/didUpdateInlineCompletion", about)
+
+    @server.feature("test/next_edit")
+    def propose(ls: Scripted, params: Any) -> None:
+        (document,) = ls.workspace.text_documents.values()
+        where = {"uri": document.uri, "version": document.version - getattr(params, "back", 0)}
+        start, end = (types.Position(params.line, column) for column in (params.start, params.end))
+        edit = types.TextEdit(types.Range(start, end), params.text)
+        ls.protocol.notify("localdflash/didUpdateNextEdit", {"textDocument": where, "edit": edit})
+
+    @server.feature("test/tell")
+    def tell(ls: Scripted, params: Any) -> None:
+        ls.status |= params._asdict()
+        ls.protocol.notify("didChangeStatus", ls.status)
+
+    @server.feature("test/set")
+    def change(ls: Scripted, params: Any) -> None:
+        given = params._asdict()
+        ls.delay = given.get("delay_ms", 0) / 1e3
+        ls.texts = given.get("texts", ls.texts)
+
+    @server.feature("test/hold")
+    def hold(ls: Scripted, _: Any) -> None:
+        ls.open.clear()
+
+    @server.feature("test/release")
+    async def release(ls: Scripted, _: Any) -> None:
+        ls.open.set()
+        while ls.held:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # each is sent by a callback of its task
+
+    @server.feature("localdflash/status")
+    def status(ls: Scripted, _: Any) -> dict[str, Any]:
+        return ls.status
+
+
+def main() -> None:
+    """Run the script as its docstring says."""
+    texts, *log = map(Path, sys.argv[1:])
+    build(json.loads(texts.read_text("utf-8")), log[0] if log else None).start_io()
+
+
+if __name__ == "__main__":
+    main()

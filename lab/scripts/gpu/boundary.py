@@ -1,0 +1,63 @@
+"""Phase `boundary`: what a kernel costs that does nothing, with and without dependent launch, and a graph's launch."""
+
+import time
+from functools import partial
+from statistics import median
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
+from localdflash.lab.scripts.gpu.gpu_timing import captured, microseconds
+from localdflash.kernels.cuda.launch import has_pdl, launch_options, release, wait
+
+KERNELS = 200
+NODES = (50, 200, 400, 800)
+LAUNCHES = 20
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _tick(counter, PDL: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803 (Triton reads annotations itself)
+    wait(PDL)
+    release(PDL)
+    if tl.program_id(0) == 0:
+        tl.store(counter, tl.load(counter) + 1)
+
+
+def tick(counter: Tensor, programs: int, dependent: bool) -> None:
+    """Add one to counter, int32 [1]; all programs but one do nothing."""
+    _tick[(programs,)](counter, num_warps=4, **launch_options(dependent))
+
+
+def run(setup: Setup, report: BenchReport) -> None:
+    """Microseconds a kernel, by whether it is launched early and by the size of its grid."""
+    counter = torch.zeros(1, dtype=torch.int32, device=setup.device)
+    gpu = setup.device.type == "cuda"
+    chips = torch.cuda.get_device_properties(setup.device).multi_processor_count if gpu else 2
+    count = 4 if setup.tiny else KERNELS
+    for dependent in (False, True) if has_pdl(setup.device) else (False,):
+        for programs in (1, chips):
+            us = microseconds([partial(tick, counter, programs, dependent)] * count, setup.device)
+            report.put(**{f"us_{'pdl' if dependent else 'plain'}_{'one' if programs == 1 else 'all'}": round(us, 3)})
+    if not gpu:
+        return
+    expected = int(counter)
+    microseconds([partial(tick, counter, 1, has_pdl(setup.device))] * count, setup.device)
+    report.put(counted=int(counter) - expected, counted_in_order=(int(counter) - expected) % count == 0)
+    for nodes in NODES:
+        report.put(**{f"launch_host_us_{nodes}_nodes": round(_launch_us(counter, nodes), 1)})
+
+
+def _launch_us(counter: Tensor, nodes: int) -> float:
+    """Host time of one launch of a graph that is not waited for."""
+    replay = captured([partial(tick, counter, 1, has_pdl(counter.device))] * nodes)
+    times = []
+    for _ in range(LAUNCHES):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        replay()
+        times.append((time.perf_counter() - began) * 1e6)
+    torch.cuda.synchronize()
+    return median(times)

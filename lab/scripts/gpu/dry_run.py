@@ -1,0 +1,97 @@
+"""Everything that `make gpu-test` and a loaded pair launch, compiled with every supported Triton for every chip.
+
+`python -P lab/scripts/gpu/dry_run.py [--triton 3.7.1]... [--chip 86]...` (`make gpu-dry-run`) prints a line for each
+pair of the two, and the cases that do not compile or fit; exit code 1 if there are such. Spilled registers only
+cost time, and are told. Warnings are errors and no variable helps, as on a GPU. Tritons are fetched into .venv/tritons
+by pip, once.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / ".venv" / "tritons"
+CHIPS = (86, 89, 90, 120)
+SHARED = {86: 101_376, 89: 101_376, 90: 232_448, 120: 101_376}  # bytes that one block may ask for
+PINNED = {"2.11": "3.6.0", "2.12": "3.7.0", "2.13": "3.7.1", "2.14": "3.8.0", "2.15": "3.9.0"}  # by torch's CUDA wheels
+Facts = dict[str, Any]
+
+
+def fetch(version: str) -> Path:
+    """The folder of a Triton of that version; CalledProcessError if pip does not get it."""
+    folder = FOLDER / version
+    if not (folder / "triton").is_dir():
+        asked = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+        subprocess.run([*asked, f"triton=={version}"], env={**os.environ, "PIP_CONSTRAINT": ""}, check=True)
+    return folder
+
+
+def environment(triton: Path) -> dict[str, str]:
+    """What a bare machine with that Triton would have."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
+    return kept | {"PYTHONPATH": f"{triton}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "error"}
+
+
+def compiled(module: str, triton: Path, chip: int) -> Facts:
+    """What a module of tests/kernels/cuda/aot prints of a chip; RuntimeError with its last words."""
+    command = [sys.executable, "-m", f"tests.kernels.cuda.aot.{module}", str(chip)]
+    done = subprocess.run(command, cwd=ROOT, env=environment(triton), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip()[-600:])
+    found: Facts = json.loads(done.stdout)[str(chip)]
+    return found
+
+
+def faults(cases: Facts, pairs: Facts, chip: int) -> list[str]:
+    """A line for each case that does not compile, and each kernel that does not fit."""
+    lines = [f"{name}: {facts}" for name, facts in cases.items() if isinstance(facts, str)]
+    return lines + [
+        f"{name}: {kernel['kernel']} wants {kernel['shared']} bytes of shared memory"
+        for name, kernel in launched(cases, pairs)
+        if kernel["shared"] > SHARED[chip]
+    ]
+
+
+def spills(cases: Facts, pairs: Facts) -> list[str]:
+    """A line for each kernel that has too few registers."""
+    return [
+        f"{name}: {kernel['kernel']} spills registers {kernel['spills']} times"
+        for name, kernel in launched(cases, pairs)
+        if kernel["spills"]
+    ]
+
+
+def launched(cases: Facts, pairs: Facts) -> list[tuple[str, Facts]]:
+    """Every kernel that was compiled, after the name of what launches it."""
+    found = [(name, kernel) for name, facts in cases.items() if not isinstance(facts, str) for kernel in facts]
+    return found + [(f"a {name} pair", kernel) for name, facts in pairs.items() for kernel in facts["kernels"]]
+
+
+def main() -> int:
+    """Compile and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--triton", action="append", choices=sorted(PINNED.values()))
+    parser.add_argument("--chip", action="append", type=int, choices=CHIPS)
+    args = parser.parse_args()
+    failed = False
+    for version in args.triton or PINNED.values():
+        folder = fetch(version)
+        for chip in args.chip or CHIPS:
+            began = time.monotonic()
+            cases, pairs = compiled("gpu_cases", folder, chip), compiled("whole_pair", folder, chip)
+            found = faults(cases, pairs, chip)
+            failed = failed or bool(found)
+            counts = f"{len(cases)} cases, {len(launched({}, pairs))} kernels of pairs"
+            lines = [f"triton {version}, sm_{chip}: {counts}, {time.monotonic() - began:.0f} s"]
+            print(*lines, *(f"  {line}" for line in found + spills(cases, pairs)), sep="\n", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Phase `embedded`: the pair that ships with the package on the prompts of `bench`, given as token ids.
+
+The ids were made beforehand, by `python lab/scripts/gpu/embedded.py`: this machine may lack the tokenizer's library. Each
+prompt runs cold in every way, in alternating order; each way counts with the fastest of its repeats.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from localdflash.engine.generate import Request, generate
+
+if TYPE_CHECKING:
+    from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
+    from localdflash.backends.cuda.cuda_pair import CudaPair
+
+PROMPTS = Path(__file__).with_name("embedded_prompts.json")
+EMBEDDED = Path(__file__).parents[3] / "localdflash" / "models" / "embedded"
+REPEATS = 2
+
+
+@dataclass
+class EmbeddedRun:
+    """One way of running one prompt: tokens, the time that decoding took, and its steps."""
+
+    ids: list[int]
+    ms: float
+    steps: int
+
+
+def run(setup: "Setup", report: "BenchReport") -> None:
+    """Every category: tokens a second, tokens a step, and whether the ways agree token by token."""
+    from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+
+    pair = load_pair(EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", setup.device, CudaSettings(), setup.ops)
+    pairs = {"plain": pair.only("plain"), "drafting": pair, "dflash alone": pair.only("draft")}
+    prompts = json.loads(PROMPTS.read_text())
+    categories = sorted({prompt["category"] for prompt in prompts})
+    if setup.tiny:
+        prompts = [next(p for p in prompts if p["category"] == category) for category in categories]
+        prompts = [prompt | {"ids": prompt["ids"][-24:], "max_tokens": 4} for prompt in prompts]
+    runs: dict[str, dict[str, list[EmbeddedRun]]] = {category: {name: [] for name in pairs} for category in categories}
+    identical = dict.fromkeys(categories, 0)
+    for number, prompt in enumerate(prompts):
+        found = _ways(pairs, prompt, reverse=number % 2 == 1)
+        identical[prompt["category"]] += len({tuple(run.ids) for several in found.values() for run in several}) == 1
+        for name, several in found.items():
+            runs[prompt["category"]][name].append(min(several, key=lambda run: run.ms))
+        if number % 20 == 19 or number + 1 == len(prompts):
+            report.put(categories={name: _summary(runs[name], identical[name]) for name in categories})
+    together = {name: [run for category in runs.values() for run in category[name]] for name in pairs}
+    report.put(overall=_summary(together, sum(identical.values())))
+    report.put(sampled_identical=_sampled(pairs, prompts[:: 1 if setup.tiny else 11]))
+
+
+def _ways(pairs: "dict[str, CudaPair]", prompt: dict[str, Any], reverse: bool) -> dict[str, list[EmbeddedRun]]:
+    """All repeats of a prompt by each way."""
+    found: dict[str, list[EmbeddedRun]] = {name: [] for name in pairs}
+    for _ in range(REPEATS):
+        for name in reversed(pairs) if reverse else pairs:
+            found[name].append(_run(pairs[name], prompt))
+    return found
+
+
+def _run(pair: "CudaPair", prompt: dict[str, Any], **sampling: Any) -> EmbeddedRun:
+    from localdflash.engine.sampling_params import SamplingParams
+
+    pair.forget()
+    request = Request(prompt["ids"], prompt["max_tokens"], SamplingParams(**sampling), frozenset(prompt["ends"]))
+    ids = [token for step in generate(pair, request) for token in step.tokens]
+    return EmbeddedRun(ids, request.stats.total_ms, request.stats.steps)
+
+
+def _summary(ways: dict[str, list[EmbeddedRun]], identical: int) -> dict[str, Any]:
+    """Rates of one category so far; speed-up against plain decoding on this machine."""
+    if not ways["plain"]:
+        return {}
+    answer: dict[str, Any] = {"prompts": len(ways["plain"]), "identical": f"{identical}/{len(ways['plain'])}"}
+    for name, runs in ways.items():
+        tokens, ms = sum(len(run.ids) for run in runs), sum(run.ms for run in runs)
+        tau = tokens / sum(run.steps for run in runs)
+        answer[name] = {"tok_s": round(tokens / ms * 1e3, 1), "tau": round(tau, 3), "tokens": tokens}
+    for name in list(ways)[1:]:
+        answer[name]["speedup"] = round(answer[name]["tok_s"] / answer["plain"]["tok_s"], 3)
+    return answer
+
+
+def _sampled(pairs: "dict[str, CudaPair]", prompts: Sequence[dict[str, Any]]) -> str:
+    """How many prompts get the same tokens from every way, at temperature 0.8 with a seed."""
+    settings = {"temperature": 0.8, "top_p": 0.95, "top_k": 50, "seed": 5}
+    same = 0
+    for prompt in prompts:
+        same += len({tuple(_run(pair, prompt, **settings).ids) for pair in pairs.values()}) == 1
+    return f"{same}/{len(prompts)}"
+
+
+def write_prompts() -> None:
+    """Make the file of ids; needs the whole package."""
+    from localdflash.models.load_options import Options
+    from localdflash.lab.bench.prompt_set import load
+    from localdflash.lab.bench.bench_run import prompt_ids
+    from localdflash.loading.load_pair import LoadedPair
+
+    with LoadedPair(Options(pair="embedded", backend="llama.cpp", draft=False)) as loaded:
+        found = []
+        for prompt in load():
+            ids, ends = prompt_ids(loaded, prompt)
+            found.append(
+                {"id": prompt.id, "category": prompt.category, "ids": ids, "ends": sorted(ends),
+                 "max_tokens": prompt.max_tokens}
+            )  # fmt: skip
+    lines = ",\n".join(json.dumps(prompt, separators=(",", ":")) for prompt in found)
+    PROMPTS.write_text(f"[\n{lines}\n]\n")
+
+
+if __name__ == "__main__":
+    write_prompts()

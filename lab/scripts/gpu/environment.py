@@ -1,0 +1,70 @@
+"""Phase `environment`: what the results were measured on."""
+
+import platform
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import torch
+
+from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
+from localdflash.lab.scripts.gpu.gpu_timing import event
+from localdflash.backends.cuda.device import Features
+from localdflash.base.machine.hardware import device, gpu, gpu_bandwidth
+
+QUERY = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit,temperature.gpu"
+
+
+def run(setup: Setup, report: BenchReport) -> None:
+    """Versions, chip, clocks and the bandwidth that a plain reduction reaches."""
+    report.put(python=sys.version.split()[0], system=platform.platform(), processor=device(), torch=torch.__version__)
+    report.put(triton=_triton_version(), nvcc=shutil.which("nvcc"), cmake=shutil.which("cmake"))
+    if setup.device.type != "cuda":
+        report.put(gpu=None)
+        return
+    properties = torch.cuda.get_device_properties(setup.device)
+    report.put(
+        gpu=gpu(),
+        cuda=torch.version.cuda,
+        capability=list(torch.cuda.get_device_capability(setup.device)),
+        multiprocessors=properties.multi_processor_count,
+        l2_bytes=properties.L2_cache_size,
+        memory_bytes=properties.total_memory,
+        shared_memory_per_multiprocessor=properties.shared_memory_per_multiprocessor,
+        path=Features(torch.cuda.get_device_capability(setup.device)).summary(),
+        read_bandwidth_gb_s=round(gpu_bandwidth(), 1),
+        copy_bandwidth_gb_s=round(_copy_bandwidth(), 1),
+        nvidia_smi=_nvidia_smi(),
+    )
+
+
+def _triton_version() -> str:
+    import triton
+
+    version: str = triton.__version__
+    return version
+
+
+def _copy_bandwidth() -> float:
+    """GB/s of a device-to-device copy, bytes read and written."""
+    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    target, times = torch.empty_like(source), []
+    for _ in range(8):
+        began, ended = event(), event()
+        began.record()
+        target.copy_(source)
+        ended.record()
+        ended.synchronize()
+        times.append(began.elapsed_time(ended))
+    return float(2 * source.nbytes / min(times) / 1e6)
+
+
+def _nvidia_smi() -> Any:
+    """Clocks just after load, or why they are not known."""
+    command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"not known: {error}"
+    return dict(zip(QUERY.split(","), (value.strip() for value in found.splitlines()[0].split(",")), strict=False))

@@ -1,0 +1,253 @@
+"""Phases `steps`, `acceptance` and `memory`: whole steps of a Qwen3-8B-shaped pair with random weights.
+
+The cache is filled with random keys and values, not by a prompt, and the state is set back before every step, so that
+each one is timed at exactly the context that is named.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from localdflash.lab.scripts import synthetic
+from localdflash.lab.scripts.gpu.setup import BenchReport, Setup, guarded
+from localdflash.lab.scripts.gpu.gpu_timing import milliseconds
+from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.memory import file_bytes, predict_bytes
+from localdflash.backends.cuda.ops import Ops
+from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.runner import Runner
+from localdflash.backends.cuda.stepper import Stepper, Way
+from localdflash.backends.cuda.step_choice import Ways
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTER, FIELDS, STEP
+from localdflash.models.shapes.dflash_gguf import config_of_gguf
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.models.weights import gguf
+from localdflash.models.weights.ggml_types import GGMLType
+
+ROWS = 16
+DRAFTER_TYPES = (GGMLType.Q4_K, GGMLType.Q8_0)
+WAYS: tuple[Way, ...] = ("plain", "lookup", "draft", "block")
+# Accepted drafts in turn, and the tokens a step that they make.
+PATTERNS = {3.0: (0, 1, 2, 5), 5.0: (1, 2, 4, 9), 6.5: (2, 3, 6, 11)}
+
+
+def models(setup: Setup) -> tuple[Path, dict[str, Path]]:
+    """Target and drafters by their type, written unless they are there."""
+    tiny, folder = setup.tiny, setup.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    name = "tiny" if tiny else "qwen3-8b"
+    target = folder / f"synthetic-{name}.gguf"
+    if not target.is_file():
+        synthetic.write_target(target, synthetic.TINY if tiny else synthetic.QWEN3_8B, target.stem)
+    drafters = {}
+    for kind in DRAFTER_TYPES:
+        path = drafters[kind.name] = folder / f"synthetic-{name}-dflash-{kind.name.lower()}.gguf"
+        if not path.is_file():
+            config = synthetic.TINY_DRAFTER if tiny else synthetic.QWEN3_8B_DRAFTER
+            synthetic.write_drafter(path, config, kind, path.stem)
+    return target, drafters
+
+
+def run(setup: Setup, report: BenchReport) -> None:
+    """Every drafter: load it, time its steps, its acceptance, and how much memory it took at most."""
+    began = time.perf_counter()
+    target, drafters = models(setup)
+    report.put(write_seconds=round(time.perf_counter() - began, 1), target_mb=target.stat().st_size >> 20)
+    for kind, drafter in drafters.items():
+        found: dict[str, Any] = {}
+        report.put(**{kind: found})
+        save = partial(report.put, **{kind: found})
+        base = _allocated(setup)
+        began = time.perf_counter()
+        pair = load_pair(target, drafter, setup.device, CudaSettings(context=1024 if setup.tiny else 20480), setup.ops)
+        found["load_seconds"] = round(time.perf_counter() - began, 1)
+        found["weights"] = weight_bytes(pair.stepper)
+        for context in (64, 512) if setup.tiny else (1024, 16384):
+            found[f"step_ms_{context}"] = guarded(partial(step_times, pair.stepper, context))
+            save()
+        found["memory"] = guarded(partial(_memory, setup, pair, target, drafter, base))
+        save()
+        found["acceptance"] = guarded(partial(acceptance, pair, setup.tiny))
+        save()
+        for way in ("plain", "block"):
+            found[f"alone_us_{way}"] = guarded(partial(alone, pair.stepper, way, 64 if setup.tiny else 1024))
+            save()
+        del pair
+        gc.collect()  # the next pair needs the memory
+
+
+def weight_bytes(stepper: Stepper) -> dict[str, int]:
+    """Bytes of weights that a verify and a draft read; an embedding is not read as a whole."""
+
+    def layers(parts: Sequence[Any]) -> int:
+        matrices = [p for part in parts for p in (*(h.planes for h in part.qkv), part.output, *vars(part.mlp).values())]
+        return sum(planes.nbytes for planes in matrices)
+
+    target, block = stepper.target, stepper.block
+    found = {"verify": layers(target.layers) + target.head.nbytes}
+    if block:
+        w = block.weights
+        found["draft"] = layers(w.layers) + w.head.nbytes + w.fuse.nbytes + sum(h.planes.nbytes for h in w.context)
+    return found
+
+
+class RandomContext:
+    """Sets a stepper to a context of random tokens, keys and values, as often as is asked for."""
+
+    def __init__(self, stepper: Stepper, context: int) -> None:
+        self._stepper, device = stepper, stepper.device
+        state = torch.zeros(FIELDS, dtype=torch.int32)
+        state[CONTEXT] = state[DRAFTER] = context
+        self._state = state.to(device)
+        vocabulary = stepper.target.config.vocab_size
+        self._tokens = torch.randint(vocabulary, stepper.tokens.shape, device=device).to(torch.int32)
+        stepper.cache.k.normal_()
+        stepper.cache.v.normal_()
+        if stepper.block:
+            stepper.block.cache.k.normal_()
+            stepper.block.cache.v.normal_()
+            stepper.block.ring.ring.normal_(std=1 / 16)
+        documents = torch.randint(vocabulary, stepper.documents.shape, device=device).to(torch.int32)
+        ending = min(context + 1, 24)
+        documents[: ending + ROWS] = self._tokens[context + 1 - ending : context + 1 + ROWS]  # lookup finds a match
+        stepper.documents.copy_(documents)
+        stepper.documents_length.fill_(len(documents))
+
+    def __call__(self) -> None:
+        """The same state before every step."""
+        self._stepper.state.copy_(self._state)
+        self._stepper.tokens.copy_(self._tokens)
+
+
+def step_times(stepper: Stepper, context: int) -> dict[str, Any]:
+    """Milliseconds of a step by each way, and in steps of plain decoding."""
+    runner, place = Runner(stepper), RandomContext(stepper, context)
+    ms, drafted = {}, {}
+    for way in WAYS:
+        ms[way] = milliseconds(partial(runner.step, way, True, context), stepper.device, place)
+        record = stepper.records[int(stepper.state[STEP] - 1) % len(stepper.records)].tolist()
+        drafted[way] = {"drafted": record[1], "by": record[2], "status": record[4]}
+    ratios = {f"{way}_in_plain": round(ms[way] / ms["plain"], 3) for way in WAYS[1:]}
+    return {way: round(value, 4) for way, value in ms.items()} | ratios | {"records": drafted}
+
+
+def alone(stepper: Stepper, way: Way, context: int) -> dict[str, Any]:
+    """Microseconds of each operation's launches of a step with all the others left out, and their number."""
+    original, place = stepper.ops, RandomContext(stepper, context)
+    names = [field.name for field in fields(Ops)]
+    counts = dict.fromkeys(names, 0)
+
+    def counting(name: str, *_args: Any, **_options: Any) -> None:
+        counts[name] += 1
+
+    _use(stepper, Ops(**{name: partial(counting, name) for name in names}))
+    stepper.step(way, True, 8)
+    nothing = Ops(**dict.fromkeys(names, _nothing))
+    found: dict[str, Any] = {}
+    for name in (name for name in names if counts[name]):
+        _use(stepper, replace(nothing, **{name: getattr(original, name)}))
+        ms = milliseconds(partial(Runner(stepper).step, way, True, context), stepper.device, place)
+        found[name] = {"us": round(ms * 1e3, 1), "launches": counts[name]}
+    _use(stepper, nothing)
+    ms = milliseconds(partial(Runner(stepper).step, way, True, context), stepper.device, place)
+    found["nothing"] = {"us": round(ms * 1e3, 1), "launches": 0}  # the graph's launch and the copy of the record
+    _use(stepper, original)
+    return found
+
+
+def _nothing(*_args: Any, **_options: Any) -> None:
+    """An operation that is left out."""
+
+
+def _use(stepper: Stepper, ops: Ops) -> None:
+    """Exchange the operations of a stepper and its stacks; graphs captured before keep theirs."""
+    stepper.ops = stepper.stack.ops = ops
+    if stepper.block:
+        stepper.block.stack.ops = ops
+
+
+def acceptance(pair: CudaPair, tiny: bool) -> dict[str, Any]:
+    """Tokens a second through `CudaPair.step`, the host's work included, where a given number of drafts is right.
+
+    The drafter's block alone: in a text of random weights lookup would find matches that mean nothing.
+    """
+    stepper, original = pair.stepper, pair.stepper.ops
+    prompt = torch.randint(stepper.target.config.vocab_size, (65 if tiny else 1025,)).tolist()
+    count = 40 if tiny else 512
+    found: dict[str, Any] = {"plain": _tokens_per_second(pair.only("plain"), prompt, count // 2)}
+    for tau, pattern in PATTERNS.items():
+        _use(stepper, replace(original, accept=agreeing(original.accept, pattern, stepper.device)))
+        patched = CudaPair(stepper, Runner(stepper), Ways({"draft": 1.0}))
+        found[f"tau {tau:g}"] = _tokens_per_second(patched, prompt, count)
+    _use(stepper, original)
+    pair.forget()
+    for name, answer in found.items():
+        if name != "plain":
+            answer["speedup"] = round(answer["tok_s"] / found["plain"]["tok_s"], 3)
+    return found
+
+
+def agreeing(accept: Callable[..., None], pattern: Sequence[int], device: torch.device) -> Callable[..., None]:
+    """An acceptance to which the target agrees with as many drafts as the pattern says, step after step."""
+    wanted, rows = torch.tensor(pattern, device=device), torch.arange(ROWS, device=device)
+
+    def patched(draft: Tensor, choice: Tensor, tokens: Tensor, state: Tensor, *rest: Any, **options: Any) -> None:
+        right = wanted[state[STEP : STEP + 1].long() % len(pattern)]
+        following = draft.roll(-1)
+        choice.copy_(torch.where(rows < right, following, following ^ 1))
+        accept(draft, choice, tokens, state, *rest, **options)
+
+    return patched
+
+
+def _tokens_per_second(pair: CudaPair, prompt: Sequence[int], count: int) -> dict[str, Any]:
+    """Decoding of `count` tokens after a prompt, after a short run that captures the graphs."""
+    for tokens in (ROWS * 2, count):
+        pair.forget()
+        began = time.perf_counter()
+        pair.prefill(prompt)
+        pair.runner.synchronize()
+        prefill, sampler, done, steps = time.perf_counter() - began, Sampler(SamplingParams()), 0, 0
+        began = time.perf_counter()
+        while done < tokens:
+            done += len(pair.step(sampler, tokens - done).tokens)
+            steps += 1
+        seconds = time.perf_counter() - began
+    return {
+        "tok_s": round(done / seconds, 1),
+        "tau": round(done / steps, 3),
+        "step_ms": round(seconds / steps * 1e3, 4),
+        "prefill_tok_s": round(len(prompt) / prefill, 1),
+    }
+
+
+def _allocated(setup: Setup) -> int:
+    """Bytes that tensors take now, from where the peak is counted."""
+    if setup.device.type != "cuda":
+        return 0
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
+def _memory(setup: Setup, pair: CudaPair, target: Path, drafter: Path, base: int) -> dict[str, Any]:
+    """What the planner predicted, and the peak since before the load."""
+    header, drafting = gguf.read_header(target), gguf.read_header(drafter)
+    kv, config = pair.stepper.cache.k.dtype, decoder_config(header)
+    memory = predict_bytes(file_bytes(header), config, config_of_gguf(drafting), file_bytes(drafting), kv)
+    predicted = memory.total(pair.stepper.context)
+    if setup.device.type != "cuda":
+        return {"predicted": predicted}
+    peak, held = torch.cuda.max_memory_allocated() - base, torch.cuda.memory_allocated() - base
+    reserved = torch.cuda.memory_reserved()
+    ratio = round(peak / predicted, 4)
+    return {"predicted": predicted, "peak": peak, "held": held, "reserved": reserved, "peak_in_predicted": ratio}

@@ -1,0 +1,84 @@
+"""What completions save somebody who types, in virtual time: the answers of a pair are written down once, and the same
+keys can be typed again after every change of a rule, in seconds.
+
+`PYTHONPATH=. python -P lab/scripts/keys_saved.py FOLDER --records FILE --name NAME [--turn N] [--seed N] [--keys N]`
+
+FOLDER is that of `train adapter`: parts of files of its held-out packages are typed, see `held_out_files.py`. Editor,
+typist and language server are those of `bench --typing`, and so are the words of the result. `halves` is what is saved
+in every other file and in the rest; `rejected` are suggestions that the typist typed something else over.
+
+No code of other files is looked up, and an answer takes as long as `lab/scripts/support/recorded_engine.py` says.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from localdflash.lab.scripts.held_out_files import chosen
+from localdflash.lab.scripts.support import virtual_time
+from localdflash.lab.scripts.support.near_server import NearServer
+from localdflash.lab.scripts.support.recorded_engine import RecordedEngine
+from localdflash.models.load_options import Options
+from localdflash.lab.bench.editor import Trace
+from localdflash.lab.bench.passages import TypingJob, from_file
+from localdflash.lab.bench.typing_replay import Manner, type_all
+from localdflash.lab.bench.typing import keystrokes, total
+from localdflash.lab.bench.typist import TypedKeys
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.lsp.completer import Asker
+from localdflash.base.machine.hardware import commit
+
+
+def main() -> None:
+    """Run the script as its docstring says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--records", type=Path, required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--pair", default="smollm2-135m-code")
+    parser.add_argument("--turn", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keys", type=int, default=80)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    manner = Manner("neovim", given.keys, given.seed)
+    jobs = [from_file(name, text, given.keys, given.seed) for name, text in chosen(given.folder, given.turn)]
+    with LoadedPair(Options(given.pair, backend="cpu", draft=False)) as loaded:
+        result = typed(jobs, manner, RecordedEngine(loaded, given.records))
+    ways = f"--name {given.name} --pair {given.pair} --turn {given.turn} --seed {given.seed} --keys {given.keys}"
+    command = f"PYTHONPATH=. python -P lab/scripts/keys_saved.py FOLDER --records FILE {ways}"
+    found = {given.name: {"command": command, "commit": commit(), **result}}
+    print(json.dumps(found, indent=1))
+    if given.json:
+        known = json.loads(given.json.read_text(encoding="utf-8")) if given.json.exists() else {}
+        given.json.write_text(json.dumps(known | found, indent=1) + "\n", encoding="utf-8")
+
+
+def typed(jobs: Sequence[TypingJob], manner: Manner, engine: Asker) -> dict[str, Any]:
+    """Type everything; the counts."""
+    trace, files = Trace(), dict[str, TypedKeys]()
+
+    async def start(_: Path, heard: Any) -> NearServer:
+        return NearServer(engine, heard)
+
+    with tempfile.TemporaryDirectory() as folder:
+        virtual_time.run(type_all(start, jobs, Path(folder), manner, trace, files, lambda _: None))
+    halves = [total(list(files.values())[at::2]) for at in (0, 1)]
+    return {
+        **keystrokes(total(files.values())),
+        "halves": [keystrokes(half)["keystrokes_saved"] for half in halves],
+        "shown": trace.shown,
+        "rejected": trace.rejected,
+        "requests": trace.requests,
+        "with_text": len(trace.request_to_text),
+        "stale": trace.stale,
+        "flicker": trace.flicker,
+        "errors": trace.errors[:1],
+    }
+
+
+if __name__ == "__main__":
+    main()

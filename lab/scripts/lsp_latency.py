@@ -1,0 +1,121 @@
+"""What the language server adds to an answer: request to answer with an engine that needs no time, at several sizes.
+
+`PYTHONPATH=. python -P lab/scripts/lsp_latency.py [--json FILE]`. Keys are typed into the middle of a file, each with its
+change and its request at once. `fresh`: every key leaves the suggestion, so each answer is a new request to the engine.
+`along`: every key agrees with what is shown. Times are milliseconds in this process, so the pipe and JSON of both sides
+are in them.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from localdflash.lab.scripts.support import instant_engine
+from localdflash.lab.bench.lsp_process import LanguageServer
+from localdflash.base.machine.hardware import device
+from localdflash.server.client import find
+
+ROOT = Path(__file__).resolve().parents[2]
+LSP = [sys.executable, "-P", "-c", "import sys; from localdflash.cli import main; sys.exit(main())", "lsp"]
+KEYS = 200
+SIZES = (200, 2_000, 20_000)
+LINE = "    total = total + weights[{0}] * values[{0}]  # term {0} of the sum\n"
+
+
+def main() -> None:
+    """Run the script as its docstring says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    result: dict[str, Any] = {
+        "device": device(),
+        "keys": KEYS,
+        "command": "PYTHONPATH=. python -P lab/scripts/lsp_latency.py",
+    }
+    for lines in SIZES:
+        result[str(lines)] = asyncio.run(_measured(lines))
+        print(f"{lines:6} lines", result[str(lines)])
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+async def _measured(lines: int) -> dict[str, Any]:
+    home = Path(tempfile.mkdtemp(prefix="ldf", dir="/tmp"))
+    os.environ["LOCALDFLASH_HOME"] = str(home)
+    half = "".join(LINE.format(number) for number in range(lines // 2)) + "\n"
+    typed = "".join(f"    result_{number} = combine(first_{number}, second_{number})\n\n" for number in range(KEYS))
+    oracle = home / "oracle.py"
+    oracle.write_text(half + typed + half, encoding="utf-8")
+    command = [*instant_engine.COMMAND, str(oracle)]
+    engine = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    try:
+        while find() is None:
+            await asyncio.sleep(0.02)
+        return {"along": await _typed(half, typed, wrong=False), "fresh": await _typed(half, typed, wrong=True)}
+    finally:
+        engine.terminate()
+        engine.wait()
+        shutil.rmtree(home)
+
+
+async def _typed(half: str, typed: str, *, wrong: bool) -> dict[str, float]:
+    """Type keys and time the answers. `wrong`: each key is taken back after the answer, so that the next request is a
+    new one.
+    """
+    server = await LanguageServer.start(LSP, str(Path.cwd()), lambda method, params: None)
+    await server.ask("initialize", {"processId": os.getpid(), "rootUri": None, "capabilities": _CAPABILITIES})
+    server.notify("initialized", {})
+    uri, times, answered = "file:///project/a.py", [], 0
+    item = {"uri": uri, "languageId": "python", "version": 0, "text": half + half}
+    server.notify("textDocument/didOpen", {"textDocument": item})
+    line, column = half.count("\n"), 0
+    for number, key in enumerate(typed[:KEYS]):
+        at = {"line": line, "character": column}
+        line, column = (line + 1, 0) if key == "\n" else (line, column + 1)
+        began = time.perf_counter()
+        _change(server, uri, at, at, key)
+        answer = await _ask(server, uri, line, column)
+        times.append((time.perf_counter() - began) * 1e3)
+        answered += answer is not None
+        if wrong:  # a comment above: what was known does not hold any more
+            top = {"line": 0, "character": 0}
+            _change(server, uri, top, top, f"# {number}\n")
+            line += 1
+        await asyncio.sleep(0.01)
+    await server.stop()
+    centiles = quantiles(times[10:], n=100)
+    return {"p50": round(centiles[49], 2), "p95": round(centiles[94], 2), "answered": answered}
+
+
+def _change(server: LanguageServer, uri: str, start: Any, end: Any, text: str) -> None:
+    _change.version += 1  # type: ignore[attr-defined]
+    change = {"range": {"start": start, "end": end}, "text": text}
+    about = {"uri": uri, "version": _change.version}  # type: ignore[attr-defined]
+    server.notify("textDocument/didChange", {"textDocument": about, "contentChanges": [change]})
+
+
+_change.version = 0  # type: ignore[attr-defined]
+
+
+async def _ask(server: LanguageServer, uri: str, line: int, column: int) -> Any:
+    position = {"line": line, "character": column}
+    about = {"textDocument": {"uri": uri}, "position": position, "context": {"triggerKind": 2}}
+    return await server.ask("textDocument/inlineCompletion", about)
+
+
+_CAPABILITIES = {
+    "general": {"positionEncodings": ["utf-16"]},
+    "textDocument": {"inlineCompletion": {}, "synchronization": {}},
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The time from a key to its ghost text in a real Neovim: with the plugin, and with Neovim's own inline completion.
+
+`PYTHONPATH=. python -P lab/scripts/nvim_latency.py --json FILE`. A server that knows what comes answers at once, so that what
+is measured is the editor's side and the wire. A key is seen by vim.on_key before it is handled; its ghost text is set
+when the extmark is. Two ways of typing: keys that disagree with what is shown (every one has to be asked for), and
+keys that agree (what is shown is trimmed, then asked for). `served` is the first way through `localdflash lsp` and an
+engine that knows what comes. Drawing by a terminal is not included.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import quantiles
+
+from localdflash.lab.scripts.editors import fetch
+from localdflash.lab.scripts.editors import nvim_scene
+from localdflash.lab.scripts.editors.nvim_scene import Scene
+from localdflash.lab.scripts.support import bench_daemon
+from localdflash.lab.scripts.support import instant_engine
+from localdflash.base.machine.hardware import commit, device
+
+KEYS = 200
+LINE = "".join(chr(ord("a") + number % 26) for number in range(KEYS + 10)) + "\n"
+CONTINUATIONS = ["x" * (number + 1) + f" = {number}\n" for number in range(KEYS)]
+BUILT_IN = (
+    "vim.lsp.config('localdflash', {settings}); vim.lsp.enable('localdflash'); vim.lsp.inline_completion.enable()"
+)
+Times = dict[str, float | int]
+PROBE = """
+times, began = {}, nil
+vim.on_key(function(_, typed) if typed ~= '' then began = vim.uv.hrtime() end end)
+local set, name = vim.api.nvim_buf_set_extmark, ...
+vim.api.nvim_buf_set_extmark = function(buf, namespace, row, column, details)
+  local result = set(buf, namespace, row, column, details)
+  local ours = namespace == vim.api.nvim_get_namespaces()[name]
+  if began and ours and details.virt_text and details.virt_text[1][1] == expected then
+    times[#times + 1], began = (vim.uv.hrtime() - began) / 1e6, nil
+  end
+  return result
+end
+"""
+
+
+@contextmanager
+def server_of(texts: list[str]) -> Iterator[list[str]]:
+    """The command of a real language server, whose engine knows these texts."""
+    before = os.environ.get("LOCALDFLASH_HOME")
+    with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as home:
+        os.environ["LOCALDFLASH_HOME"] = home
+        files = [Path(home) / f"{number:04}.txt" for number in range(len(texts))]
+        for file, text in zip(files, texts, strict=True):
+            file.write_text(text, encoding="utf-8")
+        with subprocess.Popen([*instant_engine.COMMAND, *map(str, files)]) as engine:
+            bench_daemon.until(bench_daemon.is_ready)
+            yield [sys.executable, "-P", "-c", bench_daemon.PROGRAM, "lsp"]
+            engine.kill()
+        del os.environ["LOCALDFLASH_HOME"]
+    if before is not None:
+        os.environ["LOCALDFLASH_HOME"] = before
+
+
+def along(scene: Scene) -> None:
+    """Type what is suggested."""
+    for number, key in enumerate(LINE[:KEYS]):
+        pressed(scene, key, LINE[number + 1 : -1])
+
+
+def asking(scene: Scene) -> None:
+    """Type into a line whose every beginning has a continuation of its own."""
+    for number in range(KEYS):
+        pressed(scene, "x", f" = {number}")
+
+
+def served(nvim: Path) -> Times:
+    """Like `asking`, with the real server, which is silent in an empty document."""
+    head = "a line above, as in any file\n"
+    with (
+        server_of([head + text for text in CONTINUATIONS]) as command,
+        tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as folder,
+        nvim_scene.scene(nvim, Path(folder), cmd=command) as scene,
+    ):
+        scene.open("keys.txt", head)
+        scene.editor.keys("Go")
+        scene.editor.lua(PROBE, "localdflash")
+        asking(scene)
+        return summary(scene.editor.lua("return times"))
+
+
+def pressed(scene: Scene, key: str, ghost: str) -> None:
+    """Press a key and wait for its ghost text."""
+    count = scene.editor.lua("expected = ...; return #times", ghost)
+    scene.editor.keys(key)
+    scene.editor.until(lambda: scene.editor.lua("return #times") > count, "ghost text")
+
+
+def measured(nvim: Path, type_all: Callable[[Scene], None], setup: str = nvim_scene.SETUP) -> Times:
+    """Milliseconds of one way of typing."""
+    texts = [LINE] if type_all is along else CONTINUATIONS
+    with (
+        tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as folder,
+        nvim_scene.scene(nvim, Path(folder), *texts, setup=setup) as scene,
+    ):
+        scene.open("keys.txt")
+        scene.editor.keys("i")
+        scene.editor.lua(PROBE, "nvim.lsp.inline_completion" if setup == BUILT_IN else "localdflash")
+        type_all(scene)
+        return summary(scene.editor.lua("return times"))
+
+
+def summary(times: list[float]) -> Times:
+    """The numbers that are reported."""
+    cuts = quantiles(times, n=100)
+    return {"keys": len(times), "p50": round(cuts[49], 2), "p95": round(cuts[94], 2), "max": round(max(times), 2)}
+
+
+def main() -> int:
+    """Measure and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    given = parser.parse_args()
+    nvim = fetch.neovim()
+    times = {
+        "asked_for": measured(nvim, asking),
+        "served": served(nvim),
+        "typed_along": measured(nvim, along),
+        "built_in": measured(nvim, asking, BUILT_IN),
+    }
+    result = {
+        "device": device(),
+        "commit": commit(),
+        "command": "PYTHONPATH=. python -P lab/scripts/nvim_latency.py",
+        "neovim": ".".join(map(str, fetch.version(nvim))),
+        "key_to_ghost_ms": times,
+    }
+    given.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

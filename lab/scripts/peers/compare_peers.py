@@ -1,0 +1,144 @@
+"""localdflash against llama.cpp itself, on the same two GGUF files, threads and prompts, greedy, in turn.
+
+`python lab/scripts/peers/compare_peers.py --folder DIR --json FILE`; llama-server and llama-bench are built into DIR first, or
+taken from there. Two parts: plain decoding against `llama-bench`, which only times decodes, with flash attention and
+without; our daemon, drafting and plain, against `llama-server`, plain and with `--spec-type draft-dflash` at each draft
+length asked for. Both get the same requests (ids, a schema where the answer must be JSON) one prompt after the other.
+Times are decoding times, prompts excluded, as each program gives them. `--backend` is what runs our side.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from llama_server import LlamaServer, build  # type: ignore[import-not-found]  # beside this script
+from sides import (  # type: ignore[import-not-found]
+    DaemonSide,
+    Question,
+    ServerSide,
+    Side,
+    questions,
+    report,
+)
+
+from localdflash.models.load_options import Options
+from localdflash.lab.bench.bench_run import rotated
+from localdflash.engine.draft import NOTHING
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.base.machine.hardware import commit, device
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.registry.registry import load_registry, local_files
+
+PLAIN_TOKENS = 128
+WARM_TOKENS = 16  # of an answer that is not counted: first drafts are slow
+OURS = "localdflash"
+
+
+def compare_plain(binary: Path, options: Options, rounds: int) -> dict[str, Any]:
+    """Tokens a second of plain decoding from an empty context: our loop and `llama-bench`, in turn."""
+    with LoadedPair(replace(options, draft=False)) as loaded:
+        target, options = loaded.files.target, replace(options, backend=loaded.backend)
+    command = [str(binary), "-m", str(target), "-t", str(options.threads), "-p", "0", "-n", str(PLAIN_TOKENS)]
+    command += ["-r", "3", "-fa", "0,1", "-o", "json"]
+    ours: list[float] = []
+    theirs: list[list[float]] = []
+    for _ in range(rounds):
+        ours.append(_own_plain(options))
+        answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        theirs.append([float(row["avg_ts"]) for row in answer])
+    without, with_flash = (median(rates) for rates in zip(*theirs, strict=True))
+    return {
+        "backend": options.backend,
+        "ours_tok_s": round(median(ours), 1),
+        "llama_bench_tok_s": round(without, 1),
+        "llama_bench_flash_tok_s": round(with_flash, 1),
+        "ratio": round(median(a / max(b) for a, b in zip(ours, theirs, strict=True)), 3),
+        "llama_bench": " ".join(["llama-bench", *command[3:]]),
+    }
+
+
+def _own_plain(options: Options) -> float:
+    with LoadedPair(replace(options, draft=False)) as loaded:
+        assert loaded.host
+        model, token, rates = loaded.host.target, 1, []
+        for _ in range(4):
+            model.crop(0)
+            began = time.perf_counter()
+            for _ in range(PLAIN_TOKENS):
+                token = int(model.verify(token, NOTHING).logits[0].argmax())
+                model.keep(1)
+            rates.append(PLAIN_TOKENS / (time.perf_counter() - began))
+    return sum(rates[1:]) / 3  # the first warms up, as llama-bench does
+
+
+def compare_drafting(server: Path, options: Options, suite: str, lengths: list[int], limit: int | None) -> Any:
+    """Our daemon and `llama-server`, each drafting and plain; that one drafts with what it reads alone."""
+    files = local_files(load_registry().resolve(options.pair))
+    asked = questions(options, suite, limit)
+    with ExitStack() as stack:
+        ours = stack.enter_context(DaemonSide.started(options))
+        sides: dict[str, Side] = {OURS: ours, f"{OURS} plain": ours.plain()}
+        reads = files.drafter_gguf and not config_of_file(files.drafter_gguf).from_anchor
+        drafters = {f"llama-server n_max {n}": n for n in lengths} if reads else {}
+        for name, n_max in {"llama-server plain": 0, **drafters}.items():
+            drafter = files.drafter_gguf if n_max else None
+            peer = LlamaServer(server, files.target, drafter, options.threads, n_max or 1)
+            sides[name] = ServerSide(stack.enter_context(peer))
+        return compare(sides, asked)
+
+
+def compare(sides: dict[str, Side], asked: list[Question]) -> dict[str, Any]:
+    """Every question to every side, another side first each time."""
+    for side in sides.values():
+        side.ask(asked[0], WARM_TOKENS)
+    answers = []
+    for number, question in enumerate(asked):
+        order = rotated([*sides.items()], number)
+        answers.append((question.category, {name: side.ask(question, question.max_tokens) for name, side in order}))
+        print(f"{number + 1}/{len(asked)} {question.category}", file=sys.stderr)
+    result: dict[str, Any] = report(answers, OURS)
+    return result
+
+
+def main() -> int:
+    """Build what is missing, compare, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="where the peer is built, or lies")
+    parser.add_argument("--pair", default="embedded")
+    parser.add_argument("--suite", default="code", choices=("code", "chat"), help="prompts: as of `localdflash bench`")
+    parser.add_argument("--backend", default="auto", choices=("auto", "cpu", "llama.cpp"), help="of our side")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--limit", type=int, default=None, help="prompts of each category")
+    parser.add_argument("--rounds", type=int, default=9, help="of plain decoding against llama-bench")
+    parser.add_argument("--lengths", default="3,7", help="draft lengths of llama-server")
+    parser.add_argument("--json", type=Path, required=True)
+    args = parser.parse_args()
+    server = build(args.folder, jobs=args.threads)
+    options = Options(args.pair, args.backend, args.threads)
+    lengths = [int(n) for n in args.lengths.split(",")]
+    result = {
+        "pair": args.pair,
+        "device": device(),
+        "threads": args.threads,
+        "commit": commit(),
+        "command": f"python lab/scripts/peers/compare_peers.py --folder DIR --pair {args.pair} --suite {args.suite}"
+        f" --backend {args.backend} --threads {args.threads} --lengths {args.lengths} --rounds {args.rounds}"
+        + (f" --limit {args.limit}" if args.limit else ""),
+        "plain": compare_plain(server.with_name("llama-bench"), options, args.rounds),
+        "answers": compare_drafting(server, options, args.suite, lengths, args.limit),
+    }
+    args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

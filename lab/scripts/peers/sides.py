@@ -1,0 +1,144 @@
+"""The two sides of the comparison as one thing: a question in, a text with its tokens and its time out."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+
+from localdflash.models.load_options import Options
+from localdflash.lab.bench import prompt_set
+from localdflash.lab.bench.chat import chat_prompts
+from localdflash.lab.bench.bench_run import prompt_ids
+from localdflash.base.files import paths
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.server import private
+from localdflash.server.address import Address
+from localdflash.server.client import Client
+from localdflash.server.wanted import Wanted
+from localdflash.text.chat_template import TemplateMessage, encode_chat
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt as ids; with a schema the answer is JSON that it admits."""
+
+    category: str
+    ids: Sequence[int]
+    max_tokens: int
+    schema: dict[str, Any] | None = None
+
+
+class PeerAnswer(NamedTuple):
+    """A text, the tokens that the time was spent on, and the verifies that they took."""
+
+    text: str
+    tokens: int
+    ms: float
+    verifies: int
+
+
+class Side(Protocol):
+    """One program in one mode."""
+
+    def ask(self, question: Question, max_tokens: int) -> PeerAnswer:
+        """Answer greedily."""
+
+
+def questions(options: Options, suite: str, limit: int | None) -> list[Question]:
+    """The prompts of a suite of `localdflash bench`, in the forms of the pair's target."""
+    with LoadedPair(replace(options, draft=False)) as loaded:
+        if suite == "code":
+            of_code = prompt_set.load(limit)
+            return [Question(p.category, prompt_ids(loaded, p)[0], p.max_tokens) for p in of_code]
+        tokenizer, template = loaded.tokenizer, loaded.tokenizer.chat_template() or ""
+        asked = [(p, [TemplateMessage("user", p.question)]) for p in chat_prompts.load(limit)]
+        return [Question(p.category, encode_chat(tokenizer, template, m), p.max_tokens, p.schema) for p, m in asked]
+
+
+@dataclass(frozen=True)
+class DaemonSide:
+    """Our daemon, through its socket, by llama-server's own request."""
+
+    client: Client
+    draft: bool = True
+
+    @classmethod
+    @contextmanager
+    def started(cls, options: Options) -> Iterator[Self]:
+        """A daemon for this process alone."""
+        pair = str(Path(options.pair).absolute()) if options.pair.endswith(".gguf") else options.pair
+        wanted = Wanted({"pair": pair, "backend": options.backend, "threads": options.threads})
+        path = paths.private_socket()
+        child = private.start(wanted, path, lambda stage: None)
+        try:
+            yield cls(Client(Address(path)))
+        finally:
+            private.end(child, path)
+
+    def plain(self) -> Self:
+        """The same daemon without drafts."""
+        return replace(self, draft=False)
+
+    def ask(self, question: Question, max_tokens: int) -> PeerAnswer:
+        """See `Side`."""
+        body = {"prompt": list(question.ids), "n_predict": max_tokens, "temperature": 0, "draft": self.draft}
+        schema = {"json_schema": question.schema} if question.schema else {}
+        answer = self.client.post("/completion", {**body, **schema})
+        timings = answer["timings"]
+        return PeerAnswer(answer["content"], timings["predicted_n"], timings["predicted_ms"], timings["steps"])
+
+
+@dataclass(frozen=True)
+class ServerSide:
+    """`llama-server`, see `llama_server.py`; its time begins with the first token."""
+
+    server: Any
+
+    def ask(self, question: Question, max_tokens: int) -> PeerAnswer:
+        """See `Side`."""
+        answer = self.server.complete(question.ids, max_tokens, question.schema)
+        timings = answer["timings"]
+        tokens = max(timings["predicted_n"] - 1, 0)
+        verifies = tokens - timings.get("draft_n_accepted", 0)
+        return PeerAnswer(answer["content"], tokens, timings["predicted_ms"], verifies)
+
+
+def plain_of(side: str) -> str:
+    """The side of the same program that decodes plainly."""
+    return f"{side.split(maxsplit=1)[0]} plain"
+
+
+def report(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], ours: str) -> dict[str, Any]:
+    """Each side's rate and tokens a verify, how many times as fast we are, and how often the text is ours, and that of
+    its program's own plain decoding.
+    """
+    categories = dict.fromkeys(category for category, _ in answers)
+    found: dict[str, Any] = {"prompts": len(answers), "sides": {}}
+    for name in answers[0][1]:
+        found["sides"][name] = {
+            "tok_s": round(_rate(answers, name), 1),
+            "tau": round(_tau([of_all[name] for _, of_all in answers]), 3),
+            "ours_over_this": round(_rate(answers, ours) / _rate(answers, name), 3),
+            "ours_over_this_by_category": {
+                category: round(_rate(some, ours) / _rate(some, name), 3)
+                for category in categories
+                if (some := [one for one in answers if one[0] == category])
+            },
+            "same_text": _same(answers, name, ours),
+            "same_as_own_plain": _same(answers, name, plain_of(name)),
+        }
+    return found
+
+
+def _same(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], name: str, other: str) -> str:
+    return f"{sum(of_all[name].text == of_all[other].text for _, of_all in answers)}/{len(answers)}"
+
+
+def _rate(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], name: str) -> float:
+    """Tokens a second, by sums."""
+    return 1e3 * sum(of_all[name].tokens for _, of_all in answers) / sum(of_all[name].ms for _, of_all in answers)
+
+
+def _tau(answers: Sequence[PeerAnswer]) -> float:
+    return sum(answer.tokens for answer in answers) / max(sum(answer.verifies for answer in answers), 1)

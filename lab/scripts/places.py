@@ -1,0 +1,195 @@
+"""What completions show at random places of code that no model here has learned from.
+
+`PYTHONPATH=. python -P lab/scripts/places.py FOLDER --name NAME [--pair PAIR] [--by-hand] [--json FILE]`
+
+FOLDER is that of `train adapter`; its held-out packages are downloaded if need be. At each place a part of the code is
+taken away: the rest of a line (3 of 5), a line, or a part in the middle of one. What is shown there is
+
+* whole: all that was there, or more of what follows; part: it begins with the right word;
+* wrong: anything else; silent: nothing, or what the engine is too unsure of to show unasked;
+* open, broken: of those, how many leave a file that does not parse, because of a bracket or quote of their own
+  that nothing closes, or otherwise. Python is parsed by `ast`, other languages by tree-sitter.
+"""
+
+import argparse
+import ast
+import json
+import random
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localdflash.lab.bench.spread import spread
+from localdflash.cli.output import say
+from localdflash.lsp.pace import SURE
+from localdflash.lsp.session import LEAST_SURE, LONGEST, SENT_AFTER, SENT_BEFORE
+from localdflash.base.machine.hardware import commit, device
+from localdflash.server.client import Client
+from localdflash.server.spawn import connect
+from localdflash.server.wanted import Wanted
+from localdflash.text import syntax
+from localdflash.lab.train.adapter_corpus import archives, sources
+
+SHARES = {"python": 0.5, "javascript": 0.25, "typescript": 0.25}
+KINDS = {"rest": 3, "line": 1, "inside": 1}
+_CODE = re.compile(r"\s*(?!#|//|\*|/\*|import\b|from\b)\S")
+_WORD = re.compile(r"\s*(?:\w+|[^\w\s]+)")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cursor, and what was taken away behind it."""
+
+    name: str
+    language: str
+    kind: str
+    before: str
+    missing: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What was shown at a place, and how long it took, in milliseconds."""
+
+    text: str
+    ms: float
+
+
+def main() -> None:
+    """Run the script as its docstring says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--pair", default="embedded")
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--by-hand", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    wanted = places(given.folder, given.count)
+    client = connect(Wanted({"pair": given.pair}, ["pair"]), say)
+    found = [ask(client, place, by_hand=given.by_hand) for place in wanted]
+    hand = " --by-hand" if given.by_hand else ""
+    result = {
+        "command": f"PYTHONPATH=. python -P lab/scripts/places.py FOLDER --name {given.name} --pair {given.pair}{hand}",
+        "device": device(),
+        "commit": commit(),
+        **tally(wanted, found),
+    }
+    print(json.dumps({name: value for name, value in result.items() if name != "places"}, indent=1))
+    if given.json:
+        known = json.loads(given.json.read_text(encoding="utf-8")) if given.json.exists() else {}
+        given.json.write_text(json.dumps(known | {given.name: result}, indent=1) + "\n", encoding="utf-8")
+
+
+def places(folder: Path, count: int) -> list[Place]:
+    """So many places, the same ones each time."""
+    rng, texts = random.Random(18), dict[str, list[tuple[str, str]]]()
+    for archive in archives(folder):
+        if not archive.held_out:
+            continue
+        for name, text in sources(archive).items():
+            language = syntax.language_of(name)
+            if language in SHARES and text.count("\n") >= 20 and parses(language, text):
+                texts.setdefault(language, []).append((f"{archive.path.name}/{name}", text))
+    return [
+        place(*rng.choices(own, [len(text) for _, text in own])[0], language, rng)
+        for language, share in SHARES.items()
+        for own in [sorted(texts[language])]
+        for _ in range(round(share * count))
+    ]
+
+
+def place(name: str, text: str, language: str, rng: random.Random) -> Place:
+    """A place in a file."""
+    lines = text.split("\n")
+    number = rng.choice([at for at, line in enumerate(lines) if _CODE.match(line) and len(line.strip()) >= 8])
+    line, kind = lines[number], rng.choices(list(KINDS), list(KINDS.values()))[0]
+    indent = len(line) - len(line.lstrip())
+    start, end = rng.randrange(indent + 1, len(line)), len(line)
+    if kind == "line":
+        start = indent
+    elif kind == "inside":
+        end = min(rng.randint(start + 1, start + 24), len(line) - 1)
+    at = len("\n".join(lines[:number])) + (number > 0)
+    return Place(name, language, kind, text[: at + start], line[start:end], text[at + max(start, end) :])
+
+
+def ask(client: Client, place: Place, *, by_hand: bool) -> Shown:
+    """What an editor would show."""
+    body = {
+        "path": Path(place.name).name,
+        "prefix": place.before[-SENT_BEFORE:].partition("\n")[2] if len(place.before) > SENT_BEFORE else place.before,
+        "suffix": place.after[:SENT_AFTER],
+        "first_line": place.before[:-SENT_BEFORE].count("\n"),
+        "max_tokens": LONGEST,
+        "least_sure": 0.0 if by_hand else LEAST_SURE,
+    }
+    began, text, confidence, first = time.perf_counter(), "", None, 0.0
+    for event in client.stream("/complete", body):
+        if event["text"] and not text:
+            confidence, first = event["confidence"], time.perf_counter() - began
+        text += event["text"]
+    sure = by_hand or confidence is None or confidence >= SURE
+    return Shown(text.rstrip() if sure else "", first * 1e3)
+
+
+def tally(wanted: list[Place], found: list[Shown]) -> dict[str, Any]:
+    """The counts, and each place with its verdict."""
+    verdicts = [verdict_of(place, shown.text) for place, shown in zip(wanted, found, strict=True)]
+    faults = [fault_of(place, shown.text) for place, shown in zip(wanted, found, strict=True)]
+    counts, wrongs = Counter(verdicts), Counter(faults)
+    return {
+        "places_asked": len(wanted),
+        **{name: counts[name] for name in ("whole", "part", "wrong", "silent")},
+        **{name: wrongs[name] for name in ("open", "broken")},
+        "first_text_ms": spread([shown.ms for shown in found if shown.text]),
+        "places": [  # without their code, which is others'
+            {"name": place.name, "kind": place.kind, "verdict": verdict, "fault": fault}
+            for place, verdict, fault in zip(wanted, verdicts, faults, strict=True)
+        ],
+    }
+
+
+def verdict_of(place: Place, shown: str) -> str:
+    """One of those of the module's docstring."""
+    if not shown.strip():
+        return "silent"
+    right = place.missing + place.after
+    if right.startswith(shown) and len(shown) >= len(place.missing.rstrip()):
+        return "whole"
+    return "part" if _first(right) == _first(shown) else "wrong"
+
+
+def _first(text: str) -> str:
+    found = _WORD.match(text)
+    return found[0] if found else ""
+
+
+def fault_of(place: Place, shown: str) -> str:
+    """What is wrong with a file that has this text in it; "" for none."""
+    if not shown.strip() or parses(place.language, place.before + shown + place.after):
+        return ""
+    uneven = any(shown.count(a) != shown.count(b) for a, b in ("()", "[]", "{}")) or any(
+        shown.count(quote) % 2 for quote in "\"'`"
+    )
+    return "open" if uneven else "broken"
+
+
+def parses(language: str, text: str) -> bool:
+    """Whether a file has no errors of syntax."""
+    if language != "python":
+        tree = syntax.parse(language, text)
+        return tree is not None and not tree.root_node.has_error
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main()

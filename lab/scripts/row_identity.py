@@ -1,0 +1,157 @@
+"""Are llama.cpp's drafted rows those of plain decoding, to the bit, and what does that cost? For each type of weights.
+
+`PYTHONPATH=. python -P lab/scripts/row_identity.py --json bench/results/rows.json --threads 1`. The embedded target is quantized anew
+to each type, a random mixture beside it, and every file's way is certified. Then ten prompts of the bench go on for 200
+tokens: plainly, one by one, and in drafts of 1 to 32 rows that hold what plain decoding said. Each row is compared.
+`--device gpu` does so on a GPU of llama.cpp; a slow one wants fewer `--prompts` and `--tokens`.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.lab.bench import prompt_set
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.backends.llamacpp import llama_library
+from localdflash.backends.llamacpp.certified import choose, measure
+from localdflash.backends.llamacpp.devices import find_gpu
+from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.decode_flags import MOST, ON_GPU, ON_PROCESSOR, Way
+from localdflash.base.machine.hardware import commit, device
+from localdflash.text.tokenizer import Tokenizer
+from tests.support.random_models import EMBEDDED, Shape, quantize, write
+
+TYPES = ("Q4_0", "Q4_1", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "F16")
+MIXTURE = Shape("F16", 256, 4, 4, 2, 256, 4096, experts=8, used=2, scale=0.15)
+
+
+def prompts(count: int) -> list[list[int]]:
+    """The first lines of prompts of the bench, as ids of the embedded vocabulary."""
+    tokenizer = Tokenizer.load(EMBEDDED)
+    texts = [prompt.question or prompt.prefix for prompt in prompt_set.load(None)]
+    ids = [tokenizer.encode(text) for text in texts[:: len(texts) // count]]
+    return [found[:64] or [1] for found in ids[:count]]
+
+
+def fill(target: LlamaCppTarget, ids: Sequence[int]) -> None:
+    """Make these the sequence."""
+    target.crop(0)
+    done = 0
+    while done < len(ids):
+        chunk = ids[done : done + target.max_rows]
+        target.extend(chunk)
+        done += len(chunk)
+
+
+def plainly(target: LlamaCppTarget, prompt: Sequence[int], count: int) -> tuple[list[int], list[NDArray[np.float32]]]:
+    """The likeliest tokens after a prompt, one by one: the first is the prompt's last, and each one's row of logits."""
+    fill(target, prompt[:-1])
+    tokens, rows = [prompt[-1]], []
+    for _ in range(count):
+        rows.append(target.verify(tokens[-1], NOTHING).logits[0].copy())
+        target.keep(1)
+        tokens.append(int(rows[-1].argmax()))
+    return tokens, rows
+
+
+def differing(target: LlamaCppTarget, prompt: Sequence[int], count: int, first: int) -> tuple[int, int, set[int]]:
+    """Rows of drafts that are not plain decoding's, of how many, and the widths that were drafted."""
+    tokens, rows = plainly(target, prompt, count)
+    fill(target, prompt[:-1])
+    done, wrong, compared, width, widths = 0, 0, 0, first, set()
+    while done < count:
+        drafted = min(width, count - done, target.max_rows)
+        draft = Draft("known", tokens[done + 1 : done + drafted], [1.0] * (drafted - 1))
+        logits = target.verify(tokens[done], draft).logits
+        wrong += sum(not np.array_equal(logits[row], rows[done + row]) for row in range(drafted))
+        compared += drafted
+        widths.add(drafted)
+        target.keep(kept := max(1, drafted // 2))  # as where half of a draft is right
+        done += kept
+        width = width % MOST + 1
+    return wrong, compared, widths
+
+
+def measured(path: Path, asked: argparse.Namespace, say: Callable[[str], object]) -> dict[str, Any]:
+    """What one file's way is, what it costs, and how many rows differ in it."""
+    placement, candidates = PROCESSOR, ON_PROCESSOR
+    if asked.device != "cpu":
+        placement, candidates = Placement(find_gpu(asked.device), ALL), ON_GPU
+    began = time.perf_counter()
+    record = measure(
+        lambda repack: llama_library.load_model(path, repack=repack, placement=placement),
+        candidates,
+        asked.threads,
+        on_gpu=placement is not PROCESSOR,
+    )
+    seconds = time.perf_counter() - began
+    chosen = choose(record, "exact", with_drafter=True)
+    known = next((known for known in record.ways if known.way == chosen.way), None)
+    wrong = rows = 0
+    widths: set[int] = set()
+    ids = prompts(asked.prompts)
+    with closing(LlamaCppTarget(path, 512, asked.threads, way=chosen.way, placement=placement)) as target:
+        for number, prompt in enumerate(ids):
+            differ, count, seen = differing(target, prompt, asked.tokens, number * 3 % MOST + 1)
+            wrong, rows, widths = wrong + differ, rows + count, widths | seen
+            say(f"{path.name} {number + 1}/{len(ids)}: {wrong} of {rows} rows differ")
+    return {
+        "kind": chosen.kind,
+        "widths": _short(chosen.way),
+        "borders": chosen.way.borders,
+        "flash_attention": chosen.way.flags.flash,
+        "classes": [_short(known.way) for known in record.ways],
+        "repacked": chosen.way.flags.repack,
+        "rows_compared": rows,
+        "rows_differing": wrong,
+        "widths_drafted": f"{min(widths)}-{max(widths)}" if len(widths) == max(widths) else sorted(widths),
+        "price_of_a_plain_step": round(record.price(known), 3) if known else None,
+        "ms": {"raw": round(record.raw_ms, 3), **({str(k): round(v, 3) for k, v in known.ms.items()} if known else {})},
+        "auto": {
+            "with_drafter": choose(record, "auto", True).kind,
+            "without": choose(record, "auto", False).kind,
+        },
+        "seconds_to_certify": round(seconds, 1),
+    }
+
+
+def _short(way: Way) -> str:
+    return ",".join(map(str, way.widths)).replace("1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,", "1-17,")
+
+
+def main() -> None:
+    """Measure all types, one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="cpu, gpu, or the name of a GPU")
+    parser.add_argument("--prompts", type=int, default=10)
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--types", default=",".join([*TYPES, "mixture Q4_K_M", "mixture Q8_0"]))
+    asked = parser.parse_args()
+    result = json.loads(asked.json.read_text()) if asked.json.exists() else {"files": {}}
+    result["command"] = shlex.join(["python", "-P", *sys.argv])
+    where = find_gpu(asked.device).description if asked.device != "cpu" else "cpu"
+    about = {"commit": commit(), "device": device(), "on": where}
+    with tempfile.TemporaryDirectory(prefix="localdflash-rows-") as folder:
+        mixture = write(Path(folder) / "mixture.gguf", MIXTURE)
+        for name in asked.types.split(","):
+            source = mixture if name.startswith("mixture") else EMBEDDED
+            path = quantize(source, Path(folder) / f"{name.replace(' ', '-')}.gguf", name.split()[-1])
+            result["files"][name] = about | measured(path, asked, print)
+            asked.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

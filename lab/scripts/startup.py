@@ -1,0 +1,152 @@
+"""What a user waits for: import, --help, the first token with and without a running engine and in a chat under way, a
+warm completion of 32 tokens, and the memory of `complete` without the engine.
+
+`python lab/scripts/startup.py [--pair PAIR] --json FILE`. Whole processes are timed from outside, medians of several; the
+first start of all, in which a pair is packed and timed, is told apart. `--pair` is the chat's, completions keep theirs.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from localdflash.server.answers.completion import complete
+from localdflash.models.load_options import Options
+from localdflash.lab.bench.prompt_set import load
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.base.machine.hardware import commit, device
+from localdflash.server.client import find
+
+ROUNDS = 11
+QUESTION = (  # about a hundred tokens
+    "I have a Python program that reads a large file of measurements, one in each line, with a time, the name of a"
+    " sensor and a value. It should say for each sensor how many values there are, the smallest and the largest one and"
+    " their mean, and leave out lines that are broken, but say at the end how many there were. At the moment it keeps"
+    " all lines in a list, and the memory is not enough. How would you write it so that it reads the file only once?"
+)
+LAST_WORDS = 12  # characters that are typed after the engine last read on
+PEAK = (
+    "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL);"
+    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+)
+
+
+def seconds(*command: str) -> float:
+    """Median wall time of a process."""
+    return median(_timed(*command) for _ in range(ROUNDS))
+
+
+def _timed(*command: str) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+def import_ms() -> float:
+    """Median time of `import localdflash`, taken inside fresh processes."""
+    code = "import time; t = time.perf_counter(); import localdflash; print((time.perf_counter() - t) * 1e3)"
+    runs = [subprocess.run([sys.executable, "-c", code], check=True, capture_output=True) for _ in range(ROUNDS)]
+    return median(float(run.stdout) for run in runs)
+
+
+def first_tokens(program: str, pair: str, threads: int) -> dict[str, float]:
+    """Times of `chat` for one token, the start of its process included: of the engine's too, or while one runs."""
+    run = ["--pair", pair, "--threads", str(threads)]
+    ask = [program, "chat", *run, "-p", "Add two numbers.", "--max-tokens", "1"]
+    started = []
+    for _ in range(ROUNDS + 1):
+        subprocess.run([program, "serve", "--stop"], check=True, capture_output=True)
+        started.append(_timed(*ask))
+    running = [_timed(*ask) for _ in range(ROUNDS)]
+    found = {"engine_first_ever": started[0], "engine_started": median(started[1:]), "engine_running": median(running)}
+    return {name: round(spent * 1e3, 1) for name, spent in found.items()}
+
+
+def warm_chat(typed: int = 0) -> dict[str, float]:
+    """The first token of each further turn of a chat with the engine that runs, from the request on; `typed`: of the
+    question, this many characters were read while the rest was being typed.
+    """
+    engine = find()
+    assert engine
+    said: list[dict[str, str]] = []
+    turns: list[tuple[float, float, float]] = []
+    for turn in range(ROUNDS + 1):
+        number = turn + (1 if typed else 101)  # no prompt of one chat begins as one of the other
+        asked = {"role": "user", "content": f"{number}. {QUESTION}"}
+        if typed:
+            draft = {**asked, "content": asked["content"][:typed]}
+            engine.post("/v1/chat/completions", {"messages": [*said, draft], "max_tokens": 0})
+        said.append(asked)
+        told: dict[str, Any] = {}
+        began, first, text = time.perf_counter(), 0.0, ""
+        request = {"messages": said, "stream": True, "temperature": 0, "max_tokens": 16}
+        for event in engine.stream("/v1/chat/completions", request):
+            new = event["choices"][0]["delta"].get("content")
+            first = first or (time.perf_counter() - began if new else 0.0)
+            text, told = text + (new or ""), event.get("timings", told)
+        said.append({"role": "assistant", "content": text})
+        turns.append((first * 1e3, told["prompt_n"], told["prompt_ms"]))
+    whole, tokens, prompt = (median(times) for times in zip(*turns[1:], strict=True))
+    return {"first_token_ms": round(whole, 1), "prompt_ms": round(prompt, 1), "prompt_tokens": tokens}
+
+
+def warm_completions(threads: int) -> list[float]:
+    """Milliseconds of completions of 32 tokens in one process, prompts of the FIM block category, each one new."""
+    times = []
+    with LoadedPair(Options(threads=threads)) as loaded:
+        for prompt in (p for p in load() if p.category == "fim_block"):
+            began = time.perf_counter()
+            "".join(complete(loaded, prompt.prefix, prompt.suffix, 32, SamplingParams()))
+            times.append((time.perf_counter() - began) * 1e3)
+    return times
+
+
+def main() -> int:
+    """Measure and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pair", default="embedded", help="of the chat")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path, required=True)
+    args = parser.parse_args()
+    program = str(Path(sys.executable).with_name("localdflash"))
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "example.py"
+        source.write_text("def double(number):\n    ")
+        command = [program, "complete", f"{source}:2:5", "--threads", str(args.threads), "--no-daemon"]
+        peak = subprocess.run([sys.executable, "-c", PEAK, *command], check=True, capture_output=True, text=True)
+        whole = seconds(*command)
+    with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as home:
+        os.environ["LOCALDFLASH_HOME"] = home
+        first = first_tokens(program, args.pair, args.threads)
+        chat, typed = warm_chat(), warm_chat(len(QUESTION) - LAST_WORDS)
+        subprocess.run([program, "serve", "--stop"], check=True, capture_output=True)
+    warm = warm_completions(args.threads)
+    result = {
+        "device": device(),
+        "threads": args.threads,
+        "commit": commit(),
+        "pair": args.pair,
+        "command": f"python lab/scripts/startup.py --pair {args.pair} --threads {args.threads}",
+        "import_ms": round(import_ms(), 1),
+        "help_ms": round(seconds(program, "--help") * 1e3, 1),
+        "first_token_ms": first,
+        "warm_chat": chat,
+        "warm_chat_read_while_typed": typed,
+        "complete_process_ms": round(whole * 1e3, 1),
+        "complete_peak_memory_mb": round(int(peak.stdout) / 1024, 1),
+        "warm_completion_32_tokens_ms": {"p50": round(median(warm), 1), "max": round(max(warm), 1)},
+    }
+    args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

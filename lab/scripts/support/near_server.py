@@ -1,0 +1,80 @@
+"""A language server in the same process and on the same event loop as the editor that it serves."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+from lsprotocol import types
+
+from localdflash.lab.bench.lsp_process import Json, LanguageServer
+from localdflash.lsp.completer import Asker
+from localdflash.lsp.context import EditorContext
+from localdflash.lsp.pace import TypingPace
+from localdflash.lsp.server import SuggestionServer
+from localdflash.server.wanted import Wanted
+from localdflash.code.context.refusal import Refusal
+
+
+class _Alone(EditorContext):
+    """Of no code but the open file's: nothing is read in a thread."""
+
+    def start(self, when_read: Callable[[], None]) -> None:
+        """See `EditorContext`."""
+
+    def refusal(self, uri: str) -> Refusal | None:
+        """See `EditorContext`."""
+        return None
+
+    async def look(self, uri: str, line: int) -> bool:
+        """See `EditorContext`."""
+        return False
+
+    def saved(self, uri: str) -> None:
+        """See `EditorContext`."""
+
+
+class _Server(SuggestionServer):
+    """Asks the engine that it is given."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
+        super().__init__(Wanted({}, []))
+
+    def _of(self, engine: object) -> tuple[Asker, TypingPace]:
+        return self._asker, TypingPace()
+
+    def initialized_with(self, params: types.InitializeParams) -> None:
+        """See `SuggestionServer`."""
+        super().initialized_with(params)
+        self._context = _Alone([], self.protocol.documents, lambda _: None)
+
+
+class NearServer(LanguageServer):
+    """The editor's end. What either side sends is handled by the other in its turn of the loop."""
+
+    def __init__(self, asker: Asker, heard: Callable[[str, Any], None]) -> None:
+        self._heard, self._open, self._number, self._gone = heard, {}, 0, ""
+        self._server, self._sent = _Server(asker), asyncio.Queue[Json]()
+        self._server.protocol.set_writer(self, include_headers=False)
+        self._serving = asyncio.create_task(self._serve())
+
+    async def stop(self) -> None:
+        """See `LanguageServer`."""
+        self._serving.cancel()
+        await self._server.close()
+
+    def write(self, data: bytes) -> None:
+        """Take a message of the server."""
+        asyncio.get_running_loop().call_soon(self._take, json.loads(data))
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _send(self, message: Json) -> None:
+        self._sent.put_nowait(json.loads(json.dumps({"jsonrpc": "2.0", **message})))
+
+    async def _serve(self) -> None:
+        while True:
+            self._server.protocol.receive(await self._sent.get())
+            await asyncio.sleep(0)  # a request's handler begins before the next message changes the document

@@ -1,0 +1,127 @@
+"""Answers that are written in advance, in the daemon's words, for `localdflash.lab.scripts.support.scripted_engine`."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+SLOTS = 8
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One event of an answer, `wait` seconds after the one before. All its tokens but the last were drafted."""
+
+    text: str
+    wait: float = 0.0
+    drafter: str = "dflash"
+
+    def told(self) -> Json:
+        """The step as the daemon reports it."""
+        spelled = tokens(self.text)
+        accepted = 0 if self.drafter == "none" else max(len(spelled) - 1, 0)
+        return {
+            "drafter": self.drafter,
+            "drafted": 0 if self.drafter == "none" else max(accepted, SLOTS - 1),
+            "accepted": accepted,
+            "tokens": spelled,
+            "sizes": [len(token.encode()) for token in spelled],
+            "ms": round(max(self.wait * 1e3, 0.1), 3),
+        }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer: its steps, then its end. `status` other than 200 refuses the request, with `message` and `code`.
+
+    Ends besides the proper ones: the connection is closed ("cut"), an error is reported ("error", with `message`),
+    nothing comes any more ("hang"), something comes that is not an event ("garbage").
+    """
+
+    steps: Sequence[Step] = ()
+    end: Literal["stop", "length", "cut", "error", "hang", "garbage"] = "stop"
+    status: int = 200
+    message: str = ""
+    code: str | None = None
+
+    @classmethod
+    def of(cls, text: str, *, rate: float = 0.0, size: int = 4, first: float = 0.0, **rest: Any) -> Self:
+        """An answer of a text in steps of `size` tokens, `rate` tokens a second (0: as fast as they are read)."""
+        spelled = tokens(text)
+        groups = ["".join(spelled[at : at + size]) for at in range(0, len(spelled), size)]
+        pause = size / rate if rate else 0.0
+        drafters = ("dflash", "lookup", "none")
+        steps = [Step(part, pause + first * (not at), drafters[at % 3]) for at, part in enumerate(groups)]
+        return cls(steps, **rest)
+
+    @classmethod
+    def pieces(cls, *texts: str, wait: float = 0.0, **rest: Any) -> Self:
+        """An answer in exactly these pieces, `wait` seconds apart."""
+        return cls([Step(text, wait) for text in texts], **rest)
+
+    @classmethod
+    def read(cls, told: Json) -> Self:
+        """An answer from what `asdict` made."""
+        return cls(**{**told, "steps": [Step(**step) for step in told["steps"]]})
+
+
+def tokens(text: str) -> list[str]:
+    """Words with the blank before them, marks and blanks one by one; together they are the text."""
+    return re.findall(r" ?\w+|\s|[^\w\s]", text)
+
+
+def error(answer: Answer) -> Json:
+    """The body with which a request is refused."""
+    kind = "invalid_request_error" if answer.status < 500 else "server_error"
+    return {"error": {"message": answer.message, "type": kind, "param": None, "code": answer.code or answer.status}}
+
+
+def _totals(answer: Answer) -> tuple[int, int, int]:
+    """The numbers of tokens, of drafted ones, and of accepted ones."""
+    told = [step.told() for step in answer.steps]
+    return (
+        sum(len(one["tokens"]) for one in told),
+        sum(one["drafted"] for one in told),
+        sum(one["accepted"] for one in told),
+    )
+
+
+def timings(answer: Answer, prompt: int) -> Json:
+    """The timings of a whole answer to a prompt of so many tokens."""
+    total, drafted, accepted = _totals(answer)
+    ms, steps = max(sum(step.wait for step in answer.steps) * 1e3, 1.0), max(len(answer.steps), 1)
+    drafters = [step.drafter for step in answer.steps]
+    return {
+        "queue_ms": 0.1,
+        "cache_n": 0,
+        "prompt_n": prompt,
+        "prompt_ms": 2.0,
+        "prompt_per_token_ms": round(2.0 / prompt, 3),
+        "prompt_per_second": prompt * 500.0,
+        "predicted_n": total,
+        "predicted_ms": round(ms, 3),
+        "predicted_per_token_ms": round(ms / max(total, 1), 3),
+        "predicted_per_second": round(total * 1e3 / ms, 3),
+        "draft_n": drafted,
+        "draft_n_accepted": accepted,
+        "steps": len(answer.steps),
+        "tau": round(total / steps, 3),
+        "accept_by_slot": [round(0.9 / (slot + 1), 4) for slot in range(SLOTS - 1)],
+        "steps_by_drafter": {name: drafters.count(name) for name in sorted(set(drafters))},
+    }
+
+
+def usage(answer: Answer, prompt: int) -> Json:
+    """The same in OpenAI's words."""
+    total, drafted, accepted = _totals(answer)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": total,
+        "total_tokens": prompt + total,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        },
+    }

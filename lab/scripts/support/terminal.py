@@ -1,0 +1,272 @@
+"""A program on a real pseudo-terminal, its screen, and every byte it wrote with its time.
+
+It answers what a modern terminal is asked about synchronised output, and nothing else. Its reader is whoever waits:
+a program that writes while nobody waits may have to wait itself.
+"""
+
+import os
+import re
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Self
+
+import pexpect
+import psutil
+import pyte
+
+from localdflash.lab.scripts.support.bench_daemon import PROGRAM
+
+READY = "Ask something"  # what the prompt of an empty chat says
+PATIENCE = 20.0  # seconds
+KEYS = {
+    "enter": "\r",
+    "escape": "\x1b",
+    "tab": "\t",
+    "backspace": "\x7f",
+    "up": "\x1b[A",
+    "down": "\x1b[B",
+    "right": "\x1b[C",
+    "left": "\x1b[D",
+    "pageup": "\x1b[5~",
+    "pagedown": "\x1b[6~",
+    "home": "\x1b[H",
+    "end": "\x1b[F",
+    "f1": "\x1bOP",
+    "f2": "\x1bOQ",
+    "f3": "\x1bOR",
+    "f4": "\x1bOS",
+    "f5": "\x1b[15~",
+    "f6": "\x1b[17~",
+    "f7": "\x1b[18~",
+    "shift+enter": "\x1b[13;2u",
+}
+_COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
+_MODE = re.compile(rb"\x1b\[\?([0-9;]+)([hl])")
+_UNKNOWN_TO_PYTE = re.compile(rb"\x1b\[[<=>][0-;]*[a-zA-Z]|\x1b\[\?[0-9;]*\$p")
+_INCOMPLETE = re.compile(rb"\x1b(\[[0-?]*[ -/]*)?$")
+_ASKED = b"\x1b[?2026$p"
+_ANSWERED = b"\x1b[?2026;2$y"
+
+
+@dataclass
+class Terminal:
+    """A program, running. Use it as a context manager: it is killed at the end."""
+
+    child: "pexpect.spawn[bytes]"
+    screen: pyte.Screen
+    raw: bytearray = field(default_factory=bytearray)
+    times: list[tuple[float, int]] = field(default_factory=list)  # perf_counter, bytes that were there by then
+    _stream: pyte.ByteStream = field(init=False)
+    _drawn: int = 0
+    _ended: bool = False
+
+    def __post_init__(self) -> None:
+        self._stream = pyte.ByteStream(self.screen)
+
+    @classmethod
+    def start(
+        cls,
+        command: Sequence[str],
+        *,
+        rows: int = 30,
+        cols: int = 100,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        before: Callable[[], None] | None = None,
+    ) -> Self:
+        """Start a program; `before` runs in its process before it does."""
+        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        told = {**inherited, "TERM": "xterm-256color", "COLORTERM": "truecolor", "OMP_NUM_THREADS": "1"}
+        told |= {"HF_HUB_OFFLINE": "1", **(env or {})}  # offline the chat offers no download
+
+        def prepared() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # what was started in the background has it ignored
+            if before:
+                before()
+
+        with warnings.catch_warnings():  # forkpty beside threads: nothing but exec follows
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = pexpect.spawn(
+                command[0],
+                list(command[1:]),
+                env=told,
+                cwd=cwd,
+                dimensions=(rows, cols),
+                preexec_fn=prepared,
+                echo=False,
+            )
+        child.delaybeforesend = None
+        child.ptyproc.delayafterclose = child.ptyproc.delayafterterminate = 0
+        return cls(child, pyte.Screen(cols, rows))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.child.isalive():
+            self.kill()
+            self.child.wait()
+        self.child.close()
+
+    # What it shows
+
+    @property
+    def text(self) -> str:
+        """The screen's rows, without the blanks at their ends."""
+        new = _INCOMPLETE.sub(b"", bytes(self.raw[self._drawn :]))
+        self._drawn += len(new)
+        try:
+            self._stream.feed(_UNKNOWN_TO_PYTE.sub(b"", new))
+        except TypeError as error:  # pyte's way to refuse parameters
+            raise AssertionError(f"no honest program writes this: {error}: {new[-2000:]!r}") from None
+        return "\n".join(row.rstrip() for row in self.screen.display)
+
+    @property
+    def modes(self) -> set[int]:
+        """The private modes that are set by now, such as 1049, the other screen, and 25, the cursor."""
+        found = {25}
+        for numbers, final in _MODE.findall(self.raw):
+            for number in map(int, numbers.split(b";")):
+                (found.add if final == b"h" else found.discard)(number)
+        return found
+
+    def wait_for(self, wanted: str | re.Pattern[str] | Callable[[str], object], seconds: float = PATIENCE) -> str:
+        """The screen, as soon as it has a text or fulfils a condition; AssertionError with the screen otherwise."""
+        end = time.monotonic() + seconds
+        while not _is_there(wanted, self.text):
+            left = end - time.monotonic()
+            assert left > 0, self.told(f"{wanted!r} did not come within {seconds:g} s")
+            if not self.read(min(left, 0.5)) and self._ended:
+                assert _is_there(wanted, self.text), self.told(f"the program ended before {wanted!r} came")
+        return self.text
+
+    def wait_gone(self, text: str, seconds: float = PATIENCE) -> str:
+        """The screen, once a text is no longer on it."""
+        return self.wait_for(lambda screen: text not in screen, seconds)
+
+    def settle(self, quiet: float = 0.3, seconds: float = PATIENCE) -> None:
+        """Wait until nothing was written for a while."""
+        end = time.monotonic() + seconds
+        while self.read(quiet):
+            assert time.monotonic() < end, self.told("the program never stops writing")
+
+    def written(self, since: int) -> str:
+        """What was written after so many bytes, without colours: available sooner than the screen, which is drawn."""
+        return _COLOURS.sub(b"", self.raw[since:]).decode("utf-8", "replace")
+
+    def wait_written(self, wanted: str, since: int, seconds: float = PATIENCE) -> None:
+        """Wait until a text is in what was written."""
+        end = time.monotonic() + seconds
+        while wanted not in self.written(since):
+            assert time.monotonic() < end, self.told(f"{wanted!r} did not come within {seconds:g} s")
+            assert self.read(0.5) or not self._ended, self.told(f"the program ended before {wanted!r} came")
+
+    def told(self, what: str) -> str:
+        """A failure's message: what happened, the screen, the last bytes."""
+        edge = "+" + "-" * self.screen.columns + "+"
+        rows = [f"|{row.ljust(self.screen.columns)}|" for row in self.text.rstrip().split("\n")]
+        return "\n".join([what, edge, *rows, edge, f"the last bytes: {bytes(self.raw[-200:])!r}"])
+
+    # What goes on
+
+    def read(self, seconds: float) -> bool:
+        """Take what the program writes within this time; False if it was silent or has ended."""
+        if self._ended:
+            return False
+        try:
+            data = self.child.read_nonblocking(1 << 16, seconds)
+        except pexpect.TIMEOUT:
+            return False
+        except pexpect.EOF:
+            self._ended = True
+            return False
+        if _ASKED in data:
+            self.send(_ANSWERED)
+        self.raw += data
+        self.times.append((time.perf_counter(), len(self.raw)))
+        return True
+
+    def watch(self, seconds: float) -> None:
+        """Take what the program writes for this long."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self._ended:
+            self.read(left)
+
+    def send(self, data: bytes) -> None:
+        """Send bytes, as typed."""
+        with suppress(OSError):
+            self.child.send(data)
+
+    def type(self, text: str) -> None:
+        """Type a text; keys follow with `press`."""
+        self.send(text.encode())
+
+    def paste(self, text: str) -> None:
+        """Paste a text, as a terminal does."""
+        self.send(b"\x1b[200~" + text.encode("utf-8", "surrogateescape") + b"\x1b[201~")
+
+    def press(self, *keys: str) -> None:
+        """Press keys by name: "enter", "ctrl+c", "alt+left", "f1", or a character."""
+        for key in keys:
+            self.type(_key(key))
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Change the size; the screen starts empty."""
+        self.text  # noqa: B018 - what came before is drawn at the old size
+        self.screen.resize(rows, cols)
+        self.child.setwinsize(rows, cols)
+
+    def wait(self, seconds: float = PATIENCE) -> int:
+        """The exit code of the program once it has ended; minus a signal's number if one ended it."""
+        end = time.monotonic() + seconds
+        while self.child.isalive():
+            assert time.monotonic() < end, self.told("the program does not end")
+            self.read(0.05)
+        while self.read(0.05):
+            pass
+        return -self.child.signalstatus if self.child.signalstatus else int(self.child.exitstatus or 0)
+
+    def hang_up(self) -> None:
+        """Take the terminal away, as when its window is closed."""
+        self.child.ptyproc.fileobj.close()
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal to the program, if it still runs."""
+        if self.child.isalive():
+            self.child.kill(number)
+
+    @property
+    def process(self) -> psutil.Process:
+        """The program's process."""
+        return psutil.Process(self.child.pid)
+
+
+def chat(*arguments: str, program: str = "", **rest: object) -> Terminal:
+    """Start `localdflash chat` on a terminal; `program` is Python that runs in its process before."""
+    return Terminal.start([sys.executable, "-P", "-c", program + PROGRAM, "chat", *arguments], **rest)  # type: ignore[arg-type]
+
+
+def _key(name: str) -> str:
+    if name in KEYS:
+        return KEYS[name]
+    modifier, _, key = name.rpartition("+")
+    if modifier == "ctrl":
+        return chr(ord(key.upper()) & 0x1F)
+    if modifier == "alt":
+        known = KEYS.get(key, key)
+        return known.replace("\x1b[", "\x1b[1;3") if key in KEYS else "\x1b" + key
+    assert not modifier, f"no key {name!r}"
+    return name
+
+
+def _is_there(wanted: str | re.Pattern[str] | Callable[[str], object], text: str) -> bool:
+    if isinstance(wanted, str):
+        return wanted in text
+    if isinstance(wanted, re.Pattern):
+        return wanted.search(text) is not None
+    return bool(wanted(text))

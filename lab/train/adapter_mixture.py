@@ -1,0 +1,111 @@
+"""How many examples each package gives, and the answers of the target that are mixed in so that it does not forget.
+
+A language has its share of the examples; among its packages they go by the square root of their sizes, so that no house
+style dominates.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+import numpy as np
+
+from localdflash.code.fim.encoder import Encoder
+from localdflash.text.fim import FimFormat
+from localdflash.text.syntax import language_of
+from localdflash.lab.train.adapter_corpus import Archive, sources
+from localdflash.lab.train.adapter_examples import FillExample, FillExamples
+from localdflash.lab.train.kept_answers import KeptAnswers
+from localdflash.lab.train.reporter import Reporter
+
+SHARES = {"python": 0.54, "javascript": 0.17, "typescript": 0.2, "tsx": 0.03, "c": 0.02, "cpp": 0.04}
+CHAT = 0.07  # of the ids
+LONGEST_CHAT = 700  # ids
+
+Texts = Mapping[str, str]
+Drawn = TypeVar("Drawn")
+
+
+def fill_examples(
+    packages: list[Archive], encoder: Encoder, form: FimFormat, count: int, seed: int, reporter: Reporter
+) -> Iterator[FillExample]:
+    """About `count` examples of some packages, package after package."""
+    return draw_from(packages, encoder, form, count, seed, reporter, FillExamples.draw)
+
+
+def draw_from(
+    packages: list[Archive],
+    encoder: Encoder,
+    form: FimFormat,
+    count: int,
+    seed: int,
+    reporter: Reporter,
+    draw: Callable[[FillExamples, str, random.Random], Drawn],
+) -> Iterator[Drawn]:
+    """What `draw` makes of about `count` files of some packages, package after package."""
+    found = [sources(package) for package in packages]
+    for number, (package, texts, share) in enumerate(zip(packages, found, _shares(found), strict=True)):
+        reporter.move(number / len(packages), f"examples from {package.path.name}")
+        rng = random.Random(f"{seed}/{package.path.name}")
+        wanted = [
+            (language, round(part * count + rng.random() - 0.5)) for language, part in share.items() if part * count
+        ]
+        if sum(many for _, many in wanted):
+            yield from _of_package(texts, wanted, encoder, form, rng, draw)
+
+
+def _shares(found: list[dict[str, str]]) -> list[dict[str, float]]:
+    """For each package its share of all examples, by language."""
+    sizes = [Counter[str]() for _ in found]
+    for size, texts in zip(sizes, found, strict=True):
+        for name, text in texts.items():
+            size[language_of(name)] += len(text)
+    weights = [{language: size[language] ** 0.5 for language in sorted(size)} for size in sizes]
+    sums = Counter[str]()
+    for weight in weights:
+        sums.update(weight)
+    whole = sum(SHARES[language] for language in sums)
+    return [
+        {language: SHARES[language] / whole * one / sums[language] for language, one in weight.items()}
+        for weight in weights
+    ]
+
+
+def _of_package(
+    texts: Texts,
+    wanted: list[tuple[str, int]],
+    encoder: Encoder,
+    form: FimFormat,
+    rng: random.Random,
+    draw: Callable[[FillExamples, str, random.Random], Drawn],
+) -> Iterator[Drawn]:
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        for name, text in texts.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        maker = FillExamples(encoder, form, root, texts)
+        try:
+            for language, many in wanted:
+                names = sorted(name for name in texts if language_of(name) == language)
+                sizes = [len(texts[name]) for name in names]
+                for name in rng.choices(names, sizes, k=many):
+                    yield draw(maker, name, rng)
+        finally:
+            maker.close()
+
+
+def chat_examples(folder: Path, held_out: bool, tokens: int, seed: int) -> Iterator[FillExample]:
+    """Answers that a target gave, in random order: as many as have so many ids."""
+    kept = KeptAnswers.load(folder)
+    chosen = np.flatnonzero((kept.index["held_out"] == held_out) & (kept.index["length"] <= LONGEST_CHAT))
+    for number in np.random.default_rng(seed).permutation(chosen):
+        if tokens <= 0:
+            return
+        row = kept.index[number]
+        start, length = int(row["start"]), int(row["length"])
+        tokens -= length
+        yield FillExample(kept.tokens[start : start + length].tolist(), int(row["prompt"]), "chat", "chat")

@@ -1,0 +1,163 @@
+"""Questions about real code: functions of the corpus' packages, asked in several ways.
+
+A pair's target answers them itself; nothing of the original bodies or docstrings is an answer here. A function is
+asked about once, and a package is held out as a whole.
+"""
+
+import ast
+import random
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice, zip_longest
+from typing import NamedTuple
+
+from localdflash.lab.train.examples import (
+    Function,
+    add_line,
+    change_number,
+    edit_question,
+    explain_question,
+    fenced,
+    function_question,
+    functions,
+    remove_line,
+    rename,
+)
+
+MOST_CHARACTERS = 700  # of a function in a question: reading costs as much as answering
+MOST_OF_A_FILE = 3  # functions, so that no file sets the tone
+SHARES = {"function": 0.32, "explain": 0.22, "edit": 0.16, "types": 0.14, "tests": 0.16}
+
+
+class Asked(NamedTuple):
+    """A question and its kind, one of `SHARES`."""
+
+    kind: str
+    text: str
+
+
+def of_packages(packages: Iterable[list[str]], seed: int) -> Iterator[Asked]:
+    """Questions about the sources of several packages, the packages in turn: one file of each, then the next."""
+    streams = [_of_sources(sources, f"{seed}/{number}") for number, sources in enumerate(packages)]
+    return (asked for asked in chain.from_iterable(zip_longest(*streams)) if asked is not None)
+
+
+def _of_sources(sources: list[str], seed: str) -> Iterator[Asked]:
+    rng = random.Random(seed)
+    for source in rng.sample(sources, len(sources)):
+        yield from islice(of_source(source, rng), MOST_OF_A_FILE)
+
+
+def of_source(source: str, rng: random.Random) -> Iterator[Asked]:
+    """One question about each function of a source file that a question can be made of, in random order."""
+    found = [function for function in functions(source) if len(function.text) <= MOST_CHARACTERS]
+    for function in rng.sample(found, len(found)):
+        kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
+        text = MAKERS[kind](function, rng)
+        if text:
+            yield Asked(kind, text)
+
+
+def _function(function: Function, rng: random.Random) -> str | None:
+    doc, name = ast.get_docstring(function.node), function.node.name
+    if not doc or len(doc) > 400 or len(doc) < 15:
+        return None
+    signature, first = function.signature, doc.split("\n\n")[0]
+    quoted = f'{signature}\n    """{doc}"""'
+    return rng.choice(
+        (
+            function_question(signature, doc),
+            f"Write the body of this function.\n{fenced(quoted)}",
+            f"Complete this Python function:\n\n{fenced(quoted)}",
+            f"Implement `{name}` in Python. {first}",
+            f"Write a Python function `{name}`.\n\n{doc}\n\nUse this signature:\n{fenced(signature)}",
+        )
+    )
+
+
+def _explain(function: Function, rng: random.Random) -> str:
+    code, name = f"{function.signature}\n{function.body}", function.node.name
+    instruction = rng.choice(
+        (
+            "Explain this code.",
+            "Explain this function step by step.",
+            f"What does `{name}` do? Answer in two sentences.",
+            "Describe the arguments and the result of this function.",
+            "Write a docstring for this function.",
+            "Could you walk me through this code?",
+            "Is there a bug in this code, or could it be simpler?",
+        )
+    )
+    return rng.choice((explain_question(code), edit_question(instruction, code)))
+
+
+def _edit(function: Function, rng: random.Random) -> str | None:
+    free = (
+        "Add a docstring to this function.",
+        "Add comments to this code.",
+        f"Rename the function to `new_{function.node.name}`.",
+        "Add error handling to this function.",
+        "Rewrite this function so that it returns early.",
+        "Remove the comments from this code.",
+        "Add logging to this function.",
+    )
+    if rng.random() < 0.4:
+        return edit_question(rng.choice(free), function.text)
+    change = rng.choice((rename, rename, change_number, remove_line, add_line))(function.text, rng)
+    if change is None:
+        return None
+    order = rng.choice(("", " Give the whole code.", " Change nothing else."))
+    return edit_question(change.instruction + order, change.before)
+
+
+def _types(function: Function, rng: random.Random) -> str | None:
+    bare = without_annotations(function.text)
+    if not bare:
+        return None
+    instruction = rng.choice(
+        (
+            "Add type hints to this function.",
+            "Add type annotations to the arguments and the result.",
+            "Rewrite this function with type hints.",
+        )
+    )
+    return edit_question(instruction, bare)
+
+
+def _tests(function: Function, rng: random.Random) -> str:
+    instruction = rng.choice(
+        (
+            "Write unit tests for this function.",
+            f"Write pytest tests for `{function.node.name}`.",
+            "Write three test cases for this code.",
+            "Test this function, edge cases included.",
+        )
+    )
+    return edit_question(instruction, f"{function.signature}\n{function.body}")
+
+
+MAKERS: dict[str, Callable[[Function, random.Random], str | None]] = {
+    "function": _function,
+    "explain": _explain,
+    "edit": _edit,
+    "types": _types,
+    "tests": _tests,
+}
+
+
+def without_annotations(code: str) -> str | None:
+    """A function's code without annotations of arguments and result; None where it has no arguments."""
+    try:
+        node = ast.parse(code).body[0]
+    except (SyntaxError, ValueError):
+        return None
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return None
+    given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    if not [argument for argument in given if argument.arg not in ("self", "cls")]:
+        return None
+    if node.returns is None and not any(argument.annotation for argument in given):
+        return code  # as its author laid it out
+    node.returns = None
+    for argument in given:
+        argument.annotation = None
+    return ast.unparse(node)

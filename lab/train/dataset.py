@@ -1,0 +1,136 @@
+"""Turn sources into token files: the tokenizer, and one flat file of examples per split.
+
+`tokens.bin` is uint32 ids (uint16 in older files), one example after the other; `examples.npy` says for each where it
+starts, how many of its ids are prompt, and of which kind it is. Training needs nothing but these files, so they can
+travel to a GPU machine.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Regex, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
+from tokenizers.trainers import BpeTrainer
+
+from localdflash.lab.train import corpus
+from localdflash.lab.train.examples import KINDS, Example, ExamplePiece, Special, examples
+
+# The pre-tokenizer that llama.cpp knows as "qwen2".
+QWEN2_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPECIALS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|fim_prefix|>",
+    "<|fim_middle|>",
+    "<|fim_suffix|>",
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+    "<|mask|>",
+)
+EXAMPLE_DTYPE = np.dtype([("start", "<u4"), ("prompt", "<u2"), ("length", "<u2"), ("kind", "u1")])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Token ids and where each example lies in them."""
+
+    tokens: NDArray[np.uint32] | NDArray[np.uint16]
+    examples: NDArray[np.void]
+
+    @classmethod
+    def load(cls, folder: Path) -> "Dataset":
+        """Memory-map what `write` wrote. Older files have half the bytes that their examples would need."""
+        path, examples = folder / "tokens.bin", np.load(folder / "examples.npy")
+        count = int((examples["start"].astype(np.int64) + examples["length"]).max(initial=0))
+        older = path.stat().st_size == 2 * count
+        return cls(np.memmap(path, np.uint16 if older else np.uint32, "r"), examples)
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Byte-level BPE over `texts`; special tokens get the last ids and are never found in text."""
+    tokenizer = Tokenizer(BPE())
+    split = Split(Regex(QWEN2_SPLIT), behavior="isolated")
+    tokenizer.pre_tokenizer = Sequence([split, ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = ByteLevelDecoder()
+    trainer = BpeTrainer(
+        vocab_size=vocab_size - len(SPECIALS), initial_alphabet=ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """Ids of the special tokens, which follow the text vocabulary."""
+    return {token: tokenizer.get_vocab_size() + i for i, token in enumerate(SPECIALS)}
+
+
+def build(folder: Path, wheels: Path, vocab_size: int, seed: int, report: Callable[[str], None]) -> None:
+    """Fetch the corpus and write tokenizer.json and the `train` and `held_out` splits below `folder`."""
+    fetched = corpus.fetch(corpus.read_list(), wheels)
+    sources = {
+        held_out: [
+            text for package, wheel in fetched if package.held_out == held_out for text in corpus.python_files(wheel)
+        ]
+        for held_out in (False, True)
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    random.Random(seed).shuffle(sources[False])
+    tokenizer = train_tokenizer(sources[False][:4000], vocab_size)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    for held_out, name in ((False, "train"), (True, "held_out")):
+        count = write(folder / name, tokenizer, _examples_of(sources[held_out], seed))
+        report(f"{name}: {len(sources[held_out]):,} files, {count:,} tokens")
+
+
+def _examples_of(sources: list[str], seed: int) -> Iterator[Example]:
+    for i, source in enumerate(sources):
+        yield from examples(source, random.Random(f"{seed}/{i}"))
+
+
+def write(folder: Path, tokenizer: Tokenizer, found: Iterable[Example]) -> int:
+    """Write the examples that fit (1 024 ids at most); return how many ids were written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = special_ids(tokenizer)
+    rows: list[tuple[int, int, int, int]] = []
+    total = 0
+    with (folder / "tokens.bin").open("wb") as file:
+        for batch in _batches(found, 512):
+            encoded = iter(
+                tokenizer.encode_batch([p for e in batch for p in (*e.prompt, *e.answer) if isinstance(p, str)])
+            )
+
+            def to_ids(piece: ExamplePiece) -> list[int]:
+                return [ids[piece.token]] if isinstance(piece, Special) else next(encoded).ids  # noqa: B023
+
+            for example in batch:
+                prompt = [i for piece in example.prompt for i in to_ids(piece)]
+                answer = [i for piece in example.answer for i in to_ids(piece)]
+                length = len(prompt) + len(answer)
+                if length > 1024:
+                    continue
+                rows.append((total, len(prompt), length, KINDS.index(example.kind)))
+                np.array(prompt + answer, np.uint32).tofile(file)
+                total += length
+    np.save(folder / "examples.npy", np.array(rows, EXAMPLE_DTYPE))
+    return total
+
+
+def _batches(found: Iterable[Example], size: int) -> Iterator[list[Example]]:
+    batch: list[Example] = []
+    for example in found:
+        batch.append(example)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,103 @@
+"""From a GGUF target to its code adapter, in stages that each go on where they stopped: packages, examples, training.
+
+Everything lies in one folder: `wheels/` and `npm/`, `vocabulary.gguf` with the markers' names, `examples/`, `training/`
+with checkpoint, log and picture, and in the end `adapter.safetensors` and `target.gguf`, base and adapter merged.
+"""
+
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import torch
+from filelock import FileLock, Timeout
+
+from localdflash.code.fim.encoder import Encoder
+from localdflash.base.errors import TrainingError
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.text.fim import detect
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.lab.train import adapter_corpus
+from localdflash.lab.train import adapter_data
+from localdflash.lab.train import adapter_mixture
+from localdflash.lab.train.adapter import Adapter
+from localdflash.lab.train.adapter_data import FillData
+from localdflash.lab.train.adapter_export import MARKERS, TRAINED, notes_for, read_into, write_adapter
+from localdflash.lab.train.adapter_training import AdapterRun, AdapterSchedule
+from localdflash.lab.train.kept_training import product_type
+from localdflash.lab.train.reporter import Reporter
+from localdflash.models.weights.gguf import read_header
+from localdflash.models.weights.low_rank import merge, write_vocabulary
+
+EXAMPLE_TOKENS = 300  # ids of an example, about
+HELD_OUT = 600  # examples
+HELD_OUT_CHATS = 20_000  # ids
+
+
+@dataclass(frozen=True)
+class AdapterWork:
+    """What to train, on what."""
+
+    folder: Path
+    target: Path
+    rank: int
+    answers: Path | None = None  # of the target, to be mixed in
+    start: Path | None = None  # an adapter of the target to go on from
+
+
+def check(work: AdapterWork) -> None:
+    """Errors of one line before anything is downloaded."""
+    header = read_header(work.target)
+    config = decoder_config(header)
+    specials = Tokenizer.load(work.target).specials
+    missing = [token for token in MARKERS if token not in specials.values()]
+    if header.architecture != "llama" or config.num_experts or not config.tie_word_embeddings or missing:
+        raise TrainingError(
+            f"{work.target}: adapters are made for SmolLM2: a llama with a tied head and its vocabulary"
+        )
+
+
+def make_examples(work: AdapterWork, tokens: int, seed: int, reporter: Reporter) -> None:
+    """Write the examples of both splits, unless they are there."""
+    folder, vocabulary = work.folder / "examples", work.folder / "vocabulary.gguf"
+    missing = [name for name in ("train", "held_out") if not (folder / name).exists()]
+    if not missing:
+        return
+    work.folder.mkdir(parents=True, exist_ok=True)
+    write_vocabulary(work.target, notes_for(work.target), vocabulary)
+    tokenizer = Tokenizer.load(vocabulary)
+    form, encoder, archives = detect(tokenizer), Encoder(tokenizer), adapter_corpus.archives(work.folder)
+    for name in missing:
+        held_out = name == "held_out"
+        own = [archive for archive in archives if archive.held_out == held_out]
+        count = HELD_OUT if held_out else tokens // EXAMPLE_TOKENS
+        chats = HELD_OUT_CHATS if held_out else round(tokens * adapter_mixture.CHAT)
+        mixed = adapter_mixture.chat_examples(work.answers, held_out, chats, seed) if work.answers else ()
+        found = chain(adapter_mixture.fill_examples(own, encoder, form, count, seed, reporter), mixed)
+        written = adapter_data.write(folder / name, found)
+        reporter.say(f"{name}: {written:,} tokens of examples")
+
+
+def prepare(work: AdapterWork, schedule: AdapterSchedule) -> AdapterRun:
+    """The run in the folder, at its last checkpoint."""
+    torch.manual_seed(schedule.seed)
+    adapter = Adapter(load_decoder(work.target), work.rank, TRAINED, product_type())
+    if work.start:
+        read_into(adapter, work.start, work.target)
+    train, held_out = (FillData.load(work.folder / "examples" / name) for name in ("train", "held_out"))
+    return AdapterRun(adapter, train, held_out, work.folder / "training", schedule)
+
+
+def train(work: AdapterWork, schedule: AdapterSchedule, reporter: Reporter) -> None:
+    """Train until all tokens were seen; write the adapter's file, and the model that it makes of the target."""
+    try:
+        with FileLock(work.folder / "lock", timeout=0):
+            run = prepare(work, schedule)
+            about = f"{len(run.adapter.linears)} matrices of rank {work.rank}"
+            reporter.say(f"{about}; step {run.step}, {run.tokens:,} tokens")
+            run.train(reporter)
+    except Timeout:
+        raise TrainingError(f"{work.folder}: another process trains here") from None
+    path = work.folder / "adapter.safetensors"
+    write_adapter(path, run.adapter, work.target)
+    merge(work.target, path, work.folder / "target.gguf")

@@ -1,0 +1,178 @@
+"""From a GGUF target to its drafter, in three stages that each go on where they stopped: prompts, answers, drafter.
+
+Everything lies in one folder: `prompts.jsonl`, `answers/`, `training/` with the checkpoint, and what is served in the
+end, `drafter.gguf` and `drafter.safetensors` beside the target.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from localdflash.models.memory.free import system_budget
+from localdflash.base.errors import ModelError, TrainingError
+from localdflash.base.machine.cores import physical_cores
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.models.registry.download import link_or_copy
+from localdflash.text.fim import FimFormat
+from localdflash.lab.train import batched_answers
+from localdflash.lab.train import kept_plan
+from localdflash.lab.train import training_prompts
+from localdflash.lab.train.kept_answers import AnswerWriter, read_about
+from localdflash.lab.train.kept_plan import TrainingNeeds
+from localdflash.lab.train.kept_setup import Wanted, mask_of
+from localdflash.lab.train.kept_training import Schedule
+from localdflash.lab.train.parallel_target import Parallel
+from localdflash.lab.train.questions import Question
+from localdflash.lab.train.reporter import Reporter
+from localdflash.models.weights.gguf import read_header
+
+PROMPTS, SOURCES = "prompts.jsonl", "sources.json"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What to train, on what, how long."""
+
+    folder: Path
+    target: Path
+    wanted: Wanted
+    tokens: int  # of answers, in all
+    minutes: float  # of training, of this call
+    taps: tuple[int, ...] | None = None  # None: those of the answers that are there, of `wanted.start`, or spread
+    backend: str = "cpu"  # that answers: cpu or llama.cpp
+    threads: int = 0  # of llama.cpp; 0: one for each core
+    fim: FimFormat | None = None  # of the completions that it is asked for; None: it is asked questions
+
+
+def write_prompts(
+    folder: Path, sources: Sequence[str], make: Callable[[], Iterable[Question]], reporter: Reporter
+) -> None:
+    """Make the prompts, once, of sources that are named `sources`."""
+    path = folder / PROMPTS
+    if path.exists():
+        return
+    _make_private(folder)
+    count = training_prompts.write(path, make())
+    if not count:
+        path.unlink()
+        raise TrainingError(f"{', '.join(sources)}: there is no question in it")
+    (folder / SOURCES).write_text(json.dumps(list(sources)) + "\n", encoding="utf-8")
+    reporter.say(f"{count:,} prompts")
+
+
+def check_sources(folder: Path, sources: Sequence[str]) -> None:
+    """Raise TrainingError where a folder has prompts of other sources."""
+    about = folder / SOURCES
+    if about.exists() and json.loads(about.read_text(encoding="utf-8")) != list(sources):
+        raise TrainingError(f"{folder / PROMPTS} was made from other sources ({about}): take another folder")
+
+
+def plan(work: Work) -> TrainingNeeds:
+    """What it will take; errors of one line where it cannot be done, so that none comes after hours of answering."""
+    header = read_header(work.target)
+    if len(header.files) > 1:
+        raise TrainingError(f"{work.target}: training reads one file: join its parts with llama-gguf-split --merge")
+    config = decoder_config(header)
+    kept_plan.check_vocabulary(config, work.target)
+    asker, taps = batched_answers.Asker(work.target, work.fim), taps_of(work)
+    for tap in taps:
+        if not 0 <= tap < config.num_hidden_layers - 1:
+            raise ModelError(f"tap {tap}: the target has blocks 0 to {config.num_hidden_layers - 2} to tap")
+    if not work.wanted.start:
+        mask_of(work.wanted, asker.tokenizer)
+    _check_answers(work, taps)
+    size, answers = work.target.stat().st_size, work.folder / "answers"
+    wanted, sizes = work.wanted, kept_plan.COMPLETIONS if work.fim else kept_plan.QUESTIONS
+    found = kept_plan.needs(config, size, taps, work.tokens, wanted.layers, wanted.short, system_budget(), sizes)
+    already = sum(file.stat().st_size for file in answers.glob("*.bin")) if answers.is_dir() else 0
+    kept_plan.check_disk(found, already, shutil.disk_usage(_existing(work.folder)).free, work.folder)
+    return found
+
+
+def _check_answers(work: Work, taps: tuple[int, ...]) -> None:
+    answers = work.folder / "answers"
+    if not (answers / "target.json").exists():
+        return
+    about = read_about(answers)
+    if (about.get("sha256"), about["taps"]) != (_sha256(work.target), list(taps)):
+        raise TrainingError(f"{answers} holds answers of another target or with other taps: take another folder")
+
+
+def taps_of(work: Work) -> tuple[int, ...]:
+    """The target's blocks whose output is kept."""
+    if work.taps:
+        return work.taps
+    if (work.folder / "answers" / "target.json").exists():
+        return tuple(read_about(work.folder / "answers")["taps"])  # type: ignore[arg-type]
+    if work.wanted.start:
+        return config_of_file(work.wanted.start).taps
+    return kept_plan.default_taps(decoder_config(read_header(work.target)).num_hidden_layers)
+
+
+def answer(work: Work, sequences: int, reporter: Reporter) -> None:
+    """Let the target answer the prompts."""
+    asker, engine = batched_answers.Asker(work.target, work.fim), _engine(work, sequences)
+    try:
+        about = {"sha256": _sha256(work.target), "taps": list(taps_of(work)), "hidden_size": engine.hidden_size}
+        with AnswerWriter(work.folder / "answers", about) as writer:
+            found = training_prompts.read(work.folder / PROMPTS)
+            batched_answers.answer_prompts(engine, asker, found, writer, work.tokens, reporter)
+    finally:
+        engine.close()
+
+
+def _engine(work: Work, sequences: int) -> Parallel:
+    if work.backend == "cpu":
+        from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
+
+        return ParallelCpuTarget(work.target, sequences, batched_answers.CONTEXT, taps_of(work))
+    from localdflash.backends.llamacpp.decode_flags import MOST
+    from localdflash.lab.train.parallel_target import ParallelTarget
+
+    return ParallelTarget(
+        work.target, min(sequences, MOST), batched_answers.CONTEXT, taps_of(work), work.threads or len(physical_cores())
+    )
+
+
+def train(work: Work, schedule: Schedule, reporter: Reporter) -> None:
+    """Train the drafter and write its files; tokens a verify on held-out prompts are told before and after."""
+    import torch
+
+    from localdflash.lab.train import kept_setup
+    from localdflash.lab.train.kept_export import export
+
+    torch.manual_seed(0)
+    into = work.folder / "training"
+    run, source = kept_setup.prepare(work.folder, work.target, into, work.wanted, schedule, reporter.say)
+    if before := run.measure(source, schedule.measured):
+        reporter.say(f"before: {before['held_out']:.3f} tokens a verify on held-out prompts")
+    run.train(source, work.minutes, reporter)
+    if before and run.tau < before["held_out"]:
+        reporter.say(f"it got worse, {run.tau:.3f}: go on with the old drafter, or with more questions of that kind")
+    blocks = decoder_config(read_header(work.target)).num_hidden_layers
+    export(run, into, work.target, work.folder, blocks)
+    if not os.path.lexists(work.folder / "target.gguf"):  # beside its drafter, so that one name finds both
+        link_or_copy(work.target, work.folder / "target.gguf")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _make_private(folder: Path) -> None:
+    """Make the folder; prompts may hold what the user wrote."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrainingError(f"{folder}: cannot be made: {error}") from None
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(at for at in (folder.absolute(), *folder.absolute().parents) if at.exists())

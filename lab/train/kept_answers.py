@@ -1,0 +1,198 @@
+"""What a target answered, with the hidden states that a drafter will read: four files that only grow.
+
+`tokens.bin` holds uint32 ids, one answered prompt after the other; `taps.bin` a float16 row of all taps for each of
+those ids (zeros for an answer's last id, which was never decoded); `likely.bin` what the target held for likely where
+each id stands (zeros for a prompt's); `index.bin` one record for each answer. An answer counts once its record is
+there: the rest is on the disk before it, and what a crash left behind is cut off when the files are opened again.
+`target.json` says which target answered, and how.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from localdflash.base.errors import TrainingError
+from localdflash.lab.train.likely import COUNT, LIKELY
+
+RECORD = np.dtype(
+    [
+        ("start", "<u8"),  # of its ids and of its taps, in rows
+        ("prompt", "<u4"),  # ids of the prompt
+        ("length", "<u4"),  # ids in all
+        ("number", "<u4"),  # of the prompt in its file
+        ("kind", "u1"),  # position in prompts.KINDS
+        ("held_out", "u1"),
+        ("ended", "u1"),  # position in ENDINGS
+        ("", "u1"),
+    ]
+)
+ENDINGS = ("end", "limit", "repeats")
+LARGEST_HALF = 65504.0
+ROWS = ("tokens.bin", "taps.bin", "likely.bin")  # a row for each id
+
+
+@dataclass(frozen=True)
+class KeptAnswers:
+    """The files, mapped read-only: a first part of them if they are still growing."""
+
+    tokens: NDArray[np.uint32]  # [rows]
+    taps: NDArray[np.float16]  # [rows, width]
+    likely: NDArray[np.void]  # LIKELY [rows, COUNT]
+    index: NDArray[np.void]  # RECORD, one an answer
+    about: Mapping[str, object]
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Map what is there; TrainingError where there is no answer yet."""
+        about = read_about(folder)
+        index = np.fromfile(folder / "index.bin", RECORD)
+        if not len(index):
+            raise TrainingError(f"{folder} holds no answers yet")
+        rows, width = _end(index), width_of(about)
+        try:
+            tokens = np.memmap(folder / "tokens.bin", np.uint32, "r", shape=(rows,))
+            taps = np.memmap(folder / "taps.bin", np.float16, "r", shape=(rows, width))
+            thought = np.memmap(folder / "likely.bin", LIKELY, "r", shape=(rows, COUNT))
+        except (OSError, ValueError) as error:
+            raise TrainingError(f"{folder}: shorter than its index says ({error}): move it away") from None
+        return cls(tokens, taps, thought, index, about)
+
+    def answer_tokens(self) -> int:
+        """How many ids are answers."""
+        return int((self.index["length"].astype(np.int64) - self.index["prompt"]).sum())
+
+
+class AnswerWriter:
+    """Appends whole answers; `flush` makes them last. One writer a folder."""
+
+    def __init__(self, folder: Path, about: Mapping[str, object]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(folder / "lock")
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise TrainingError(f"{folder}: another process writes answers here") from None
+        self._files: list[BinaryIO] = []
+        try:
+            self._open(folder, about)
+        except BaseException:
+            self._release()
+            raise
+
+    def _open(self, folder: Path, about: Mapping[str, object]) -> None:
+        described = folder / "target.json"
+        if not described.exists():
+            described.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        elif read_about(folder) != json.loads(json.dumps(about)):
+            raise TrainingError(f"{folder} holds answers of another target or with other settings: move it away")
+        self._files += [(folder / name).open("ab") for name in (*ROWS, "index.bin")]
+        tokens, taps, thought, index = self._files
+        self._width = width_of(about)
+        self._records: list[tuple[int, ...]] = []
+        index.truncate(index.tell() // RECORD.itemsize * RECORD.itemsize)
+        self.known = np.fromfile(folder / "index.bin", RECORD)
+        self._rows = _end(self.known) if len(self.known) else 0
+        for file, size in ((tokens, 4), (taps, 2 * self._width), (thought, COUNT * LIKELY.itemsize)):
+            if file.tell() < self._rows * size:
+                raise TrainingError(f"{file.name}: shorter than its index says: move {folder} away")
+            file.truncate(self._rows * size)
+
+    def add(
+        self,
+        record: Mapping[str, int],
+        ids: NDArray[np.uint32],
+        taps: NDArray[np.floating],
+        likely: NDArray[np.void],
+    ) -> None:
+        """Append an answered prompt: ids [T], taps [T - 1, width], and LIKELY [A, COUNT] of the A ids that are answer.
+
+        `record` has the fields number, kind, held_out and ended.
+        """
+        assert taps.shape == (len(ids) - 1, self._width)
+        prompt = len(ids) - len(likely)
+        rows, thought = np.zeros((len(ids), self._width), np.float16), np.zeros((len(ids), COUNT), LIKELY)
+        rows[:-1] = np.clip(taps, -LARGEST_HALF, LARGEST_HALF)
+        thought[prompt:] = likely
+        fields = tuple(record[name] for name in ("number", "kind", "held_out", "ended"))
+        with _writing(self._files[0]):
+            ids.astype("<u4").tofile(self._files[0])
+            rows.tofile(self._files[1])
+            thought.tofile(self._files[2])
+        self._records.append((self._rows, prompt, len(ids), *fields, 0))
+        self._rows += len(ids)
+
+    def flush(self) -> None:
+        """Make everything that was added last, a loss of power included."""
+        if not self._records:
+            return
+        *rows, index = self._files
+        with _writing(index):
+            for file in rows:
+                _sync(file)
+            np.array(self._records, RECORD).tofile(index)
+            _sync(index)
+        self._records.clear()
+
+    def close(self) -> None:
+        """Flush, and let another process write."""
+        try:
+            self.flush()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        for file in self._files:
+            file.close()
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
+        self.close()
+
+
+@contextmanager
+def _writing(file: BinaryIO) -> Iterator[None]:
+    """A full disk as a TrainingError; what was flushed before is kept."""
+    try:
+        yield
+    except OSError as error:
+        raise TrainingError(f"{file.name}: cannot be written: {error}; the answers before are kept") from None
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def read_about(folder: Path) -> dict[str, object]:
+    """What `target.json` says; TrainingError where it says nothing."""
+    path = folder / "target.json"
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        width_of(about)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise TrainingError(f"{path}: cannot be read ({error}): let the target answer again") from None
+    return dict(about)
+
+
+def width_of(about: Mapping[str, object]) -> int:
+    """Columns of a row of taps."""
+    taps, hidden = about["taps"], about["hidden_size"]
+    if not isinstance(taps, list | tuple) or not isinstance(hidden, int):
+        raise TypeError("taps and hidden_size are missing")
+    return len(taps) * hidden
+
+
+def _end(index: NDArray[np.void]) -> int:
+    return int(index[-1]["start"]) + int(index[-1]["length"])

@@ -1,0 +1,89 @@
+"""Kept answers as what a drafter learns from: anchors among an answer's tokens, and the tokens that follow them.
+
+A sequence is one answered prompt. Its taps before an anchor are what the drafter sees; labels are positions in the
+short vocabulary, so that the head of a step is a few thousand rows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from localdflash.base.errors import TrainingError
+from localdflash.lab.train.kept_answers import KeptAnswers
+
+NO_TOKEN, NOT_SHORT = -1, -2  # labels: the answer is over; the token is not in the short vocabulary
+BEGUN = 12  # ids of a prompt after which it is code like any other
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of one sequence, to be filled by the drafter."""
+
+    taps: Tensor  # [T, width] float32, of the tokens before the last anchor
+    anchors: Tensor  # [N] ascending positions, none above T
+    first: Tensor  # [N] ids at the anchors
+    labels: Tensor  # [N, drafts] positions in the short vocabulary, or NO_TOKEN, or NOT_SHORT
+    likely: Tensor  # [N, drafts, COUNT] positions of what the target held for likely, 0 where it is not there
+    shares: Tensor  # [N, drafts, COUNT] its probability among these; 0 where it is not there
+
+
+class Source:
+    """Cuts blocks of so many drafts out of kept answers. `ids` [size] is the short vocabulary, ascending."""
+
+    def __init__(self, kept: KeptAnswers, drafts: int, ids: NDArray[np.int64], vocab_size: int) -> None:
+        self.kept, self.drafts = kept, drafts
+        self._short = np.full(vocab_size, NOT_SHORT, np.int64)
+        self._short[ids] = np.arange(len(ids))
+        answered = kept.index["length"].astype(np.int64) - kept.index["prompt"]
+        self.training = np.flatnonzero((answered >= 2) & (kept.index["held_out"] == 0))
+        self.held_out = np.flatnonzero((answered >= 2) & (kept.index["held_out"] == 1))
+        if not len(self.training):
+            raise TrainingError("no answer of two tokens or more is kept for training: let the target answer more")
+
+    def answer_anchors(self, number: int) -> NDArray[np.int64]:
+        """Every position of an answer that a draft can start from: the prompt's last token is the first."""
+        row = self.kept.index[number]
+        return np.arange(int(row["prompt"]) - 1, int(row["length"]) - 1)
+
+    def blocks(self, number: int, anchors: NDArray[np.int64]) -> Blocks:
+        """The blocks of answer `number` at these positions."""
+        row = self.kept.index[number]
+        start, length = int(row["start"]), int(row["length"])
+        ids = self.kept.tokens[start : start + length].astype(np.int64)
+        where = anchors[:, None] + np.arange(1, self.drafts + 1)
+        there = np.minimum(where, length - 1)
+        labels = np.where(where < length, self._short[ids[there]], NO_TOKEN)
+        thought = self.kept.likely[start : start + length][there]
+        likely = self._short[thought["id"]]
+        shares = np.where(likely >= 0, thought["share"], 0).astype(np.float32)
+        shares /= shares.sum(-1, keepdims=True).clip(1e-6)
+        taps = self.kept.taps[start : start + int(anchors[-1])].astype(np.float32)
+        tensors = (torch.from_numpy(x) for x in (taps, anchors, ids[anchors], labels, likely.clip(0), shares))
+        return Blocks(*tensors)
+
+    def endless(self, anchors: int, rng: np.random.Generator, in_prompt: int = 0) -> Iterator[Blocks]:
+        """Sequences in random order, again and again, each with up to so many random anchors.
+
+        Up to `in_prompt` more are in its prompt: the labels there are what others wrote, not what the target would.
+        """
+        while True:
+            for number in rng.permutation(self.training):
+                choice = self.answer_anchors(int(number))
+                chosen = rng.permutation(choice)[:anchors]
+                if in_prompt:
+                    more = rng.permutation(np.arange(BEGUN, choice[0]))[:in_prompt]
+                    chosen = np.concatenate((more, chosen))
+                yield self.blocks(int(number), np.sort(chosen))
+
+    def channel_sizes(self, count: int, rng: np.random.Generator) -> Tensor:
+        """Root mean squares of the taps' channels [width] over some answers, first tokens left out: those are huge."""
+        squares, rows = torch.zeros(self.kept.taps.shape[1], dtype=torch.float64), 0
+        for number in rng.permutation(self.training)[:count]:
+            taps = self.blocks(int(number), self.answer_anchors(int(number))[-1:]).taps[1:]
+            squares += taps.double().square().sum(0)
+            rows += len(taps)
+        return (squares / rows).sqrt().clamp_min(1e-3).float()

@@ -1,0 +1,179 @@
+"""A drafter's pass over blocks whose context was kept, its loss, and what it would be worth.
+
+The network is `DFlash`; taps are divided by the size of their channels before `fc`, which an export folds back. All
+blocks of a sequence share one context and see no other block, so attention is two products: with the context, and
+inside each block. A slot 0 that proposes nothing only gives keys and values in the last block of the network.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from localdflash.base.errors import UsageError
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.backends.reference.decoder import Layer, RMSNorm, rotary
+from localdflash.backends.reference.dflash_model import DFlash
+from localdflash.backends.reference.gguf_decoder import block_state
+from localdflash.lab.train.batched_answers import CONTEXT
+from localdflash.lab.train.kept_batches import Blocks
+from localdflash.models.weights import gguf
+
+SOFT = 0.3  # of the target's last norm: a drafter that knows nothing yet should not sound sure
+SHARED = 0.75  # of the loss: what the target held for likely; the rest is the token it chose
+SMOOTH = 0.5  # of D-PACE: how much a slot counts whose forerunners are surely wrong
+
+
+class Frozen:
+    """What a drafter borrows of its target, so little of it that a large target need not be in memory."""
+
+    def __init__(self, path: Path, short: Tensor) -> None:
+        header = gguf.read_header(path)
+        self.config = decoder_config(header)
+        self.embedding = gguf.TensorRows(header, "token_embd.weight")
+        tied = self.config.tie_word_embeddings
+        self.head = (self.embedding if tied else gguf.TensorRows(header, "output.weight"))[short]  # [S, H]
+        self.norm = gguf.load_tensor(header, "output_norm.weight")
+        self._header = header
+
+    def last_blocks(self, count: int) -> list[dict[str, Tensor]]:
+        """The parameters of the target's last `count` blocks."""
+        blocks = self.config.num_hidden_layers
+        return [block_state(self._header, self.config, number) for number in range(blocks - count, blocks)]
+
+
+def check_trainable(config: DFlashConfig) -> None:
+    """Raise UsageError for a drafter of which `export` would not write all, or one whose blocks do not see all of an
+    answer, forwards and backwards.
+    """
+    scaled = (config.embedding_scale, config.logit_scale, config.softcap) != (1.0, 1.0, 0.0)
+    if config.kind != "dflash" or config.own_embedding or config.own_head or config.decoder.rope_factors or scaled:
+        raise UsageError(
+            "drafters of DSpark and DFlash 2, with YaRN, scaled embeddings or logits, or a head of their own, are not"
+            " trained here"
+        )
+    if (config.window or CONTEXT) < CONTEXT or any(map(config.is_causal, range(config.decoder.num_hidden_layers))):
+        raise UsageError(
+            f"a drafter with causal layers, or windows below {CONTEXT}, cannot be trained on kept features"
+        )
+
+
+def start_from(frozen: Frozen, config: DFlashConfig, sizes: Tensor) -> DFlash:
+    """A drafter of the target's last blocks, whose context is the last tap as the first of those blocks reads it.
+
+    Experts are left out: of a mixture it has the attention, and dense MLPs of its own.
+    `sizes` [width] are those of the taps' channels.
+    """
+    check_trainable(config)
+    drafter, hidden = DFlash(config), config.decoder.hidden_size
+    last = frozen.last_blocks(config.decoder.num_hidden_layers)
+    with torch.no_grad():
+        for ours, theirs in zip(drafter.layers, last, strict=True):
+            missing = ours.load_state_dict(theirs, strict=False)
+            known = ("q_norm", "k_norm", "mlp.") if frozen.config.num_experts else ("q_norm", "k_norm")
+            assert all(any(part in name for part in known) for name in missing.missing_keys)
+        drafter.norm.weight.copy_(frozen.norm * SOFT)
+        drafter.hidden_norm.weight.copy_(last[0]["input_layernorm.weight"])
+        nn.init.normal_(drafter.fc.weight, std=0.02)
+        ending = sizes[-hidden:]
+        drafter.fc.weight[:, -hidden:] += torch.diag(ending / ending.square().mean().sqrt())
+    return drafter
+
+
+def fit_head_norms(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> None:
+    """Give norms of queries and keys, which a Llama has not, the sizes that its heads have without them."""
+    with torch.no_grad():
+        fused = drafter.hidden_norm(drafter.fc(blocks.taps / sizes))
+        rows = frozen.embedding[blocks.first]
+        for layer in drafter.layers:
+            assert isinstance(layer, Layer)
+            attention = layer.self_attn
+            queries, keys = attention.q_norm, attention.k_norm
+            assert isinstance(queries, RMSNorm)
+            assert isinstance(keys, RMSNorm)
+            if queries.weight.unique().numel() > 1:
+                continue  # a Qwen3's own
+            for norm, x in (
+                (queries, attention.q_proj(layer.input_layernorm(rows))),
+                (keys, attention.k_proj(fused)),
+            ):
+                heads = x.unflatten(-1, (-1, drafter.config.decoder.head_dim))
+                norm.weight.fill_(float(heads.square().mean(-1).sqrt().mean()))
+
+
+def hidden_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> Tensor:
+    """Normed hidden states [N, drafts, H] of the slots that propose."""
+    config, count = drafter.config, len(blocks.anchors)
+    positions = torch.arange(len(blocks.taps))
+    context = drafter.context((blocks.taps / sizes).unsqueeze(0), positions)
+    where = blocks.anchors.unsqueeze(1) + torch.arange(config.block_size)
+    cos, sin = rotary(where, config.decoder.head_dim, config.decoder.rope_theta)
+    unseen = positions >= blocks.anchors.unsqueeze(1)  # [N, T]
+    anchor, mask = frozen.embedding[blocks.first], frozen.embedding[torch.tensor([config.mask_token_id])]
+    x = torch.cat((anchor.unsqueeze(1), mask.expand(count, config.block_size - 1, -1)), 1) * config.embedding_scale
+    for number, layer in enumerate(drafter.layers):
+        assert isinstance(layer, Layer)
+        first = config.first_slot if number == len(drafter.layers) - 1 else 0
+        q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
+        heads = attend(q[:, :, first:], k, v, context[number], unseen)
+        x = x[:, first:] + layer.self_attn.merge(heads)
+        x = x + layer.mlp(layer.post_attention_layernorm(x))
+    return drafter.norm(x)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, context: tuple[Tensor, Tensor], unseen: Tensor) -> Tensor:
+    """Heads [N, heads, S, hd] of q [N, heads, S, hd]: over the context it may see, and over its own block.
+
+    k, v [N, kv_heads, block, hd]; the context's [1, kv_heads, T, hd]; `unseen` [N, T]: True where a block may not look.
+    """
+    count, heads, slots, size = q.shape
+    kv_heads = k.shape[1]
+    group = heads // kv_heads
+    queries = q.reshape(count, kv_heads, group * slots, size)
+    flat = queries.transpose(0, 1).reshape(kv_heads, -1, size)
+    far = (flat @ context[0][0].mT).view(kv_heads, count, group * slots, -1).transpose(0, 1)
+    far = far.masked_fill(unseen[:, None, None], -torch.inf)
+    near = queries @ k.mT
+    weights = (torch.cat((far, near), -1) * size**-0.5).softmax(-1)
+    length = far.shape[-1]
+    over_context = weights[..., :length].transpose(0, 1).reshape(kv_heads, -1, length) @ context[1][0]
+    over_context = over_context.view(kv_heads, count, group * slots, size).transpose(0, 1)
+    return (over_context + weights[..., length:] @ v).reshape(count, heads, slots, size)
+
+
+def logits_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> Tensor:
+    """Logits [N, drafts, S] over the short vocabulary."""
+    return drafter.logits(hidden_of(drafter, frozen, blocks, sizes), frozen.head)
+
+
+def loss_of(logits: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
+    """Sum of weighted cross-entropies, and the sum of their weights.
+
+    Each is a mixture of two: with the token that the target chose, and with the shares of what it held for likely. Of a
+    prompt's tokens the target said nothing: they have no shares, and the first part alone.
+    A slot weighs what its loss does to the expected number of accepted tokens (D-PACE, arXiv 2605.18810): the
+    smoothed probability that all labels up to a slot are right, summed over the slots from it on.
+    """
+    labels, sure = blocks.labels, logits.log_softmax(-1)
+    chosen = -sure.gather(-1, labels.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+    shared = -(blocks.shares * sure.gather(-1, blocks.likely)).sum(-1)
+    each = chosen.lerp(shared, SHARED)
+    with torch.no_grad():
+        likely = torch.where(labels >= 0, torch.exp(-chosen), 0.0) * (1 - SMOOTH) + SMOOTH
+        reached = torch.where(labels == -1, 0.0, likely.cumprod(-1))
+        weights = torch.where(labels >= 0, reached.flip(-1).cumsum(-1).flip(-1), 0.0)
+    return (each * weights).sum(), weights.sum()
+
+
+def accepted(logits: Tensor, labels: Tensor) -> Tensor:
+    """How many drafted tokens of each block [N] the target would take."""
+    return (logits.argmax(-1) == labels).long().cumprod(-1).sum(-1)
+
+
+def verifies(taken: Tensor) -> int:
+    """Verifies that an answer of N tokens takes, when a draft at its token i has `taken`[i] right tokens: [N]."""
+    at, count, lengths = 0, 0, taken.tolist()
+    while at < len(lengths):
+        at, count = at + lengths[at] + 1, count + 1
+    return count

@@ -1,0 +1,121 @@
+"""What training a drafter on a target's answers will take, reckoned before it starts, and how it is made to fit.
+
+Answering holds the target and a cache for each conversation, training the drafter and what its optimizers keep, never
+both at once. Answers with the hidden states of their taps go to the disk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.memory.parts import gigabytes
+from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.lab.train.batched_answers import CONTEXT, LONGEST_FILL, LONGEST_PROMPT
+from localdflash.lab.train.likely import COUNT, LIKELY
+
+MOST_IDS = 1 << 17  # of a vocabulary: larger ones were never tried, and a drafter's labels would want more memory
+PROGRAM = 700 << 20  # bytes of Python with torch and llama.cpp
+COPIES = 5  # of a drafter's weights: gradients, average, momenta
+SEQUENCES = (64, 32, 16, 8, 4, 2, 1)
+
+
+class PromptSizes(NamedTuple):
+    """How long prompts are."""
+
+    share: float  # ids that are kept for each id of an answer, as counted for SmolLM2
+    longest: int
+
+
+QUESTIONS, COMPLETIONS = PromptSizes(0.8, LONGEST_PROMPT), PromptSizes(9.5, LONGEST_FILL)
+
+
+@dataclass(frozen=True)
+class TrainingNeeds:
+    """Bytes, and how many conversations are answered side by side."""
+
+    disk: int
+    answering: int
+    training: int
+    sequences: int
+
+    def line(self) -> str:
+        """What is said before it starts."""
+        return (
+            f"needs {gigabytes(self.disk)} of disk for the answers, {gigabytes(self.answering)} of memory to answer"
+            f" ({self.sequences} at a time), {gigabytes(self.training)} to train"
+        )
+
+
+def needs(
+    config: DecoderConfig,
+    target: int,
+    taps: Sequence[int],
+    tokens: int,
+    layers: int,
+    short: int,
+    budget: MemoryBudget,
+    prompts: PromptSizes = QUESTIONS,
+) -> TrainingNeeds:
+    """Plan for `tokens` answer ids of a target of so many bytes; OutOfMemory where not even one answer at a time fits.
+
+    `layers` and `short` are the drafter's blocks and the size of its short vocabulary.
+    """
+    width = len(taps) * config.hidden_size
+    slot = _slot(config, width, prompts.longest)
+    disk = round(tokens * (1 + prompts.share)) * (2 * width + 4 + COUNT * LIKELY.itemsize)
+    training = PROGRAM + 4 * COPIES * _drafter_weights(config, width, layers) + 8 * short * config.hidden_size
+    sequences = next((n for n in SEQUENCES if _fits(PROGRAM + target + n * slot, budget)), 0)
+    answering = PROGRAM + target + max(sequences, 1) * slot
+    for what, size in (("answering", answering), ("training", training)):
+        if not _fits(size, budget):
+            raise OutOfMemory(
+                f"{what} needs {gigabytes(size)}, {gigabytes(budget.free)} of {budget.what} are free:"
+                " close other programs, or take a smaller target"
+            )
+    return TrainingNeeds(disk, answering, training, sequences)
+
+
+def check_disk(wanted: TrainingNeeds, already: int, free: int, folder: Path) -> None:
+    """Raise TrainingError where the answers, less those that are there already, do not fit on the disk."""
+    missing = wanted.disk - already
+    if missing > free:
+        raise TrainingError(
+            f"{folder}: the answers need {gigabytes(missing)} more, {gigabytes(free)} are free: ask for fewer --tokens,"
+            " or take another disk"
+        )
+
+
+def default_taps(blocks: int, count: int = 5) -> tuple[int, ...]:
+    """Blocks to read, spread over the target as published drafters do (z-lab's formula); UsageError for a tiny one."""
+    if blocks < 5:
+        raise UsageError(f"a target of {blocks} blocks has too few to read from; name them with --taps")
+    if blocks - 3 < count:
+        return tuple(range(1, blocks - 2))
+    return tuple(round(1 + i * (blocks - 4) / (count - 1)) for i in range(count))
+
+
+def check_vocabulary(config: DecoderConfig, path: Path) -> None:
+    """Raise TrainingError for a vocabulary that is too large."""
+    if config.vocab_size > MOST_IDS:
+        raise TrainingError(
+            f"{path}: a vocabulary of {config.vocab_size:,} tokens, at most {MOST_IDS:,} can be trained"
+        )
+
+
+def _drafter_weights(c: DecoderConfig, width: int, layers: int) -> int:
+    across, narrow = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+    block = 2 * c.hidden_size * (across + narrow) + 3 * c.hidden_size * (c.intermediate_size or 3 * c.hidden_size)
+    return layers * block + width * c.hidden_size
+
+
+def _slot(c: DecoderConfig, width: int, longest: int) -> int:
+    """Bytes of one conversation: keys and values in float32 at most, taps of its prompt and of itself."""
+    cache = 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * CONTEXT * 4
+    return cache + 4 * longest * width + 2 * CONTEXT * width
+
+
+def _fits(size: int, budget: MemoryBudget) -> bool:
+    return size + budget.margin <= budget.free

@@ -1,0 +1,202 @@
+"""The loop that trains a drafter on kept answers: a steady rate, an average of the weights, checkpoints, a log.
+
+Nothing here knows when it will be stopped, so the rate stays where it is after the warm-up and the average of the last
+steps' weights is what is measured and exported. It goes on where its last checkpoint left off, with the answers that
+have come meanwhile.
+"""
+
+import copy
+import json
+import time
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from localdflash.base.errors import TrainingError
+from localdflash.backends.reference.dflash_model import DFlash
+from localdflash.lab.train.kept_batches import Source
+from localdflash.lab.train.kept_drafter import Frozen, accepted, logits_of, loss_of, verifies
+from localdflash.lab.train.kept_picture import draw
+from localdflash.lab.train.muon import Muon
+from localdflash.lab.train.training_prompts import KINDS
+from localdflash.lab.train.reporter import Reporter
+
+LOG = "log.jsonl"
+FUSE_SHARE = 0.1  # of the learning rate: `fc` sums up thousands of channels
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How fast, how much at a time, how often something is kept."""
+
+    learning_rate: float = 3e-3
+    sequences: int = 8  # of a step
+    anchors: int = 48  # of a sequence
+    in_prompt: int = 0  # more of them, in its prompt
+    warm_up: int = 15  # steps
+    average: float = 0.98  # share of the average that each step keeps, once it is full
+    save_seconds: float = 300.0
+    measure_seconds: float = 300.0  # of processor time
+    measured: int = 24  # held-out answers
+
+
+class KeptRun:
+    """One run in one folder: `last.pt`, `log.jsonl`, `training.png`."""
+
+    def __init__(self, drafter: DFlash, frozen: Frozen, sizes: Tensor, folder: Path, schedule: Schedule) -> None:
+        self.drafter, self.frozen, self.sizes, self.schedule = drafter, frozen, sizes, schedule
+        self.average = copy.deepcopy(drafter).requires_grad_(False)
+        self.steppers = optimizers(drafter, schedule.learning_rate)
+        self.step, self.spent = 0, 0.0  # seconds of processor time
+        self.tau = 0.0  # tokens per verify on held-out answers when last measured
+        self._slots = [drafter.config.block_size, drafter.config.first_slot]
+        self._folder, self._checkpoint = folder, folder / "last.pt"
+        if self._checkpoint.exists():
+            self._resume()
+
+    def train(self, source: Source, minutes: float, reporter: Reporter) -> None:
+        """Learn for so many minutes more; Ctrl-C keeps a checkpoint."""
+        schedule = self.schedule
+        stream = source.endless(schedule.anchors, np.random.default_rng([7, self.step]), schedule.in_prompt)
+        began = saved = time.monotonic()
+        measured, seconds = self.spent, minutes * 60
+        before, smooth = self.spent - time.process_time(), dict[str, float]()
+        try:
+            while (gone := time.monotonic() - began) < seconds:
+                found = self._one_step(stream)
+                self.step, self.spent = self.step + 1, before + time.process_time()
+                smooth = {k: smooth.get(k, v) + 0.05 * (v - smooth.get(k, v)) for k, v in found.items()}
+                left = f"{(seconds - gone) / 60:.1f} min left"
+                reporter.move(gone / seconds, f"step {self.step}  {_numbers(smooth)}  {left}")
+                if self.step % 10 == 0:
+                    self._log(smooth)
+                if self.spent - measured > self.schedule.measure_seconds:
+                    self._measured(source, reporter)
+                    measured = self.spent
+                if time.monotonic() - saved > self.schedule.save_seconds:
+                    self._save()
+                    saved = time.monotonic()
+        except KeyboardInterrupt:  # not after an error: a spoilt model must not replace a good one
+            self._save()
+            raise
+        self._save()
+        self._measured(source, reporter)
+
+    def _one_step(self, stream: Any) -> dict[str, float]:
+        rate = self.schedule.learning_rate * min(1.0, (self.step + 1) / self.schedule.warm_up)
+        losses, weights, taken = 0.0, 0.0, []
+        for _ in range(self.schedule.sequences):
+            blocks = next(stream)
+            with products_in(product_type()):
+                logits = logits_of(self.drafter, self.frozen, blocks, self.sizes).float()
+            loss, weight = loss_of(logits, blocks)
+            (loss / (2.0 * self.schedule.sequences * self.schedule.anchors)).backward()
+            losses, weights = losses + loss.item(), weights + weight.item()
+            taken.append(accepted(logits.detach(), blocks.labels).float())
+        norm = nn.utils.clip_grad_norm_(self.drafter.parameters(), 1.0).item()
+        if not np.isfinite(losses) or not np.isfinite(norm):
+            raise TrainingError(f"the loss is {losses} at step {self.step}, its gradient's norm {norm}")
+        for stepper in self.steppers:
+            for group in stepper.param_groups:
+                group["lr"] = rate * group.get("share", 1.0)
+            stepper.step()
+            stepper.zero_grad(set_to_none=True)
+        keep = min(self.schedule.average, self.step / (self.step + 10))
+        with torch.no_grad():
+            for mean, now in zip(self.average.parameters(), self.drafter.parameters(), strict=True):
+                mean.lerp_(now, 1 - keep)
+        return {"loss": losses / max(weights, 1e-9), "tau": 1.0 + torch.cat(taken).mean().item(), "norm": norm}
+
+    @torch.no_grad()
+    def measure(self, source: Source, count: int) -> dict[str, float]:
+        """Tokens per verify of the averaged weights on the first `count` held-out answers, in all and by kind."""
+        tokens, passes = defaultdict[str, int](int), defaultdict[str, int](int)
+        for number in source.held_out[:count]:
+            anchors = source.answer_anchors(int(number))
+            blocks = source.blocks(int(number), anchors)
+            taken = accepted(logits_of(self.average, self.frozen, blocks, self.sizes), blocks.labels)
+            for name in ("held_out", f"held_out_{KINDS[source.kept.index[number]['kind']]}"):
+                tokens[name] += len(anchors)
+                passes[name] += verifies(taken)
+        found = {name: tokens[name] / passes[name] for name in tokens}
+        self.tau = found.get("held_out", 0.0)
+        return found
+
+    def _measured(self, source: Source, reporter: Reporter) -> None:
+        found = self.measure(source, self.schedule.measured)
+        self._log(found)
+        draw(self._folder / LOG, self._folder / "training.png")
+        what = f"{_numbers(found)} tokens a verify" if found else "no answer is held out to measure with"
+        reporter.say(f"step {self.step}  {what}")
+
+    def _log(self, values: dict[str, float]) -> None:
+        rounded = {
+            "step": self.step,
+            "cpu_minutes": round(self.spent / 60, 1),
+            **{k: round(v, 4) for k, v in values.items()},
+        }
+        with (self._folder / LOG).open("a", encoding="utf-8") as log:
+            log.write(json.dumps(rounded) + "\n")
+
+    def _save(self) -> None:
+        state = {"step": self.step, "spent": self.spent, "schedule": asdict(self.schedule), "sizes": self.sizes}
+        state["slots"] = self._slots
+        state |= {"model": self.drafter.state_dict(), "average": self.average.state_dict()}
+        state["optimizers"] = [stepper.state_dict() for stepper in self.steppers]
+        part = self._checkpoint.with_suffix(".part")  # a full disk must not cost the checkpoint before
+        try:
+            torch.save(state, part)
+            part.replace(self._checkpoint)
+        except (OSError, RuntimeError) as error:
+            part.unlink(missing_ok=True)
+            raise TrainingError(f"{part}: cannot write the checkpoint: {error}; the one before is kept") from None
+
+    def _resume(self) -> None:
+        try:
+            state = torch.load(self._checkpoint, weights_only=True)
+            slots = state["slots"]
+            self.drafter.load_state_dict(state["model"])
+            self.average.load_state_dict(state["average"])
+            for stepper, saved in zip(self.steppers, state["optimizers"], strict=True):
+                stepper.load_state_dict(saved)
+            self.step, self.spent, self.sizes = state["step"], state["spent"], state["sizes"]
+        except Exception as error:  # torch raises all sorts, with pages of text
+            raise TrainingError(
+                f"{self._checkpoint}: damaged, or of a model of another shape ({type(error).__name__}): move it away"
+            ) from None
+        if slots != self._slots:
+            raise TrainingError(f"{self._checkpoint}: trained for other slots: take its --block-size and --first-slot")
+
+
+def product_type() -> torch.dtype:
+    """bfloat16 where this processor has units for it, which multiply matrices twice to thrice as fast; else float32."""
+    found = torch.cpu.get_capabilities()
+    return torch.bfloat16 if found.get("avx512_bf16") or found.get("amx_bf16") else torch.float32
+
+
+def products_in(dtype: torch.dtype) -> torch.autocast:
+    """Matrix products in this type; weights and what is added up stay float32."""
+    return torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
+
+
+def _numbers(values: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:.3f}" for name, value in values.items())
+
+
+def optimizers(drafter: DFlash, learning_rate: float) -> list[torch.optim.Optimizer]:
+    """Muon on the matrices, AdamW on the norms and on `fc`, whose orthogonal update would cost as much as the rest."""
+    named = list(drafter.named_parameters())
+    matrices = [p for name, p in named if p.ndim == 2 and name != "fc.weight"]
+    groups = [
+        {"params": [p for _, p in named if p.ndim != 2], "share": 1.0},
+        {"params": [drafter.fc.weight], "share": FUSE_SHARE},
+    ]
+    return [
+        Muon(matrices, learning_rate, dtype=product_type()),
+        torch.optim.AdamW(groups, learning_rate, (0.9, 0.95), weight_decay=0.0),
+    ]

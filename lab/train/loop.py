@@ -1,0 +1,161 @@
+"""The training loop that target and drafter share: a time budget, a schedule over it, checkpoints, a log, a picture.
+
+A run lasts the given minutes, all its restarts together, and resumes at its last checkpoint. Ctrl-C keeps a checkpoint.
+Everything but the model's own loss is here.
+"""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from localdflash.base.errors import TrainingError, UsageError
+from localdflash.lab.train.muon import Muon
+
+SAVE_SECONDS = 300
+LOG_STEPS = 10
+WARM_UP = 0.02  # share of the budget
+
+# One forward and backward at a progress from 0 to 1, gradients left in the model; what to log, "loss" among it.
+Accumulate = Callable[[float], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class TrainingBudget:
+    """How long to train, and how fast to learn."""
+
+    minutes: float
+    learning_rate: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in (("minutes", self.minutes), ("learning rate", self.learning_rate)):
+            if not (math.isfinite(value) and value > 0):
+                raise UsageError(f"{name} is {value}: expected a number above 0")
+
+
+def rate(progress: float) -> float:
+    """Share of the peak learning rate: linear warm-up, cosine to a fiftieth."""
+    if progress < WARM_UP:
+        return 0.02 + 0.98 * progress / WARM_UP
+    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARM_UP) / (1 - WARM_UP))))
+
+
+def initialise(model: nn.Module) -> None:
+    """Initialise with normal weights: 0.02 for embeddings, 1/sqrt(fan-in) for matrices, less for those that write
+    the residual stream.
+    """
+    for name, p in model.named_parameters():
+        if p.ndim != 2:
+            continue
+        written = "o_proj" in name or "down_proj" in name
+        nn.init.normal_(p, std=0.02 if "embed" in name else p.shape[1] ** -0.5 * (0.3 if written else 1.0))
+
+
+def optimizers(model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
+    """Muon on the hidden matrices, AdamW on the rest."""
+    named = list(model.named_parameters())
+    matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name and "lm_head" not in name]
+    rest = [p for name, p in named if p.ndim != 2 or "embed" in name or "lm_head" in name]
+    return [Muon(matrices, learning_rate), torch.optim.AdamW(rest, learning_rate, (0.9, 0.95), weight_decay=0.0)]
+
+
+class TrainingRun:
+    """One training run in one folder."""
+
+    def __init__(self, model: nn.Module, budget: TrainingBudget, folder: Path) -> None:
+        self.model, self.budget, self.folder = model, budget, folder
+        self.steppers = optimizers(model, budget.learning_rate)
+        self.step, self.spent = 0, 0.0
+        folder.mkdir(parents=True, exist_ok=True)
+        self._checkpoint = folder / "last.pt"
+        if self._checkpoint.exists():
+            self._resume()
+
+    def train(self, accumulate: Accumulate) -> None:
+        """Learn until the budget is spent."""
+        total, began = self.budget.minutes * 60, time.monotonic() - self.spent
+        saved, smooth = time.monotonic(), dict[str, float]()
+        with (self.folder / "loss.jsonl").open("a", encoding="utf-8") as log:
+            try:
+                while self.spent < total:
+                    logged = self._one_step(accumulate, self.spent / total)
+                    self.step, self.spent = self.step + 1, time.monotonic() - began
+                    smooth = {k: smooth.get(k, v) + 0.05 * (v - smooth.get(k, v)) for k, v in logged.items()}
+                    if self.step % LOG_STEPS == 0:
+                        log.write(json.dumps({"step": self.step, **{k: round(v, 4) for k, v in smooth.items()}}) + "\n")
+                        log.flush()
+                        self._show(smooth, self.spent / total, total - self.spent)
+                    if time.monotonic() - saved > SAVE_SECONDS:
+                        self._save()
+                        saved = time.monotonic()
+            except KeyboardInterrupt:  # not after an error: a spoilt model must not replace a good one
+                self._save()
+                raise
+        self._save()
+        draw_curve(self.folder / "loss.jsonl", self.folder / "loss.png")
+
+    def _one_step(self, accumulate: Accumulate, progress: float) -> Mapping[str, float]:
+        for stepper in self.steppers:
+            for group in stepper.param_groups:
+                group["lr"] = self.budget.learning_rate * rate(progress)
+        logged = accumulate(progress)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item()
+        if not math.isfinite(logged["loss"]) or not math.isfinite(norm):
+            raise TrainingError(
+                f"the loss is {logged['loss']} at step {self.step}, its gradient's norm {norm}: lower the learning rate"
+            )
+        for stepper in self.steppers:
+            stepper.step()
+            stepper.zero_grad(set_to_none=True)
+        return logged
+
+    def _show(self, values: Mapping[str, float], progress: float, left: float) -> None:
+        bar = "#" * round(progress * 20)
+        numbers = "  ".join(f"{name} {value:.3f}" for name, value in values.items())
+        line = f"[{bar:20}] step {self.step}  {numbers}  {left / 60:.1f} min left"
+        print(line, file=sys.stderr, flush=True, end="\r" if sys.stderr.isatty() else "\n")  # noqa: T201
+
+    def _save(self) -> None:
+        state = {"step": self.step, "spent": self.spent, "model": self.model.state_dict()}
+        state["optimizers"] = [stepper.state_dict() for stepper in self.steppers]
+        part = self._checkpoint.with_suffix(".part")  # a full disk must not cost the checkpoint before
+        try:
+            torch.save(state, part)
+            part.replace(self._checkpoint)
+        except (OSError, RuntimeError) as error:
+            part.unlink(missing_ok=True)
+            raise TrainingError(f"{part}: cannot write the checkpoint: {error}; the one before is kept") from None
+
+    def _resume(self) -> None:
+        device = next(self.model.parameters()).device
+        try:
+            state = torch.load(self._checkpoint, map_location=device, weights_only=True)
+            self.model.load_state_dict(state["model"])
+            for stepper, saved in zip(self.steppers, state["optimizers"], strict=True):
+                stepper.load_state_dict(saved)
+            self.step, self.spent = state["step"], state["spent"]
+        except Exception as error:  # torch raises all sorts, with pages of text
+            raise TrainingError(
+                f"{self._checkpoint}: damaged, or of a model of another shape ({type(error).__name__}): move it away"
+            ) from None
+
+
+def draw_curve(log: Path, picture: Path) -> None:
+    """Draw the loss over the steps, as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    points = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot(xlabel="step", ylabel="loss, nats a token")
+    axes.plot([p["step"] for p in points], [p["loss"] for p in points])
+    axes.grid(alpha=0.3)
+    figure.savefig(picture, dpi=110)

@@ -1,0 +1,110 @@
+"""Prompts of the user's own: from a file, from the code of a repository, from the chats on this machine.
+
+Nothing of it leaves the machine: prompts and answers lie in the training folder, readable for this user alone.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from zlib import crc32
+
+from localdflash.chat.messages import Message, prompt_text
+from localdflash.chat.store import ChatStore
+from localdflash.base.errors import TrainingError
+from localdflash.lab.train import corpus
+from localdflash.lab.train import training_prompts
+from localdflash.lab.train.questions import Question
+
+HELD_OUT_SHARE = 8  # one file, line or chat in so many is never trained on
+LARGEST_FILE = 64 << 20  # bytes
+MOST_SOURCES = 20_000  # files of a repository
+MOST_CHATS = 5_000
+SKIPPED = frozenset({"node_modules", "site-packages", "build", "dist", "__pycache__", "venv", "env"})
+
+
+def of_file(path: Path) -> Iterator[Question]:
+    """The questions of a file of JSON lines, each a text or an object with a `text`; TrainingError names the line."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise TrainingError(f"{path}: larger than {LARGEST_FILE >> 20} MiB; split it")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrainingError(f"{path}: cannot be read: {error}") from None
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            text = _text_of(line)
+            if text is None:
+                raise TrainingError(f'{path}: line {number} is no prompt: expected {{"text": "What is ...?"}}')
+            yield Question("own", text, _held_out(text))
+
+
+def _text_of(line: str) -> str | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    text = found.get("text") if isinstance(found, dict) else found
+    return text if isinstance(text, str) and text.strip() else None
+
+
+def of_repository(folder: Path, seed: int) -> Iterator[Question]:
+    """Questions on the Python files below a folder, whole files held out, mixed with general ones."""
+    sources: dict[bool, list[str]] = {False: [], True: []}
+    for path in _python_files(folder):
+        text = corpus.source_text(path.read_bytes())
+        if text is not None:
+            sources[held_out_file(path, folder)].append(text)
+    if not sources[False]:
+        raise TrainingError(f"{folder}: no Python file of 200 to 80 000 bytes to ask about; give another folder")
+    return training_prompts.of_sources(sources, seed)
+
+
+def held_out_file(path: Path, folder: Path) -> bool:
+    """Whether a file of a repository only measures."""
+    return _held_out(path.relative_to(folder).as_posix())
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    """Source files without those of hidden folders, environments and builds; links are not followed."""
+    count = 0
+    for at, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SKIPPED)
+        for name in sorted(names):
+            path = Path(at, name)
+            if not name.endswith(".py") or path.is_symlink() or not path.is_file():
+                continue
+            if count == MOST_SOURCES:
+                return
+            count += 1
+            yield path
+
+
+def of_chats(path: Path) -> Iterator[Question]:
+    """The questions of the chats in a store, each with the turns before it, the newest chats first."""
+    if not path.is_file():
+        raise TrainingError(f"{path}: no chats are kept on this machine")
+    store = ChatStore.open(path, lambda _line: None)
+    try:
+        for chat in store.sessions(limit=MOST_CHATS):
+            yield from _of_chat(store.path(chat.id), _held_out(str(chat.id)))
+    finally:
+        store.close()
+
+
+def _of_chat(messages: list[Message], held_out: bool) -> Iterator[Question]:
+    before: list[str] = []
+    for message in messages:
+        text = prompt_text(message) if message.role == "user" else message.text
+        if message.role == "system" or not text.strip():
+            continue
+        asks = message.role == "user"
+        if asks != (len(before) % 2 == 0):
+            return  # a question that was never answered, or an answer to nothing
+        if asks:
+            yield Question("chat", text, held_out, tuple(before))
+        before.append(text)
+
+
+def _held_out(name: str) -> bool:
+    return crc32(name.encode("utf-8", "surrogatepass")) % HELD_OUT_SHARE == 0

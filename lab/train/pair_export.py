@@ -1,0 +1,242 @@
+"""Write a trained pair: the target as a `qwen3` GGUF, the drafter as a `dflash` GGUF and as z-lab safetensors."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from safetensors.torch import save
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import OURS, SHORT_HEAD, SHORT_KEY
+from localdflash.models.shapes.dflash_tensors import TOP_TENSORS as DRAFTER_TENSORS
+from localdflash.models.shapes.fingerprint import TrainedFor, trained_for
+from localdflash.models.shapes.gguf_config import LAYER_TENSORS
+from localdflash.models.shapes.gguf_config import TOP_TENSORS as TARGET_TENSORS
+from localdflash.backends.reference.decoder import Decoder
+from localdflash.backends.reference.dflash_model import DFlash
+from localdflash.lab.train.dataset import SPECIALS, special_ids
+from localdflash.models.weights.gguf import GGUFHeader, find, load_blocks
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
+)
+CONTROL, NORMAL = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+FORMATS = {name: gguf.GGMLQuantizationType[name] for name in ("F16", "Q8_0", "Q4_0")}
+
+
+def write_target(path: Path, model: Decoder, tokenizer: Tokenizer, quantization: str, name: str) -> None:
+    """A Qwen3 GGUF; matrices in `quantization`, norms in float32."""
+    writer = gguf.GGUFWriter(path, "qwen3")
+    writer.add_name(name)
+    _write_shape(writer, model.config)
+    _write_vocabulary(writer, tokenizer)
+    writer.add_chat_template(CHAT_TEMPLATE)
+    names = dict(TARGET_TENSORS)
+    if model.config.tie_word_embeddings:
+        del names["output"]
+    _write_tensors(writer, _named(names, model.config.num_hidden_layers), model.state_dict(), quantization)
+    _finish(writer, path)
+
+
+def write_drafter(path: Path, model: DFlash, tokenizer: Tokenizer, quantization: str, name: str) -> None:
+    """A `dflash` GGUF as llama.cpp reads it; embedding and head stay with the target."""
+    _write_dflash(path, model, lambda writer: _write_vocabulary(writer, tokenizer), quantization, name)
+
+
+def write_drafter_for(
+    path: Path, model: DFlash, target: GGUFHeader, quantization: str, name: str, ids: Sequence[int] = (), tau: float = 0
+) -> None:
+    """The same for a target that was not trained here: the vocabulary is copied from the target's file.
+
+    It says which target that is, its tokens per verify on held-out answers, and the ids of its short vocabulary.
+    """
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        _copy_vocabulary(writer, target)
+        add_target(writer, trained_for(target, tau))
+        if ids:
+            add_short_head(writer, target, ids)
+
+    _write_dflash(path, model, add, quantization, name)
+
+
+def add_target(writer: gguf.GGUFWriter, target: TrainedFor) -> None:
+    """Say which target a drafter was trained for."""
+    for key, value in asdict(target).items():
+        (writer.add_string if isinstance(value, str) else writer.add_float32)(f"{OURS}.target.{key}", value)
+
+
+def add_short_head(writer: gguf.GGUFWriter, target: GGUFHeader, ids: Sequence[int]) -> None:
+    """The short vocabulary for us, and as llama.cpp reads it: the target's rows of the head, block by block."""
+    writer.add_array(SHORT_KEY, list(ids))
+    ids_name, rows_name = SHORT_HEAD
+    head = find(target, "output.weight" if "output.weight" in target.tensors else "token_embd.weight")
+    rows = load_blocks(target, head.name).numpy().reshape(head.shape[0], -1)[np.array(ids)]
+    writer.add_tensor(ids_name, np.array(ids, np.int64))
+    writer.add_tensor(rows_name, rows, raw_dtype=gguf.GGMLQuantizationType(int(head.ggml_type)))
+
+
+def _write_dflash(
+    path: Path, model: DFlash, add_vocabulary: Callable[[gguf.GGUFWriter], None], quantization: str, name: str
+) -> None:
+    config = model.config
+    writer = gguf.GGUFWriter(path, "dflash")
+    writer.add_name(name)
+    _write_shape(writer, config.decoder)
+    add_vocabulary(writer)
+    writer.add_mask_token_id(config.mask_token_id)
+    writer.add_uint32("dflash.block_size", config.block_size)
+    if config.from_anchor:
+        writer.add_bool("dflash.sample_from_anchor", True)
+    writer.add_array("dflash.target_layers", [tap + 1 for tap in config.taps])  # llama.cpp counts layer inputs
+    if config.window:
+        writer.add_sliding_window(config.window)
+        writer.add_sliding_window_pattern(list(config.sliding))
+    if config.causal is not None:
+        writer.add_causal_attention(config.causal)
+    _write_tensors(writer, _named(DRAFTER_TENSORS, config.decoder.num_hidden_layers), model.state_dict(), quantization)
+    _finish(writer, path)
+
+
+def write_drafter_safetensors(
+    path: Path, model: DFlash, target_layers: int, ours: Mapping[str, object] | None = None
+) -> None:
+    """z-lab's format: tensors in bfloat16, config.json beside them, in it what is only ours (see `our_fields`)."""
+    tensors = {k: v.detach().cpu().bfloat16().contiguous() for k, v in model.state_dict().items()}
+    path.write_bytes(save(tensors))  # save_file would make a file for this user alone
+    write_json(path.with_name("config.json"), json_config(model, target_layers) | ({OURS: ours} if ours else {}))
+
+
+def our_fields(target: GGUFHeader, ids: Sequence[int], tau: float) -> dict[str, object]:
+    """What only localdflash reads in config.json: the same as in a GGUF."""
+    return {"short_vocabulary": list(ids), "target": asdict(trained_for(target, tau))}
+
+
+def write_json(path: Path, fields: Mapping[str, object]) -> None:
+    """A configuration, one line for each field."""
+    lines = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def json_config(model: DFlash, target_layers: int) -> dict[str, Any]:
+    """The fields of z-lab's config.json."""
+    c, window = model.config.decoder, model.config.window
+    kinds = [
+        "sliding_attention" if model.config.is_sliding(i) else "full_attention" for i in range(c.num_hidden_layers)
+    ]
+    slides = {"layer_types": kinds, "sliding_window": window, "use_sliding_window": True} if window else {}
+    causal = {} if model.config.causal is None else {"is_causal": model.config.causal}
+    anchor = {"sample_from_anchor": True} if model.config.from_anchor else {}
+    return {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "block_size": model.config.block_size,
+        "dflash_config": {"mask_token_id": model.config.mask_token_id, "target_layer_ids": list(model.config.taps)},
+        "num_target_layers": target_layers,
+        "num_hidden_layers": c.num_hidden_layers,
+        "hidden_size": c.hidden_size,
+        "intermediate_size": c.intermediate_size,
+        "num_attention_heads": c.num_attention_heads,
+        "num_key_value_heads": c.num_key_value_heads,
+        "head_dim": c.head_dim,
+        "rms_norm_eps": c.rms_norm_eps,
+        "rope_theta": c.rope_theta,
+        "max_position_embeddings": c.context_length,
+        "attention_bias": c.attention_bias,
+        "vocab_size": c.vocab_size,
+        "dtype": "bfloat16",
+        **slides,
+        **causal,
+        **anchor,
+    }
+
+
+def _named(top: Mapping[str, str], layers: int) -> Iterable[tuple[str, str]]:
+    """(GGUF name, state-dict name) of every tensor."""
+    for theirs, ours in top.items():
+        yield f"{theirs}.weight", f"{ours}.weight"
+    for layer in range(layers):
+        for theirs, ours in LAYER_TENSORS.items():
+            yield f"blk.{layer}.{theirs}.weight", f"layers.{layer}.{ours}.weight"
+
+
+def _write_shape(writer: gguf.GGUFWriter, config: DecoderConfig) -> None:
+    writer.add_context_length(config.context_length)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+
+
+def _write_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    special = special_ids(tokenizer)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list([token for token, _ in vocabulary] + list(SPECIALS))
+    writer.add_token_types([NORMAL] * len(vocabulary) + [CONTROL] * len(SPECIALS))
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_eos_token_id(special["<|endoftext|>"])
+    writer.add_eot_token_id(special["<|im_end|>"])
+    writer.add_pad_token_id(special["<|endoftext|>"])
+    writer.add_add_bos_token(False)
+    for key, token in (("pre", "prefix"), ("suf", "suffix"), ("mid", "middle"), ("pad", "pad")):
+        writer.add_uint32(f"tokenizer.ggml.fim_{key}_token_id", special[f"<|fim_{token}|>"])
+
+
+def _copy_vocabulary(writer: gguf.GGUFWriter, target: GGUFHeader) -> None:
+    found = {key.removeprefix("tokenizer.ggml."): value for key, value in target.metadata.items()}
+    writer.add_tokenizer_model(found["model"])
+    if "pre" in found:
+        writer.add_tokenizer_pre(found["pre"])
+    for key, add in (
+        ("tokens", writer.add_token_list),
+        ("token_type", writer.add_token_types),
+        ("merges", writer.add_token_merges),
+        ("scores", writer.add_token_scores),
+        ("bos_token_id", writer.add_bos_token_id),
+        ("eos_token_id", writer.add_eos_token_id),
+        ("eot_token_id", writer.add_eot_token_id),
+        ("unknown_token_id", writer.add_unk_token_id),
+        ("padding_token_id", writer.add_pad_token_id),
+        ("add_bos_token", writer.add_add_bos_token),
+        ("add_space_prefix", writer.add_add_space_prefix),
+    ):
+        if key in found:
+            add(found[key])
+
+
+def _write_tensors(
+    writer: gguf.GGUFWriter, names: Iterable[tuple[str, str]], state: Mapping[str, Tensor], quantization: str
+) -> None:
+    for theirs, ours in names:
+        values = state[ours].detach().float().cpu().numpy()
+        if values.ndim == 1:
+            writer.add_tensor(theirs, values.astype(np.float32))
+            continue
+        kind = FORMATS[quantization]
+        writer.add_tensor(theirs, gguf.quants.quantize(values, kind), raw_dtype=kind)
+
+
+def _finish(writer: gguf.GGUFWriter, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -1,0 +1,137 @@
+"""Many conversations with one GGUF model in one decode: how a target answers thousands of prompts.
+
+A lone sequence reads all weights for one token; rows of many sequences share that read, and the arithmetic is done as
+matrix products. Each sequence has its own cache (nothing is unified: attention over the others' keys would cost more
+than the rest), and the taps of every row that is decoded come out with it.
+
+Rows may differ from plain decoding's in the last bits (see `backends/llamacpp/decode_flags.py`): answers to learn from need no more.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import llama_cpp.llama_cpp as api
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
+from localdflash.backends.llamacpp import llama_library
+from localdflash.lab.train.likely import likely
+
+
+class Step(NamedTuple):
+    """What a step of N slots found."""
+
+    taps: NDArray[np.float32]  # [N, taps * H]
+    newest: NDArray[np.int64]  # [N], the best id; of equals the lowest
+    likely: NDArray[np.void]  # LIKELY [N, COUNT]
+
+
+class Parallel(Protocol):
+    """What answering needs of an engine: slots that go on side by side."""
+
+    sequences: int
+    hidden_size: int
+
+    def begin(self, slot: int, prompt: Sequence[int]) -> NDArray[np.float32]:
+        """Put a prompt into a slot; its last token is left for `step`. Taps [T - 1, taps * H] of the others."""
+
+    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> Step:
+        """One token more in each of these slots."""
+
+    def close(self) -> None:
+        """Free what the engine holds; it cannot be used afterwards."""
+
+
+class ParallelTarget:
+    """`sequences` slots, each for `context` tokens. `taps` are blocks whose output is kept, 0-based."""
+
+    def __init__(self, path: Path, sequences: int, context: int, taps: Sequence[int], threads: int) -> None:
+        self.model = llama_library.load_model(path)
+        self.sequences, self.context, self.taps = sequences, context, tuple(taps)
+        layers = api.llama_model_n_layer(self.model)
+        for tap in taps:
+            if not 0 <= tap < layers - 1:
+                raise ModelError(f"tap {tap}: the target has blocks 0 to {layers - 2} to tap")
+        self.hidden_size: int = api.llama_model_n_embd(self.model)
+        self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
+        self.handle = llama_library.new_context(self.model, self._params(threads))
+        if not self.handle:
+            raise OutOfMemory(f"no memory for {sequences} contexts of {context} tokens: {library.last_message()}")
+        self._memory = api.llama_get_memory(self.handle)
+        self._batch = api.llama_batch_init(max(context, sequences), 0, 1)
+        for tap in taps:
+            llama_library.set_tap(self.handle, tap + 1, True)
+        self._tap_address, self._logits_address = llama_library.tap_reader(), llama_library.logits_reader()
+        self.lengths = [0] * sequences  # of what each slot has decoded
+
+    def _params(self, threads: int) -> Any:
+        params = api.llama_context_default_params()
+        params.n_ctx = self.context * self.sequences
+        params.n_batch = params.n_ubatch = max(self.context, self.sequences)
+        params.n_seq_max = self.sequences
+        params.kv_unified = False
+        params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        params.type_k = params.type_v = api.GGML_TYPE_F32
+        params.no_perf = True
+        params.n_threads = params.n_threads_batch = threads
+        return params
+
+    def begin(self, slot: int, prompt: Sequence[int]) -> NDArray[np.float32]:
+        """Put a prompt into a slot; its last token is left for `step`. Taps [T - 1, taps * H] of the others."""
+        api.llama_memory_seq_rm(self._memory, slot, -1, -1)
+        if not 1 < len(prompt) < self.context:
+            raise LocaldflashError(f"a prompt of {len(prompt)} tokens does not fit into a slot of {self.context}")
+        self._decode([(slot, position, token) for position, token in enumerate(prompt[:-1])], wanted=())
+        self.lengths[slot] = len(prompt) - 1
+        return self._read_taps(len(prompt) - 1)
+
+    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> Step:
+        """One token more in each of these slots."""
+        rows = [(slot, self.lengths[slot], token) for slot, token in zip(slots, tokens, strict=True)]
+        if max(length for _, length, _ in rows) >= self.context:
+            raise LocaldflashError(f"a slot of {self.context} tokens is full")
+        self._decode(rows, wanted=range(len(rows)))
+        for slot in slots:
+            self.lengths[slot] += 1
+        logits = self._read_logits(len(rows))
+        return Step(self._read_taps(len(rows)), logits.argmax(-1), likely(logits))
+
+    def close(self) -> None:
+        """Free context and model; the target cannot be used afterwards."""
+        if self.handle:
+            api.llama_batch_free(self._batch)
+            api.llama_free(self.handle)
+            api.llama_model_free(self.model)
+            self.handle = self.model = None
+
+    def _decode(self, rows: Sequence[tuple[int, int, int]], wanted: Sequence[int]) -> None:
+        batch = self._batch
+        batch.n_tokens = len(rows)
+        for i, (slot, position, token) in enumerate(rows):
+            batch.token[i], batch.pos[i] = token, position
+            batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, slot, False
+        for i in wanted:
+            batch.logits[i] = True
+        status = api.llama_decode(self.handle, batch)
+        if status == 1:
+            raise OutOfMemory(f"a context of {self.context} tokens is full")
+        if status:
+            raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {library.last_message()}")
+
+    def _read_logits(self, rows: int) -> NDArray[np.float32]:
+        address = self._logits_address(self.handle)
+        if not address:
+            raise LocaldflashError("llama.cpp returned no logits")
+        return llama_library.float_rows(address, rows, self.vocab_size)
+
+    def _read_taps(self, rows: int) -> NDArray[np.float32]:
+        taps = np.empty((rows, len(self.taps) * self.hidden_size), np.float32)
+        for i, tap in enumerate(self.taps):
+            address = self._tap_address(self.handle, tap + 1)
+            if not address:
+                raise ModelError(f"llama.cpp does not give the output of block {tap} for this architecture: no DFlash")
+            columns = slice(i * self.hidden_size, (i + 1) * self.hidden_size)
+            taps[:, columns] = llama_library.float_rows(address, rows, self.hidden_size)
+        return taps

@@ -1,0 +1,63 @@
+"""Give a drafter that is there a short vocabulary, or another one: its files are written anew, its weights stay."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import gguf
+
+from localdflash.base.errors import ModelError, TrainingError, UsageError
+from localdflash.models.shapes.dflash_config import OURS, SHORT_HEAD, SHORT_KEY, check_fit
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.lab.train.pair_export import add_short_head, write_json
+from localdflash.models.weights.gguf import GGUFHeader
+
+
+def drafters_in(folder: Path) -> list[Path]:
+    """The files of the drafter in a folder; TrainingError if there is none."""
+    found = [path for name in ("drafter.gguf", "drafter.safetensors") if (path := folder / name).is_file()]
+    if not found:
+        raise TrainingError(f"{folder} holds no drafter: run `localdflash train drafter {folder}` first")
+    return found
+
+
+def check(drafter: Path, target: GGUFHeader) -> None:
+    """ModelError if a drafter is not one for this target, or its head cannot be shortened."""
+    c, config = decoder_config(target), config_of_file(drafter)
+    if config.kind != "dflash" or config.own_head:
+        raise ModelError(f"{drafter}: only drafters with the target's head, and no other, can have a short vocabulary")
+    check_fit(config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(drafter))
+
+
+def shorten(drafter: Path, target: GGUFHeader, ids: Sequence[int]) -> None:
+    """Let a drafter propose from `ids` alone; UsageError if its file cannot be written: then the old one stays."""
+    path = drafter if drafter.suffix == ".gguf" else drafter.with_name("config.json")
+    part = path.with_name(f"{path.name}.part")
+    try:
+        if path is drafter:
+            _write_gguf(drafter, part, target, ids)
+        else:
+            document = json.loads(path.read_bytes())
+            document[OURS] = {**(document.get(OURS) or {}), "short_vocabulary": list(ids)}
+            write_json(part, document)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UsageError(f"{path}: cannot be written: {error.strerror}; check the folder and its disk") from None
+
+
+def _write_gguf(old: Path, new: Path, target: GGUFHeader, ids: Sequence[int]) -> None:
+    reader, writer = gguf.GGUFReader(old), gguf.GGUFWriter(new, "dflash")
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name not in ("general.architecture", SHORT_KEY):
+            inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(name, field.contents(), field.types[0], sub_type=inner)
+    for tensor in reader.tensors:
+        if tensor.name not in SHORT_HEAD:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    add_short_head(writer, target, ids)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

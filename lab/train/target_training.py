@@ -1,0 +1,89 @@
+"""Train a small Qwen3-shaped code model from token files, in a given number of minutes.
+
+The last fifth runs at twice the row length, so that the model learns its whole context without paying for long rows
+throughout. On a CPU the micro-batches are small enough to stay in its caches.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from localdflash.base.errors import TrainingError
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.lab.train.dataset import Dataset
+from localdflash.lab.train.loop import TrainingBudget, TrainingRun, initialise
+
+LONG_ROWS = 0.8  # share of the run after which rows are twice as long
+
+
+@dataclass(frozen=True)
+class TargetRun:
+    """The parameters of a training run."""
+
+    model: DecoderConfig
+    budget: TrainingBudget
+    batch_tokens: int = 8192
+    micro_tokens: int = 2048
+    row: int = 512
+
+
+def rows(data: Dataset, length: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Endless rows of `length` + 1 ids, each from the start of a random example."""
+    starts = data.examples["start"]
+    starts = starts[starts < len(data.tokens) - length - 1]
+    if not len(starts):
+        raise TrainingError(f"the token files hold no row of {length} tokens: take a larger corpus")
+    while True:
+        for start in rng.permutation(starts):
+            yield data.tokens[start : start + length + 1].astype(np.int64)
+
+
+def loss_of(model: Decoder, batch: Tensor) -> Tensor:
+    """Mean next-token cross-entropy of rows [B, T + 1], in nats."""
+    positions = torch.arange(batch.shape[1] - 1, device=batch.device)
+    hidden, _ = model(batch[:, :-1], positions, causal)
+    return F.cross_entropy(model.logits(hidden).flatten(0, 1).float(), batch[:, 1:].flatten())
+
+
+def train(run: TargetRun, data: Dataset, folder: Path, device: str) -> Decoder:
+    """Train or resume in `folder`; return the model as it is at the end of the budget."""
+    torch.manual_seed(run.budget.seed)
+    model = Decoder(run.model).to(device)
+    initialise(model)
+    training = TrainingRun(model, run.budget, folder)
+    compiled = torch.compile(loss_of, dynamic=False)
+    streams = {
+        length: rows(data, length, np.random.default_rng([run.budget.seed, training.step, length]))
+        for length in (run.row, run.row * 2)
+    }
+    parts = run.batch_tokens // run.micro_tokens
+
+    def accumulate(progress: float) -> Mapping[str, float]:
+        length = run.row * (2 if progress >= LONG_ROWS else 1)
+        total = 0.0
+        for _ in range(parts):
+            batch = np.stack([next(streams[length]) for _ in range(run.micro_tokens // length)])
+            with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+                loss = compiled(model, torch.from_numpy(batch).to(device)) / parts
+            loss.backward()
+            total += loss.item()
+        return {"loss": total}
+
+    training.train(accumulate)
+    return model
+
+
+@torch.inference_mode()
+def held_out_loss(model: Decoder, data: Dataset, count: int = 64, length: int = 512) -> float:
+    """Mean loss over rows that were never trained on, in nats a token."""
+    stream = rows(data, length, np.random.default_rng(0))
+    device = next(model.parameters()).device
+    losses = [loss_of(model, torch.from_numpy(next(stream)[None]).to(device)).item() for _ in range(count)]
+    return float(np.mean(losses))

@@ -1,0 +1,88 @@
+"""The χ² test: right by scipy, passes for drafting as it is, fails for an acceptance that is a little lossy."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import chi2, chisquare
+
+from localdflash.lab.bench.chat import distribution
+from localdflash.lab.bench.chat.chat_modes import Hosts
+from localdflash.engine import host_pair
+from localdflash.engine.draft import Draft
+from localdflash.engine.host_pair import HostPair
+
+Make = Callable[..., Any]
+TABLE = np.random.default_rng(0).normal(0, 1.0, (4, 4, 4)).astype(np.float32)
+PROMPTS = [[2, 1], [0, 3, 3]]
+
+
+@pytest.fixture
+def hosts(fake_target: Make, fake_drafter: Make, eager: Make) -> Hosts:
+    """A pair that drafts what its target finds likeliest, and the target alone."""
+
+    def likeliest(ids: list[int], limit: int) -> tuple[list[int], list[float]]:
+        found = list(ids)
+        for _ in range(limit):
+            found.append(int(TABLE[found[-2], found[-1]].argmax()))
+        return found[len(ids) :], [1.0] * limit
+
+    drafting = HostPair(fake_target(TABLE), [fake_drafter("x", likeliest)], eager("x"))
+    return Hosts(drafting, HostPair(fake_target(TABLE)))
+
+
+def test_drafting_draws_from_the_targets_distribution(hosts: Hosts) -> None:
+    usual, moved = hosts.drafting.controller, []
+    found = distribution.check(hosts, PROMPTS, 0.7, 800, lambda: moved.append(1))
+    assert found["p_value"] > 0.01
+    assert found["draws"] == 1600
+    assert 0 < found["drafted_tokens_drawn"] < 1600
+    assert len(moved) == 2
+    assert hosts.drafting.controller is usual
+    assert hosts.drafting.ids == hosts.plain.ids == []
+
+
+def test_the_model_drafts_where_there_is_one(fake_target: Make, fake_drafter: Make, eager: Make) -> None:
+    def likeliest(ids: list[int], _limit: int) -> tuple[list[int], list[float]]:
+        return [int(TABLE[ids[-2], ids[-1]].argmax())], [1.0]
+
+    def wrong(ids: list[int], _limit: int) -> tuple[list[int], list[float]]:
+        return [int(TABLE[ids[-2], ids[-1]].argmin())], [1.0]
+
+    drafters = [fake_drafter("lookup", wrong, is_model=False), fake_drafter("model", likeliest)]
+    hosts = Hosts(HostPair(fake_target(TABLE), drafters, eager("x")), HostPair(fake_target(TABLE)))
+    assert distribution.check(hosts, PROMPTS, 0.7, 200)["drafted_tokens_drawn"] > 100
+
+
+def test_a_lossy_acceptance_is_found(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lossy(draft: Draft, logits: Any, sampler: Any, ids: Any, limit: int, ends: Any) -> list[int]:
+        if draft and sampler._random.random() < 0.5:  # takes the likeliest token in place of a draw
+            return [draft.tokens[0]]
+        return [sampler.draw(logits[0], [])]
+
+    monkeypatch.setattr(host_pair, "accept", lossy)
+    assert distribution.check(hosts, PROMPTS, 0.7, 800)["p_value"] < 1e-4
+
+
+def test_the_statistic_is_scipys() -> None:
+    seen: Counter[tuple[int, ...]] = Counter({(0, 1): 30, (1, 1): 15, (2, 2): 5})
+    expected: dict[tuple[int, ...], float] = {
+        (0, 1): 25.0,
+        (1, 1): 15.0,
+    }  # whatever else was drawn is one outcome, expected ten times
+    statistic, freedom = distribution.chi_squared(seen, expected, 50)
+    wanted = chisquare([30, 15, 5], [25, 15, 10])
+    assert statistic == pytest.approx(wanted.statistic)
+    assert freedom == 2
+    assert distribution.p_value(statistic, freedom) == pytest.approx(wanted.pvalue)
+
+
+@pytest.mark.parametrize(("statistic", "freedom"), [(0.0, 1), (3.2, 1), (40.0, 30), (200.0, 50)])
+def test_the_p_value_is_scipys(statistic: float, freedom: int) -> None:
+    assert distribution.p_value(statistic, freedom) == pytest.approx(chi2.sf(statistic, freedom), rel=1e-6, abs=1e-12)
+
+
+def test_nothing_to_compare_is_no_difference() -> None:
+    assert distribution.p_value(0.0, 0) == 1.0

@@ -1,0 +1,95 @@
+"""What the chat bench says of its runs: sums, medians, identity, shares."""
+
+from typing import Any
+
+import pytest
+
+from localdflash.lab.bench.chat.report import AskedPrompt, report
+from localdflash.lab.bench.bench_run import PromptRun
+from localdflash.engine.pair import Step
+from localdflash.engine.stats import Stats
+
+PLAIN = (0, 0, 10.0, "none")
+
+
+def run_of(ids: list[int], *steps: tuple[int, int, float, str], first: float = 1.0) -> PromptRun:
+    """A run of steps, each (drafted, accepted, milliseconds, drafter)."""
+    stats = Stats()
+    for drafted, accepted, ms, drafter in steps:
+        stats.add(Step([0] * (accepted + 1), drafter, drafted, accepted, 0.1, ms - 0.2), ms)
+    return PromptRun(ids, stats, first)
+
+
+def asked(**runs: Any) -> AskedPrompt:
+    """A prompt with its runs by way: one each, or a list."""
+    prompt = AskedPrompt("talk")
+    for way, found in runs.items():
+        for run in found if isinstance(found, list) else [found]:
+            prompt.add(way.replace("_", " ").replace("llama cpp", "llama.cpp"), run)
+    return prompt
+
+
+def pair_of(plain: PromptRun, drafting: PromptRun, **more: PromptRun) -> AskedPrompt:
+    sampled = {"sampled_plain": run_of([7], PLAIN), "sampled": run_of([7], PLAIN)}
+    return asked(plain=plain, drafting=drafting, **sampled, **more)
+
+
+def test_rates_are_ratios_of_sums_with_the_median_prompt_beside_them() -> None:
+    found = report(
+        [
+            pair_of(run_of([1], PLAIN, PLAIN), run_of([1], (3, 1, 10.0, "dflash"))),  # twice as fast
+            pair_of(run_of([2], *[PLAIN] * 8), run_of([2], *[(3, 3, 10.0, "lookup")] * 2)),  # four times
+            pair_of(run_of([3], PLAIN), run_of([3], (0, 0, 10.0, "none"))),  # as fast
+        ]
+    )
+    assert (found["prompts"], found["tokens"]) == (3, 11)
+    assert found["tok_s"]["plain"] == 100.0
+    assert found["tok_s"]["drafting"] == 275.0  # 11 tokens in 40 ms
+    assert found["over_plain"]["drafting"] == 2.75
+    assert found["over_plain_median"]["drafting"] == 2.0
+    assert found["over_plain"]["sampled"] == 1.0
+    assert found["tau"] == {"drafting": 2.75}
+    assert found["steps_by_drafter"] == {"dflash": 1, "lookup": 2, "none": 1}
+    assert found["dflash_share_of_drafted"] == pytest.approx(1 / 3, abs=1e-3)
+    assert found["identical"] == {"greedy": "3/3", "sampled": "3/3"}
+    assert "over_llama_cpp" not in found
+
+
+def test_a_way_of_every_other_prompt_is_compared_over_its_own_prompts() -> None:
+    slow = run_of([2], (0, 0, 1000.0, "none"))
+    found = report(
+        [
+            pair_of(run_of([1], PLAIN), run_of([1], (0, 0, 5.0, "none")), llama_cpp=run_of([9], (0, 0, 20.0, "none"))),
+            pair_of(slow, slow),
+        ]
+    )
+    assert found["over_llama_cpp"] == {"plain": 2.0, "drafting": 4.0}
+    assert found["identical"]["greedy"] == "2/2"  # llama.cpp rounds otherwise: its text does not count
+
+
+def test_acceptance_is_that_of_forced_drafting_where_there_is_one() -> None:
+    drafting, forced = run_of([1], (1, 1, 5.0, "lookup")), run_of([1], (3, 1, 9.0, "dflash"), (3, 0, 9.0, "dflash"))
+    assert report([pair_of(run_of([1], PLAIN), drafting)])["accept_by_slot"] == [1.0]
+    found = report([pair_of(run_of([1], PLAIN), drafting, forced=forced)])
+    assert found["accept_by_slot"] == [0.5, 0.0, 0.0]
+    assert found["tau"]["forced"] == 1.5
+
+
+def test_of_repeats_the_median_counts() -> None:
+    times = [run_of([1], (0, 0, ms, "none")) for ms in (50.0, 10.0, 20.0)]
+    assert report([asked(plain=times, drafting=times, sampled=times, sampled_plain=times)])["tok_s"]["plain"] == 50.0
+
+
+@pytest.mark.parametrize("way", ["drafting", "dflash", "lookup", "forced"])
+def test_every_way_that_drafts_counts_for_identity(way: str) -> None:
+    ways = dict.fromkeys(("drafting", "dflash", "lookup", "forced"), run_of([1], PLAIN))
+    prompt = asked(plain=run_of([1], PLAIN), **ways | {way: run_of([2], PLAIN)})
+    prompt.add("sampled plain", run_of([1], PLAIN))
+    prompt.add("sampled", run_of([1], PLAIN))
+    assert report([prompt])["identical"] == {"greedy": "0/1", "sampled": "1/1"}
+
+
+def test_seeded_text_counts_by_itself() -> None:
+    same = run_of([1], PLAIN)
+    prompt = asked(plain=same, drafting=same, sampled_plain=same, sampled=run_of([2], PLAIN))
+    assert report([prompt])["identical"] == {"greedy": "1/1", "sampled": "0/1"}

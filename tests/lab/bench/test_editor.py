@@ -1,0 +1,228 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from localdflash.lab.bench.editor import Editor, Style, Trace
+
+Answer = Callable[[Any, Any], None]
+
+
+class Desk:
+    """An editor on a server that keeps what it is sent and answers when it is told to."""
+
+    def __init__(self, style: Style = "neovim", encoding: str = "utf-16", text: str = "") -> None:
+        self.sent: list[tuple[str, Any]] = []
+        self.answers: list[Answer] = []
+        self.cancelled: list[int] = []
+        self.trace = Trace()
+        self.editor = Editor(self, style, encoding, self.trace)  # type: ignore[arg-type]
+        self.editor.open("file:///a.py", "python", text)
+
+    def notify(self, method: str, params: Any) -> None:
+        self.sent.append((method, params))
+
+    def request(self, method: str, params: Any, answer: Answer) -> int:
+        self.sent.append((method, params))
+        self.answers.append(answer)
+        return len(self.answers)
+
+    def check(self) -> None:
+        pass
+
+    def cancel(self, number: int) -> None:
+        self.cancelled.append(number)
+
+    def of(self, method: str) -> list[Any]:
+        return [params for sent, params in self.sent if sent.rpartition("/")[2] == method]
+
+    def type(self, text: str) -> None:
+        for key in text:
+            self.editor.type(key)
+
+    def item(self, text: str, end: int, start: int = 0, line: int = 0, name: str = "1") -> dict[str, Any]:
+        extent = {"start": {"line": line, "character": start}, "end": {"line": line, "character": end}}
+        command = {"title": "", "command": "localdflash.accept", "arguments": [name]}
+        return {"insertText": text, "range": extent, "command": command}
+
+    def answer(self, *items: Any, at: int = -1) -> None:
+        self.answers[at]({"items": list(items)}, None)
+
+    @property
+    def ghost(self) -> str:
+        return self.editor.shown.ghost if self.editor.shown else ""
+
+
+def test_every_key_is_a_change_and_a_request() -> None:
+    desk = Desk(text="one\ntwo\n")
+    desk.editor.select(4, 1)
+    desk.type("😀b")
+    changes = desk.of("didChange")
+    assert [change["textDocument"]["version"] for change in changes] == [2, 3, 4]
+    edits = [(c["range"]["start"], c["range"]["end"], c["text"]) for ch in changes for c in ch["contentChanges"]]
+    at = [{"line": 1, "character": n} for n in range(4)]
+    assert edits == [(at[0], at[1], ""), (at[0], at[0], "😀"), (at[2], at[2], "b")]
+    assert [asked["position"] for asked in desk.of("inlineCompletion")] == [at[2], at[3]]
+    assert desk.editor.text == "one\n😀bwo\n"
+    assert (desk.trace.requests, len(desk.trace.key_to_request), desk.cancelled) == (2, 2, [])
+
+
+@pytest.mark.parametrize(("encoding", "column"), [("utf-8", 5), ("utf-16", 3), ("utf-32", 2)])
+def test_columns_are_in_the_units_agreed_on(encoding: str, column: int) -> None:
+    desk = Desk(encoding=encoding)
+    desk.type("😀b")
+    assert desk.of("inlineCompletion")[-1]["position"] == {"line": 0, "character": column}
+    desk.answer(desk.item("b = 1", column, column - 1))
+    assert desk.ghost == " = 1"
+
+
+def test_what_agrees_stays_and_what_does_not_goes() -> None:
+    desk = Desk()
+    desk.type("a")
+    desk.answer(desk.item("abcd", 1))
+    desk.type("b")
+    assert desk.ghost == "cd"
+    desk.answer()
+    assert desk.ghost == "cd"
+    desk.answer(desk.item("abcd", 2, name="2"))
+    assert (desk.trace.shown, desk.trace.flicker, len(desk.of("didShowCompletion"))) == (1, 0, 1)
+    desk.type("x")
+    assert (desk.ghost, desk.trace.rejected) == ("", 1)
+    assert desk.of("didRejectCompletion")[0]["item"]["command"]["arguments"] == ["2"]
+
+
+def test_flicker_is_a_change_of_what_still_agreed() -> None:
+    desk = Desk()
+    desk.type("a")
+    desk.answer(desk.item("abc", 1))
+    desk.type("b")
+    desk.answer(desk.item("abcd\ne", 2))
+    assert (desk.trace.grown, desk.trace.flicker, desk.trace.shown) == (1, 0, 1)
+    desk.type("c")
+    desk.answer(desk.item("abcX", 3))
+    assert (desk.trace.grown, desk.trace.flicker, desk.trace.shown) == (1, 1, 2)
+    assert desk.trace.pieces == ["bc", "d\ne", "X"]
+
+
+def test_stale_texts_are_counted_and_not_shown() -> None:
+    desk = Desk(text="\nx")
+    desk.type("ab")
+    for item in (
+        desk.item("aX", 2),  # made for another text
+        desk.item("abc", 1),  # does not end at the cursor
+        desk.item("abc", 2, line=1),
+        desk.item("abc", 2, start=3),
+    ):
+        desk.answer(item)
+        assert desk.ghost == ""
+    assert (desk.trace.stale, desk.trace.shown) == (4, 0)
+
+
+def test_a_range_from_the_middle_of_a_character_is_stale() -> None:
+    desk = Desk(encoding="utf-8")
+    desk.type("é")
+    desk.answer(desk.item("é", 2, start=1))
+    assert desk.trace.stale == 1
+
+
+def test_answers_to_older_requests_are_not_shown() -> None:
+    desk = Desk()
+    desk.type("ab")
+    desk.answer(desk.item("ax", 1), at=0)
+    assert (desk.ghost, desk.trace.late, desk.trace.stale, desk.trace.request_to_answer) == ("", 1, 0, [])
+    desk.answers[0](None, None)
+    assert desk.trace.late == 1
+
+
+def test_a_push_grows_what_is_current_only() -> None:
+    desk = Desk()
+    desk.type("a")
+    desk.answer(desk.item("ab", 1))
+
+    def push(version: int, column: int) -> None:
+        document = {"uri": "file:///a.py", "version": version}
+        position = {"line": 0, "character": column}
+        desk.editor.pushed({"textDocument": document, "position": position, "items": [desk.item("abcd", 1)]})
+
+    push(1, 1)
+    push(2, 0)
+    assert desk.ghost == "b"
+    push(2, 1)
+    assert (desk.ghost, desk.trace.grown) == ("bcd", 1)
+    assert len(desk.trace.request_to_text) == len(desk.trace.request_to_answer) == 1
+
+
+def test_accepting_all_runs_the_command() -> None:
+    desk = Desk()
+    desk.type("a")
+    desk.answer(desk.item("abc", 1, name="7"))
+    desk.editor.accept("bc")
+    assert desk.of("executeCommand") == [{"command": "localdflash.accept", "arguments": ["7"]}]
+    assert (desk.editor.text, desk.ghost, len(desk.of("inlineCompletion"))) == ("abc", "", 2)
+    assert not desk.of("didPartiallyAcceptCompletion")
+
+
+def test_accepting_a_part_is_told_in_utf_16() -> None:
+    desk = Desk(encoding="utf-8")
+    desk.type("a")
+    desk.answer(desk.item("a😀b c", 1))
+    desk.type("😀")
+    desk.editor.accept("b")
+    assert desk.of("didPartiallyAcceptCompletion")[0]["acceptedLength"] == 4
+    assert (desk.ghost, desk.of("executeCommand")) == (" c", [])
+
+
+def test_vscode_cancels_the_older_request() -> None:
+    desk = Desk("vscode")
+    desk.type("abc")
+    assert desk.cancelled == [1, 2]
+    desk.answers[0](None, {"code": -32800, "message": "cancelled"})
+    assert desk.trace.errors == []
+    desk.answers[2](None, {"code": -32603, "message": "broken"})
+    assert desk.trace.errors == ["broken"]
+
+
+def test_snippets_and_items_without_a_range() -> None:
+    desk = Desk()
+    desk.type("a")
+    desk.answer({"insertText": {"kind": "snippet", "value": "bc"}})
+    assert desk.ghost == "bc"
+
+
+def test_another_place_forgets_what_was_shown() -> None:
+    desk = Desk(text="xy")
+    desk.type("a")
+    desk.answer(desk.item("abc", 1))
+    desk.editor.select(3, 0)
+    assert desk.ghost == ""
+    desk.answer(desk.item("abc", 1))
+    assert (desk.ghost, desk.trace.stale) == ("", 0)
+
+
+def test_a_range_that_goes_on_behind_the_cursor_is_replaced() -> None:
+    desk = Desk(text="foo()\n")
+    desk.editor.select(4, 0)
+    desk.type("a")
+    desk.answer(desk.item("foo(a, b).c", 6))
+    assert desk.ghost == ", b).c"
+    desk.editor.accept(", b).c")
+    assert desk.editor.text == "foo(a, b).c\n"
+    (change,) = desk.of("didChange")[-1]["contentChanges"]
+    assert (change["range"]["start"]["character"], change["range"]["end"]["character"]) == (5, 6)
+
+
+def test_a_part_of_it_leaves_what_is_behind_the_cursor() -> None:
+    desk = Desk(text="foo()\n")
+    desk.editor.select(4, 0)
+    desk.type("a")
+    desk.answer(desk.item("foo(a, b)", 6))
+    desk.editor.accept(",")
+    assert (desk.editor.text, desk.ghost) == ("foo(a,)\n", " b)")
+
+
+def test_a_range_over_what_its_text_has_not_is_stale() -> None:
+    desk = Desk(text="foo()\n")
+    desk.editor.select(4, 0)
+    desk.type("a")
+    desk.answer(desk.item("foo(a, b", 6))
+    assert (desk.ghost, desk.trace.stale) == ("", 1)

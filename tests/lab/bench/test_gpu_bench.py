@@ -1,0 +1,202 @@
+"""The scripts of the GPU day on a CPU: the phases on tiny shapes, what they save, and what the summary makes of it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from localdflash.lab.scripts.gpu import boundary
+from localdflash.lab.scripts.gpu import embedded
+from localdflash.lab.scripts.gpu import kernel_rates
+from localdflash.lab.scripts.gpu import gpu_llama
+from localdflash.lab.scripts.gpu import projection
+from localdflash.lab.scripts.gpu import steps
+from localdflash.lab.scripts.gpu.correctness import outcome
+from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
+from localdflash.lab.scripts.gpu.gpu_summary import goals, lines
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "bench" / "gpu" / "run.py"
+BLOCKED = "llama_cpp gguf click psutil platformdirs jinja2 tokenizers"
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    return Setup(torch.device("cpu"), tiny=True, folder=tmp_path / "models", llama_source=None)
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> BenchReport:
+    return BenchReport(tmp_path / "results.json", "tried")
+
+
+def test_the_pair_is_timed_and_projected(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "DRAFTER_TYPES", steps.DRAFTER_TYPES[:1])
+    report = BenchReport(tmp_path / "results.json", "steps")
+    steps.run(setup, report)
+    found = json.loads(report.path.read_text())["phases"]["steps"]["Q4_K"]
+    assert found["step_ms_64"]["records"]["lookup"] == {"drafted": 15, "by": 1, "status": 0}
+    assert found["step_ms_64"]["records"]["draft"] == {"drafted": 15, "by": 2, "status": 0}
+    assert found["alone_us_plain"]["attention"]["launches"] == 8
+    assert found["acceptance"]["plain"]["tau"] == 1.0
+    assert found["memory"]["predicted"] > 0
+    projecting = BenchReport(report.path, "projection")
+    projection.run(setup, projecting)
+    assert set(projecting.phase("projection")["Q4_K"]["cards"]) == set(projection.CARDS)
+
+
+def test_a_given_number_of_drafts_is_accepted(setup: Setup) -> None:
+    from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+    from localdflash.backends.cuda.cuda_pair import CudaPair
+    from localdflash.backends.cuda.runner import Runner
+    from localdflash.backends.cuda.step_choice import Ways
+    from localdflash.engine.sampling import Sampler
+    from localdflash.engine.sampling_params import SamplingParams
+
+    target, drafters = steps.models(setup)
+    stepper = load_pair(target, drafters["Q4_K"], setup.device, CudaSettings(context=512), setup.ops).stepper
+    steps._use(stepper, replace(setup.ops, accept=steps.agreeing(setup.ops.accept, (2, 0, 7), setup.device)))
+    pair, sampler = CudaPair(stepper, Runner(stepper), Ways({"draft": 1.0})), Sampler(SamplingParams())
+    pair.prefill([1, 2, 3])
+    assert [len(pair.step(sampler, 100).tokens) for _ in range(6)] == [3, 1, 8] * 2
+
+
+def once(calls: Sequence[Callable[[], object]], _device: torch.device) -> float:
+    """Instead of a measurement: the interpreter is slow."""
+    calls[0]()
+    return 1.0
+
+
+@pytest.mark.parametrize("run", [boundary.run, kernel_rates.tune])
+def test_kernels_are_timed(run: Any, setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_rates, "microseconds", once)
+    run(setup, report)
+    assert len(report.phase("tried")) > 0
+
+
+def test_every_kind_of_launch_is_timed(setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_rates, "microseconds", once)
+    kernel_rates.run(setup, report)
+    found = report.phase("tried")
+    assert all("us" in answer for answer in (*found["gemms"].values(), *found["attention"].values()))
+
+
+def test_a_failing_measurement_leaves_the_others(
+    setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_rates, "microseconds", once)
+    monkeypatch.setattr(kernel_rates, "swiglu", lambda *_: 1 / 0)
+    monkeypatch.setattr(kernel_rates, "_attention", lambda *_: {})
+    kernel_rates.run(setup, report)
+    found = report.phase("tried")["gemms"]
+    assert found["tiny gate_up"] == {"error": "ZeroDivisionError: division by zero"}
+    assert "us" in found["tiny head"]
+
+
+def test_the_embedded_pair_gives_every_way_the_same(
+    setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "REPEATS", 1)
+    embedded.run(setup, report)
+    found = report.phase("tried")
+    assert found["overall"]["identical"] == found["sampled_identical"] == "5/5"
+
+
+def test_what_llama_bench_prints_is_read() -> None:
+    common = {"build_commit": "x", "backends": "CUDA"}
+    answer = [
+        common | {"n_prompt": 8, "n_gen": 0, "avg_ns": 6_000_000, "avg_ts": 1333.0},
+        common | {"n_prompt": 16, "n_gen": 0, "avg_ns": 8_000_000, "avg_ts": 2000.0},
+        common | {"n_prompt": 0, "n_gen": 128, "avg_ns": 512_000_000, "avg_ts": 250.0},
+    ]
+    found = gpu_llama.times(answer)
+    assert (found["plain_ms"], found["rows_8_in_plain"], found["rows_16_in_plain"]) == (4.0, 1.5, 2.0)
+
+
+def test_llama_without_its_sources_says_so(setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    with pytest.raises(RuntimeError, match="cmake and nvcc not found"):
+        gpu_llama.run(setup, report)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    with pytest.raises(RuntimeError, match="--llama-source"):
+        gpu_llama.run(setup, report)
+
+
+def test_a_fit_finds_bandwidth_and_boundary_again() -> None:
+    cases = [
+        projection.ProjectedCase("", n * 10**8, launches, n * 0.1 + launches * 2e-3)
+        for n, launches in ((50, 200), (9, 99))
+    ]
+    assert projection.fit(cases) == pytest.approx((1000.0, 2.0, 0.0), abs=1e-6)
+
+
+def test_goals_from_whatever_is_there() -> None:
+    step = {"step_ms_1024": {"plain": 2.0, "lookup_in_plain": 1.02, "block_in_plain": 1.5}}
+    phases = {
+        "steps": {"Q4_K": step, "status": "done"},
+        "llama": {"1024 with flash attention": {"plain_ms": 3.0}, "status": "done"},
+        "embedded": {"overall": {"identical": "219/220"}},
+    }
+    verdicts = {goal.name: goal.met for goal in goals(phases)}
+    assert verdicts["V(16) in AR steps at 1024"] is True
+    assert verdicts["draft + verify in AR steps at 1024"] is False
+    assert verdicts["draft + verify in AR steps at 16384"] is None
+    assert verdicts["AR against llama.cpp"] is True
+    assert verdicts["embedded prompts that differ"] is False
+    assert any("MISSED" in line for line in lines(phases))
+
+
+def test_outcome_of_tests(tmp_path: Path) -> None:
+    path = tmp_path / "tests.xml"
+    path.write_text(
+        '<testsuites><testsuite><testcase classname="a.b" name="good"/><testcase classname="a.b" name="bad">'
+        '<failure message="no">text</failure></testcase><testcase classname="a.b" name="later">'
+        '<skipped message="soon"/></testcase></testsuite></testsuites>'
+    )
+    found = outcome(path)
+    assert (found["tests"], found["passed"], found["skipped"]) == (3, 1, {"b::later": "soon"})
+    assert found["failed"]["b::bad"].startswith("no")
+
+
+def test_phases_run_apart_and_are_ended(tmp_path: Path) -> None:
+    """A phase without time, and one that fails; the results say so and the script goes on. A GPU is asked for."""
+    results = tmp_path / "results.json"
+    command = [sys.executable, str(SCRIPT), "--json", str(results), "--device", "cpu", "--tiny"]
+    command += ["--folder", str(tmp_path / "models")]
+    done = subprocess.run([*command, "--only", "projection,environment"], capture_output=True, text=True, check=False)
+    phases = json.loads(results.read_text())["phases"]
+    assert done.returncode == 1
+    assert phases["environment"]["status"] == "done"
+    assert (phases["projection"]["status"], phases["projection"]["error"][:28]) == (
+        "failed",
+        "RuntimeError: nothing to pro",
+    )
+    subprocess.run([*command, "--only", "environment", "--patience", "0.01"], capture_output=True, check=False)
+    phases = json.loads(results.read_text())["phases"]
+    assert phases["environment"]["status"] == "out of time"
+    assert phases["projection"]["status"] == "failed"  # kept
+
+
+def test_only_what_a_gpu_machine_has_is_needed(tmp_path: Path) -> None:
+    """The whole import chain, with most of our dependencies refused; the package need not be installed."""
+    program = f"""
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in "{BLOCKED}".split():
+            raise ImportError("blocked: " + name)
+sys.meta_path.insert(0, Refuse())
+sys.argv = ["run.py", "--json", {str(tmp_path / "r.json")!r}, "--device", "cpu", "--tiny", "--phase", "environment"]
+import runpy
+runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "r.json").read_text())["phases"]["environment"]["error"] == ""

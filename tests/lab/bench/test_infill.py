@@ -1,0 +1,137 @@
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.lab.bench import infill
+from localdflash.lab.bench.infill import Task, load, run, similarity
+from localdflash.base.errors import ContextOverflow, ModelError
+
+LINE = {
+    "task_id": "T/0",
+    "prompt": "def double(x):\n",
+    "suffix": "    return y\n",
+    "canonical_solution": "    y = 2 * x\n",
+    "test": "def check(f):\n    assert f(2) == 4\n",
+    "entry_point": "double",
+}
+SPAN = {
+    **LINE,
+    "task_id": "T/1",
+    "prompt": "def double(x):\n    y =",
+    "suffix": "\n    return y\n",
+    "canonical_solution": " 2 * x",
+}
+
+
+class Daemon:
+    """An engine that writes what it was told to, and keeps what it was asked."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts, self.asked = list(texts), list[Any]()
+
+    def get(self, _path: str) -> dict[str, Any]:
+        return {"pair": "tiny", "backend": "llama.cpp", "requests": 3}
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        assert path == "/complete"
+        self.asked.append(body)
+        text = self.texts.pop(0)
+        if text == "too long":
+            raise ContextOverflow(text)
+        choice = {"text": text, "finish": "stop", "confidence": 0.5, "tokens": 4}
+        return {"choices": [choice], "timings": {"predicted_ms": 2.0}, "prompt": []}
+
+
+def results(daemon: Daemon, *lines: dict[str, str]) -> dict[str, Any]:
+    tasks = [Task(**line) for line in lines]
+    return run(daemon, tasks, lambda _: None)  # type: ignore[arg-type]
+
+
+def test_the_report() -> None:
+    daemon = Daemon("    y = 2 * x", " x * 2", " 0", "too long")
+    report = results(daemon, LINE, SPAN, SPAN, SPAN)
+    assert (report["tasks"], report["exact_match"], report["pass_at_1"]) == (4, 0.25, 0.5)
+    assert report["outcomes"] == {"passed": 2, "failed": 2}
+    assert report["edit_similarity"] == pytest.approx((1 + 0.6 + 0 + 0) / 4)
+    assert (report["tokens"], report["tokens_per_second"]) == (12, 2000.0)
+    assert report["latency_ms"]["p50"] > 0
+    assert set(report["sandbox"]) == {"limits", "network", "files", "processes"}
+    assert [line["outcome"] for line in report["results"]] == ["passed", "passed", "failed", "failed"]
+
+
+def test_whole_lines_are_asked_for_on_an_empty_line() -> None:
+    daemon = Daemon("    y = 2 * x", " 2 * x")
+    report = results(daemon, LINE, SPAN)
+    assert [asked["suffix"] for asked in daemon.asked] == ["\n    return y\n", "\n    return y\n"]
+    assert [line["completion"] for line in report["results"]] == ["    y = 2 * x\n", " 2 * x"]
+    assert all(asked["temperature"] == 0 and asked["prefix"] for asked in daemon.asked)
+
+
+@pytest.mark.parametrize("name", ["tasks.jsonl", "tasks.jsonl.gz"])
+def test_a_file(name: str, tmp_path: Path) -> None:
+    content = "\n".join(json.dumps({**LINE, "task_id": str(n), "other": 1}) for n in range(10)).encode() + b"\n\n"
+    (tmp_path / name).write_bytes(gzip.compress(content, mtime=0) if name.endswith("gz") else content)
+    assert len(load(tmp_path / name)) == len(load(tmp_path / name, 99)) == 10
+    assert [task.task_id for task in load(tmp_path / name, 4)] == ["0", "2", "5", "7"]
+    assert load(tmp_path / name)[0].program("    y = 2 * x\n").endswith("check(double)\n")
+
+
+GOOD = json.dumps(LINE).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (GOOD + b"{]\n", ":2: no task"),
+        (GOOD + b"\n[]\n", ":3: no task"),
+        (GOOD + json.dumps({**LINE, "prompt": 1}).encode(), r":2: no task .*`\$\.prompt`"),
+        (json.dumps({"task_id": "x"}).encode(), ":1: no task .*missing"),
+        (GOOD + b'{"task_id": "\xff"}', ":2: no task"),
+        (GOOD + b" " * (infill.LONGEST + 1), ":2: a line of more than"),
+        (b"\n \n", "has no tasks"),
+        (b"", "has no tasks"),
+    ],
+)
+def test_a_wrong_file_is_one_line(content: bytes, error: str, tmp_path: Path) -> None:
+    for name, written in (("a.jsonl", content), ("a.jsonl.gz", gzip.compress(content, mtime=0))):
+        (tmp_path / name).write_bytes(written)
+        with pytest.raises(ModelError, match=error) as raised:
+            load(tmp_path / name)
+        assert "\n" not in str(raised.value)
+
+
+ARCHIVE = gzip.compress(GOOD, mtime=0)
+
+
+@pytest.mark.parametrize("content", [b"no gzip", ARCHIVE[:40], ARCHIVE[:20] + b"x" * 40])
+def test_a_wrong_archive_is_one_line(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.gz").write_bytes(content)
+    with pytest.raises(ModelError, match="cannot be read"):
+        load(tmp_path / "a.jsonl.gz")
+
+
+def recursive(one: str, other: str) -> int:
+    """Levenshtein's distance as it is defined."""
+    if not one or not other:
+        return len(one) + len(other)
+    if one[0] == other[0]:
+        return recursive(one[1:], other[1:])
+    return 1 + min(recursive(one[1:], other), recursive(one, other[1:]), recursive(one[1:], other[1:]))
+
+
+@given(st.text("ab c", max_size=6), st.text("ab c", max_size=6))
+def test_edit_similarity(one: str, other: str) -> None:
+    a, b = one.strip(), other.strip()
+    expected = 1 - recursive(a, b) / max(len(a), len(b)) if a or b else 1.0
+    assert similarity(one, other) == similarity(other, one) == pytest.approx(expected)
+
+
+def test_the_warning_names_the_file() -> None:
+    said = infill.warning(Path("tasks.jsonl"))
+    assert said.startswith("The tests of tasks.jsonl")
+    assert "executed" in said

@@ -1,0 +1,157 @@
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.lab.bench import passages
+from localdflash.lab.bench.passages import (
+    Commit,
+    TypingJob,
+    additions,
+    count_keys,
+    first_keys,
+    from_file,
+    from_line,
+    next_key,
+)
+from localdflash.base.errors import UsageError
+
+SOURCE = "import os\n\n\ndef f(a):\n    b = a\n\n    if b:\n        return b\n    return a\n\n\nprint(f(1))\n"
+texts = st.text("ab \n\t:é😀", max_size=60)
+
+
+def typed_out(job: TypingJob) -> str:
+    """The file after everything was done to it."""
+    text = job.text
+    for passage in job.passages:
+        text = text[: passage.start] + passage.text + text[passage.start + passage.removed :]
+    return text
+
+
+@given(texts, st.booleans())
+def test_keys_bring_the_whole_text(text: str, at_line_start: bool) -> None:
+    rest, keys, before = text, 0, "\n" if at_line_start else "x"
+    while rest:
+        key = next_key(before.endswith("\n"), rest)
+        assert key
+        assert rest.startswith(key)
+        assert len(key) == 1 or not key.strip()
+        before, rest, keys = before + key, rest[len(key) :], keys + 1
+    assert keys == count_keys(text, at_line_start)
+
+
+def test_a_line_end_brings_the_indentation_along() -> None:
+    assert [next_key(False, rest) for rest in ("\n    x", "\n\n    x", "x", " x", "\n")] == [
+        "\n    ",
+        "\n",
+        "x",
+        " ",
+        "\n",
+    ]
+    assert next_key(True, "    x") == "    "
+    assert count_keys("\n    ab\n\n    c", at_line_start=False) == 6
+
+
+def test_the_first_keys_end_with_their_line() -> None:
+    assert first_keys("\n  ab cd\n  ef", 3) == "\n  ab cd"
+    assert first_keys("ab", 9) == first_keys("ab", 1) == "ab"
+    assert first_keys("", 3) == ""
+
+
+@given(texts.map(lambda text: text.strip() + "\n").filter(str.strip), st.integers(0, 50), st.integers(1, 40))
+def test_what_is_taken_out_of_a_file_is_what_is_typed(text: str, seed: int, most: int) -> None:
+    job = from_file("a.py", text, most, seed)
+    assert typed_out(job) == text
+    assert job.passages[0].text
+    assert from_file("a.py", text, most, seed) == job
+
+
+def test_parts_are_of_blocks_and_of_the_ends_of_files() -> None:
+    jobs = [from_file("a.py", SOURCE, 40, seed) for seed in range(40)]
+    at_the_end = [job for job in jobs if not job.text[job.passages[0].start :].strip()]
+    assert 2 <= len(at_the_end) <= 20
+    assert len({job.passages for job in jobs}) > 3
+    for job in jobs:
+        if job not in at_the_end:
+            assert job.passages[0].text.lstrip("\n").startswith("    ")
+            assert count_keys(job.passages[0].text, at_line_start=False) <= 40
+
+
+def test_a_part_begins_at_a_line() -> None:
+    job = from_line("a.py", SOURCE, 5, 1)
+    assert job.passages[0].text == "\n    b = a"
+    assert typed_out(job) == typed_out(from_line("a.py", SOURCE, 1, 10_000)) == SOURCE
+    with pytest.raises(UsageError, match="no line 99"):
+        from_line("a.py", SOURCE, 99, 1)
+
+
+@given(texts, texts)
+def test_additions_turn_one_text_into_the_other(before: str, after: str) -> None:
+    assert typed_out(TypingJob("a", before, tuple(additions(before, after)))) == after
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe\x00", b"x" * (passages.LARGEST + 1)])
+def test_files_that_nobody_types(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(UsageError, match="a: it "):
+        passages.read(tmp_path / "a")
+
+
+Git = Callable[..., str]
+
+
+@pytest.fixture
+def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
+    for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
+        monkeypatch.setenv(f"{name}_NAME", "Ada")
+        monkeypatch.setenv(f"{name}_EMAIL", "ada@example.org")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+
+    def run(*arguments: str) -> str:
+        return subprocess.run(["git", "-C", tmp_path, *arguments], check=True, capture_output=True, text=True).stdout
+
+    run("init", "-q")
+    return run
+
+
+def test_a_commit(git: Git, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "old.py").write_text("one\ntwo\nthree\n")
+    (tmp_path / "gone.py").write_text("gone\n")
+    (tmp_path / "other.py").write_text("other\n")
+    git("add", "."), git("commit", "-qm", "1")
+    (tmp_path / "src" / "old.py").write_text("zero\none\n2\nthree\n")
+    (tmp_path / "new -é.py").write_text("fresh\n")
+    (tmp_path / "picture.bin").write_bytes(b"\0\1")
+    (tmp_path / "gone.py").unlink()
+    git("add", "."), git("commit", "-qm", "2")
+    commit = Commit("HEAD", tmp_path / "src")
+    jobs = {job.name: job for job in commit.jobs()}
+    assert list(jobs) == ["new -é.py", "src/old.py"]
+    assert typed_out(jobs["new -é.py"]) == "fresh\n"
+    assert [passage.text for passage in jobs["src/old.py"].passages] == ["zero\n", "2\n"]
+    assert typed_out(jobs["src/old.py"]) == "zero\none\n2\nthree\n"
+    (tmp_path / "before").mkdir()
+    commit.unpack(tmp_path / "before")
+    assert (tmp_path / "before" / "src" / "old.py").read_text() == "one\ntwo\nthree\n"
+    assert (tmp_path / "before" / "gone.py").is_file()
+    assert not (tmp_path / "before" / "new -é.py").exists()
+
+
+def test_the_first_commit_is_over_nothing(git: Git, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("a\n")
+    git("add", "."), git("commit", "-qm", "1")
+    commit = Commit("HEAD", tmp_path)
+    assert [typed_out(job) for job in commit.jobs()] == ["a\n"]
+    commit.unpack(tmp_path / "nothing")
+    assert not list((tmp_path / "nothing").glob("*"))
+
+
+@pytest.mark.parametrize("revision", ["nothing", "--help", ""])
+def test_no_such_commit(revision: str, git: Git, tmp_path: Path) -> None:
+    git("commit", "--allow-empty", "-qm", "1")
+    with pytest.raises(UsageError, match="--commit"):
+        Commit(revision, tmp_path)

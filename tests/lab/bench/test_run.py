@@ -1,0 +1,247 @@
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
+from localdflash.models.running_pair import Running
+from localdflash.lab.bench import bench_run as bench
+from localdflash.lab.bench import verify_table
+from localdflash.lab.bench.llama_plain import LoneRowTarget
+from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
+from localdflash.lab.bench.bench_run import Category, PromptRun, prompt_ids, run_prompt
+from localdflash.engine.pair import Step
+from localdflash.engine.stats import Stats
+from localdflash.base.errors import ModelError
+from localdflash.loading.backends import load_on
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.base.machine import hardware as machine
+from localdflash.models.registry.pair_entry import LocalPair
+
+
+def run_of(ids: list[int], *steps: tuple[int, int, float], first: float = 1.0, drafter: str = "dflash") -> PromptRun:
+    """A run of steps, each (drafted, accepted, milliseconds)."""
+    stats = Stats()
+    for drafted, accepted, ms in steps:
+        name = drafter if drafted else "none"
+        stats.add(Step([0] * (accepted + 1), name, drafted, accepted, 0.1, ms - 0.2), ms)
+    return PromptRun(ids, stats, first)
+
+
+PLAIN = (0, 0, 10.0)
+
+
+# What a category reports
+
+
+def test_rates_and_speedup_are_ratios_of_sums() -> None:
+    category = Category()
+    category.add([run_of([1], PLAIN, PLAIN)], [run_of([1], (3, 1, 10.0))])
+    category.add([run_of([2], *[PLAIN] * 8)], [run_of([2], (3, 3, 15.0), (3, 3, 15.0))])
+    report = category.report(0.0)
+    assert report["prompts"] == 2
+    assert report["tokens"] == 10
+    assert report["ar_tok_s"] == 100.0
+    assert report["tok_s"] == 250.0  # 10 tokens in 40 ms
+    assert report["speedup"] == 2.5
+    assert report["tau"] == pytest.approx(10 / 3, abs=1e-3)
+    assert report["accept_by_slot"] == [1.0, pytest.approx(2 / 3, abs=1e-3), pytest.approx(2 / 3, abs=1e-3)]
+    assert report["steps_by_drafter"] == {"dflash": 3}
+
+
+def test_the_best_plain_rate_is_that_of_any_backend() -> None:
+    category = Category()
+    category.add([run_of([1], PLAIN)], [run_of([1], PLAIN)])
+    assert category.report(0.0)["best_ar_tok_s"] == 100.0
+    assert category.report(99.0)["best_ar_tok_s"] == 100.0
+    report = category.report(150.0)
+    assert (report["best_ar_tok_s"], report["ar_tok_s"], report["speedup"]) == (150.0, 100.0, 1.0)
+
+
+def test_llama_cpp_is_a_plain_way_too() -> None:
+    category = Category()
+    category.add([run_of([1], PLAIN, PLAIN)], [run_of([1], (1, 1, 8.0))], [run_of([2], PLAIN, (0, 0, 6.0))])
+    report = category.report(90.0)
+    assert (report["ar_tok_s"], report["llama_cpp_ar_tok_s"], report["best_ar_tok_s"]) == (100.0, 125.0, 125.0)
+    assert (report["ar_over_llama_cpp_ar"], report["over_best_ar"]) == (0.8, 2.0)
+    assert report["identical"] == "1/1"  # llama.cpp rounds otherwise: its text does not count
+    assert "llama_cpp_ar_tok_s" not in _without_llama()
+
+
+def _without_llama() -> dict[str, Any]:
+    category = Category()
+    category.add([run_of([1], PLAIN)], [run_of([1], PLAIN)])
+    return category.report(0.0)
+
+
+def test_the_fastest_repeat_counts() -> None:
+    category = Category()
+    category.add(
+        [run_of([1], (0, 0, 30.0)), run_of([1], (0, 0, 10.0)), run_of([1], (0, 0, 20.0))],
+        [run_of([1], (0, 0, 9.0), first=5.0), run_of([1], (0, 0, 5.0), first=7.0)],
+    )
+    report = category.report(0.0)
+    assert (report["ar_tok_s"], report["tok_s"]) == (100.0, 200.0)
+    assert report["ttft_ms"] == {"p50": 7.0, "p95": 7.0}
+
+
+@pytest.mark.parametrize(
+    ("plain", "drafted", "identical"),
+    [
+        ([[1, 2], [1, 2]], [[1, 2], [1, 2]], "1/1"),
+        ([[1, 2], [1, 2]], [[1, 2], [1, 3]], "0/1"),
+        ([[1, 2], [1, 3]], [[1, 2], [1, 2]], "0/1"),
+        ([[1, 2]], [[1]], "0/1"),
+        ([[1, 2]], [[2, 1]], "0/1"),
+    ],
+)
+def test_every_run_counts_for_identity(plain: list[list[int]], drafted: list[list[int]], identical: str) -> None:
+    category = Category()
+    category.add([run_of(ids, PLAIN) for ids in plain], [run_of(ids, PLAIN) for ids in drafted])
+    assert category.report(0.0)["identical"] == identical
+
+
+def test_percentiles_of_the_first_token() -> None:
+    category = Category()
+    times = [float(t) for t in range(1, 22)]
+    for first in reversed(times):
+        category.add([run_of([1], PLAIN)], [run_of([1], PLAIN, first=first)])
+    expected = np.percentile(times, [50, 95])
+    assert list(category.report(0.0)["ttft_ms"].values()) == pytest.approx(list(expected))
+
+
+# Prompts and runs
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_pair: Path) -> Iterator[LoadedPair]:
+    with LoadedPair(Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp")) as loaded:
+        yield loaded
+
+
+def test_prompts_are_put_in_the_models_own_forms(loaded: LoadedPair) -> None:
+    tokenizer = loaded.tokenizer
+    for prompt in load(2):
+        ids, ends = prompt_ids(loaded, prompt)
+        text = tokenizer.spell(ids).decode()
+        if prompt.question:
+            assert text == f"user\n{prompt.question}\nassistant\n"
+            assert ids.count(tokenizer.special("<|im_start|>")) == 2
+            assert tokenizer.special("<|im_end|>") in ends
+        else:
+            assert text == prompt.suffix + prompt.prefix
+            assert ids[-1] == tokenizer.special("<|fim_middle|>")
+        assert tokenizer.special("<|endoftext|>") in ends
+
+
+def test_every_run_is_cold(loaded: LoadedPair) -> None:
+    prompt = BenchPrompt("x/0", "prose", "", 16, question="What is zip?")
+    ids, ends = prompt_ids(loaded, prompt)
+    computed = []
+    original = loaded.pair.prefill
+
+    def prefill(*arguments: Any) -> int:
+        computed.append(original(*arguments))
+        return computed[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loaded.pair, "prefill", prefill)
+        runs = [run_prompt(loaded.pair, ids, ends, 16) for _ in range(2)]
+    assert computed == [len(ids) - 1] * 2
+    assert runs[0].ids == runs[1].ids
+    assert len(runs[0].ids) == runs[0].stats.tokens <= 16
+    assert runs[0].first_token_ms > 0
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small prompts, and answers of at most eight tokens."""
+
+    def shortened(limit: int | None) -> list[BenchPrompt]:
+        return [
+            replace(prompt, max_tokens=8, prefix=prompt.prefix[-60:], suffix="\n", question=prompt.question[:60])
+            for prompt in load(limit)
+        ]
+
+    monkeypatch.setattr(bench, "load", shortened)
+
+
+@pytest.mark.usefixtures("short")
+def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = ""
+    original = localdflash.lab.scripts.run_prompt
+
+    def recording(pair: Any, *arguments: Any) -> PromptRun:
+        nonlocal order
+        order += "d" if pair.controller else "l" if isinstance(pair.target, LoneRowTarget) else "p"
+        return original(pair, *arguments)
+
+    monkeypatch.setattr(bench, "run_prompt", recording)
+    monkeypatch.setattr(bench, "_other_plain", lambda *_arguments: {})
+    monkeypatch.setattr(bench, "_acceptance", lambda *_arguments: {})
+    monkeypatch.setattr(verify_table, "SECONDS", 0.0)
+    said: list[str] = []
+    result = localdflash.lab.scripts.run(Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp"), 1, 2, said.append)
+    assert order == "pdl dlp dlp lpd lpd pdl pdl dlp dlp lpd".replace(" ", "")
+    assert said[0] == "1/5 fim_line/00"
+    assert said[-1] == "5/5 prose/00"
+    assert result["overall"]["identical"] == "5/5"
+    assert list(result["categories"]) == list(CATEGORIES)
+    assert result["overall"]["ar_over_llama_cpp_ar"] > 0
+    assert result["verify"]["over_ar"][8] > 0
+
+
+@pytest.mark.usefixtures("short")
+def test_a_backend_that_cannot_run_the_model_is_left_out(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without: set[str] = {"cpu"}
+
+    def load(backend: Runner, files: LocalPair, options: Options) -> Running:
+        if backend in without:
+            raise ModelError(f"the {backend} backend runs 'qwen3' models")
+        return load_on(backend, files, options)
+
+    options = Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp")
+    monkeypatch.setattr("localdflash.loading.load_pair.load_on", load)
+    rates = localdflash.lab.scripts._other_plain(options, "llama.cpp", 1)
+    assert rates.keys() == set(CATEGORIES)
+    assert all(rate > 0 for rate in rates.values())
+    without.add("torch")
+    assert localdflash.lab.scripts._other_plain(options, "llama.cpp", 1) == {}
+
+
+# The machine
+
+
+def test_the_machine_is_named() -> None:
+    assert machine.device().strip()
+    assert machine.commit().strip()
+    assert 0.1 < machine.bandwidth() < 10_000
+    assert 0.1 < machine.bandwidth(threads=1) < 10_000
+
+
+@pytest.mark.parametrize("git", [True, False])
+def test_outside_of_its_source_tree_the_version_is_the_commit(
+    git: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if git:  # an environment inside of somebody's own repository
+        subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    else:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "machine.py"))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1.2.3")
+    assert machine.commit() == "localdflash 1.2.3"
+
+
+def test_a_copy_that_is_not_installed_has_no_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def not_installed(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "machine.py"))
+    monkeypatch.setattr("importlib.metadata.version", not_installed)
+    assert machine.commit() == "unknown"

@@ -1,0 +1,105 @@
+"""Files of random weights: as llama.cpp and our own reader want them, with numbers that keep a network sane."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import llama_cpp
+import pytest
+import torch
+
+from localdflash.lab.scripts import synthetic
+from localdflash.engine.draft import NOTHING
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import check_fit
+from localdflash.models.shapes.dflash_gguf import config_of_gguf
+from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.backends.reference.decoder import Decoder
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_target import TorchTarget
+from localdflash.models.weights import gguf
+from localdflash.models.weights.ggml_types import GGMLType
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("synthetic") / "target.gguf"
+    synthetic.write_target(path, synthetic.TINY, "tiny")
+    return path
+
+
+def test_the_header_says_what_was_asked_for(target: Path) -> None:
+    header = gguf.read_header(target)
+    found = decoder_config(header)
+    assert found.rms_norm_eps == pytest.approx(1e-6)
+    assert (found.hidden_size, found.num_hidden_layers, found.head_dim) == (256, 8, 64)
+    assert header.tensors["output.weight"].ggml_type == GGMLType.Q6_K
+    assert header.tensors["token_embd.weight"].ggml_type == GGMLType.Q4_K
+    assert not list(target.parent.glob("*.part"))
+
+
+def test_types_are_mixed_as_in_q4_k_m(target: Path) -> None:
+    tensors = gguf.read_header(target).tensors
+    fine = [i for i in range(8) if tensors[f"blk.{i}.ffn_down.weight"].ggml_type == GGMLType.Q6_K]
+    assert fine == [0, 3, 6, 7]
+    assert all(tensors[f"blk.{i}.attn_v.weight"].ggml_type == GGMLType.Q6_K for i in fine)
+    assert [i for i in range(36) if synthetic.more_bits(i, 36)] == [
+        0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 31, 32, 33, 34, 35
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["blk.0.attn_q.weight", "blk.0.attn_v.weight", "output.weight"])
+def test_weights_are_of_a_sane_size(target: Path, name: str) -> None:
+    weights = gguf.load_tensor(gguf.read_header(target), name)
+    assert abs(float(weights.mean())) < 1e-3
+    assert float(weights.std()) == pytest.approx(synthetic.STD, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", [GGMLType.Q4_K, GGMLType.Q8_0])
+def test_a_drafter_fits_its_target(kind: GGMLType, tmp_path: Path) -> None:
+    synthetic.write_drafter(tmp_path / "drafter.gguf", synthetic.TINY_DRAFTER, kind, "tiny")
+    header = gguf.read_header(tmp_path / "drafter.gguf")
+    config = config_of_gguf(header)
+    assert (config.block_size, config.mask_token_id, config.taps) == (16, 511, (1, 3, 5))
+    check_fit(config, 256, 512, 8, "drafter")
+    assert float(gguf.load_tensor(header, "fc.weight").std()) == pytest.approx(synthetic.STD, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "file_type"), [(GGMLType.Q8_0, GGMLType.Q8_0, 7), (GGMLType.Q4_0, GGMLType.Q6_K, 2)]
+)
+def test_a_whole_file_of_one_type_but_for_its_head(
+    kind: GGMLType, head: GGMLType, file_type: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "target.gguf"
+    synthetic.write_target(path, replace(synthetic.TINY, tie_word_embeddings=True), "tiny", kind)
+    header = gguf.read_header(path)
+    assert header.metadata["general.file_type"] == file_type
+    matrices = {name: info.ggml_type for name, info in header.tensors.items() if len(info.shape) == 2}
+    assert matrices.pop("token_embd.weight") == head
+    assert set(matrices.values()) == {kind}
+    weights = gguf.load_tensor(header, "blk.0.attn_q.weight")
+    assert abs(float(weights.mean())) < 1e-3
+    assert float(weights.std()) == pytest.approx(synthetic.STD, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("config", "weights"), [(synthetic.QWEN3_0_6B, 0.596), (synthetic.QWEN3_1_7B, 1.72), (synthetic.QWEN3_4B, 4.02)]
+)
+def test_real_shapes_have_their_number_of_weights(config: DecoderConfig, weights: float) -> None:
+    with torch.device("meta"):
+        model = Decoder(config)
+    assert sum(parameter.numel() for parameter in model.parameters()) / 1e9 == pytest.approx(weights, rel=0.005)
+
+
+@pytest.mark.parametrize("kind", synthetic.HEADS)
+def test_llama_cpp_and_torch_agree_on_it(kind: GGMLType, tmp_path: Path) -> None:
+    target = tmp_path / "target.gguf"
+    synthetic.write_target(target, synthetic.TINY, "tiny", kind)
+    model = llama_cpp.Llama(str(target), n_ctx=64, n_threads=1, logits_all=True, verbose=False)
+    model.eval([1, 2, 3, 4])
+    theirs = torch.tensor(model.scores[3].copy())
+    model.close()
+    ours = TorchTarget(load_decoder(target))
+    ours.extend([1, 2, 3])
+    logits = torch.from_numpy(ours.verify(4, NOTHING).logits[0])
+    assert float((logits - theirs).abs().max()) < 0.05 * float(theirs.abs().max())

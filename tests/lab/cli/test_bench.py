@@ -1,0 +1,131 @@
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.lab.bench import prompt_set
+from localdflash.lab.bench import verify_table
+from localdflash.lab.bench import bench_run as bench
+from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
+from localdflash.backends.cpu import cpu_library
+
+CATEGORY_KEYS = {
+    *("prompts", "tokens", "ar_tok_s", "best_ar_tok_s", "tok_s", "speedup", "tau", "accept_by_slot"),
+    *("steps_by_drafter", "identical", "ttft_ms", "llama_cpp_ar_tok_s", "ar_over_llama_cpp_ar", "over_best_ar"),
+}
+
+BACKENDS = [
+    "llama.cpp",
+    pytest.param("cpu", marks=pytest.mark.skipif(bool(cpu_library.available()), reason=cpu_library.available())),
+]
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small prompts, and answers of at most eight tokens."""
+
+    def shortened(limit: int | None) -> list[BenchPrompt]:
+        return [
+            replace(prompt, max_tokens=8, prefix=prompt.prefix[-60:], suffix="\n", question=prompt.question[:60])
+            for prompt in load(limit)
+        ]
+
+    monkeypatch.setattr(bench, "load", shortened)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_result_and_the_table(
+    backend: str, run: Callable[..., Any], tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_table, "SECONDS", 0.0)
+    file = tmp_path / "results" / "cpu.json"
+    done = run("bench", "--limit", 1, "--repeats", 1, *tiny, "--backend", backend, "--json", file)
+    assert done.code == 0
+    result = json.loads(file.read_text())
+    assert result["backend"] == backend
+    assert result.keys() >= {
+        *("pair", "backend", "device", "threads", "commit", "command", "categories", "overall", "step_ms"),
+        *("bandwidth_gb_s", "peak_memory_mb", "verify"),
+    }
+    assert list(result["categories"]) == list(CATEGORIES)
+    for name, category in result["categories"].items():
+        assert category.keys() == CATEGORY_KEYS, name
+        assert (category["prompts"], category["identical"]) == (1, "1/1")
+        assert category["best_ar_tok_s"] >= max(category["ar_tok_s"], category["llama_cpp_ar_tok_s"])
+        assert category["ar_tok_s"] > 0
+        assert category["ttft_ms"]["p50"] <= category["ttft_ms"]["p95"]
+    assert result["overall"]["identical"] == "5/5"
+    assert result["overall"]["tokens"] == sum(c["tokens"] for c in result["categories"].values()) <= 40
+    assert result["step_ms"]["ar"] > 0
+    assert "dflash" in result["step_ms"]["draft"]
+    assert result["command"].endswith("--repeats 1 --limit 1")
+    lines = done.out.splitlines()
+    assert lines[0].split()[:2] == ["CATEGORY", "PLAIN"]
+    assert [line.split()[0] for line in lines[1:-1]] == [*CATEGORIES, "overall"]
+    assert all(line.split()[6] in ("1/1", "5/5") for line in lines[1:-1])
+    assert lines[-1].startswith("verify by rows, in plain steps: 1 ")
+
+
+def result_with(identical: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"ar_tok_s": 1.0, "best_ar_tok_s": 1.5, "tok_s": 2.0, "speedup": 2.0, "tau": 1.5}
+    row |= {"identical": identical, "ttft_ms": {"p50": 1.0}}
+    return {"categories": {"prose": row}, "overall": row, "verify": {}}
+
+
+@pytest.mark.parametrize(("identical", "code"), [("7/7", 0), ("6/7", 1)])
+def test_a_difference_is_the_exit_code(
+    identical: str, code: int, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "run", lambda *_arguments: result_with(identical))
+    done = run("bench")
+    assert done.code == code
+    assert identical in done.out
+
+
+def test_a_result_that_cannot_be_written_is_known_before_the_work(
+    fails: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "run", lambda *_arguments: pytest.fail("the work was done"))
+    (tmp_path / "file").write_text("")
+    fails(1, "bench", "--json", tmp_path / "file" / "result.json")
+    fails(2, "bench", "--json", tmp_path)
+
+
+@pytest.mark.parametrize("arguments", [("--limit", "0"), ("--repeats", "0"), ("--limit", "x"), ("--json",)])
+def test_bad_values(arguments: tuple[str, ...], fails: Callable[..., str]) -> None:
+    assert arguments[0] in fails(2, "bench", *arguments)
+
+
+def test_drafters_beside_each_other(
+    run: Callable[..., Any], tiny: tuple[str, ...], tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pair's own, and the target as a draft model for itself, which is always right."""
+    prompts = [replace(prompt, max_tokens=12, prefix=prompt.prefix[-60:], suffix="\n") for prompt in load(1)[:2]]
+    monkeypatch.setattr(prompt_set, "load", lambda _limit: prompts)
+    copy, file = tmp_path / "small.gguf", tmp_path / "result.json"
+    copy.write_bytes((tiny_pair / "target.gguf").read_bytes())
+    done = run("bench", *tiny, "--rows", "fast", "--against", copy, "--json", file)
+    result = json.loads(file.read_text())
+    assert f" --against {copy} " in f"{result['command']} "
+    own, small = result["drafters"]
+    assert (own["drafter"], own["kind"], small["drafter"], small["kind"]) == (
+        *("the pair's", "dflash"),
+        *(str(copy), "draft-model"),
+    )
+    assert small["draft_ms"]["4"] > small["draft_ms"]["1"]
+    assert small["tau"]["forced"] == pytest.approx(12 / 3)  # drafts of 4 and one more, and the last one ends with 2
+    assert [line.split()[0] for line in done.out.splitlines()] == ["DRAFTER", "the", "small.gguf"]
+    assert done.code == 0
+
+
+def test_a_drafter_that_cannot_be_compared_is_an_error(
+    fails: Callable[..., str], tiny: tuple[str, ...], root: Path, tmp_path: Path
+) -> None:
+    assert "another vocabulary" in fails(
+        3, "bench", *tiny, "--limit", 1, "--against", root / "localdflash" / "models" / "embedded" / "target.gguf"
+    )
+    assert "take one of them" in fails(2, "bench", *tiny, "--server", "--against", tmp_path / "x.gguf")

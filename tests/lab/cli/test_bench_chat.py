@@ -1,0 +1,122 @@
+"""`localdflash bench` for a pair that chats: which suite runs, what is printed and written, the exit codes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.lab.bench.chat import chat_run
+from localdflash.lab.cli.bench_chat import chats
+
+ROW = {
+    "tok_s": {"plain": 200.0, "drafting": 320.0},
+    "over_plain": {"drafting": 1.6, "forced": 0.9, "sampled": 1.3},
+    "over_llama_cpp": {"plain": 1.5, "drafting": 2.4},
+    "tau": {"drafting": 1.9, "forced": 2.1},
+    "identical": {"greedy": "4/4", "sampled": "4/4"},
+    "dflash_share_of_drafted": 0.41,
+    "accept_by_slot": [0.6, 0.3],
+}
+MEASURED: dict[str, Any] = {
+    "interrupted": False,
+    "categories": {"talk": ROW},
+    "overall": ROW,
+    "identical": ROW["identical"],
+    "distribution": {"p_value": 0.25, "draws": 1800},
+    "step_ms": {"forced": {"draft": 1.0, "verify": 5.0}},
+    "verify": {"over_ar": {"1": 1.0, "8": 2.5}},
+    "context": [{"context": 256, "tok_s": {"plain": 100.0}, "tau": {"drafting": 1.5}}],
+    "other_plain": {"torch": {"tok_s": 9.0, "over_plain": 0.04}},
+    "daemon": {"cold_start_ms": {"p50": 1900.0}, "warm_ms": {"p50": 55.0}},
+}
+
+
+@pytest.fixture
+def measures(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """The measurement gives MEASURED with some of it replaced; the arguments that it gets."""
+
+    def given(**changes: Any) -> list[Any]:
+        asked: list[Any] = []
+
+        def run(options: Any, wanted: Any, limit: Any, repeats: int, watcher: Any) -> dict[str, Any]:
+            watcher.plan(90.0, "so many prompts: 90 seconds at most")
+            watcher.done(45.0, "talk/00")
+            asked.append((options.pair, limit, repeats))
+            return MEASURED | changes
+
+        monkeypatch.setattr(chat_run, "run", run)
+        return asked
+
+    return given
+
+
+def test_the_result_the_tables_and_the_picture(
+    run: Callable[..., Any], tiny: tuple[str, ...], measures: Callable[..., Any], tmp_path: Path
+) -> None:
+    asked = measures()
+    file, picture = tmp_path / "results" / "chat.json", tmp_path / "pictures" / "chat.png"
+    done = run("bench", "--suite", "chat", *tiny, "--limit", 4, "--json", file, "--picture", picture)
+    assert done.code == 0
+    assert asked == [(tiny[1], 4, 1)]
+    result = json.loads(file.read_text())
+    assert result == MEASURED | {"command": result["command"]}
+    assert result["command"].startswith("localdflash bench --limit 4 --suite chat --pair ")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert done.err.splitlines()[0] == "so many prompts: 90 seconds at most"
+    head, talk, overall, *rest = done.out.splitlines()
+    assert head.split()[:5] == ["CATEGORY", "PLAIN", "TOK/S", "TOK/S", "DRAFTING"]
+    assert talk.split() == ["talk", "200", "320", "1.60", "1.30", "2.40", "1.90", "2.10", "4/4", "4/4"]
+    assert overall.split()[0] == "overall"
+    text = "\n".join(rest)
+    for part in ("41 %", "p = 0.250 over 1800 draws", "draft 1.00, verify 5.00 ms", "8 2.50", "55 ms warm, 1900 ms"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"identical": {"greedy": "3/4", "sampled": "4/4"}}, 1),
+        ({"identical": {"greedy": "4/4", "sampled": "3/4"}}, 1),
+        ({"interrupted": True}, 130),
+        ({"interrupted": True, "identical": {"greedy": "3/4", "sampled": "4/4"}}, 1),
+    ],
+)
+def test_exit_codes(
+    changes: dict[str, Any],
+    code: int,
+    run: Callable[..., Any],
+    tiny: tuple[str, ...],
+    measures: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    measures(**changes)
+    done = run("bench", "--suite", "chat", *tiny, "--json", tmp_path / "a.json")
+    assert done.code == code
+    assert "talk" in done.out
+    assert json.loads((tmp_path / "a.json").read_text())["overall"] == ROW
+
+
+def test_an_early_ctrl_c_prints_nothing(
+    run: Callable[..., Any], tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_run, "run", lambda *_: {"interrupted": True})
+    done = run("bench", "--suite", "chat", *tiny)
+    assert (done.code, done.out) == (130, "")
+
+
+def test_the_suite_is_that_of_what_the_pair_can_do(tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not chats("embedded", "auto")
+    assert not chats(tiny[1], "auto")  # its vocabulary has the markers
+    assert chats(tiny[1], "chat")
+    monkeypatch.setattr("localdflash.text.fim.FORMATS", {})
+    assert chats(tiny[1], "auto")
+    assert not chats(tiny[1], "code")
+    assert not chats("embedded", "auto")  # the registry names its format
+
+
+def test_a_picture_is_of_chats_or_of_typing(fails: Callable[..., str], tiny: tuple[str, ...], tmp_path: Path) -> None:
+    assert "--picture" in fails(2, "bench", *tiny, "--picture", tmp_path / "a.png")
+    assert "--picture" in fails(2, "bench", "--server", *tiny, "--picture", tmp_path / "a.png")
+    assert ".png" in fails(2, "bench", "--suite", "chat", *tiny, "--picture", tmp_path / "a.gif")

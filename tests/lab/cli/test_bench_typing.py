@@ -1,0 +1,103 @@
+"""`bench --typing` and `bench --infill` from the command line: real processes, small inputs."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.lab.scripts.support import instant_engine
+from tests.support import daemons
+
+WHOLE = "import os\n\n\ndef size(path):\n    found = os.stat(path)\n    return found.st_size\n"
+TASK = {
+    "task_id": "T/0",
+    "prompt": "def double(x):\n",
+    "suffix": "    return y\n",
+    "canonical_solution": "    y = 2 * x\n",
+    "test": "def check(f):\n    assert f(2) == 4\n",
+    "entry_point": "double",
+}
+USAGE = [
+    ("--typing", "--server"),
+    ("--typing", "--infill", "FILE"),
+    ("size.py",),
+    ("--commit", "HEAD"),
+    ("--picture", "a.png"),
+    ("--typing", "--picture", "a.gif"),
+    ("--typing", "--commit", "HEAD", "FILE"),
+    ("--typing", "missing.py"),
+    ("--typing", "FILE", "FILE"),
+    ("--typing", "--commit", "HEAD"),
+    ("--typing", "--speed", "0"),
+    ("--typing", "--as", "emacs"),
+    ("--infill", "missing.jsonl"),
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "size.py").write_text(WHOLE)
+    return tmp_path / "size.py"
+
+
+@pytest.fixture
+def oracle(short_home: Path, file: Path, root: Path) -> Iterator[Path]:
+    """An engine that knows the file; the file."""
+    command = [*instant_engine.COMMAND, str(file)]
+    engine = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    try:
+        daemons.until(lambda: engine.poll() is not None or daemons.is_ready())
+        yield file
+    finally:
+        engine.kill()
+        engine.wait()
+
+
+@pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)
+@pytest.mark.parametrize("style", ["neovim", "vscode"])
+def test_typing_with_an_engine_that_knows_what_comes(style: str, oracle: Path, run: Callable[..., Any]) -> None:
+    result = oracle.with_suffix(".json")
+    picture = oracle.with_suffix(".svg")
+    arguments = ("--as", style, "--speed", 2, "--keys", 60, "--json", result, "--picture", picture)
+    done = run("bench", "--typing", f"{oracle}:5", *arguments)
+    assert done.code == 0, done.err
+    report = json.loads(result.read_text())
+    assert report["overall"]["keystrokes_saved"] > 0.5
+    assert (report["overall"]["stale"], report["overall"]["errors"]) == (0, 0)
+    assert (report["style"], report["engine"]["pair"]) == (style, "oracle")
+    assert report["command"] == f"localdflash bench {oracle}:5 --typing --as {style} --keys 60 --speed 2.0"
+    assert [line.split()[0] for line in done.out.splitlines()[:3]] == ["FILE", "size.py", "overall"]
+    assert "stale" in done.out
+    assert picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("arguments", USAGE)
+def test_what_makes_no_sense_is_said_before_anything_starts(
+    arguments: tuple[str, ...], fails: Callable[..., str], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    fails(2, "bench", *(str(file) if argument == "FILE" else argument for argument in arguments))
+
+
+@pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)
+@pytest.mark.usefixtures("short_home")
+def test_infilling(run: Callable[..., Any], tiny: tuple[str, ...], tmp_path: Path) -> None:
+    tasks, result = tmp_path / "tasks.jsonl", tmp_path / "result.json"
+    tasks.write_text(json.dumps(TASK) + "\n" + json.dumps({**TASK, "test": "def check(f): pass\n", "suffix": "'''"}))
+    done = run("bench", "--infill", tasks, "--json", result, *tiny)
+    assert done.code == 0, done.err
+    assert f"The tests of {tasks}" in done.err
+    report = json.loads(result.read_text())
+    assert (report["tasks"], report["engine"]["pair"]) == (2, str(tiny[1]))
+    assert sum(report["outcomes"].values()) == 2
+    assert report["tokens_per_second"] > 0
+    assert report["command"].startswith("localdflash bench --infill tasks.jsonl --pair ")
+    assert "pass@1" in done.out
+
+
+def test_a_wrong_line_is_named_before_anything_starts(fails: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    assert "a.jsonl:1" in fails(3, "bench", "--infill", tmp_path / "a.jsonl")

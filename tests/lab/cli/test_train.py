@@ -1,0 +1,244 @@
+"""`localdflash train`: seconds of training, from a corpus of a few files to a pair that runs."""
+
+import json
+import random
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from localdflash.models.load_options import Options
+from localdflash.lab.bench import prompt_set
+from localdflash.cli import main
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.backends.reference import dflash_files
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.lab.train import loop
+from localdflash.lab.train.dataset import Dataset, train_tokenizer, write
+from localdflash.lab.train.examples import examples
+from localdflash.lab.train.regenerate import answer
+
+SHAPE = ("--hidden", "64", "--layers", "6", "--mlp", "64", "--batch-tokens", "2048", "--threads", "1")
+SECONDS = ("--minutes", "0.02", "--device", "cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _uncompiled() -> Iterator[None]:
+    """Compiling takes longer than these trainings."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda function, **_options: function)
+        yield
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as `train corpus` leaves it, of a few modules."""
+    folder = tmp_path_factory.mktemp("training")
+    modules = sorted((Path(prompt_set.__file__).parent / "prompts").glob("*.py"))
+    sources = [path.read_text() for path in modules[:8]]
+    tokenizer = train_tokenizer(sources, 600)
+    (folder / "corpus").mkdir()
+    tokenizer.save(str(folder / "corpus" / "tokenizer.json"))
+    for name, part in (("train", sources[:3]), ("held_out", sources[3:4])):
+        write(folder / "corpus" / name, tokenizer, (e for text in part for e in examples(text, random.Random(text))))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder after `train target` and `train drafter`."""
+    folder = tmp_path_factory.mktemp("trained") / "folder"
+    shutil.copytree(corpus, folder)
+    assert main(["train", "target", str(folder), *SECONDS, *SHAPE]) == 0
+    drafter = ("--tokens", "1000", "--layers", "1", "--batch-tokens", "1024", "--threads", "1")
+    assert main(["train", "drafter", str(folder), *SECONDS, *drafter]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(corpus: Path, tmp_path: Path) -> Path:
+    """A corpus of one's own."""
+    return Path(shutil.copytree(corpus, tmp_path / "folder"))
+
+
+# From a corpus to a pair that runs
+
+
+def test_what_training_leaves(trained: Path) -> None:
+    for name in ("target.gguf", "drafter.gguf", "drafter.safetensors", "config.json"):
+        assert (trained / name).is_file()
+    for part in ("target", "drafter"):
+        assert (trained / part / "last.pt").is_file()
+        assert (trained / part / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((trained / "config.json").read_text())["dflash_config"]["target_layer_ids"] == [1, 3, 4]
+
+
+def test_the_exported_target_is_the_trained_one(trained: Path) -> None:
+    exported = load_decoder(trained / "target.gguf")
+    state = torch.load(trained / "target" / "last.pt", weights_only=True)["model"]
+    for name, weight in exported.state_dict().items():
+        assert (weight - state[name]).abs().max() <= state[name].abs().max() / 127, name
+
+
+def test_the_drafter_was_taught_what_the_target_answers(trained: Path) -> None:
+    model = load_decoder(trained / "target.gguf")
+    data = Dataset.load(trained / "answers")
+    for row in data.examples[:3]:
+        ids = data.tokens[row["start"] : row["start"] + row["length"]].astype(np.int64)
+        prompt, given = ids[: row["prompt"]], ids[row["prompt"] :].tolist()
+        assert answer(model, [prompt], len(given), frozenset()) == [given]
+
+
+def test_both_forms_of_the_drafter_are_the_trained_one(trained: Path) -> None:
+    state = torch.load(trained / "drafter" / "last.pt", weights_only=True)["model"]
+    for name in ("drafter.gguf", "drafter.safetensors"):
+        for key, weight in dflash_files.load(trained / name).state_dict().items():
+            assert (weight - state[key]).abs().max() <= state[key].abs().max() / 100, (name, key)
+
+
+@pytest.mark.parametrize("backend", ["llama.cpp", "torch"])
+def test_the_pair_runs_and_drafting_changes_nothing(backend: Any, trained: Path) -> None:
+    options = {"pair": str(trained / "target.gguf"), "backend": backend, "threads": 1}
+    tokenizer = Tokenizer.from_file(str(trained / "corpus" / "tokenizer.json"))
+    ids = tokenizer.encode("def add(first, second):\n    ").ids
+    found = {}
+    for draft in (True, False):
+        with LoadedPair(Options(**options, draft=draft)) as loaded:
+            assert isinstance(loaded.pair, HostPair)
+            assert ("dflash" in [d.name for d in loaded.pair.drafters]) == draft
+            found[draft] = [token for step in generate(loaded.pair, Request(ids, 40)) for token in step.tokens]
+    assert found[True] == found[False]
+    assert len(found[True]) == 40
+
+
+# Stopping and going on
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_keeps_a_checkpoint_and_the_next_run_goes_on(
+    folder: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show = loop.TrainingRun._show
+    monkeypatch.setattr(loop, "LOG_STEPS", 1)
+
+    def stop_at_the_third(self: loop.TrainingRun, *arguments: Any) -> None:
+        show(self, *arguments)
+        if self.step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.TrainingRun, "_show", stop_at_the_third)
+        stopped = run("train", "target", folder, "--minutes", "60", "--device", "cpu", *SHAPE)
+    assert (stopped.code, stopped.out) == (130, "")
+    assert "internal error" not in stopped.err
+    state = torch.load(folder / "target" / "last.pt", weights_only=True)
+    assert state["step"] == 3
+    assert not (folder / "target.gguf").exists()
+    minutes = str((state["spent"] + 0.5) / 60)
+    done = run("train", "target", folder, "--minutes", minutes, "--device", "cpu", *SHAPE)
+    assert done.code == 0
+    first = next(line for line in done.err.splitlines() if "step" in line)
+    assert "step 4 " in first
+    assert "held-out loss" in done.err
+    assert (folder / "target.gguf").is_file()
+
+
+def test_another_shape_does_not_go_on(trained: Path, fails: Callable[..., str], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "folder"))
+    said = fails(1, "train", "target", folder, *SECONDS, *SHAPE[2:], "--hidden", "128")
+    assert "last.pt: damaged, or of a model of another shape" in said
+
+
+def test_answers_are_not_made_twice(trained: Path, run: Callable[..., Any], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "folder"))
+    before = (folder / "answers" / "tokens.bin").read_bytes()
+    done = run("train", "drafter", folder, *SECONDS, "--layers", "1", "--batch-tokens", "1024", "--threads", "1")
+    assert done.code == 0
+    assert "going on with" in done.err
+    assert (folder / "answers" / "tokens.bin").read_bytes() == before
+
+
+# What is refused before the work
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--hidden", "100", "expected 64 or a multiple of 128"),
+        ("--hidden", "320", "expected 64 or a multiple of 128"),
+        ("--mlp", "100", "expected a multiple of 32"),
+        ("--micro-tokens", "4096", "expected a multiple of --micro-tokens 4096"),
+        ("--minutes", "0", "--minutes"),
+        ("--layers", "2", "--layers"),
+        ("--learning-rate", "0", "--learning-rate"),
+        ("--learning-rate", "nan", "learning rate is nan"),
+        ("--minutes", "nan", "minutes is nan"),
+        ("--minutes", "inf", "minutes is inf"),
+        ("--quantization", "Q1_0", "--quantization"),
+        ("--device", "tpu", "--device"),
+    ],
+)
+def test_sizes_that_cannot_be_trained(
+    option: str, value: str, said: str, folder: Path, fails: Callable[..., str]
+) -> None:
+    assert said in fails(2, "train", "target", folder, *SECONDS, *SHAPE, option, value)
+
+
+@pytest.mark.parametrize("taps", ["", "1,x", "1 3", "1,,3", "-1", "\u0661"])
+def test_taps_that_are_no_numbers(taps: str, folder: Path, fails: Callable[..., str]) -> None:
+    assert "expected block numbers with commas" in fails(2, "train", "drafter", folder, *SECONDS, "--taps", taps)
+
+
+def test_taps_outside_of_the_target(trained: Path, fails: Callable[..., str]) -> None:
+    said = fails(3, "train", "drafter", trained, *SECONDS, "--taps", "1,5")
+    assert said == "--taps: taps block 5, but the target has blocks 0 to 4 to tap"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_no_such_device(folder: Path, fails: Callable[..., str]) -> None:
+    said = fails(1, "train", "target", folder, "--minutes", "1", "--device", "cuda")
+    assert said == "device cuda: torch finds no NVIDIA GPU here; use --device cpu"
+
+
+def test_the_steps_are_named_in_their_order(folder: Path, fails: Callable[..., str], tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    for step in ("target", "drafter"):
+        assert f"run `localdflash train corpus {empty}` first" in fails(1, "train", step, empty, *SECONDS)
+    assert f"run `localdflash train target {folder}` first" in fails(1, "train", "drafter", folder, *SECONDS)
+
+
+def test_a_corpus_too_small_to_train_on(tmp_path: Path, fails: Callable[..., str]) -> None:
+    tokenizer = train_tokenizer(["x = 1\n"], 600)
+    (tmp_path / "corpus").mkdir()
+    tokenizer.save(str(tmp_path / "corpus" / "tokenizer.json"))
+    source = "def add(first, second):\n    return first + second\n\n\n" * 8
+    for name in ("train", "held_out"):
+        write(tmp_path / "corpus" / name, tokenizer, examples(source, random.Random(0)))
+    assert "take a larger corpus" in fails(1, "train", "target", tmp_path, *SECONDS, *SHAPE)
+
+
+def test_a_corpus_without_a_network(tmp_path: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    said = fails(1, "train", "corpus", tmp_path / "folder")
+    assert said.startswith("corpus: pip download into ")
+    assert said.endswith("; this step needs a network")
+
+
+@pytest.mark.parametrize("step", ["corpus", "target", "drafter"])
+def test_missing_packages_are_named(
+    step: str, tmp_path: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    minutes = () if step == "corpus" else SECONDS
+    said = fails(1, "train", step, tmp_path, *minutes)
+    assert said == "training needs the package 'tokenizers': run `pip install 'localdflash[train]'`"

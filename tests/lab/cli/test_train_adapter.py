@@ -1,0 +1,172 @@
+"""`localdflash train adapter`: from a few files to an adapter, and what it says of wrong input."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from filelock import FileLock
+from safetensors import safe_open
+
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.text.fim import detect
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.lab.train import adapter_corpus
+from localdflash.lab.train import for_adapter
+from localdflash.models.weights.gguf import read_header
+from tests.support.smollm2 import FILE, needs_smollm2
+from tests.lab.train.test_corpus import SOURCE, wheel
+
+Fails = Callable[..., str]
+SHAPE = {
+    "block_count": 2,
+    "embedding_length": 32,
+    "feed_forward_length": 64,
+    "attention.head_count": 2,
+    "attention.head_count_kv": 1,
+    "context_length": 512,
+    "vocab_size": 49_152,
+}
+PAIRS = """
+schema = 1
+
+[[pair]]
+id = "tiny"
+description = "two random layers"
+backends = ["cpu"]
+[pair.target]
+path = "{tiny}"
+
+[[pair]]
+id = "tiny-code"
+description = "the same with an adapter"
+backends = ["cpu"]
+[pair.target]
+base = "tiny"
+adapter = "{adapter}"
+file = "tiny-code.gguf"
+sha256 = "{digest}"
+size = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two random layers with SmolLM2's vocabulary."""
+    path, known = tmp_path_factory.mktemp("tiny") / "tiny.gguf", read_header(FILE).metadata
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, value in SHAPE.items():
+        writer.add_uint32(f"llama.{name}", value)
+    writer.add_rope_freq_base(1e5)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_name("tiny")
+    writer.add_file_type(0)
+    writer.add_tokenizer_model(known["tokenizer.ggml.model"])
+    writer.add_tokenizer_pre(known["tokenizer.ggml.pre"])
+    writer.add_token_list(known["tokenizer.ggml.tokens"])
+    writer.add_token_types(known["tokenizer.ggml.token_type"])
+    writer.add_token_merges(known["tokenizer.ggml.merges"])
+    rng = np.random.default_rng(0)
+    sizes: dict[str, tuple[int, ...]] = {
+        "attn_q": (32, 32),
+        "attn_k": (16, 32),
+        "attn_v": (16, 32),
+        "attn_output": (32, 32),
+    }
+    sizes |= {"ffn_gate": (64, 32), "ffn_up": (64, 32), "ffn_down": (32, 64), "attn_norm": (32,), "ffn_norm": (32,)}
+    named = {f"blk.{block}.{name}": size for block in range(2) for name, size in sizes.items()}
+    for name, size in ({"token_embd": (49_152, 32), "output_norm": (32,)} | named).items():
+        writer.add_tensor(f"{name}.weight", rng.standard_normal(size, np.float32) * 0.1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@needs_smollm2
+def test_from_packages_to_an_adapter(
+    tiny: Path, run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = [wheel(tmp_path, {"one/a.py": SOURCE, "one/b.py": SOURCE}, name) for name in ("one", "two")]
+    packages = [adapter_corpus.Archive(path, path is wheels[1]) for path in wheels]
+    monkeypatch.setattr(adapter_corpus, "archives", lambda _: packages)
+    monkeypatch.setattr(for_adapter, "HELD_OUT", 4)
+    given = ("train", "adapter", tmp_path / "new", "--pair", tiny, "--rank", "2", "--threads", "1", "--tokens")
+    assert run(*given, "1500").code == 0
+    with safe_open(tmp_path / "new" / "adapter.safetensors", "pt") as file:
+        assert file.get_tensor("blk.1.ffn_down.weight.up").shape == (32, 2)
+        assert json.loads(file.metadata()["localdflash"])["rows"] == [3, 5, 14, 15, 16]
+    monkeypatch.setattr(for_adapter, "merge", lambda *_: None)
+    again = run(*given, "3000")
+    assert again.code == 0
+    assert "tokens of examples" not in again.err
+    assert "step 0" not in again.err
+    assert (tmp_path / "new" / "training" / "training.png").is_file()
+    tokenizer = Tokenizer.load(tmp_path / "new" / "target.gguf")
+    assert detect(tokenizer).name == "localdflash-code"
+    assert load_decoder(tmp_path / "new" / "target.gguf").config.num_hidden_layers == 2
+    with FileLock(tmp_path / "new" / "lock"):
+        assert "another process trains here" in run(*given, "6000").err
+
+
+@needs_smollm2
+def test_a_pair_that_was_made_with_an_adapter_is_trained_on_from_it(
+    tiny: Path, run: Callable[..., Any], fails: Fails, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = [wheel(tmp_path, {"one/a.py": SOURCE, "one/b.py": SOURCE}, name) for name in ("one", "two")]
+    packages = [adapter_corpus.Archive(path, path is wheels[1]) for path in wheels]
+    monkeypatch.setattr(adapter_corpus, "archives", lambda _: packages)
+    monkeypatch.setattr(for_adapter, "HELD_OUT", 4)
+    given = ("--threads", "1", "--tokens", "1500", "--learning-rate", "0.01", "--pair")
+    assert run("train", "adapter", tmp_path / "first", *given, tiny, "--rank", "3").code == 0
+    (home / "config").mkdir(parents=True, exist_ok=True)
+    (home / "config" / "models.toml").write_text(
+        PAIRS.format(tiny=tiny, adapter=tmp_path / "first" / "adapter.safetensors", digest="0" * 64)
+    )
+    assert "--rank is for a new adapter" in fails(2, "train", "adapter", tmp_path, *given, "tiny-code", "--rank", "3")
+    assert run("train", "adapter", tmp_path / "second", *given, "tiny-code").code == 0
+    first, second = (_held_out(tmp_path / name) for name in ("first", "second"))
+    assert first[-1] < first[0]
+    assert second[0] == pytest.approx(first[-1], rel=1e-2)  # but for what bfloat16 rounds away
+    with safe_open(tmp_path / "second" / "adapter.safetensors", "pt") as file:
+        assert file.get_tensor("blk.0.attn_q.weight.down").shape == (3, 32)
+    tiny.rename(tmp_path / "elsewhere.gguf")
+    try:
+        line = fails(3, "train", "adapter", tmp_path / "third", *given, "tiny-code")
+        assert f"what tiny-code was made of is missing: no file at {tiny}" in line
+    finally:
+        (tmp_path / "elsewhere.gguf").rename(tiny)
+
+
+def _held_out(folder: Path) -> list[float]:
+    """The held-out losses of a run."""
+    rows = map(json.loads, (folder / "training" / "log.jsonl").read_text().splitlines())
+    return [row["held_out"] for row in rows if "held_out" in row]
+
+
+def test_other_models_are_refused_before_anything_is_downloaded(fails: Fails, tiny_pair: Path, tmp_path: Path) -> None:
+    line = fails(1, "train", "adapter", tmp_path / "new", "--pair", tiny_pair / "target.gguf")
+    assert "target.gguf: adapters are made for SmolLM2" in line
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_without_answers_is_refused(fails: Fails, tmp_path: Path) -> None:
+    assert "holds no answers" in fails(2, "train", "adapter", tmp_path / "new", "--answers", tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [("--tokens", "5"), ("--rank", "0"), ("--rank", "65"), ("--learning-rate", "0")])
+def test_numbers_out_of_range_are_refused(fails: Fails, tmp_path: Path, wrong: tuple[str, str]) -> None:
+    assert wrong[0] in fails(2, "train", "adapter", tmp_path / "new", *wrong)
+
+
+def test_damaged_examples_are_named(fails: Fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("train", "held_out"):
+        (tmp_path / "examples" / name).mkdir(parents=True)
+    monkeypatch.setattr(for_adapter, "check", lambda _: None)
+    monkeypatch.setattr(for_adapter, "load_decoder", lambda _: None)
+    monkeypatch.setattr(for_adapter, "Adapter", lambda *_: None)
+    assert "examples/train is damaged: delete it" in fails(1, "train", "adapter", tmp_path, "--pair", "embedded")

@@ -1,0 +1,325 @@
+"""`localdflash train drafter --pair`: from a target and some questions to a pair that runs."""
+
+import json
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from itertools import chain, repeat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from localdflash.chat.messages import Message
+from localdflash.chat.store import ChatStore
+from localdflash.cli import main
+from localdflash.cli.chat import chats_file
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.fingerprint import mismatch
+from localdflash.models.registry.registry import load_registry, local_files
+from localdflash.lab.train import adapter_corpus
+from localdflash.lab.train import adapter_mixture
+from localdflash.lab.train import batched_answers
+from localdflash.lab.train import kept_plan
+from localdflash.lab.train.adapter_corpus import Archive
+from localdflash.lab.train.kept_answers import KeptAnswers
+from localdflash.lab.train.kept_training import KeptRun
+from localdflash.lab.train.training_prompts import COMPLETIONS
+from localdflash.models.weights.gguf import read_header
+from tests.support.split_files import split_file
+
+SHORTLY = ("--minutes", "0.02", "--tokens", "1000", "--sequences", "2", "--anchors", "8")
+QUICK = (*SHORTLY, "--short", "100")
+
+
+@pytest.fixture(scope="module")
+def target(tiny_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target without a drafter."""
+    return Path(shutil.copy(tiny_pair / "target.gguf", tmp_path_factory.mktemp("lone") / "target.gguf"))
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("questions") / "mine.jsonl"
+    path.write_text("".join(f'{{"text": "What is {n}?"}}\n' for n in range(24)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(target: Path, questions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "new" / "folder"
+    arguments = ["train", "drafter", str(folder), "--pair", str(target), "--prompts", str(questions), *QUICK]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batched_answers, "ANSWER_LIMIT", 60)
+        assert main(arguments) == 0
+    return folder
+
+
+def test_what_it_leaves(trained: Path, target: Path) -> None:
+    for name in ("drafter.gguf", "drafter.safetensors", "config.json", "prompts.jsonl", "training/training.png"):
+        assert (trained / name).is_file(), name
+    assert (trained / "target.gguf").samefile(target)
+    config = config_of_file(trained / "drafter.gguf")
+    assert config.taps == (1, 2, 3)  # of six blocks
+    assert config.short == config_of_file(trained / "drafter.safetensors").short
+    assert len(config.short) == 100
+    assert config.trained_for
+    assert config.trained_for.tau >= 1.0
+    assert mismatch(trained / "drafter.gguf", config.trained_for, read_header(trained / "target.gguf")) == ""
+    assert KeptAnswers.load(trained / "answers").answer_tokens() >= 1000
+    assert trained.stat().st_mode & 0o077 == 0
+    found = local_files(load_registry().resolve(str(trained / "target.gguf")))
+    assert found.drafter_gguf == trained / "drafter.gguf"
+
+
+@pytest.mark.parametrize("backend", ["llama.cpp", "torch"])
+def test_the_pair_runs(backend: str, trained: Path, run: Callable[..., Any]) -> None:
+    given = ("chat", "-p", "What is 3?", "--no-daemon", "--backend", backend, "--max-tokens", "12")
+    pair = ("--pair", str(trained / "target.gguf"))
+    drafted, plain = run(*given, *pair), run(*given, *pair, "--no-draft")
+    assert (drafted.code, plain.code) == (0, 0)
+    assert drafted.out == plain.out
+
+
+def test_a_second_call_goes_on(
+    trained: Path, target: Path, questions: Path, run: Callable[..., Any], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "folder", symlinks=True))
+    answers = (folder / "answers" / "tokens.bin").read_bytes()
+    steps = [json.loads(line)["step"] for line in (folder / "training" / "log.jsonl").read_text().splitlines()]
+    done = run("train", "drafter", folder, "--pair", target, "--prompts", questions, *QUICK)
+    assert done.code == 0
+    assert (folder / "answers" / "tokens.bin").read_bytes() == answers
+    more = [json.loads(line)["step"] for line in (folder / "training" / "log.jsonl").read_text().splitlines()]
+    assert more[: len(steps)] == steps
+    assert more[-1] > steps[-1]
+    assert f"step {steps[-1]}" in done.err
+
+
+def test_other_questions_want_another_folder(trained: Path, target: Path, fails: Callable[..., str]) -> None:
+    said = fails(1, "train", "drafter", trained, "--pair", target, "--repository", Path(__file__).parents[1], *QUICK)
+    assert "was made from other sources" in said
+
+
+def test_another_target_wants_another_folder(
+    trained: Path, target: Path, questions: Path, fails: Callable[..., str], tmp_path: Path
+) -> None:
+    other = tmp_path / "target.gguf"
+    other.write_bytes(target.read_bytes().replace(b"tiny target", b"Tiny target"))
+    said = fails(1, "train", "drafter", trained, "--pair", other, "--prompts", questions, *QUICK)
+    assert "answers of another target" in said
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("stage", ["answers", "training"])
+def test_ctrl_c_loses_nothing_that_was_kept(
+    stage: str, target: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(batched_answers, "ANSWER_LIMIT", 60)
+    monkeypatch.setattr(kept_plan, "SEQUENCES", (4,))
+    arguments = ("train", "drafter", tmp_path / "folder", "--pair", target, "--prompts", questions, *QUICK)
+    place, name = (batched_answers, "_step") if stage == "answers" else (KeptRun, "_one_step")
+    whole, calls = getattr(place, name), 0
+
+    def stopped(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == (130 if stage == "answers" else 3):
+            signal.raise_signal(signal.SIGINT)
+        return whole(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, stopped)
+        found = run(*arguments)
+    assert (found.code, found.out) == (130, "")
+    assert "internal error" not in found.err
+    kept = KeptAnswers.load(tmp_path / "folder" / "answers")
+    assert len(kept.index) >= 1
+    assert run(*arguments).code == 0
+    again = KeptAnswers.load(tmp_path / "folder" / "answers")
+    assert (again.index[: len(kept.index)] == kept.index).all()
+    assert len(set(again.index["number"].tolist())) == len(again.index)
+
+
+def test_my_chats(target: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(batched_answers, "ANSWER_LIMIT", 30)
+    store = ChatStore.open(chats_file(), print)
+    for number in range(40):
+        asked = store.add(store.create(folder="/"), None, Message("user", f"My question {number}?"))
+        assert asked.id
+    store.close()
+    done = run("train", "drafter", tmp_path / "folder", "--pair", target, "--my-chats", *QUICK)
+    assert done.code == 0
+    assert "on this machine alone" in done.err
+    assert "My question 7?" in (tmp_path / "folder" / "prompts.jsonl").read_text()
+
+
+def test_a_pairs_own_drafter_is_where_it_starts(
+    trained: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(batched_answers, "ANSWER_LIMIT", 60)
+    arguments = ("--pair", trained / "target.gguf", "--prompts", questions, *SHORTLY)
+    for name, more in (("on", ()), ("fresh", ("--fresh", "--block-size", "4"))):
+        assert run("train", "drafter", tmp_path / name, *arguments, *more).code == 0
+    assert config_of_file(tmp_path / "on" / "drafter.gguf").block_size == 8
+    assert config_of_file(tmp_path / "on" / "drafter.gguf").short == config_of_file(trained / "drafter.gguf").short
+    assert config_of_file(tmp_path / "fresh" / "drafter.gguf").block_size == 4
+
+
+def test_a_drafter_that_got_worse_is_said(
+    trained: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    taus = chain([2.0], repeat(1.5))
+
+    def measure(training: KeptRun, *_: object) -> dict[str, float]:
+        training.tau = next(taus)
+        return {"held_out": training.tau}
+
+    monkeypatch.setattr(batched_answers, "ANSWER_LIMIT", 60)
+    monkeypatch.setattr(KeptRun, "measure", measure)
+    done = run("train", "drafter", tmp_path / "on", "--pair", trained / "target.gguf", "--prompts", questions, *SHORTLY)
+    assert done.code == 0
+    assert "before: 2.000 tokens a verify" in done.err
+    assert "it got worse, 1.500: go on with the old drafter" in done.err
+
+
+CODE = "def add(first, second):\n    total = first + second\n    return total\n\n\n" * 20
+
+
+@pytest.fixture(scope="module")
+def completing(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of a drafter for completions, which was started from the tiny pair's."""
+    folder = tmp_path_factory.mktemp("completing") / "folder"
+    packages = [Archive(Path("learned"), False), Archive(Path("kept"), True)]
+    arguments = ["train", "drafter", str(folder), "--pair", str(target), "--completions", *SHORTLY, "--short", "90"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adapter_corpus, "archives", lambda _: packages)
+        patch.setattr(adapter_mixture, "sources", lambda archive: {f"{archive.path.name}.py": CODE})
+        assert main(arguments) == 0
+        assert main(arguments) == 0
+    return folder
+
+
+def test_a_drafter_for_completions(completing: Path) -> None:
+    prompts = [json.loads(line) for line in (completing / "prompts.jsonl").read_text().splitlines()]
+    kept = KeptAnswers.load(completing / "answers")
+    assert {"rest", "line", "node", "open"} <= {prompt["kind"] for prompt in prompts} <= set(COMPLETIONS)
+    assert any(prompt["held_out"] for prompt in prompts)
+    for row in kept.index:
+        prompt = prompts[row["number"]]
+        start, asked = int(row["start"]), int(row["prompt"])
+        assert kept.tokens[start : start + asked].tolist() == prompt["ids"]
+        assert int(row["length"]) - asked <= batched_answers.FILL_LIMIT
+    assert kept.answer_tokens() >= 1000
+    assert len(config_of_file(completing / "drafter.gguf").short) == 90
+
+
+@pytest.mark.parametrize("backend", ["llama.cpp", "torch"])
+def test_a_completion_is_the_same_with_and_without_its_drafts(
+    backend: str, completing: Path, run: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "add.py"
+    file.write_text(CODE)
+    given = (
+        "--no-daemon",
+        "--backend",
+        backend,
+        "--threads",
+        1,
+        "--max-tokens",
+        "24",
+        "--pair",
+        completing / "target.gguf",
+    )
+    for place in ("2:5", "2:17", "7:12", "88:1"):
+        drafted, plain = (run("complete", f"{file}:{place}", *given, *more) for more in ((), ("--no-draft",)))
+        assert (drafted.code, plain.code) == (0, 0)
+        assert drafted.out == plain.out
+
+
+def test_a_start_from_another_pairs_drafter(
+    trained: Path,
+    target: Path,
+    questions: Path,
+    run: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(batched_answers, "ANSWER_LIMIT", 60)
+    start = trained / "drafter.safetensors"
+    given = ("--pair", target, "--prompts", questions, *SHORTLY, "--start", start)
+    for name, more in (("kept", ()), ("chosen", ("--short", "70"))):
+        assert run("train", "drafter", tmp_path / name, *given, *more).code == 0
+    assert config_of_file(tmp_path / "kept" / "drafter.gguf").short == config_of_file(start).short
+    assert len(config_of_file(tmp_path / "chosen" / "drafter.gguf").short) == 70
+
+
+@pytest.mark.parametrize("shape", ["--first-slot=mask", "--layers=2", "--block-size=8", "--taps=0,1"])
+def test_a_drafter_to_start_from_has_a_shape(
+    shape: str, trained: Path, questions: Path, fails: Callable[..., str], tmp_path: Path
+) -> None:
+    given = ("--pair", trained / "target.gguf", "--prompts", questions, *SHORTLY, shape)
+    said = fails(2, "train", "drafter", tmp_path / "on", *given)
+    assert said.startswith(f"{shape.partition('=')[0]} shapes a new drafter, but")
+    assert said.endswith("has one to start from: add --fresh")
+    said = fails(2, "train", "drafter", tmp_path / "on", *given, "--start", trained / "drafter.gguf")
+    assert said.endswith("shapes a new drafter, but --start names one")
+    assert not (tmp_path / "on").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--batch-tokens", "2048"), 2, "--batch-tokens is for a drafter without --pair"),
+        (("--device", "cpu"), 2, "--device is for a drafter without --pair"),
+        (("--taps", "1,5"), 3, "tap 5: the target has blocks 0 to 4 to tap"),
+        (("--mask", "<nothing>"), 3, "'<nothing>' is not a single special token"),
+        (("--minutes", "nan"), 2, "minutes is nan"),
+        (("--completions",), 2, "--prompts asks questions: leave it or --completions out"),
+        (("--start", __file__, "--fresh"), 2, "--start and --fresh exclude each other"),
+        (("--pair", "missing.gguf"), 3, "no such .gguf file"),
+        (("--pair", "embeded"), 3, "embedded"),
+    ],
+)
+def test_what_is_refused(
+    options: tuple[str, ...],
+    code: int,
+    said: str,
+    target: Path,
+    questions: Path,
+    fails: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    given = ("--pair", target, "--prompts", questions, *QUICK, *options)
+    assert said in fails(code, "train", "drafter", tmp_path / "folder", *given)
+
+
+def test_a_file_without_a_question(target: Path, run: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "none.jsonl").write_text("\n")
+    given = ("--pair", target, "--prompts", tmp_path / "none.jsonl", *QUICK)
+    done = run("train", "drafter", tmp_path / "folder", *given)
+    assert done.code == 1
+    assert "none.jsonl: there is no question in it" in done.err
+    assert not (tmp_path / "folder" / "prompts.jsonl").exists()
+
+
+def test_a_target_in_parts(target: Path, questions: Path, fails: Callable[..., str], tmp_path: Path) -> None:
+    first = split_file(target, tmp_path, "m", 2)
+    said = fails(1, "train", "drafter", tmp_path / "folder", "--pair", first, "--prompts", questions, *QUICK)
+    assert "m-00001-of-00002.gguf: training reads one file: join its parts" in said
+
+
+def test_options_that_want_a_pair(fails: Callable[..., str], tmp_path: Path) -> None:
+    said = fails(2, "train", "drafter", tmp_path, "--minutes", "1", "--my-chats")
+    assert said == "--my-chats is for a drafter with --pair"
+
+
+def test_a_machine_that_is_too_small(
+    target: Path, questions: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=1000))
+    said = fails(1, "train", "drafter", tmp_path / "folder", "--pair", target, "--prompts", questions, *QUICK)
+    assert "the answers need" in said
+    assert not (tmp_path / "folder").exists()

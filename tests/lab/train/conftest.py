@@ -1,0 +1,25 @@
+"""Training whose length does not depend on how busy the machine is."""
+
+from collections.abc import Iterator
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from localdflash.lab.train import loop
+
+
+@pytest.fixture
+def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of training takes one second: the loop looks at the clock twice a step."""
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=count(0.0, 0.5).__next__))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: matrices are so small that threads would mostly wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

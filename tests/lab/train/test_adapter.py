@@ -1,0 +1,98 @@
+"""Adapters: the products against plain matrices, what has gradients, where a decoder starts from."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.lab.train.adapter import AdaptedEmbedding, AdaptedLinear, Adapter
+from localdflash.lab.train.loop import initialise
+from tests.support.adapters import TINY, noisy
+
+TOKENS = (3, 5, 16)
+
+
+@pytest.fixture
+def model() -> Decoder:
+    torch.manual_seed(0)
+    model = Decoder(TINY)
+    initialise(model)
+    return model.requires_grad_(False)
+
+
+def test_a_product_is_that_of_the_merged_matrix_and_so_are_its_gradients() -> None:
+    torch.manual_seed(1)
+    linear = AdaptedLinear(torch.randn(12, 8), 3, torch.float32)
+    noisy([linear.up])
+    linear.merge()
+    x, back = torch.randn(2, 5, 8, requires_grad=True), torch.randn(2, 5, 12)
+    found = linear(x)
+    plain = F.linear(x, linear.weight) + (x @ linear.down.T) @ linear.up.T
+    torch.testing.assert_close(found, plain)
+    inputs = [x, linear.down, linear.up]
+    for one, other in zip(*(torch.autograd.grad(out, inputs, back) for out in (found, plain)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_trained_rows_are_looked_up_and_all_others_are_frozen() -> None:
+    weight = torch.randn(20, 4)
+    embedding = AdaptedEmbedding(weight, TOKENS, torch.float32)
+    noisy([embedding.rows])
+    embedding.merge()
+    ids = torch.tensor([[1, 3, 16, 3, 19]])
+    found = embedding(ids)
+    torch.testing.assert_close(found, F.embedding(ids, embedding.merged()))
+    torch.testing.assert_close(embedding.head, embedding.merged())
+    found.sum().backward()
+    assert embedding.rows.grad is not None
+    assert embedding.rows.grad.sum(-1).tolist() == [8.0, 0.0, 4.0]  # 3 stands there twice, 16 once
+    assert torch.equal(embedding.merged()[[1, 19]], weight[[1, 19]])
+
+
+def test_a_decoder_starts_as_it_was(model: Decoder) -> None:
+    ids, positions = torch.randint(0, TINY.vocab_size, (1, 9)), torch.arange(9)
+    before, _ = model(ids, positions, causal)
+    adapter = Adapter(model, 2, TOKENS, torch.float32)
+    after, _ = model(ids, positions, causal)
+    torch.testing.assert_close(after, before)
+    assert len(adapter.linears) == 7 * TINY.num_hidden_layers
+
+
+def test_a_decoder_with_adapters_is_the_one_with_merged_weights(model: Decoder) -> None:
+    plain = copy.deepcopy(model)
+    adapter = Adapter(model, 2, TOKENS, torch.float32)
+    noisy(p for _, p in adapter.parameters())
+    adapter.merge()
+    state = plain.state_dict()
+    for name, linear in adapter.linears.items():
+        state[f"{name}.weight"] = linear.merged()
+    state["embed_tokens.weight"] = state["lm_head.weight"] = adapter.embedding.merged()
+    plain.load_state_dict(state)
+    ids, positions = torch.tensor([[3, 7, 16, 2, 5, 11]]), torch.arange(6)
+    found, _ = model(ids, positions, causal)
+    expected, _ = plain(ids, positions, causal)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found @ adapter.embedding.head.T, plain.logits(expected))
+
+
+def test_only_the_adapter_has_gradients(model: Decoder) -> None:
+    adapter = Adapter(model, 2, TOKENS, torch.float32)
+    hidden, _ = model(torch.tensor([[3, 1, 5, 16]]), torch.arange(4), causal)
+    hidden.square().sum().backward()
+    trained = dict(adapter.parameters())
+    assert {name for name, p in model.named_parameters() if p.requires_grad} == set(trained)
+    assert all(p.grad is None for name, p in model.named_parameters() if name not in trained)
+    assert all(p.grad is not None for p in trained.values())
+
+
+def test_in_bfloat16_parameters_and_their_gradients_stay_float32(model: Decoder) -> None:
+    adapter = Adapter(model, 2, TOKENS, torch.bfloat16)
+    hidden, _ = model(torch.tensor([[3, 1, 5, 16]]), torch.arange(4), causal)
+    hidden.square().sum().backward()
+    assert hidden.dtype == torch.float32
+    for _, parameter in adapter.parameters():
+        assert parameter.dtype == torch.float32
+        assert parameter.grad is not None
+        assert parameter.grad.dtype == torch.float32

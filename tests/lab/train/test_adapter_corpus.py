@@ -1,0 +1,88 @@
+"""The list of packages that npm has, their download and what of them is learned from."""
+
+import hashlib
+import io
+import re
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.base.errors import TrainingError
+from localdflash.lab.train.adapter_corpus import Archive, ScriptPackage, fetch, read_list, sources
+from tests.lab.train.test_corpus import SOURCE, wheel
+
+LIST = read_list()
+PERMISSIVE = {"MIT", "ISC", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0"}
+SCRIPT = "export function add(first, second) {\n\treturn first + second\n}\n\n" * 6
+
+
+def package(folder: Path, files: dict[str, str], name: str = "@fake/one") -> ScriptPackage:
+    """An archive as npm makes it, and its entry in the list."""
+    found = ScriptPackage(name, "1.2.3", "MIT", "src", "", False)
+    with tarfile.open(folder / found.file, "w:gz") as archive:
+        for file, text in files.items():
+            about = tarfile.TarInfo(f"package/{file}")
+            about.size = len(text.encode())
+            archive.addfile(about, io.BytesIO(text.encode()))
+    sha256 = hashlib.sha256((folder / found.file).read_bytes()).hexdigest()
+    return ScriptPackage(name, "1.2.3", "MIT", "src", sha256, False)
+
+
+def test_the_list_is_pinned_and_each_package_once() -> None:
+    assert len({entry.name for entry in LIST}) == len({entry.file for entry in LIST}) == len(LIST) >= 40
+    for entry in LIST:
+        assert re.fullmatch(r"[0-9a-f]{64}", entry.sha256), entry.name
+        assert re.fullmatch(r"\d+\.\d+\.\d+", entry.version), entry.name
+        assert entry.licence in PERMISSIVE, entry.name
+
+
+def test_some_packages_are_held_out() -> None:
+    assert 5 <= sum(entry.held_out for entry in LIST) <= len(LIST) // 5
+
+
+def test_archives_that_are_there_are_checked_and_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = package(tmp_path, {"src/a.js": SCRIPT})
+    monkeypatch.setattr(subprocess, "run", None)
+    assert fetch([entry], tmp_path) == [Archive(tmp_path / "fake-one-1.2.3.tgz", False, "src")]
+    (tmp_path / entry.file).write_bytes(b"something else")
+    with pytest.raises(TrainingError, match=r"is not @fake/one 1\.2\.3 as pinned: delete it"):
+        fetch([entry], tmp_path)
+
+
+def test_a_download_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def fail(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 1, "", "npm error code ENOTFOUND\nnpm error network")
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/npm")
+    with pytest.raises(TrainingError, match="npm error network; this step needs a network"):
+        fetch(LIST[:2], tmp_path)
+    assert asked[0][-2:] == [f"{entry.name}@{entry.version}" for entry in LIST[:2]]
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(TrainingError, match=r"npm is missing.*install Node\.js"):
+        fetch(LIST[:2], tmp_path)
+
+
+def test_hand_written_sources_below_the_folder_count(tmp_path: Path) -> None:
+    wanted = {"src/a.js": SCRIPT, "src/deep/b.tsx": SCRIPT}
+    others = {
+        **dict.fromkeys(("lib/a.js", "src/a.min.js", "src/a.d.ts", "src/a.test.ts", "src/__tests__/a.js"), SCRIPT),
+        **dict.fromkeys(("src/dist/a.js", "src/vendor/a.js", "src/a.json", "src/a.py"), SCRIPT),
+        "src/long.js": f"const a = '{'x' * 300}'\n" * 3,
+        "src/exam.js": f"// HumanEval/12\n{SCRIPT}",
+    }
+    package(tmp_path, wanted | others)
+    found = sources(Archive(tmp_path / "fake-one-1.2.3.tgz", False, "src"))
+    assert found == wanted  # with their tabs
+
+
+def test_of_a_wheel_python_counts(tmp_path: Path) -> None:
+    path = wheel(tmp_path, {"fake/a.py": SOURCE, "fake/tests/b.py": SOURCE, "fake/c.js": SCRIPT})
+    assert sources(Archive(path, False)) == {"fake/a.py": SOURCE}

@@ -1,0 +1,78 @@
+"""Where a file is completed: every hole is code, inside the text, and of its kind."""
+
+import random
+
+import pytest
+
+from localdflash.text import syntax
+from localdflash.lab.train.adapter_holes import LONGEST, SHARES, Holes, TrainingHole
+
+PYTHON = '''"""Totals of orders, é included."""
+import os
+from sys import argv
+
+
+class Order:
+    """What somebody bought."""
+
+    def __init__(self, items: list[int]) -> None:
+        self.items = items  # all of them
+
+    def total(self, rate: float = 0.2) -> float:
+        """With tax."""
+        if not self.items:
+            return 0.0
+        return sum(
+            item * (1 + rate)
+            for item in self.items
+        )
+'''
+SCRIPT = "import { a } from './a'\n\nexport function twice(x) {\n\tif (x) {\n\t\treturn [x, x]\n\t}\n\treturn a(x)\n}\n"
+
+
+def drawn(language: str, text: str, count: int = 400) -> list[TrainingHole]:
+    holes, rng = Holes(language, text), random.Random(0)
+    return [holes.draw(rng) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("language", "text"), [("python", PYTHON), ("javascript", SCRIPT), ("tsx", SCRIPT)])
+def test_holes_of_all_kinds_lie_in_the_text(language: str, text: str) -> None:
+    found = drawn(language, text)
+    assert {hole.kind for hole in found} == set(SHARES)
+    for hole in found:
+        assert 0 <= hole.start < hole.end <= len(text)
+        middle = text[hole.start : hole.end]
+        assert len(middle) <= LONGEST
+        assert hole.is_open == (hole.kind == "open")
+        if hole.kind in ("rest", "line", "node"):
+            assert middle == middle.rstrip()
+        if hole.kind in ("rest", "line"):
+            assert "\n" not in middle
+            assert text[hole.end :].lstrip(" \t").startswith("\n")
+        if hole.kind == "line":
+            assert not text[: hole.start].rpartition("\n")[2].strip()
+
+
+def test_a_node_is_one_of_the_tree_or_its_end() -> None:
+    tree, source = syntax.parse("python", PYTHON), PYTHON.encode()
+    assert tree is not None
+    ends, waiting = set[int](), [tree.root_node]
+    while waiting:
+        node = waiting.pop()
+        ends.add(len(source[: node.end_byte].decode().rstrip()))
+        waiting += node.named_children
+    nodes = [hole for hole in drawn("python", PYTHON) if hole.kind == "node"]
+    assert {hole.end for hole in nodes} <= ends
+    assert any("\n" in PYTHON[hole.start : hole.end] for hole in nodes)
+
+
+def test_code_is_chosen_more_often_than_prose_and_imports() -> None:
+    lines = PYTHON.split("\n")
+    first = [PYTHON.count("\n", 0, hole.start) for hole in drawn("python", PYTHON) if hole.kind in ("rest", "line")]
+    dull = [number for number, line in enumerate(lines) if "import" in line or '"""' in line]
+    code = [number for number, line in enumerate(lines) if line.strip() and number not in dull]
+    assert sum(first.count(number) for number in code) / len(code) > 2 * sum(map(first.count, dull)) / len(dull)
+
+
+def test_a_text_of_dull_lines_alone_has_holes_too() -> None:
+    assert all(hole.end > hole.start for hole in drawn("python", "import os\n", 20))

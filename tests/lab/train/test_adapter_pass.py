@@ -1,0 +1,48 @@
+"""What of an example is learned, and how examples stand side by side."""
+
+import numpy as np
+import pytest
+import torch
+
+from localdflash.lab.train import adapter_pass
+from localdflash.lab.train.adapter_data import ExampleIds
+from localdflash.lab.train.adapter_pass import CHAT_WEIGHT, Pass, packed
+
+FILL = ExampleIds(np.array([15, 40, 14, 20, 21, 16, 22, 23, 0]), 6, "python", "rest")
+CHAT = ExampleIds(np.array([1, 30, 31, 2, 33, 34, 2]), 4, "chat", "chat")
+
+
+def test_a_middle_is_learned_with_its_end_and_nothing_of_its_prompt() -> None:
+    found = Pass.of([FILL])
+    assert found.places.tolist() == [5, 6, 7]  # of the marker and of what follows it, but not of the end
+    assert found.labels.tolist() == [22, 23, 0]
+    assert found.weights.tolist() == [1.0, 1.0, 1.0]
+    assert found.middle.all()
+
+
+def test_an_answer_of_a_chat_weighs_less() -> None:
+    found = Pass.of([CHAT, FILL])
+    assert found.labels.tolist() == [33, 34, 2, 22, 23, 0]
+    assert found.weights.tolist() == [pytest.approx(CHAT_WEIGHT)] * 3 + [1.0] * 3
+    assert found.middle.tolist() == [False] * 3 + [True] * 3
+
+
+def test_examples_side_by_side_count_from_0_each() -> None:
+    found = Pass.of([FILL, CHAT])
+    assert found.lengths == [9, 7]
+    assert found.positions.tolist() == [*range(9), *range(7)]
+    assert torch.equal(found.ids, torch.tensor([*FILL.ids.tolist(), *CHAT.ids.tolist()]))
+
+
+def test_passes_are_filled_in_order() -> None:
+    many = [FILL] * 100 + [CHAT] * 200
+    groups = list(packed(many))
+    assert [one for group in groups for one in group] == many
+    sizes = [sum(len(one.ids) for one in group) for group in groups]
+    assert max(sizes) <= adapter_pass.PASS_TOKENS
+    assert min(sizes[:-1]) > adapter_pass.PASS_TOKENS - 10
+
+
+def test_an_example_longer_than_a_pass_is_one_alone() -> None:
+    long = ExampleIds(np.zeros(2 * adapter_pass.PASS_TOKENS, np.int64), 4, "python", "rest")
+    assert [len(group) for group in packed([FILL, long, FILL, CHAT])] == [1, 1, 2]

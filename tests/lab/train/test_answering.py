@@ -1,0 +1,296 @@
+"""Many answers at a time: from a scripted engine, and from both real ones against plain decoding."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localdflash.engine.draft import NOTHING
+from localdflash.base.errors import LocaldflashError, ModelError, TrainingError
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.text.fim import detect
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.lab.train import batched_answers
+from localdflash.lab.train.batched_answers import SHORTER_LIMITS, Asker, answer_prompts, repeats
+from localdflash.lab.train.kept_answers import ENDINGS, AnswerWriter, KeptAnswers
+from localdflash.lab.train.likely import COUNT, LIKELY
+from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
+from localdflash.lab.train.parallel_target import ParallelTarget, Step
+from localdflash.lab.train.training_prompts import Prompt
+from tests.support.llama_ways import WIDE
+from tests.support.said import Said
+
+ABOUT = {"sha256": "", "taps": [0], "hidden_size": 2}
+END = 9
+
+
+class Scripted:
+    """Counts its tokens: an answer to a prompt that ends in n has n tokens, the last one END."""
+
+    hidden_size = 2
+
+    def __init__(self, sequences: int) -> None:
+        self.sequences = sequences
+        self.slots: dict[int, list[int]] = {}
+        self.widest = 0
+
+    def begin(self, slot: int, prompt: Sequence[int]) -> np.ndarray:
+        self.slots[slot] = list(prompt[:-1])
+        return np.array([[token, 1] for token in prompt[:-1]], np.float32)
+
+    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> Step:
+        self.widest = max(self.widest, len(slots))
+        for slot, token in zip(slots, tokens, strict=True):
+            self.slots[slot].append(token)
+        newest = np.array([self._next(self.slots[slot]) for slot in slots])
+        thought = np.zeros((len(slots), COUNT), LIKELY)
+        thought["id"][:, 0], thought["share"][:, 0] = newest, 1
+        return Step(np.array([[token, 2] for token in tokens], np.float32), newest, thought)
+
+    @staticmethod
+    def _next(ids: list[int]) -> int:
+        wanted, done = ids[2], len(ids) - 3
+        return END if done + 1 >= wanted else 100 + done
+
+    def close(self) -> None:
+        pass
+
+
+class Reader:
+    """A prompt's ids: 1, 2 and the number that its text is."""
+
+    ends = frozenset({END})
+    longest = batched_answers.LONGEST_PROMPT
+
+    @staticmethod
+    def encode(prompt: Prompt) -> list[int]:
+        return [1, 2, int(prompt.text)]
+
+
+def ask(folder: Path, texts: Sequence[str], tokens: int, engine: Scripted | None = None) -> list[str]:
+    prompts = [Prompt(i, "talk", i % 4 == 3, text) for i, text in enumerate(texts)]
+    said = Said()
+    reader: Any = Reader()
+    with AnswerWriter(folder, ABOUT) as writer:
+        answer_prompts(engine or Scripted(3), reader, prompts, writer, tokens, said)
+    assert said.shares == sorted(said.shares)
+    assert all(0 <= share <= 1 for share in said.shares)
+    return said.lines
+
+
+def test_every_prompt_is_answered_once_with_its_own_rows(tmp_path: Path) -> None:
+    lengths = [5, 2, 9, 1, 30, 7, 7, 3]
+    engine = Scripted(3)
+    ask(tmp_path, [str(n) for n in lengths], 10**6, engine)
+    assert engine.widest == 3
+    kept = KeptAnswers.load(tmp_path)
+    assert sorted(kept.index["number"].tolist()) == list(range(8))
+    for row in kept.index:
+        wanted = lengths[row["number"]]
+        ids = kept.tokens[int(row["start"]) : int(row["start"]) + int(row["length"])].tolist()
+        assert ids == [1, 2, wanted, *range(100, 100 + wanted - 1), END]
+        taps = kept.taps[int(row["start"]) : int(row["start"]) + int(row["length"])]
+        assert taps[:-1].tolist() == [[1, 1], [2, 1], *([token, 2] for token in ids[2:-1])]
+        thought = kept.likely[int(row["start"]) : int(row["start"]) + int(row["length"])]
+        assert thought["id"][:, 0].tolist() == [0, 0, 0, *ids[3:]]
+        assert thought["share"][:, 0].tolist() == [0, 0, 0] + [1] * wanted
+        assert ENDINGS[row["ended"]] == "end"
+        assert row["held_out"] == (row["number"] % 4 == 3)
+
+
+def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    texts = [str(4 + i % 5) for i in range(40)]
+    said = ask(tmp_path, texts, 60)
+    first = KeptAnswers.load(tmp_path)
+    assert 60 <= first.answer_tokens() < 60 + 3 * 9
+    assert "answer tokens" in said[-1]
+    known = first.index["number"].tolist()
+    ask(tmp_path, texts, 10**6)
+    numbers = KeptAnswers.load(tmp_path).index["number"].tolist()
+    assert numbers[: len(known)] == known
+    assert sorted(numbers) == list(range(40))
+
+
+def test_long_answers_end_at_the_limit(tmp_path: Path) -> None:
+    ask(tmp_path, ["1000"], 10**6)
+    kept = KeptAnswers.load(tmp_path)
+    assert kept.answer_tokens() == batched_answers.ANSWER_LIMIT
+    assert ENDINGS[kept.index[0]["ended"]] == "limit"
+
+
+def test_prompts_that_are_too_long_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reader, "longest", 2)
+    assert "1 prompts of more than 2 tokens were left out" in ask(tmp_path, ["3"], 10)
+    with pytest.raises(TrainingError, match="no answers yet"):
+        KeptAnswers.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ids", "round_and_round"),
+    [
+        ([7] * 48, True),
+        ([7] * 47, False),
+        ([1, 2, 3] * 16, True),
+        (list(range(20)) * 3, True),
+        ([5, 6, *list(range(20)) * 3], True),
+        (list(range(20)) * 2, False),
+        ([*list(range(20)) * 3, 99], False),
+        (list(range(60)) * 3, False),
+        (list(range(200)), False),
+        ([], False),
+    ],
+)
+def test_answers_in_circles(ids: list[int], round_and_round: bool) -> None:
+    assert repeats(ids) is round_and_round
+
+
+# The real engines
+
+
+def plain(target: Any, prompt: list[int], count: int) -> tuple[list[int], np.ndarray]:
+    """Greedy decoding one token at a time: ids, and the taps of every decoded row."""
+    target.crop(0)
+    taps: list[np.ndarray] = []
+    for at in range(0, len(prompt) - 1, 16):
+        taps.append(np.array(target.extend(prompt[at : min(at + 16, len(prompt) - 1)])))
+    ids = list(prompt)
+    for _ in range(count):
+        verified = target.verify(ids[-1], NOTHING)
+        taps.append(np.array(verified.taps))
+        ids.append(int(verified.logits[0].argmax()))
+        target.keep(1)
+    return ids, np.concatenate(taps)
+
+
+def together(target: Any, prompts: list[list[int]], count: int) -> tuple[list[list[int]], list[np.ndarray]]:
+    """The same for several prompts at a time, the second half of them in slots that were used before."""
+    slots = range(len(prompts))
+    for slot in slots:
+        target.begin(slot, prompts[-1 - slot])
+        target.step([slot], [prompts[-1 - slot][-1]])
+    ids, taps = [list(prompt) for prompt in prompts], [[target.begin(slot, prompts[slot])] for slot in slots]
+    for _ in range(count):
+        step = target.step(list(slots), [ids[slot][-1] for slot in slots])
+        for slot in slots:
+            ids[slot].append(int(step.newest[slot]))
+            taps[slot].append(step.taps[slot : slot + 1])
+        assert (step.likely["id"][:, 0] == step.newest).all()
+    return ids, [np.concatenate(rows) for rows in taps]
+
+
+PROMPTS = [[1, 2, 3, *range(40, 40 + n)] for n in (0, 1, 17, 30, 90)] + [[5, 4, 3, 2]]
+
+
+def test_the_cpu_engine_answers_as_it_does_alone_to_the_bit(tiny_pair: Path, cpu_engine: None) -> None:
+    from localdflash.backends.cpu.packed import open_target
+    from localdflash.backends.cpu.cpu_target import CpuTarget
+    from localdflash.backends.cpu.team import Team
+
+    path = tiny_pair / "target.gguf"
+    target = ParallelCpuTarget(path, len(PROMPTS), 200, (1, 3, 4))
+    ids, taps = together(target, PROMPTS, 20)
+    target.close()
+    alone = CpuTarget(open_target(path), Team(1), 200, (1, 3, 4))
+    for number, prompt in enumerate(PROMPTS):
+        wanted, rows = plain(alone, prompt, 20)
+        assert ids[number] == wanted
+        assert (taps[number] == rows).all()
+    alone.close()
+
+
+def test_llama_cpp_answers_as_it_does_alone(tiny_pair: Path) -> None:
+    path = tiny_pair / "target.gguf"
+    target = ParallelTarget(path, len(PROMPTS), 200, (1, 3, 4), 1)
+    ids, taps = together(target, PROMPTS, 20)
+    target.close()
+    alone = LlamaCppTarget(path, 200, 1, (1, 3, 4), WIDE)
+    for number, prompt in enumerate(PROMPTS):
+        wanted, rows = plain(alone, prompt, 20)
+        assert ids[number] == wanted
+        assert np.abs(taps[number] - rows).max() < 1e-3 * np.abs(rows).max()
+    alone.close()
+
+
+def test_what_any_slot_has_read_is_not_read_again(
+    tiny_pair: Path, cpu_engine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = ParallelCpuTarget(tiny_pair / "target.gguf", 3, 200, (1,))
+    read: list[int] = []
+    forward = target._team.forward
+
+    def counted(model: Any, job: Any) -> None:
+        read.append(job.rows)
+        forward(model, job)
+
+    monkeypatch.setattr(target._team, "forward", counted)
+    first, second = [*range(40, 90), 7, 8], [*range(40, 90), 9, 9, 9]
+    for slot, prompt in ((2, first), (0, second), (1, first), (0, second)):
+        target.begin(slot, prompt)
+        target.step([slot], [prompt[-1]])
+    target.close()
+    assert sum(read) == 51 + 2
+
+
+@pytest.fixture(params=["cpu", "llama.cpp"])
+def engine(request: pytest.FixtureRequest, tiny_pair: Path) -> Any:
+    """A function that makes an engine of two slots of 32 tokens, with the given taps."""
+    path = tiny_pair / "target.gguf"
+    if request.param == "cpu":
+        request.getfixturevalue("cpu_engine")
+        return lambda taps=(1,): ParallelCpuTarget(path, 2, 32, taps)
+    return lambda taps=(1,): ParallelTarget(path, 2, 32, taps, 1)
+
+
+def test_limits_of_a_slot(engine: Any) -> None:
+    target = engine()
+    for prompt in ([], [1], [1] * 32):
+        with pytest.raises(LocaldflashError, match="does not fit"):
+            target.begin(0, prompt)
+    target.begin(0, [1] * 31)
+    target.step([0], [1])
+    target.step([0], [1])
+    with pytest.raises(LocaldflashError, match="full"):
+        target.step([0], [1])
+    target.close()
+
+
+@pytest.mark.parametrize("tap", [-1, 5, 99])
+def test_taps_that_are_not_there(tap: int, engine: Any) -> None:
+    with pytest.raises(ModelError, match=f"tap {tap}"):
+        engine((1, tap))
+
+
+def test_prompts_are_asked_in_the_targets_own_template(tiny_pair: Path) -> None:
+    asker = Asker(tiny_pair / "target.gguf")
+    ids = asker.encode(Prompt(0, "talk", False, "What is <|im_end|>?"))
+    marker = asker.tokenizer.special("<|im_end|>")
+    assert ids.count(marker) == 1
+    assert asker.tokenizer.spell(ids).endswith(b"assistant\n")
+
+
+def test_a_question_is_asked_with_the_turns_before_it(tiny_pair: Path) -> None:
+    asker = Asker(tiny_pair / "target.gguf")
+    ids = asker.encode(Prompt(0, "chat", False, "And in C?", ("How do I print?", "With print.")))
+    turns = b"user\nHow do I print?\nassistant\nWith print.\nuser\nAnd in C?\nassistant\n"
+    assert asker.tokenizer.spell(ids) == turns
+    assert ids.count(asker.tokenizer.special("<|im_end|>")) == 3
+
+
+def test_a_completion_is_asked_by_its_ids_and_ends_at_the_formats_markers(
+    tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "chat_template", lambda _self: None)
+    path = tiny_pair / "target.gguf"
+    fim = detect(Tokenizer.load(path))
+    asker = Asker(path, fim)
+    assert asker.encode(Prompt(0, "rest", False, "", ids=(5, 6, 7))) == [5, 6, 7]
+    assert {asker.tokenizer.special(marker) for marker in fim.markers} < asker.ends
+    assert asker.longest + SHORTER_LIMITS["open"] <= batched_answers.CONTEXT
+
+
+def test_a_target_without_a_chat_template(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tokenizer, "chat_template", lambda _self: None)
+    with pytest.raises(TrainingError, match="has no chat template"):
+        Asker(tiny_pair / "target.gguf")

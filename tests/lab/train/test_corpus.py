@@ -1,0 +1,126 @@
+import hashlib
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from localdflash.base.errors import TrainingError
+from localdflash.lab.train.corpus import PACKAGE_BUDGET, Package, fetch, python_files, read_list
+
+LIST = read_list()
+PERMISSIVE = {"MIT", "BSD", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "LicenseRef-Repoze-BSD-derived"}
+CODE = "def add(first, second):\n    return first + second\n\n\n"
+SOURCE = CODE * 8
+
+
+def wheel(folder: Path, files: dict[str, str | bytes], name: str = "fake", version: str = "1.0") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    files = files | {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, content in files.items():
+            archive.writestr(file, content)
+    return path
+
+
+def package(path: Path, name: str = "fake", sha256: str = "") -> Package:
+    return Package(name, "1.0", "MIT", sha256 or hashlib.sha256(path.read_bytes()).hexdigest(), False)
+
+
+def test_the_list_is_pinned_and_each_package_once() -> None:
+    names = [re.sub(r"[-_.]+", "-", entry.name).lower() for entry in LIST]
+    assert len(names) == len(set(names)) >= 100
+    assert len({entry.sha256 for entry in LIST}) == len(LIST)
+    for entry in LIST:
+        assert re.fullmatch(r"[0-9a-f]{64}", entry.sha256), entry.name
+        assert re.fullmatch(r"\d[\w.]*", entry.version), entry.name
+
+
+def test_every_licence_is_permissive() -> None:
+    for entry in LIST:
+        assert set(re.split(r" (?:OR|AND) ", entry.licence)) <= PERMISSIVE, entry.name
+
+
+def test_some_packages_are_held_out() -> None:
+    held_out = [entry.name for entry in LIST if entry.held_out]
+    assert 5 <= len(held_out) <= len(LIST) // 5
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("fake/_vendor/x.py", "fake/vendored/x.py", "fake/extern/x.py", "fake/_externals/x.py"),
+        *("fake/third_party/x.py", "tests/x.py", "fake/test/x.py", "fake/testing/x.py", "fake/locale/x.py"),
+        *("fake/migrations/x.py", "fake/test_x.py", "fake/x_test.py", "fake/conftest.py", "fake/_version.py"),
+        *("fake/node_modules/x.py", "fake/x.pyi", "fake/x.txt", "fake/x.pyc"),
+    ],
+)
+def test_other_peoples_code_tests_and_data_are_left_out(name: str, tmp_path: Path) -> None:
+    kept = "fake/latest/vendors_of_things.py"
+    assert list(python_files(wheel(tmp_path, {name: "# not this one\n" + SOURCE, kept: SOURCE}))) == [SOURCE]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param("x = 1\n", id="too short"),
+        pytest.param(CODE * 2000, id="too long"),
+        pytest.param(SOURCE + f"TABLE = '{'a' * 300}'\n", id="a long line"),
+        pytest.param("x = 'a long line of data, again and again and again and so on'\n" * 20, id="long lines"),
+        pytest.param(SOURCE + "# Это не английский язык\n" * 5, id="other scripts"),
+        pytest.param(SOURCE.encode() + b"\xff\xfe", id="not UTF-8"),
+    ],
+)
+def test_generated_and_odd_files_are_left_out(content: str | bytes, tmp_path: Path) -> None:
+    assert list(python_files(wheel(tmp_path, {"fake/a.py": content, "fake/b.py": SOURCE}))) == [SOURCE]
+
+
+def test_text_is_normalised(tmp_path: Path) -> None:
+    odd = "\ufeff" + SOURCE.replace("    ", "\t").replace("\n", "\r\n")
+    assert list(python_files(wheel(tmp_path, {"fake/a.py": odd}))) == [SOURCE]
+
+
+def test_no_package_dominates(tmp_path: Path) -> None:
+    text = CODE * 1000
+    files = {f"fake/{i}.py": f"# {i}\n{text}" for i in range(2 * PACKAGE_BUDGET // len(text))}
+    taken = sum(map(len, python_files(wheel(tmp_path, dict(files)))))
+    assert PACKAGE_BUDGET < taken <= PACKAGE_BUDGET + 2 * len(text)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip takes for its whole index."""
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+    return folder
+
+
+def test_the_pinned_file_is_fetched(shelf: Path, tmp_path: Path) -> None:
+    found = wheel(shelf, {"fake/a.py": SOURCE}, name="fake_name")
+    wanted = package(found, "Fake.Name")
+    ((entry, path),) = fetch([wanted], tmp_path / "wheels")
+    assert entry == wanted
+    assert path.parent == tmp_path / "wheels"
+    assert path.read_bytes() == found.read_bytes()
+
+
+def test_another_file_under_the_same_name_is_refused(shelf: Path, tmp_path: Path) -> None:
+    found = wheel(shelf, {"fake/a.py": SOURCE})
+    with pytest.raises(TrainingError, match=r"^corpus: pip download into .*wheels failed: [^\n]+$"):
+        fetch([package(found, sha256="0" * 64)], tmp_path / "wheels")
+    assert list((tmp_path / "wheels").glob("*.whl")) == []
+
+
+def test_without_a_network_the_message_says_so(shelf: Path, tmp_path: Path) -> None:
+    assert shelf.is_dir()
+    with pytest.raises(TrainingError, match=r"^corpus: [^\n]+; this step needs a network$"):
+        fetch(LIST[:1], tmp_path / "wheels")

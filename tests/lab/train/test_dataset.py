@@ -1,0 +1,208 @@
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from localdflash.models.shapes.short_vocabulary import count
+from localdflash.text.tokenizer import Tokenizer as ModelTokenizer
+from localdflash.lab.train import corpus
+from localdflash.lab.train import dataset
+from localdflash.lab.train.corpus import Package
+from localdflash.lab.train.dataset import SPECIALS, Dataset, build, special_ids, train_tokenizer, write
+from localdflash.lab.train.examples import KINDS, Example, ExamplePiece, Special, examples
+from localdflash.lab.train.draft_vocabulary import answers_of
+
+SOURCE = (
+    '''def add(first, second):
+    """Return the sum of two numbers, é and 漢 included."""
+    result = first + second
+    return result
+
+
+def stop(text):
+    """Return whether the text is `<|endoftext|>` or <|mask|>."""
+    return text in ("<|endoftext|>", "<|im_end|>", "<|mask|>")
+
+
+'''
+    * 3
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer([SOURCE], 400)
+
+
+def of(*seeds: int) -> list[Example]:
+    return [example for seed in seeds for example in examples(SOURCE, random.Random(seed))]
+
+
+def text_of(tokenizer: Tokenizer, ids: list[int]) -> str:
+    """Ids as text, special tokens in French quotes."""
+    names = {token: name for name, token in special_ids(tokenizer).items()}
+    parts: list[str] = []
+    run: list[int] = []
+    for token in [*ids, -1]:
+        if token in names or token == -1:
+            parts.append(tokenizer.decode(run))
+            parts.append(f"«{names[token]}»" if token in names else "")
+            run = []
+        else:
+            run.append(token)
+    return "".join(parts)
+
+
+def spelled(pieces: tuple[ExamplePiece, ...]) -> str:
+    return "".join(f"«{piece.token}»" if isinstance(piece, Special) else piece for piece in pieces)
+
+
+def test_examples_come_back_with_their_boundaries(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    given = of(0, 1, 2)
+    count = write(tmp_path / "train", tokenizer, iter(given))
+    data = Dataset.load(tmp_path / "train")
+    assert len(data.tokens) == count
+    assert len(data.examples) == len(given)
+    end = 0
+    for row, example in zip(data.examples, given, strict=True):
+        assert row["start"] == end
+        end += int(row["length"])
+        ids = data.tokens[row["start"] : end].tolist()
+        assert text_of(tokenizer, ids[: row["prompt"]]) == spelled(example.prompt)
+        assert text_of(tokenizer, ids[row["prompt"] :]) == spelled(example.answer)
+        assert KINDS[row["kind"]] == example.kind
+    assert end == count
+
+
+def test_examples_that_are_too_long_leave_no_trace(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    short, long = Example("code", (), ("return\n",)), Example("code", (), ("x1!" * 600,))
+    write(tmp_path, tokenizer, [short, long, short])
+    data = Dataset.load(tmp_path)
+    assert len(data.examples) == 2
+    first, second = (data.tokens[r["start"] : r["start"] + r["length"]].tolist() for r in data.examples)
+    assert first == second
+    assert text_of(tokenizer, first) == "return\n"
+
+
+@pytest.mark.parametrize("length", [1024, 1025])
+def test_the_longest_example(length: int, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    one = len(tokenizer.encode("7").ids)
+    assert one == 1  # digits stand alone
+    write(tmp_path, tokenizer, [Example("code", (), ("7" * length,)), Example("code", (), ("7",))])
+    assert (length in Dataset.load(tmp_path).examples["length"]) == (length == 1024)
+
+
+@given(text=st.text(max_size=40) | st.lists(st.sampled_from([*SPECIALS, " ", "\n", "a"]), max_size=6).map("".join))
+def test_text_never_gives_special_ids(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text).ids
+    assert not set(ids) & set(special_ids(tokenizer).values())
+    assert tokenizer.decode(ids) == text
+
+
+class Wide:
+    """A tokenizer of so many tokens, of which a text is one."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def get_vocab_size(self) -> int:
+        return self.size
+
+    def encode_batch(self, texts: list[str]) -> list[SimpleNamespace]:
+        return [SimpleNamespace(ids=[int(text)]) for text in texts]
+
+
+@pytest.mark.parametrize("size", [1 << 16, 1 << 17, 151_936])
+def test_ids_of_a_large_vocabulary(size: int, tmp_path: Path) -> None:
+    wanted = [0, 65_535, 65_536 % size, size - 1]
+    pieces = tuple(str(token) for token in wanted)
+    write(tmp_path, Wide(size), [Example("code", (), (*pieces, Special("<|mask|>")))])  # type: ignore[arg-type]
+    data = Dataset.load(tmp_path)
+    assert data.tokens.tolist() == [*wanted, size + SPECIALS.index("<|mask|>")]
+    distinct = sorted(set(data.tokens.tolist()))
+    assert count(answers_of(data), size + len(SPECIALS), len(distinct)).ids.tolist() == distinct
+
+
+def test_files_of_two_bytes_a_token_are_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    write(tmp_path, tokenizer, iter(of(0, 1)))
+    wanted = Dataset.load(tmp_path).tokens.tolist()
+    np.array(wanted, np.uint16).tofile(tmp_path / "tokens.bin")
+    assert Dataset.load(tmp_path).tokens.tolist() == wanted
+
+
+def test_special_ids_follow_the_text_vocabulary(tokenizer: Tokenizer) -> None:
+    size = tokenizer.get_vocab_size()
+    assert list(special_ids(tokenizer).values()) == list(range(size, size + len(SPECIALS)))
+    assert size + len(SPECIALS) <= 400
+    assert not set(SPECIALS) & set(tokenizer.get_vocab())
+
+
+@given(text=st.text(max_size=60) | st.from_regex(r"[ \n\r\t'a-zA-Z0-9_<|>é.(]{0,60}", fullmatch=True))
+def test_the_exported_vocabulary_reads_text_the_same_way(served: tuple[Tokenizer, ModelTokenizer], text: str) -> None:
+    trained, model = served
+    assert model.encode(text) == trained.encode(text).ids
+
+
+@pytest.fixture(scope="module")
+def served(tiny_pair: Path) -> tuple[Tokenizer, ModelTokenizer]:
+    """The tokenizer as training used it, and as the exported model has it."""
+    return Tokenizer.from_file(str(tiny_pair / "tokenizer.json")), ModelTokenizer.load(tiny_pair / "target.gguf")
+
+
+def test_the_exported_vocabulary_has_the_same_special_ids(served: tuple[Tokenizer, ModelTokenizer]) -> None:
+    trained, model = served
+    for spelling, token in special_ids(trained).items():
+        assert model.special(spelling) == token
+    ends = {special_ids(trained)[name] for name in ("<|endoftext|>", "<|im_end|>")}
+    assert ends <= model.ends
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[list[str], list[str]], None]:
+    """Makes the corpus consist of these sources to train on and to hold out."""
+
+    def install(train: list[str], held_out: list[str]) -> None:
+        sources = {tmp_path / "train.whl": train, tmp_path / "held_out.whl": held_out}
+        packages = [Package(path.stem, "1", "MIT", "", path.stem == "held_out") for path in sources]
+        monkeypatch.setattr(corpus, "fetch", lambda _packages, _folder: list(zip(packages, sources, strict=True)))
+        monkeypatch.setattr(corpus, "python_files", lambda path: iter(sources[path]))
+
+    return install
+
+
+def test_build_writes_both_splits_and_keeps_them_apart(
+    fetched: Callable[[list[str], list[str]], None], tmp_path: Path
+) -> None:
+    secret = SOURCE.replace("result", "held_back")
+    fetched([SOURCE, SOURCE], [secret])
+    said: list[str] = []
+    build(tmp_path / "corpus", tmp_path / "wheels", 600, 0, said.append)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "corpus" / "tokenizer.json"))
+    texts = {}
+    for name in ("train", "held_out"):
+        data = Dataset.load(tmp_path / "corpus" / name)
+        assert data.tokens.dtype == np.uint32
+        texts[name] = text_of(tokenizer, data.tokens.tolist())
+    assert "held_back" in texts["held_out"]
+    assert "held_back" not in texts["train"]
+    assert len(said) == 2
+    assert said[0].startswith("train: 2 files, ")
+
+
+def test_build_is_repeatable(fetched: Callable[[list[str], list[str]], None], tmp_path: Path) -> None:
+    fetched([SOURCE, SOURCE[:900], SOURCE[100:]], [SOURCE])
+    for name in ("a", "b"):
+        build(tmp_path / name, tmp_path / "wheels", 500, 7, lambda _line: None)
+    for file in ("tokenizer.json", "train/tokens.bin", "train/examples.npy", "held_out/tokens.bin"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_kinds_fit_their_column() -> None:
+    assert len(KINDS) <= 255
+    assert dataset.EXAMPLE_DTYPE["kind"] == np.uint8

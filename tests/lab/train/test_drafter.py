@@ -1,0 +1,317 @@
+"""Training against serving: what a drafter learns from must be what it will see."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from localdflash.base.errors import TrainingError
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.backends.reference.decoder import Decoder
+from localdflash.backends.reference.dflash_model import DFlash, block_mask
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_target import TorchTarget
+from localdflash.lab.train.dataset import EXAMPLE_DTYPE, Dataset
+from localdflash.lab.train.drafter_training import Batch, DrafterRun, batches, block_logits, loss_of, train, training_mask
+from localdflash.lab.train.loop import TrainingBudget, initialise
+
+SHAPE = DecoderConfig(64, 32, 2, 2, 1, 16, 64)
+CONFIG = DFlashConfig(SHAPE, block_size=4, mask_token_id=63, taps=(0, 1))
+
+
+def run_of(config: DFlashConfig = CONFIG, anchors: int = 6, batch_tokens: int = 64) -> DrafterRun:
+    return DrafterRun(config, TrainingBudget(0.01, 1e-3), anchors, batch_tokens)
+
+
+def dataset(*examples: tuple[int, int]) -> Dataset:
+    """Examples of (prompt, length); the id at position p of example e is 1000 * e + p, so that ids tell where from."""
+    rows, tokens = [], list[int]()
+    for number, (prompt, length) in enumerate(examples):
+        rows.append((len(tokens), prompt, length, 0))
+        tokens += range(1000 * number, 1000 * number + length)
+    return Dataset(np.array(tokens, np.uint16), np.array(rows, EXAMPLE_DTYPE))
+
+
+# The mask, told by loops over queries and keys from what a layer may see when it serves.
+
+
+def may_see_context(query: int, anchor: int, key: int, window: int | None) -> bool:
+    if key >= anchor:
+        return False  # the anchor's own hidden state does not exist yet
+    return window is None or query - key < window
+
+
+def may_see_slot(slot: int, other: int, window: int | None, causal: bool) -> bool:
+    if causal and other > slot:
+        return False
+    return window is None or abs(slot - other) < window
+
+
+def slow_mask(config: DFlashConfig, layer: int, anchors: list[int], context: int) -> list[list[bool]]:
+    window = config.window if config.is_sliding(layer) else None
+    rows = []
+    for n, anchor in enumerate(anchors):
+        for slot in range(config.block_size):
+            row = [may_see_context(anchor + slot, anchor, key, window) for key in range(context)]
+            for m in range(len(anchors)):
+                for other in range(config.block_size):
+                    row.append(n == m and may_see_slot(slot, other, window, config.is_causal(layer)))
+            rows.append(row)
+    return rows
+
+
+CONFIGS = st.builds(
+    lambda block, window, sliding, causal: replace(
+        CONFIG, block_size=block, window=window, sliding=sliding if window else (), causal=causal
+    ),
+    block=st.integers(2, 6),
+    window=st.none() | st.integers(1, 12),
+    sliding=st.tuples(st.booleans(), st.booleans()),
+    causal=st.sampled_from([None, True, False]),
+)
+
+
+@settings(max_examples=60)
+@given(config=CONFIGS, data=st.data())
+def test_the_mask_against_loops(config: DFlashConfig, data: st.DataObject) -> None:
+    context = data.draw(st.integers(1, 14))
+    size = data.draw(st.integers(1, 4))
+    anchors = [data.draw(st.lists(st.integers(0, context - 1), min_size=size, max_size=size)) for _ in range(2)]
+    for layer in range(2):
+        mask = training_mask(config, layer, torch.tensor(anchors), context)
+        assert mask.shape == (2, 1, size * config.block_size, context + size * config.block_size)
+        assert mask[:, 0].tolist() == [slow_mask(config, layer, row, context) for row in anchors]
+
+
+@settings(max_examples=60)
+@given(config=CONFIGS, anchor=st.integers(0, 14))
+def test_the_serving_mask_against_the_same_loops(config: DFlashConfig, anchor: int) -> None:
+    for layer in range(2):
+        expected = slow_mask(config, layer, [anchor], anchor)
+        mask = block_mask(config, layer, anchor, config.block_size, torch.arange(anchor))
+        if mask is None:
+            assert all(all(row) for row in expected)
+        else:
+            assert mask.tolist() == expected
+
+
+# Batches
+
+
+def first_batches(data: Dataset, run: DrafterRun, count: int = 40, seed: int = 0) -> list[Batch]:
+    stream = batches(data, run, np.random.default_rng(seed))
+    return [next(stream) for _ in range(count)]
+
+
+def test_anchors_labels_and_ids_line_up() -> None:
+    shapes = {0: (3, 12), 1: (5, 7), 2: (1, 30), 3: (9, 11)}
+    for batch in first_batches(dataset(*shapes.values()), run_of()):
+        for ids, anchors, labels in zip(batch.ids, batch.anchors, batch.labels, strict=True):
+            number = int(ids[0]) // 1000
+            prompt, length = shapes[number]
+            for anchor, slots in zip(anchors.tolist(), labels.tolist(), strict=True):
+                if all(slot == -100 for slot in slots):
+                    continue
+                assert prompt - 1 <= anchor < length - 1
+                positions = [anchor + k if anchor + k < length else None for k in range(1, 4)]
+                assert slots == [-100, *(-100 if p is None else 1000 * number + p for p in positions)]
+            assert ids[:length].tolist() == list(range(1000 * number, 1000 * number + length))
+            assert ids[length:].tolist() == [0] * (len(ids) - length)
+
+
+def test_anchors_are_drawn_anew_from_the_whole_answer() -> None:
+    data = dataset((4, 20))
+    seen: set[int] = set()
+    draws = set()
+    for batch in first_batches(data, run_of(anchors=5)):
+        anchors = batch.anchors[0].tolist()
+        assert len(set(anchors)) == 5
+        assert anchors == sorted(anchors)
+        seen |= set(anchors)
+        draws.add(tuple(anchors))
+    assert seen == set(range(3, 19))
+    assert len(draws) > 30
+
+
+def test_short_answers_are_padded_with_blocks_that_teach_nothing() -> None:
+    (batch,) = first_batches(dataset((4, 6)), run_of(anchors=5), count=1)
+    assert (batch.labels == -100).all(-1).tolist() == [[False, False, True, True, True]]
+
+
+def test_answers_of_one_token_are_left_out() -> None:
+    for batch in first_batches(dataset((4, 5), (4, 9)), run_of()):
+        assert (batch.ids[:, 0] == 1000).all()
+    with pytest.raises(TrainingError, match="no answer"):
+        first_batches(dataset((4, 5), (3, 3)), run_of())
+
+
+def test_batches_keep_to_their_tokens() -> None:
+    data = dataset(*((2, length) for length in range(4, 40)))
+    for batch in first_batches(data, run_of(batch_tokens=64)):
+        assert batch.ids.numel() <= 64
+
+
+# Train and serve
+
+
+@pytest.fixture(scope="module")
+def target(tiny_pair: Path) -> Decoder:
+    return load_decoder(tiny_pair / "target.gguf")
+
+
+def recorded(drafter: DFlashDrafter, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The logits that the serving path computes, as it computes them."""
+    seen: list[Tensor] = []
+    original = drafter.model.logits
+
+    def logits(hidden: Tensor, head: Tensor) -> Tensor:
+        seen.append(original(hidden, head))
+        return seen[-1]
+
+    monkeypatch.setattr(drafter.model, "logits", logits)
+    return seen
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"causal": True},
+    "sliding": {"window": 9, "sliding": (True, False)},
+    "sliding, not causal": {"window": 9, "sliding": (True, True), "causal": False},
+    "a window smaller than the block": {"window": 3, "sliding": (True, True), "causal": False},
+    "scaled": {"embedding_scale": 3.0, "logit_scale": 0.5, "softcap": 2.0},
+    "biases": {"biases": True},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_training_sees_what_serving_sees(
+    variant: str, target: Decoder, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = dict(VARIANTS[variant])
+    shape = replace(target.config, num_hidden_layers=2, attention_bias=changes.pop("biases", False))
+    config = DFlashConfig(shape, 8, target.config.vocab_size - 1, (1, 3, 4), **changes)
+    torch.manual_seed(1)
+    model = DFlash(config).eval()
+    initialise(model)
+    ids = torch.randint(0, 300, (2, 40))
+    anchors = torch.tensor([[0, 5, 11, 39], [1, 12, 23, 30]])
+    batch = Batch(ids, anchors, torch.full((2, 4, 8), -100))
+    with torch.inference_mode():
+        trained = block_logits(model, target, batch)
+
+    embedding, head = target.embed_tokens.weight, target.lm_head.weight
+    for row in range(2):
+        serving = TorchTarget(target, taps=config.taps)
+        drafter = DFlashDrafter(model, embedding, head)
+        for block, anchor in enumerate(anchors[row].tolist()):
+            fresh = ids[row, drafter.length : anchor].tolist()
+            if fresh:  # the context grows as it does when tokens are committed
+                drafter.observe(fresh, serving.extend(fresh))
+            with monkeypatch.context() as patch:
+                seen = recorded(drafter, patch)
+                draft = drafter.propose(int(ids[row, anchor]), 7)
+            (served,) = seen
+            assert (served - trained[row, block, 1:]).abs().max() < 1e-4
+            assert list(draft.tokens) == trained[row, block, 1:].argmax(-1).tolist()
+
+
+def test_padding_and_other_blocks_change_nothing(target: Decoder, tiny_pair: Path) -> None:
+    config = DFlashConfig(replace(target.config, num_hidden_layers=2), 8, target.config.vocab_size - 1, (1, 3, 4))
+    torch.manual_seed(1)
+    model = DFlash(config).eval()
+    ids = torch.randint(0, 300, (1, 30))
+
+    def logits(ids: Tensor, anchors: list[int]) -> Tensor:
+        with torch.inference_mode():
+            return block_logits(
+                model, target, Batch(ids, torch.tensor([anchors]), torch.full((1, len(anchors), 8), -100))
+            )
+
+    alone = logits(ids, [12])[0, 0]
+    padded = torch.cat((ids, torch.zeros(1, 9, dtype=torch.long)), 1)
+    assert (logits(padded, [3, 12, 20, 0])[0, 1] - alone).abs().max() < 1e-4
+    future = ids.clone()
+    future[0, 13:] = 7
+    assert (logits(future, [12])[0, 0] - alone).abs().max() < 1e-5
+    past = ids.clone()
+    past[0, 11] = 7
+    assert (logits(past, [12])[0, 0] - alone).abs().max() > 1e-3
+
+
+# The loss
+
+
+def slow_loss(logits: Tensor, labels: Tensor, gamma: float) -> tuple[float, float]:
+    """Weighted mean of -log p, and mean accepted tokens plus the bonus, by loops."""
+    total = weight = 0.0
+    lengths = []
+    for block_logits_, block_labels in zip(logits.flatten(0, 1), labels.flatten(0, 1), strict=True):
+        if int(block_labels[1]) == -100:
+            continue
+        accepted, going = 0, True
+        for slot in range(1, len(block_labels)):
+            label = int(block_labels[slot])
+            if label == -100:
+                break
+            scores = block_logits_[slot].double()
+            w = math.exp(-(slot - 1) / gamma)
+            total += w * (math.log(scores.exp().sum().item()) - scores[label].item())
+            weight += w
+            going = going and int(scores.argmax()) == label
+            accepted += going
+        lengths.append(1 + accepted)
+    return total / weight, sum(lengths) / len(lengths)
+
+
+@pytest.mark.parametrize("gamma", [4.0, 1.0, 7.0])
+def test_the_loss_against_loops(gamma: float) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(3, 5, 4, 6)
+    labels = logits.argmax(-1)  # right, but for some
+    labels[torch.rand(labels.shape) < 0.3] = 2
+    labels[:, :, 0] = -100
+    labels[0, 0, 3] = -100  # the answer's end
+    labels[1, 2:] = -100  # padding blocks
+    loss, tau = loss_of(logits, labels, gamma)
+    expected, accepted = slow_loss(logits, labels, gamma)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    assert tau == pytest.approx(accepted, rel=1e-6)
+
+
+def test_what_the_anchor_slot_says_is_no_part_of_the_loss() -> None:
+    torch.manual_seed(0)
+    logits, labels = torch.randn(1, 2, 4, 6), torch.ones(1, 2, 4, dtype=torch.long)
+    labels[:, :, 0] = -100
+    other = logits.clone()
+    other[:, :, 0] = 100.0
+    assert loss_of(logits, labels, 4.0)[0] == loss_of(other, labels, 4.0)[0]
+
+
+@pytest.mark.usefixtures("steady_clock")
+def test_a_drafter_learns_a_simple_target_and_the_target_stays(target: Decoder, tmp_path: Path) -> None:
+    """Answers that repeat one of two tokens, as the prompt says: in sixty steps, drafts become better."""
+    rng = np.random.default_rng(0)
+    rows, tokens = [], list[int]()
+    for _ in range(60):
+        letter = int(rng.integers(2)) + 65
+        rows.append((len(tokens), 4, 24, 0))
+        tokens += [letter, 9, 8, 7, *[letter] * 20]
+    data = Dataset(np.array(tokens, np.uint16), np.array(rows, EXAMPLE_DTYPE))
+    before = {name: p.clone() for name, p in target.state_dict().items()}
+    config = DFlashConfig(replace(target.config, num_hidden_layers=1), 4, target.config.vocab_size - 1, (1, 3))
+    run = DrafterRun(config, TrainingBudget(1.0, 5e-3), anchors=8, batch_tokens=192)
+    trained = train(run, target, data, tmp_path, "cpu")
+    (batch,) = first_batches(data, run, count=1)
+    with torch.inference_mode():
+        _, tau = loss_of(block_logits(trained, target, batch), batch.labels, run.gamma)
+    assert tau > 2.5
+    assert all(torch.equal(p, before[name]) for name, p in target.state_dict().items())

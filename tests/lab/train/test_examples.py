@@ -1,0 +1,315 @@
+import ast
+import random
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.lab.bench import prompt_set
+from localdflash.lab.train.examples import (
+    END,
+    IM_END,
+    IM_START,
+    KINDS,
+    MIDDLE,
+    PREFIX,
+    SUFFIX,
+    Change,
+    Example,
+    ExamplePiece,
+    Special,
+    add_line,
+    change_number,
+    examples,
+    remove_line,
+    rename,
+)
+
+MODULES = [path.read_text() for path in sorted((Path(prompt_set.__file__).parent / "prompts").glob("*.py"))]
+FIM = ("fim_line", "fim_block")
+LINES = st.lists(
+    st.from_regex(r" {0,8}[a-z#=(\"é\x0c\u2028<|_0-9]{0,30}", fullmatch=True) | st.just("def f(x):"), max_size=60
+)
+
+
+def of(source: str, seed: int = 0) -> list[Example]:
+    return list(examples(source, random.Random(f"{seed} {source}")))
+
+
+def all_of(source: str, *kinds: str) -> list[Example]:
+    found = [example for seed in range(4) for example in of(source, seed)]
+    return [example for example in found if example.kind in kinds]
+
+
+def text(pieces: tuple[ExamplePiece, ...]) -> str:
+    return "".join(piece for piece in pieces if isinstance(piece, str))
+
+
+def specials(pieces: tuple[ExamplePiece, ...]) -> list[Special]:
+    return [piece for piece in pieces if isinstance(piece, Special)]
+
+
+def put_together(example: Example) -> tuple[str, str, str]:
+    """Prefix, middle and suffix of a FIM example."""
+    first, one, second, two, last = example.prompt
+    assert last == MIDDLE
+    assert isinstance(one, str)
+    assert isinstance(two, str)
+    middle, end = example.answer
+    assert isinstance(middle, str)
+    assert end == END
+    assert {first, second} == {PREFIX, SUFFIX}
+    prefix, suffix = (one, two) if first == PREFIX else (two, one)
+    return prefix, middle, suffix
+
+
+def code_in(chat: str) -> str:
+    match = re.search(r"```python\n(.*)\n```", chat, re.DOTALL)
+    assert match, chat
+    return match[1]
+
+
+def question(example: Example) -> str:
+    """The user's part of a chat, whose form is checked."""
+    start, asked, end, line_feed, again, assistant = example.prompt
+    assert (start, end, line_feed, again, assistant) == (IM_START, IM_END, "\n", IM_START, "assistant\n")
+    assert example.answer[1:] == (IM_END, "\n", END)
+    assert isinstance(asked, str)
+    assert asked.startswith("user\n")
+    return asked.removeprefix("user\n")
+
+
+def answer(example: Example) -> str:
+    assert isinstance(example.answer[0], str)
+    return example.answer[0]
+
+
+@pytest.mark.parametrize("source", MODULES[:12])
+def test_fim_pieces_are_whole_lines_of_the_source(source: str) -> None:
+    found = all_of(source, *FIM)
+    assert found
+    for example in found:
+        whole = "".join(put_together(example))
+        start = source.index(whole)
+        assert start == 0 or source[start - 1] == "\n"
+        assert whole.endswith("\n")
+
+
+def test_both_orders_and_both_kinds_are_met() -> None:
+    found = [example for source in MODULES for example in all_of(source, *FIM)]
+    seen = Counter((example.kind, example.prompt[0]) for example in found)
+    assert len(seen) == 4
+    assert min(seen.values()) > 0.15 * len(found)
+
+
+@pytest.mark.parametrize("source", MODULES[:12])
+def test_a_line_is_asked_for_to_its_end(source: str) -> None:
+    for example in all_of(source, "fim_line"):
+        prefix, middle, suffix = put_together(example)
+        line = prefix.rpartition("\n")[2] + middle
+        assert line in source.split("\n")
+        assert "\n" not in middle
+        assert middle.strip()
+        assert suffix.startswith("\n")
+
+
+@pytest.mark.parametrize("source", MODULES[:12])
+def test_a_block_ends_where_its_indentation_does(source: str) -> None:
+    for example in all_of(source, "fim_block"):
+        prefix, middle, suffix = put_together(example)
+        assert suffix == "" or suffix.startswith("\n")
+        first, *rest = (prefix.rpartition("\n")[2] + middle).split("\n")
+        indent = len(first) - len(first.lstrip())
+        assert all(not line.strip() or len(line) - len(line.lstrip()) >= indent for line in rest)
+
+
+@given(lines=LINES, seed=st.integers(0, 99))
+def test_any_text_gives_sound_examples(lines: list[str], seed: int) -> None:
+    source = "\n".join(lines * 5)
+    for example in of(source, seed):
+        assert example.kind in KINDS
+        if example.kind in FIM:
+            assert "".join(put_together(example)) in source
+        if example.kind == "code":
+            assert example.prompt == ()
+            assert text(example.answer) in source
+
+
+@pytest.mark.parametrize("blank", ["\n" * 1000, (" " * 50 + "\n") * 20, "", "\n"])
+def test_nothing_is_learned_from_blanks(blank: str) -> None:
+    assert [example for seed in range(20) for example in of(blank, seed)] == []
+
+
+def test_imports_and_comments_alone_are_left_out() -> None:
+    assert of("import os\nfrom sys import path\n# a comment\n" * 40) == []
+
+
+def test_the_spelling_of_a_special_token_stays_text() -> None:
+    line = '    stop = "<|endoftext|><|im_end|><|fim_middle|><|mask|>"\n'
+    source = 'def end(text, stops):\n    """Return where text ends."""\n' + line * 20 + "    return text\n"
+    kinds = set()
+    for example in (example for seed in range(20) for example in of(source, seed)):
+        kinds.add(example.kind)
+        expected = {
+            "code": [END],
+            "fim_line": [PREFIX, SUFFIX, MIDDLE, END],
+            "fim_block": [PREFIX, SUFFIX, MIDDLE, END],
+        }.get(example.kind, [IM_START, IM_END, IM_START, IM_END, END])
+        assert sorted(specials(example.prompt) + specials(example.answer)) == sorted(expected)
+        assert "<|" in text(example.prompt) + text(example.answer)
+    assert kinds == set(KINDS)
+
+
+def without_docstring(code: str) -> str:
+    (node,) = ast.parse(code).body
+    assert isinstance(node, ast.FunctionDef)
+    return ast.dump(node.args) + "".join(map(ast.dump, node.body[bool(ast.get_docstring(node)) :]))
+
+
+def documented(source: str) -> dict[str, tuple[str, str]]:
+    """Of each documented function, by what it does: its name and its docstring."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    return {
+        ast.dump(node.args) + "".join(map(ast.dump, node.body[1:])): (node.name, ast.get_docstring(node) or "")
+        for node in nodes
+        if ast.get_docstring(node)
+    }
+
+
+@pytest.mark.parametrize("source", MODULES)
+def test_functions_are_asked_for_by_signature_and_docstring(source: str) -> None:
+    found = all_of(source, "function")
+    known = documented(source)
+    for example in found:
+        written = code_in(answer(example))
+        name, doc = known[without_docstring(written)]
+        signature = code_in(question(example))
+        assert f"def {name}(" in signature
+        assert written.startswith(signature)
+        assert question(example).endswith(f"```\n{doc}")
+    assert len(found) >= 6
+
+
+@pytest.mark.parametrize("source", MODULES[:12])
+def test_explanations_are_docstrings(source: str) -> None:
+    known = documented(source)
+    for example in all_of(source, "explain"):
+        assert known[without_docstring(code_in(question(example)))][1] == answer(example)
+        assert answer(example) not in question(example)
+
+
+# A form feed is no end of a line for Python's parser, but is for str.splitlines.
+PAGES = '''import os
+\x0c
+def first(alpha, beta):
+    """Add two numbers together."""
+    return alpha + beta + alpha + beta
+
+\x0c
+def second(alpha, beta):
+    """Subtract two numbers from each other."""
+    return alpha - beta - alpha - beta
+'''
+MARGIN = '''class Page:
+    def text(self, more):
+        """Return the text of the page."""
+        text = """
+hello world, this is a string that starts in the margin
+"""
+        return text + more
+
+    def other(self, more):
+        """Return nothing of use to anyone."""
+        return self.text(more) + self.text(more)
+'''
+
+
+def test_form_feeds_do_not_shift_functions() -> None:
+    written = {code_in(answer(example)).split("(")[0] for example in all_of(PAGES, "function")}
+    assert written == {"def first", "def second"}
+    for example in all_of(PAGES, "function"):
+        assert without_docstring(code_in(answer(example))) in documented(PAGES)
+
+
+def test_a_string_in_the_margin_is_not_cut() -> None:
+    known = documented(MARGIN)
+    found = all_of(MARGIN, "function")
+    assert {known[without_docstring(code_in(answer(example)))][0] for example in found} == {"other"}
+
+
+def test_broken_python_still_gives_fill_in_the_middle() -> None:
+    kinds = {example.kind for example in all_of("def broken(:\n    return 1\n" * 160, *KINDS)}
+    assert kinds == {"code", "fim_line", "fim_block"}
+
+
+# Edits: what the instruction says, done again here by other means.
+
+WORD = re.compile(r"(\w+)")
+
+
+def replace_word(code: str, old: str, new: str) -> str:
+    return "".join(new if part == old else part for part in WORD.split(code))
+
+
+def follow(instruction: str, before: str) -> list[str]:
+    """All ways to do as the instruction says."""
+    if found := re.fullmatch(r"(?:Rename|Change) `(.*)` to `(.*)`\.", instruction):
+        return [replace_word(before, found[1], found[2])]
+    lines = before.split("\n")
+    if found := re.fullmatch(r"Remove the line `(.*)`\.", instruction):
+        return ["\n".join(lines[:i] + lines[i + 1 :]) for i, line in enumerate(lines) if line.strip() == found[1]]
+    found = re.fullmatch(r"Add the line `(.*)` after `(.*)`\.", instruction)
+    assert found, instruction
+    places = [i + 1 for i, line in enumerate(lines) if line.strip() == found[2]]
+    indents = range(0, 60)
+    return ["\n".join([*lines[:i], " " * n + found[1], *lines[i:]]) for i in places for n in indents]
+
+
+@pytest.mark.parametrize("make", [rename, change_number, remove_line, add_line])
+def test_an_edit_does_what_its_instruction_says(make: object) -> None:
+    assert callable(make)
+    done = 0
+    for source in MODULES:
+        for node in ast.walk(ast.parse(source)):
+            code = ast.get_source_segment(source, node) if isinstance(node, ast.FunctionDef) else None
+            for seed in range(3):
+                change = make(code, random.Random(seed)) if code else None
+                if change is None:
+                    continue
+                assert isinstance(change, Change)
+                assert change.after in follow(change.instruction, change.before)
+                assert change.after != change.before
+                done += 1
+    assert done > 100
+
+
+MAKERS = st.sampled_from([rename, change_number, remove_line, add_line])
+CODE_LINES = st.lists(st.sampled_from(["a = 1", "    b = 20", "b_2 = b", "", "  for i in b:", "x", "1"]), min_size=1)
+
+
+@given(
+    lines=CODE_LINES, seed=st.integers(0, 1000), make=st.sampled_from([rename, change_number, remove_line, add_line])
+)
+def test_edits_of_any_lines(lines: list[str], seed: int, make: object) -> None:
+    assert callable(make)
+    change = make("\n".join(lines), random.Random(seed))
+    if change:
+        assert change.after in follow(change.instruction, change.before)
+        assert change.after != change.before
+
+
+@pytest.mark.parametrize("source", MODULES[:12])
+def test_edits_are_chats_with_the_whole_code(source: str) -> None:
+    found = all_of(source, "edit")
+    assert found
+    for example in found:
+        instruction = question(example).partition("\n")[0]
+        assert code_in(answer(example)) in follow(instruction, code_in(question(example)))
+
+
+def test_the_same_seed_gives_the_same_examples() -> None:
+    assert of(MODULES[0], 3) == of(MODULES[0], 3)
+    assert of(MODULES[0], 3) != of(MODULES[0], 4)

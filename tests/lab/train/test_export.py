@@ -1,0 +1,124 @@
+"""What the written files say, read by the reference reader and by llama.cpp."""
+
+import json
+import sys
+from pathlib import Path
+
+import gguf
+import llama_cpp.llama_cpp as api
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from localdflash.backends.llamacpp.llama_library import load_model
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.backends.reference.decoder import Decoder
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.text.chat_template import TemplateMessage, encode_chat
+from localdflash.text.tokenizer import Tokenizer as ModelTokenizer
+from localdflash.lab.train import pair_export
+from localdflash.lab.train.dataset import SPECIALS, special_ids
+from localdflash.lab.train.examples import explain_question
+
+
+@pytest.fixture(scope="module")
+def specials(tiny_pair: Path) -> dict[str, int]:
+    return special_ids(Tokenizer.from_file(str(tiny_pair / "tokenizer.json")))
+
+
+def fields(path: Path) -> dict[str, object]:
+    return {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items()}
+
+
+def test_llamacpp_knows_the_special_tokens(tiny_pair: Path, specials: dict[str, int]) -> None:
+    model = load_model(tiny_pair / "target.gguf", vocab_only=True)
+    vocabulary = api.llama_model_get_vocab(model)
+    try:
+        for name, function in {
+            "<|fim_prefix|>": api.llama_vocab_fim_pre,
+            "<|fim_suffix|>": api.llama_vocab_fim_suf,
+            "<|fim_middle|>": api.llama_vocab_fim_mid,
+            "<|fim_pad|>": api.llama_vocab_fim_pad,
+            "<|endoftext|>": api.llama_vocab_eos,
+            "<|im_end|>": api.llama_vocab_eot,
+        }.items():
+            assert function(vocabulary) == specials[name], name
+        assert not api.llama_vocab_get_add_bos(vocabulary)
+    finally:
+        api.llama_model_free(model)
+
+
+def test_the_metadata_says_it_to_other_readers_too(tiny_pair: Path, specials: dict[str, int]) -> None:
+    for name in ("target.gguf", "drafter.gguf"):
+        found = fields(tiny_pair / name)
+        for key, token in {
+            "eos": "<|endoftext|>",
+            "eot": "<|im_end|>",
+            "padding": "<|endoftext|>",
+            "fim_pre": "<|fim_prefix|>",
+            "fim_suf": "<|fim_suffix|>",
+            "fim_mid": "<|fim_middle|>",
+        }.items():
+            assert found[f"tokenizer.ggml.{key}_token_id"] == specials[token], (name, key)
+        tokens = found["tokenizer.ggml.tokens"]
+        assert isinstance(tokens, list)
+        assert tokens[-len(SPECIALS) :] == list(SPECIALS)
+    assert fields(tiny_pair / "drafter.gguf")["tokenizer.ggml.mask_token_id"] == specials["<|mask|>"]
+
+
+def test_the_template_makes_the_chats_of_training(tiny_pair: Path, specials: dict[str, int]) -> None:
+    tokenizer = ModelTokenizer.load(tiny_pair / "target.gguf")
+    question = explain_question("x = 1")
+    ids = encode_chat(tokenizer, tokenizer.chat_template() or "", [TemplateMessage("user", question)])
+    assert ids == [
+        specials["<|im_start|>"],
+        *tokenizer.encode(f"user\n{question}"),
+        specials["<|im_end|>"],
+        *tokenizer.encode("\n"),
+        specials["<|im_start|>"],
+        *tokenizer.encode("assistant\n"),
+    ]
+
+
+@pytest.mark.parametrize("quantization", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_target_comes_back(quantization: str, tied: bool, tiny_pair: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny_pair / "tokenizer.json"))
+    shape = DecoderConfig(
+        tokenizer.get_vocab_size() + len(SPECIALS), 64, 2, 2, 1, 32, 96, rope_theta=5e4, tie_word_embeddings=tied
+    )
+    torch.manual_seed(0)
+    model = Decoder(shape)
+    path = tmp_path / "new folder" / "target.gguf"
+    path.parent.mkdir()
+    pair_export.write_target(path, model, tokenizer, quantization, "a name")
+    back = load_decoder(path)
+    assert back.config.tie_word_embeddings == tied
+    assert back.config.rope_theta == 5e4
+    bits = {"Q8_0": 7, "Q4_0": 3}[quantization]
+    for name, weight in model.state_dict().items():
+        assert (back.state_dict()[name] - weight).abs().max() <= weight.abs().max() / 2**bits, name
+    types = {t.name: t.tensor_type.name for t in gguf.GGUFReader(path).tensors}
+    assert set(types.values()) == {quantization, "F32"}
+    assert all(kind == "F32" for name, kind in types.items() if "norm" in name)
+    assert fields(path)["general.name"] == "a name"
+
+
+def test_safetensors_are_bfloat16_with_the_published_fields(tiny_pair: Path) -> None:
+    tensors = load_file(tiny_pair / "drafter.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+    config = json.loads((tiny_pair / "config.json").read_text())
+    assert config["architectures"] == ["DFlashDraftModel"]
+    assert (config["block_size"], config["num_target_layers"], config["num_hidden_layers"]) == (8, 6, 2)
+    assert config["dflash_config"]["target_layer_ids"] == [1, 3, 4]
+    assert np.prod(tensors["fc.weight"].shape) == 3 * config["hidden_size"] ** 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions")
+def test_files_can_be_read_by_all_that_may_read_the_folder(tiny_pair: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.write_text("")
+    for name in ("target.gguf", "drafter.gguf", "drafter.safetensors", "config.json"):
+        assert (tiny_pair / name).stat().st_mode == plain.stat().st_mode

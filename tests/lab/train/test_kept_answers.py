@@ -1,0 +1,145 @@
+"""Answers on the disk, and what is left of them after a crash."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localdflash.base.errors import TrainingError
+from localdflash.lab.train.kept_answers import RECORD, AnswerWriter, KeptAnswers
+from localdflash.lab.train.likely import COUNT, LIKELY
+
+ABOUT = {"sha256": "0" * 64, "taps": [1, 3], "hidden_size": 4}
+WIDTH = 8
+
+
+def answer(number: int, prompt: int = 3, length: int = 7) -> tuple[dict[str, int], Any, Any, Any]:
+    rng = np.random.default_rng(number)
+    record = {"number": number, "kind": number % 7, "held_out": number % 2, "ended": 0}
+    ids = rng.integers(0, 150_000, length).astype(np.uint32)
+    thought = np.zeros((length - prompt, COUNT), LIKELY)
+    thought["id"], thought["share"] = rng.integers(0, 150_000, thought.shape), rng.random(thought.shape)
+    return record, ids, rng.standard_normal((length - 1, WIDTH)).astype(np.float16), thought
+
+
+def check(folder: Path, numbers: list[int]) -> None:
+    kept = KeptAnswers.load(folder)
+    assert kept.index["number"].tolist() == numbers
+    for row, number in zip(kept.index, numbers, strict=True):
+        record, ids, taps, thought = answer(number)
+        where = slice(int(row["start"]), int(row["start"]) + int(row["length"]))
+        assert (kept.tokens[where] == ids).all()
+        assert (kept.taps[where][:-1] == taps).all()
+        assert not kept.taps[where][-1].any()
+        assert (row["prompt"], row["kind"], row["held_out"]) == (3, record["kind"], record["held_out"])
+        assert (kept.likely[where][3:] == thought).all()
+        assert not kept.likely[where][:3]["share"].any()
+
+
+def test_answers_come_back_and_more_follow(tmp_path: Path) -> None:
+    with AnswerWriter(tmp_path, ABOUT) as writer:
+        assert not len(writer.known)
+        writer.add(*answer(0))
+        writer.add(*answer(5))
+    with AnswerWriter(tmp_path, ABOUT) as writer:
+        assert writer.known["number"].tolist() == [0, 5]
+        writer.add(*answer(2))
+    check(tmp_path, [0, 5, 2])
+    assert KeptAnswers.load(tmp_path).answer_tokens() == 3 * 4
+
+
+@pytest.mark.parametrize("file", ["tokens.bin", "taps.bin", "likely.bin", "index.bin"])
+@pytest.mark.parametrize("left", [1, 3, 17])
+def test_what_a_crash_left_behind_is_cut_off(file: str, left: int, tmp_path: Path) -> None:
+    with AnswerWriter(tmp_path, ABOUT) as writer:
+        writer.add(*answer(0))
+    with (tmp_path / file).open("ab") as torn:
+        torn.write(b"\xff" * left)
+    with AnswerWriter(tmp_path, ABOUT) as writer:
+        writer.add(*answer(1))
+    check(tmp_path, [0, 1])
+
+
+def test_answers_that_were_not_flushed_do_not_count(tmp_path: Path) -> None:
+    writer = AnswerWriter(tmp_path, ABOUT)
+    writer.add(*answer(0))
+    writer.flush()
+    writer.add(*answer(1))
+    check(tmp_path, [0])  # as a reader beside the writer sees it
+    writer.close()
+    check(tmp_path, [0, 1])
+
+
+def test_one_writer_a_folder(tmp_path: Path) -> None:
+    with AnswerWriter(tmp_path, ABOUT), pytest.raises(TrainingError, match="another process"):
+        AnswerWriter(tmp_path, ABOUT)
+    AnswerWriter(tmp_path, ABOUT).close()
+
+
+def test_another_target_is_told(tmp_path: Path) -> None:
+    AnswerWriter(tmp_path, ABOUT).close()
+    for changed in ({"sha256": "1" * 64}, {"taps": [1, 2]}, {"hidden_size": 5}):
+        with pytest.raises(TrainingError, match="another target"):
+            AnswerWriter(tmp_path, ABOUT | changed)
+    AnswerWriter(tmp_path, ABOUT).close()
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "taps.bin", "likely.bin"])
+def test_files_that_lost_their_end(name: str, tmp_path: Path) -> None:
+    with AnswerWriter(tmp_path, ABOUT) as writer:
+        writer.add(*answer(0))
+    with (tmp_path / name).open("r+b") as file:
+        file.truncate(10)
+    with pytest.raises(TrainingError, match="shorter than its index says"):
+        KeptAnswers.load(tmp_path)
+    with pytest.raises(TrainingError, match="shorter than its index says"):
+        AnswerWriter(tmp_path, ABOUT)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"taps": 3, "hidden_size": 4}', "null"])
+def test_a_damaged_description(text: str, tmp_path: Path) -> None:
+    AnswerWriter(tmp_path, ABOUT).close()
+    (tmp_path / "target.json").write_text(text)
+    with pytest.raises(TrainingError, match=r"target\.json"):
+        AnswerWriter(tmp_path, ABOUT)
+
+
+def test_nothing_there_yet(tmp_path: Path) -> None:
+    AnswerWriter(tmp_path, ABOUT).close()
+    with pytest.raises(TrainingError, match="no answers yet"):
+        KeptAnswers.load(tmp_path)
+
+
+def test_ids_above_65535_and_taps_beyond_float16(tmp_path: Path) -> None:
+    taps = np.full((2, WIDTH), 1e6, np.float32)
+    with AnswerWriter(tmp_path, ABOUT) as writer:
+        record = {"number": 0, "kind": 0, "held_out": 0, "ended": 2}
+        writer.add(record, np.array([70_000, 2**31, 5], np.uint32), taps, np.zeros((2, COUNT), LIKELY))
+    kept = KeptAnswers.load(tmp_path)
+    assert kept.tokens.tolist() == [70_000, 2**31, 5]
+    assert np.isfinite(kept.taps).all()
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = AnswerWriter(tmp_path, ABOUT)
+    writer.add(*answer(0))
+    writer.flush()
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    writer.add(*answer(1))
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(TrainingError, match="No space left"):
+            writer.flush()
+        check(tmp_path, [0])
+    writer.close()  # there is room again
+    check(tmp_path, [0, 1])
+
+
+def test_a_record_is_as_documented() -> None:
+    assert RECORD.itemsize == 24
+    assert json.loads(json.dumps(ABOUT)) == ABOUT

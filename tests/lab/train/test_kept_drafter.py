@@ -1,0 +1,419 @@
+"""Training on kept features: what is learned from, the pass against the one that serves, the loss, the loop."""
+
+import json
+import math
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from localdflash.base.errors import TrainingError, UsageError
+from localdflash.models.shapes import short_vocabulary
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.fingerprint import trained_for
+from localdflash.backends.reference import dflash_files
+from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.backends.reference.dflash_model import DFlash
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.lab.train import kept_batches
+from localdflash.lab.train import kept_setup
+from localdflash.lab.train import kept_training
+from localdflash.lab.train.batched_answers import CONTEXT
+from localdflash.lab.train.drafter_training import Batch, block_logits
+from localdflash.lab.train.kept_answers import AnswerWriter, KeptAnswers
+from localdflash.lab.train.kept_batches import NO_TOKEN, NOT_SHORT, Blocks, Source
+from localdflash.lab.train.kept_drafter import SHARED, Frozen, accepted, logits_of, loss_of, start_from, verifies
+from localdflash.lab.train.kept_export import export
+from localdflash.lab.train.kept_setup import Wanted, mask_of
+from localdflash.lab.train.kept_training import KeptRun, Schedule
+from localdflash.lab.train.likely import COUNT, LIKELY, likely
+from localdflash.lab.train.loop import initialise
+from localdflash.models.weights.gguf import read_header
+from tests.support.said import Said
+from tests.support.tiny_models import SHAPE, write_target
+
+TAPS = (1, 3, 4)
+WANTED = Wanted(1, 8, 300)
+QUICK = Schedule(sequences=2, anchors=6, warm_up=2, save_seconds=1e9, measure_seconds=1e9, measured=2)
+
+
+@pytest.fixture(scope="module")
+def target(tiny_pair: Path) -> Decoder:
+    return load_decoder(tiny_pair / "target.gguf")
+
+
+@pytest.fixture(scope="module")
+def folder(target: Decoder, tiny_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with twelve kept answers of the tiny target, every fourth held out; ids below 200."""
+    folder = tmp_path_factory.mktemp("kept")
+    generator = torch.Generator().manual_seed(0)
+    about = {"sha256": "", "taps": list(TAPS), "hidden_size": target.config.hidden_size}
+    with AnswerWriter(folder / "answers", about) as writer:
+        for number in range(12):
+            ids = torch.randint(0, 200, (1, 30 + number), generator=generator)
+            with torch.inference_mode():
+                hidden, taps = target(ids[:, :-1], torch.arange(ids.shape[1] - 1), causal, TAPS)
+            record = {"number": number, "kind": number % 7, "held_out": int(number % 4 == 3), "ended": 0}
+            thought = likely(target.logits(hidden[0, 9:]).numpy())
+            writer.add(record, ids[0].numpy().astype(np.uint32), torch.cat(taps, -1)[0].numpy(), thought)
+    return folder
+
+
+def source_of(folder: Path, size: int = 512, drafts: int = 7) -> Source:
+    return Source(KeptAnswers.load(folder / "answers"), drafts, np.arange(0, size, 2), 1024)
+
+
+# Blocks
+
+
+def test_labels_are_places_in_the_short_vocabulary(folder: Path) -> None:
+    source = source_of(folder)
+    kept = source.kept
+    for number in (0, 5, 11):
+        anchors = source.answer_anchors(number)
+        start, length = int(kept.index[number]["start"]), int(kept.index[number]["length"])
+        ids = kept.tokens[start : start + length].tolist()
+        assert anchors.tolist() == list(range(9, length - 1))
+        blocks = source.blocks(number, anchors)
+        assert blocks.first.tolist() == [ids[a] for a in anchors]
+        assert len(blocks.taps) == anchors[-1]
+        assert (blocks.taps.numpy() == kept.taps[start : start + anchors[-1]]).all()
+        for anchor, labels in zip(anchors.tolist(), blocks.labels.tolist(), strict=True):
+            for slot, label in enumerate(labels, 1):
+                if anchor + slot >= length:
+                    assert label == NO_TOKEN
+                else:
+                    token = ids[anchor + slot]
+                    assert label == (NOT_SHORT if token % 2 else token // 2)
+
+
+def test_training_never_sees_what_is_held_out(folder: Path) -> None:
+    source = source_of(folder)
+    assert source.held_out.tolist() == [3, 7, 11]
+    held_out = {source.blocks(n, np.array([20])).taps.sum().item() for n in (3, 7, 11)}
+    stream = source.endless(100, np.random.default_rng(0))
+    for blocks in (next(stream) for _ in range(30)):
+        assert blocks.taps[:20].sum().item() not in held_out
+        assert (blocks.anchors.diff() > 0).all()
+        assert len(blocks.anchors) == len(blocks.taps) - 8  # all of them: from 9 to the last anchor
+
+
+def test_drafts_in_a_prompt_learn_what_stands_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_batches, "BEGUN", 3)
+    for blocks in islice(source_of(folder).endless(5, np.random.default_rng(0), in_prompt=4), 12):
+        inside = blocks.anchors < 9  # of a prompt of ten ids, whose last one begins the answer
+        assert (int(inside.sum()), len(blocks.anchors)) == (4, 9)
+        assert blocks.anchors.min() >= 3
+        assert (blocks.anchors.diff() > 0).all()
+        where = blocks.anchors[:, None] + torch.arange(1, 8)
+        assert not blocks.shares[where < 10].any()
+        assert blocks.shares[where == 12].any()
+
+
+def test_no_answer_to_learn_from(tmp_path: Path) -> None:
+    with AnswerWriter(tmp_path / "answers", {"taps": [0], "hidden_size": 2}) as writer:
+        record = {"number": 0, "kind": 0, "held_out": 1, "ended": 0}
+        writer.add(record, np.arange(6, dtype=np.uint32), np.zeros((5, 2), np.float32), np.zeros((4, COUNT), LIKELY))
+    with pytest.raises(TrainingError, match="no answer"):
+        source_of(tmp_path)
+
+
+def test_what_the_target_held_for_likely(folder: Path) -> None:
+    source = source_of(folder)
+    row, anchors = source.kept.index[5], source.answer_anchors(5)
+    start, length = int(row["start"]), int(row["length"])
+    thought = source.kept.likely[start : start + length]
+    blocks = source.blocks(5, anchors)
+    for n, anchor in enumerate(anchors.tolist()):
+        for slot in range(1, min(8, length - anchor)):
+            short = {int(i) // 2: float(p) for i, p in thought[anchor + slot] if i < 512 and i % 2 == 0}
+            pairs = zip(blocks.likely[n, slot - 1].tolist(), blocks.shares[n, slot - 1].tolist(), strict=True)
+            found = {i: p for i, p in pairs if p}
+            assert set(found) == {i for i, p in short.items() if p}
+            for i, p in found.items():
+                assert p == pytest.approx(short[i] / sum(short.values()), rel=1e-3)
+
+
+# The pass
+
+
+@pytest.mark.parametrize("from_anchor", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_it_is_the_pass_that_serves(
+    layers: int, from_anchor: bool, target: Decoder, folder: Path, tiny_pair: Path
+) -> None:
+    path = tiny_pair / "target.gguf"
+    config = DFlashConfig(replace(target.config, num_hidden_layers=layers), 8, target.config.vocab_size - 1, TAPS)
+    config = replace(config, from_anchor=from_anchor)
+    torch.manual_seed(2)
+    drafter = DFlash(config).eval().requires_grad_(False)
+    initialise(drafter)
+    source, short = source_of(folder, drafts=config.drafts), torch.arange(0, 512, 2)
+    anchors = np.array([9, 10, 17, 25])
+    blocks = source.blocks(2, anchors)
+    sizes = torch.rand(blocks.taps.shape[1]) + 0.5
+    row = source.kept.index[2]
+    ids = source.kept.tokens[int(row["start"]) : int(row["start"]) + int(row["length"])].astype(np.int64)
+    batch = Batch(torch.from_numpy(ids)[None], torch.from_numpy(anchors)[None], torch.full((1, 4, 8), -100))
+    with torch.inference_mode():
+        wanted = block_logits(drafter, target, batch)[0, :, config.first_slot :, short]
+        drafter.fc.weight.mul_(sizes)  # what an export folds back
+        found = logits_of(drafter, Frozen(path, short), blocks, sizes)
+    assert found.shape == (4, config.drafts, 256)
+    assert (found - wanted).abs().max() < 0.02 * wanted.abs().max()  # the taps went through float16
+
+
+def test_a_start_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) -> None:
+    frozen = Frozen(tiny_pair / "target.gguf", torch.arange(10))
+    assert (frozen.head == target.lm_head.weight[:10]).all()
+    config = DFlashConfig(replace(target.config, num_hidden_layers=2), 8, 0, TAPS)
+    drafter = start_from(frozen, config, torch.ones(len(TAPS) * target.config.hidden_size))
+    for ours, theirs in zip(drafter.layers, target.layers[-2:], strict=True):
+        for name, values in theirs.state_dict().items():
+            assert (ours.state_dict()[name] == values).all(), name
+    assert (drafter.norm.weight < target.norm.weight).all()
+    for other in (
+        replace(config, causal=True),
+        replace(config, window=CONTEXT - 1, sliding=(True, True), causal=False),
+    ):
+        with pytest.raises(UsageError, match="cannot be trained on kept features"):
+            start_from(frozen, other, torch.ones(3))
+    stretched = replace(config.decoder, rope_factors=(1.0,) * (config.decoder.head_dim // 2))
+    for other in (
+        replace(config, markov_rank=8),
+        replace(config, own_head=True),
+        replace(config, softcap=30.0),
+        replace(config, decoder=stretched),
+    ):
+        with pytest.raises(UsageError, match="are not trained here"):
+            start_from(frozen, other, torch.ones(3))
+
+
+def test_a_start_from_a_mixture_has_its_attention_and_a_dense_mlp(tmp_path: Path) -> None:
+    shape = replace(SHAPE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
+    frozen = Frozen(write_target(tmp_path / "target.gguf", shape), torch.arange(10))
+    dense = replace(shape, num_hidden_layers=1, num_experts=0)
+    drafter = start_from(frozen, DFlashConfig(dense, 8, 0, (0, 1)), torch.ones(2 * shape.hidden_size))
+    ours, theirs = drafter.layers[0].state_dict(), frozen.last_blocks(1)[0]
+    assert (ours["self_attn.v_proj.weight"] == theirs["self_attn.v_proj.weight"]).all()
+    assert ours["mlp.up_proj.weight"].shape == (dense.intermediate_size, dense.hidden_size)
+
+
+# The loss
+
+
+def only_labels(labels: torch.Tensor) -> Blocks:
+    """Blocks whose target was sure of every label."""
+    none = torch.zeros(0)
+    shares = torch.nn.functional.one_hot(torch.zeros_like(labels), COUNT).float()
+    return Blocks(none, none, none, labels, labels.clamp_min(0).unsqueeze(-1).expand(*labels.shape, COUNT), shares)
+
+
+def test_loss_of_one_block_by_hand() -> None:
+    logits = torch.tensor([[[2.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]]])
+    labels = only_labels(torch.tensor([[0, 1, NOT_SHORT, NO_TOKEN]]))
+    p0, p1 = 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(-1))
+    q0, q1 = 0.5 + p0 / 2, 0.5 + p1 / 2
+    reached = [q0, q0 * q1, q0 * q1 * 0.5]
+    weights = [sum(reached), reached[1] + reached[2]]
+    loss, weight = loss_of(logits, labels)
+    assert weight.item() == pytest.approx(sum(weights), rel=1e-5)
+    assert loss.item() == pytest.approx(-weights[0] * math.log(p0) - weights[1] * math.log(p1), rel=1e-5)
+
+
+def test_nothing_is_learned_where_there_is_no_label() -> None:
+    logits = torch.zeros(2, 3, 5, requires_grad=True)
+    labels = only_labels(torch.tensor([[1, NO_TOKEN, NO_TOKEN], [NOT_SHORT, 2, NO_TOKEN]]))
+    torch.autograd.backward(loss_of(logits, labels)[0])
+    assert logits.grad is not None
+    assert (logits.grad.abs().sum(-1) > 0).tolist() == [[True, False, False], [False, True, False]]
+
+
+def test_loss_of_a_target_that_wavers() -> None:
+    logits = torch.tensor([[[1.0, 0.0, -1.0]]])
+    likely, shares = torch.zeros(1, 1, COUNT, dtype=torch.long), torch.zeros(1, 1, COUNT)
+    likely[0, 0, :2], shares[0, 0, :2] = torch.tensor([2, 0]), torch.tensor([0.6, 0.4])
+    none = torch.zeros(0)
+    loss, weight = loss_of(logits, Blocks(none, none, none, torch.tensor([[2]]), likely, shares))
+    total = math.exp(1) + 1 + math.exp(-1)
+    p0, p2 = math.exp(1) / total, math.exp(-1) / total
+    wanted = -SHARED * (0.6 * math.log(p2) + 0.4 * math.log(p0)) - (1 - SHARED) * math.log(p2)
+    assert weight.item() == pytest.approx(0.5 + p2 / 2)
+    assert loss.item() / weight.item() == pytest.approx(wanted, rel=1e-5)
+
+
+def test_accepted_tokens_and_verifies() -> None:
+    labels = torch.tensor([[1, 1, 1], [1, 0, 1], [NOT_SHORT, 1, 1], [1, 1, NO_TOKEN]])
+    logits = torch.nn.functional.one_hot(torch.ones(4, 3, dtype=torch.long), 2).float()
+    assert accepted(logits, labels).tolist() == [3, 1, 0, 2]
+    assert verifies(torch.tensor([0, 0, 0])) == 3
+    assert verifies(torch.tensor([2, 0, 0])) == 1
+    assert verifies(torch.tensor([1, 5, 3, 0, 0])) == 2
+    assert verifies(torch.tensor([0, 1, 7, 2, 0, 0])) == 3  # 0; 1 and its bonus; 3, which takes two
+
+
+# The loop
+
+
+def prepared(folder: Path, tiny_pair: Path, into: Path, wanted: Wanted = WANTED) -> tuple[KeptRun, Source, Said]:
+    said = Said()
+    run, source = kept_setup.prepare(folder, tiny_pair / "target.gguf", into, wanted, QUICK, said.say)
+    return run, source, said
+
+
+def test_it_learns_goes_on_and_measures(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    run, source, said = prepared(folder, tiny_pair, tmp_path)
+    assert "9 answers to learn from, 3 held out" in said.lines[-1]
+    stream = source.endless(6, np.random.default_rng(0))
+    losses = [run._one_step(stream)["loss"] for _ in range(30)]
+    assert sum(losses[-5:]) < sum(losses[:5])
+    run.train(source, 0.02, said)
+    again, _, _ = prepared(folder, tiny_pair, tmp_path)
+    assert (again.step, again.spent) == (run.step, run.spent)
+    for name, values in run.drafter.state_dict().items():
+        assert (again.drafter.state_dict()[name] == values).all()
+    logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert 1.0 <= logged[-1]["held_out"] <= 8.0
+    assert {"held_out_function", "held_out_types"} <= set(logged[-1])
+    assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
+    assert said.shares
+    assert "tokens a verify" in said.lines[-1]
+
+
+def test_products_in_bfloat16_teach_the_same(
+    folder: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = []
+    for dtype in (torch.float32, torch.bfloat16):
+        monkeypatch.setattr(kept_training, "product_type", lambda dtype=dtype: dtype)
+        torch.manual_seed(0)
+        run, source, _ = prepared(folder, tiny_pair, tmp_path / str(dtype))
+        stream = source.endless(8, np.random.default_rng(0))
+        losses.append([run._one_step(stream)["loss"] for _ in range(4)])
+        assert all(weight.dtype == torch.float32 for weight in run.drafter.parameters())
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    assert losses[1] != losses[0]
+
+
+def test_a_run_keeps_its_slots(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    wanted = replace(WANTED, from_anchor=True)
+    run, source, said = prepared(folder, tiny_pair, tmp_path, wanted)
+    assert next(source.endless(3, np.random.default_rng(0))).labels.shape[1] == 8
+    run.train(source, 0.001, said)
+    prepared(folder, tiny_pair, tmp_path, wanted)
+    for other in (WANTED, replace(wanted, block_size=7)):
+        with pytest.raises(TrainingError, match="other slots"):
+            prepared(folder, tiny_pair, tmp_path, other)
+
+
+def test_the_short_vocabulary_is_chosen_once(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    run, _, said = prepared(folder, tiny_pair, tmp_path)
+    assert "300 tokens cover 100.00%" in said.lines[0]
+    _, _, said = prepared(folder, tiny_pair, tmp_path)
+    assert not any("cover" in line for line in said.lines)
+    assert len(run.frozen.head) == 300
+
+
+def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    run, source, _ = prepared(folder, tiny_pair, tmp_path / "run")
+    out, path = tmp_path / "out", tiny_pair / "target.gguf"
+    found = run.measure(source, 2)
+    assert run.tau == found["held_out"] >= 1.0
+    export(run, tmp_path / "run", path, out, 6)
+    header, wanted = read_header(out / "drafter.gguf"), read_header(path)
+    for key in ("tokens", "merges", "token_type", "eos_token_id", "pre"):
+        assert header.metadata[f"tokenizer.ggml.{key}"] == wanted.metadata[f"tokenizer.ggml.{key}"]
+    row = source.kept.index[2]
+    ids = source.kept.tokens[int(row["start"]) : int(row["start"]) + 26].astype(np.int64)
+    batch = Batch(torch.from_numpy(ids)[None], torch.tensor([[20]]), torch.full((1, 1, 8), -100))
+    with torch.inference_mode():
+        trained = logits_of(run.average, run.frozen, source.blocks(2, np.array([20])), run.sizes)[0]
+    trained_list = tmp_path / "run" / short_vocabulary.FILE
+    short = short_vocabulary.load(trained_list, run.drafter.config.decoder.vocab_size).long()
+    for name, error in (("drafter.gguf", 0.05), ("drafter.safetensors", 0.05)):
+        drafter = dflash_files.load(out / name)
+        assert (drafter.config.window, drafter.config.sliding, drafter.config.causal) == (CONTEXT, (True,), False)
+        assert drafter.config.short == tuple(short.tolist())
+        said = drafter.config.trained_for
+        assert said
+        assert said.tau == pytest.approx(run.tau)
+        assert replace(said, tau=0.0) == trained_for(wanted)
+        with torch.inference_mode():
+            served = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
+        assert (served - trained).abs().max() < error * trained.abs().max()
+
+
+def test_a_start_from_a_drafter(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    first, source, _ = prepared(folder, tiny_pair, tmp_path / "first")
+    first.train(source, 0.02, Said())
+    out = tmp_path / "out"
+    export(first, tmp_path / "first", tiny_pair / "target.gguf", out, 6)
+    wanted = replace(WANTED, layers=2, block_size=4, short=5, start=out / "drafter.safetensors")  # its own shape wins
+    second, _, _ = prepared(folder, tiny_pair, tmp_path / "second", wanted)
+    assert second.drafter.config == first.drafter.config
+    assert len(second.frozen.head) == 300
+    for blocks in (source.blocks(2, np.array([9, 20])), source.blocks(5, np.array([12]))):
+        with torch.inference_mode():
+            found = logits_of(second.average, second.frozen, blocks, second.sizes)
+            before = logits_of(first.average, first.frozen, blocks, first.sizes)
+        assert (found - before).abs().max() < 0.05 * before.abs().max()
+    assert all(p.requires_grad for p in second.drafter.parameters())
+    third, _, said = prepared(folder, tiny_pair, tmp_path / "third", replace(wanted, short=40, own_short=True))
+    assert len(third.frozen.head) == 40
+    assert said.lines[0].startswith("40 tokens cover ")
+    other = tmp_path / "other" / "answers"
+    with AnswerWriter(other, {"sha256": "", "taps": [0, 2], "hidden_size": 64}) as writer:
+        record = {"number": 0, "kind": 0, "held_out": 0, "ended": 0}
+        writer.add(record, np.arange(9, dtype=np.uint32), np.zeros((8, 128), np.float32), np.zeros((7, COUNT), LIKELY))
+    with pytest.raises(TrainingError, match="reads blocks 1, 3, 4, the answers keep those of 0, 2"):
+        prepared(other.parent, tiny_pair, tmp_path / "third", wanted)
+
+
+def test_a_mask_that_the_target_never_writes(tiny_pair: Path) -> None:
+    tokenizer = Tokenizer.load(tiny_pair / "target.gguf")
+    assert mask_of(WANTED, tokenizer) == tokenizer.special("<|mask|>")
+    assert mask_of(replace(WANTED, mask="<|fim_pad|>"), tokenizer) == tokenizer.special("<|fim_pad|>")
+    without: Any = SimpleNamespace(specials={"<|im_end|>": 3, "<|my_pad|>": 4}, ends={4})
+    with pytest.raises(TrainingError, match="name one with --mask"):
+        mask_of(WANTED, without)
+
+
+def test_a_checkpoint_of_another_shape(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    run, source, said = prepared(folder, tiny_pair, tmp_path)
+    run.train(source, 0.0, said)
+    with pytest.raises(TrainingError, match="another shape"):
+        prepared(folder, tiny_pair, tmp_path, replace(WANTED, layers=2))
+    (tmp_path / "last.pt").write_bytes(b"torn")
+    with pytest.raises(TrainingError, match="damaged"):
+        prepared(folder, tiny_pair, tmp_path)
+
+
+def test_a_full_disk_keeps_the_checkpoint_before(
+    folder: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, source, said = prepared(folder, tiny_pair, tmp_path)
+    run.train(source, 0.0, said)
+    before = (tmp_path / "last.pt").read_bytes()
+
+    def full(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(TrainingError, match="the one before is kept"):
+        run.train(source, 0.0, said)
+    assert (tmp_path / "last.pt").read_bytes() == before
+
+
+def test_a_loss_that_is_no_number_ends_the_run(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    run, source, _ = prepared(folder, tiny_pair, tmp_path)
+    with torch.no_grad():
+        run.drafter.norm.weight.fill_(torch.nan)
+    with pytest.raises(TrainingError, match="the loss is nan"):
+        run._one_step(source.endless(6, np.random.default_rng(0)))

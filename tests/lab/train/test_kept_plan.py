@@ -1,0 +1,71 @@
+"""What training takes, before it starts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.lab.train.kept_plan import TrainingNeeds, check_disk, check_vocabulary, default_taps, needs
+
+GB = 1 << 30
+SMALL = DecoderConfig(49152, 576, 30, 9, 3, 64, 1536)
+LARGE = DecoderConfig(128256, 4096, 32, 32, 8, 128, 14336)  # 8B
+
+
+def planned(config: DecoderConfig, size: int, free: int) -> TrainingNeeds:
+    return needs(config, size, (1, 2, 3, 4, 5), 1_000_000, 1, 6144, MemoryBudget(free, 400 << 20, "memory"))
+
+
+def test_a_small_target_on_a_laptop() -> None:
+    found = planned(SMALL, 145 << 20, 16 * GB)
+    assert found.sequences == 64
+    assert 9e9 < found.disk < 11e9  # 5.8 KB for each of 1.8 M ids
+    assert found.answering < 4 * GB
+    assert found.training < GB
+    assert "64 at a time" in found.line()
+
+
+def test_a_target_of_eight_billion_weights_in_sixteen_gigabytes() -> None:
+    found = planned(LARGE, 5 * GB, 14 * GB)
+    assert 1 <= found.sequences < 64
+    assert max(found.answering, found.training) + (400 << 20) <= 14 * GB
+    assert planned(LARGE, 5 * GB, 24 * GB).sequences > found.sequences
+
+
+@pytest.mark.parametrize(("size", "free", "what"), [(9 * GB, 9 * GB, "answering"), (1 * GB, 5 * GB, "training")])
+def test_what_does_not_fit_is_said_before_it_starts(size: int, free: int, what: str) -> None:
+    with pytest.raises(OutOfMemory, match=f"{what} needs .* are free"):
+        planned(LARGE, size, free)
+
+
+def test_the_disk() -> None:
+    wanted = TrainingNeeds(1000, 0, 0, 1)
+    check_disk(wanted, 400, 600, Path("folder"))
+    with pytest.raises(TrainingError, match=r"folder: the answers need .* fewer --tokens"):
+        check_disk(wanted, 399, 600, Path("folder"))
+
+
+def test_taps_as_published_drafters_have_them() -> None:
+    assert default_taps(36) == (1, 9, 17, 25, 33)
+    assert default_taps(32) == (1, 8, 15, 22, 29)
+    assert default_taps(64) == (1, 16, 31, 46, 61)
+    assert default_taps(6) == (1, 2, 3)
+    with pytest.raises(UsageError, match="too few"):
+        default_taps(4)
+
+
+@pytest.mark.parametrize("blocks", range(5, 100))
+def test_taps_are_blocks_before_the_last(blocks: int) -> None:
+    taps = default_taps(blocks)
+    assert list(taps) == sorted(set(taps))
+    assert taps[0] >= 0
+    assert taps[-1] < blocks - 1
+
+
+def test_a_vocabulary_that_is_too_large() -> None:
+    check_vocabulary(replace(SMALL, vocab_size=1 << 17), Path("x.gguf"))
+    with pytest.raises(TrainingError, match="131,073 tokens, at most 131,072"):
+        check_vocabulary(replace(SMALL, vocab_size=(1 << 17) + 1), Path("x.gguf"))

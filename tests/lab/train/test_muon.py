@@ -1,0 +1,118 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from localdflash.lab.train.loop import optimizers, rate
+from localdflash.lab.train.muon import Muon, orthogonal
+
+
+@given(
+    rows=st.integers(1, 24), columns=st.integers(1, 24), seed=st.integers(0, 999), scale=st.sampled_from([1e-3, 1e4])
+)
+def test_singular_values_come_close_to_one(rows: int, columns: int, seed: int, scale: float) -> None:
+    torch.manual_seed(seed)
+    u, _, v = torch.linalg.svd(torch.randn(2, rows, columns), full_matrices=False)
+    spread = torch.linspace(1.0, 0.1, min(rows, columns))
+    result = orthogonal(u * spread @ v * scale)
+    found = torch.linalg.svdvals(result)
+    assert found.shape == (2, min(rows, columns))
+    assert found.min() > 0.6
+    assert found.max() < 1.3
+
+
+def test_the_singular_vectors_stay() -> None:
+    torch.manual_seed(0)
+    matrix = torch.randn(1, 12, 7)
+    u, _, v = torch.linalg.svd(matrix[0], full_matrices=False)
+    inner = u.T @ orthogonal(matrix)[0] @ v.T  # diagonal, and close to the identity
+    assert (inner - torch.diag(inner.diag())).abs().max() < 1e-4
+    assert inner.diag().min() > 0.6
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 6), (3, 6, 4)])
+def test_nothing_to_learn_changes_nothing(shape: tuple[int, ...]) -> None:
+    assert torch.equal(orthogonal(torch.zeros(shape)), torch.zeros(shape))
+
+
+def quadratic(weights: list[Tensor], goals: list[Tensor]) -> Tensor:
+    return torch.stack([(w - g).square().sum() for w, g in zip(weights, goals, strict=True)]).sum()
+
+
+def test_steps_go_downhill() -> None:
+    torch.manual_seed(0)
+    shapes = [(8, 4), (8, 4), (3, 9)]
+    weights = [torch.zeros(shape, requires_grad=True) for shape in shapes]
+    goals = [torch.randn(shape) for shape in shapes]
+    optimizer = Muon(weights, lr=0.3, weight_decay=0.0)
+    losses = []
+    for step in range(120):
+        optimizer.param_groups[0]["lr"] = 0.3 * (1 - step / 120)
+        loss = quadratic(weights, goals)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+    assert losses[-1] < 0.02 * losses[0]
+    assert losses[20] < losses[0]
+
+
+def test_one_step_has_the_promised_size_and_decay() -> None:
+    torch.manual_seed(0)
+    start = torch.randn(32, 8)
+    weight = start.clone().requires_grad_()
+    weight.grad = torch.randn(32, 8)
+    Muon([weight], lr=0.1, weight_decay=0.5).step()
+    update = (start * (1 - 0.1 * 0.5) - weight.detach()) / 0.1
+    # An orthogonal 32 x 8 matrix has a root mean square of 1/sqrt(32); times 0.2 * sqrt(32) that is 0.2.
+    assert update.square().mean().sqrt().item() == pytest.approx(0.2, rel=0.25)
+
+
+def test_an_iteration_in_bfloat16_goes_the_same_way() -> None:
+    torch.manual_seed(0)
+    gradient = torch.randn(48, 96)
+    found: dict[torch.dtype, torch.Tensor] = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        weight = torch.zeros(48, 96, requires_grad=True)
+        weight.grad = gradient.clone()
+        Muon([weight], lr=0.1, dtype=dtype).step()
+        assert weight.dtype == torch.float32
+        found[dtype] = weight.detach().flatten()
+    assert torch.cosine_similarity(found[torch.float32], found[torch.bfloat16], dim=0) > 0.999
+
+
+def test_a_matrix_without_gradient_stays() -> None:
+    still, moving = torch.ones(4, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
+    moving.grad = torch.eye(4)
+    Muon([still, moving], lr=0.1).step()
+    assert torch.equal(still, torch.ones(4, 4))
+    assert not torch.equal(moving, torch.ones(4, 4))
+
+
+def test_every_parameter_has_exactly_one_optimizer() -> None:
+    model = torch.nn.ModuleDict(
+        {
+            "embed_tokens": torch.nn.Embedding(8, 4),
+            "proj": torch.nn.Linear(4, 6, bias=True),
+            "norm": torch.nn.LayerNorm(6),
+            "lm_head": torch.nn.Linear(6, 8, bias=False),
+        }
+    )
+    muon, adam = optimizers(model, 0.01)
+    taken = [p for stepper in (muon, adam) for group in stepper.param_groups for p in group["params"]]
+    assert sorted(map(id, taken)) == sorted(map(id, model.parameters()))
+    assert [p.shape for group in muon.param_groups for p in group["params"]] == [(6, 4)]
+
+
+@given(st.floats(0, 1))
+def test_the_rate_stays_within_its_bounds(progress: float) -> None:
+    assert 0.02 <= rate(progress) <= 1.0
+
+
+def test_the_rate_warms_up_and_falls() -> None:
+    assert rate(0.0) == pytest.approx(0.02)
+    assert rate(0.02) == pytest.approx(1.0)
+    assert rate(1.0) == rate(1.5) == pytest.approx(0.02)
+    falling = [rate(0.02 + i / 50) for i in range(50)]
+    assert falling == sorted(falling, reverse=True)

@@ -1,0 +1,201 @@
+"""General questions and questions about code."""
+
+import ast
+import random
+from pathlib import Path
+
+import pytest
+
+from localdflash.base.errors import TrainingError
+from localdflash.lab.train import code_prompts
+from localdflash.lab.train import corpus
+from localdflash.lab.train import training_prompts
+from localdflash.lab.train.code_prompts import MOST_CHARACTERS, MOST_OF_A_FILE, of_packages, of_source, without_annotations
+from localdflash.lab.train.examples import functions
+from localdflash.lab.train.training_prompts import Prompt
+from localdflash.lab.train.questions import Question, questions
+
+SOURCE = '''
+def double(number: int) -> int:
+    """Twice a number, whatever it is."""
+    result = number * 2
+    return result
+
+
+def shout(text, times=1):
+    """A text in capitals, several times."""
+    upper = text.upper()
+    return upper * times
+
+
+class Counter:
+    def count(self, item: str, *, step: int = 1) -> None:
+        known = self.counts.get(item, 0)
+        self.counts[item] = known + step
+'''
+
+
+def test_questions_are_many_and_each_is_there_once() -> None:
+    found = list(questions(random.Random(1)))
+    assert len({q.text for q in found}) == len(found) > 2000
+    assert {q.kind for q in found} == {"talk", "json", "function"}
+    assert all("{}" not in q.text and len(q.text) < 200 for q in found)
+
+
+def test_a_subject_is_held_out_in_all_patterns_or_in_none() -> None:
+    found = list(questions(random.Random(1)))
+    assert 0.03 < sum(q.held_out for q in found) / len(found) < 0.15
+    for subject in ("a container", "recursion", "the water cycle", "a hash table"):
+        assert len({q.held_out for q in found if subject in q.text.lower() and "load" not in q.text}) == 1
+
+
+def test_the_order_is_that_of_the_seed() -> None:
+    first, again, other = (list(questions(random.Random(seed))) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert set(first) == set(other)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_function_is_asked_about_once_in_a_known_way(seed: int) -> None:
+    found = list(of_source(SOURCE, random.Random(seed)))
+    assert len(found) <= 3
+    for asked in found:
+        assert asked.kind in code_prompts.SHARES
+        assert sum(name in asked.text for name in ("double", "shout", "count(", "`count`", "new_count")) >= 1
+        assert "Twice a number" not in asked.text or asked.kind in ("function", "edit", "types")
+
+
+def test_an_explanation_is_not_given_away() -> None:
+    for seed in range(60):
+        for asked in of_source(SOURCE, random.Random(seed)):
+            if asked.kind in ("explain", "tests"):
+                assert "A text in capitals" not in asked.text
+
+
+def test_long_functions_and_broken_sources_are_left_out() -> None:
+    long = "def long(x):\n" + "    x = x + 1\n" * MOST_CHARACTERS
+    assert not list(of_source(long, random.Random(0)))
+    assert not list(of_source("def broken(:\n    pass\n", random.Random(0)))
+
+
+def test_packages_take_turns_and_no_file_dominates() -> None:
+    one = "".join(
+        f"def first_{i}(a, b):\n    total = a + b  # both of them\n    return total * {i}\n\n\n" for i in range(30)
+    )
+    other = one.replace("first", "second")
+    found = ["first" in asked.text for asked in of_packages([[one], [other]], 0)]
+    assert 2 <= min(found.count(True), found.count(False)) <= MOST_OF_A_FILE
+    assert {*found[:2]} == {*found[2:4]} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("code", "bare"),
+    [
+        ("def f(a: int, b: str = 'x') -> bool:\n    return a > 1", "def f(a, b='x'):\n    return a > 1"),
+        ("def f(a):\n    return a  # as it was", "def f(a):\n    return a  # as it was"),
+        ("def f(self, *, key: int):\n    return key", "def f(self, *, key):\n    return key"),
+        ("async def f(a: int):\n    return a", "async def f(a):\n    return a"),
+    ],
+)
+def test_annotations_are_taken_off(code: str, bare: str) -> None:
+    assert without_annotations(code) == bare
+
+
+@pytest.mark.parametrize("code", ["def f(self):\n    return 1", "def f() -> int:\n    return 1", "x = 1", "def f(:"])
+def test_what_has_no_arguments_to_annotate(code: str) -> None:
+    assert without_annotations(code) is None
+
+
+def test_functions_of_a_source() -> None:
+    assert [function.node.name for function in functions(SOURCE)] == ["double", "shout", "count"]
+    for function in functions(SOURCE):
+        ast.parse(function.text)
+
+
+# Prompt files
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two packages, one held out, as if they had been fetched."""
+    found = [
+        (corpus.Package(name, "1", "MIT", "", held), tmp_path / name) for name, held in (("a", False), ("b", True))
+    ]
+    sources = {
+        tmp_path / name: [
+            "".join(
+                f"def {name}_{n}_{i}(x, y):\n    product = x * y  # of both\n    return product + {i}\n\n\n"
+                for i in range(3)
+            )
+            for n in range(20)
+        ]
+        for name in ("a", "b")
+    }
+    monkeypatch.setattr(corpus, "fetch", lambda _packages, _folder: found)
+    monkeypatch.setattr(corpus, "python_files", lambda wheel: iter(sources[wheel]))
+    return tmp_path
+
+
+def test_held_out_prompts_are_of_held_out_packages_and_subjects(packages: Path) -> None:
+    found = list(training_prompts.of_corpus(packages, 3))
+    assert len(found) >= 50
+    held_out_questions = {q.text: q.held_out for q in questions(random.Random(0))}
+    for question in found:
+        if question.text in held_out_questions:
+            assert held_out_questions[question.text] == question.held_out
+        else:
+            assert ("b_" in question.text) == question.held_out
+    assert {"talk", "explain"} <= {q.kind for q in found}
+    assert len({q.text for q in found}) == len(found)
+    assert 1 <= sum(q.held_out for q in found[: 2 * training_prompts.HELD_OUT_EVERY]) <= 2
+
+
+def test_a_prompt_file_comes_back(tmp_path: Path) -> None:
+    wanted = [
+        Question("talk", "What is\na hash?", False),
+        Question("chat", "Größe „x“", True, ("Hello", "Hi!")),
+        Question("rest", "", False, ids=(5, 0, 49151)),
+    ]
+    path = tmp_path / "new" / "prompts.jsonl"
+    assert training_prompts.write(path, wanted) == 3
+    assert training_prompts.read(path) == [
+        Prompt(0, "talk", False, "What is\na hash?"),
+        Prompt(1, "chat", True, "Größe „x“", ("Hello", "Hi!")),
+        Prompt(2, "rest", False, "", (), (5, 0, 49151)),
+    ]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_line_of_an_older_file_has_no_turns_before(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"number": 7, "kind": "json", "held_out": true, "text": "x"}\n')
+    assert training_prompts.read(path) == [Prompt(7, "json", True, "x")]
+
+
+LINE = '{"number": 1, "kind": "talk", "held_out": false, "text": "x", "before": %s}'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "{",
+        "[]",
+        '{"number": 1}',
+        '{"number": 1, "kind": "song", "held_out": false, "text": "x"}',
+        "null",
+        "1",
+        LINE % "3",
+        LINE % '[""]',
+        '{"number": 1, "kind": "rest", "held_out": false, "text": "x"}',
+        '{"number": 1, "kind": "rest", "held_out": false, "text": "", "ids": [1, "2"]}',
+        '{"number": 1, "kind": "talk", "held_out": false, "text": "", "ids": [1]}',
+    ],
+)
+def test_a_line_that_is_no_prompt(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    training_prompts.write(path, [Question("talk", "What?", False)])
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(TrainingError, match="line 2 is no prompt"):
+        training_prompts.read(path)

@@ -1,0 +1,108 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from localdflash.base.errors import TrainingError
+from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.lab.train.dataset import EXAMPLE_DTYPE, Dataset
+from localdflash.lab.train.examples import KINDS
+from localdflash.lab.train.regenerate import MIX, PROMPT_LIMIT, answer, prompts_of, regenerate
+
+NO_ENDS: frozenset[int] = frozenset()
+
+
+@pytest.fixture(scope="module")
+def target(tiny_pair: Path) -> Decoder:
+    return load_decoder(tiny_pair / "target.gguf")
+
+
+@torch.inference_mode()
+def one_by_one(model: Decoder, prompt: NDArray[np.int64], limit: int, ends: frozenset[int]) -> list[int]:
+    """Greedy decoding with nothing cached: the whole sequence again for every token."""
+    ids: list[int] = prompt.tolist()
+    while True:
+        hidden, _ = model(torch.tensor([ids]), torch.arange(len(ids)), causal)
+        ids.append(int(model.logits(hidden[0, -1]).argmax()))
+        if ids[-1] in ends or len(ids) == len(prompt) + limit:
+            return ids[len(prompt) :]
+
+
+def prompts(*lengths: int) -> list[NDArray[np.int64]]:
+    rng = np.random.default_rng(5)
+    return [rng.integers(0, 300, length) for length in lengths]
+
+
+def test_a_batch_answers_as_each_prompt_alone(target: Decoder) -> None:
+    given = prompts(1, 17, 5, 30, 30, 2)
+    assert answer(target, given, 12, NO_ENDS) == [one_by_one(target, prompt, 12, NO_ENDS) for prompt in given]
+
+
+def test_answers_stop_at_their_own_ends(target: Decoder) -> None:
+    given = prompts(3, 9, 9, 14, 25)
+    free = answer(target, given, 16, NO_ENDS)
+    ends = frozenset({free[0][2], free[1][0], free[4][7]})
+    found = answer(target, given, 16, ends)
+    assert found == [one_by_one(target, prompt, 16, ends) for prompt in given]
+    assert len({len(ids) for ids in found}) > 1
+    assert len(found[1]) == 1
+
+
+def test_one_token_is_enough(target: Decoder) -> None:
+    assert [len(ids) for ids in answer(target, prompts(4, 2), 1, NO_ENDS)] == [1, 1]
+
+
+def corpus(counts: dict[str, int], prompt: int = 6) -> Dataset:
+    rows, tokens = [], list[int]()
+    rng = np.random.default_rng(0)
+    for kind, count in counts.items():
+        for _ in range(count):
+            rows.append((len(tokens), prompt, prompt + 4, KINDS.index(kind)))
+            tokens += rng.integers(0, 300, prompt + 4).tolist()
+    return Dataset(np.array(tokens, np.uint16), np.array(rows, EXAMPLE_DTYPE))
+
+
+def test_prompts_are_mixed_as_told() -> None:
+    data = corpus(dict.fromkeys(KINDS, 10))
+    stream = prompts_of(data, np.random.default_rng(0))
+    drawn = [next(stream) for _ in range(400)]
+    for kind, (share, limit) in MIX.items():
+        mine = [found for name, found, most in drawn if name == kind and most == limit]
+        assert len(mine) == pytest.approx(400 * share, abs=40)
+        assert all((found["kind"] == KINDS.index(kind)).all() for found in mine)
+    assert {name for name, _, _ in drawn} == MIX.keys()
+
+
+def test_kinds_that_the_corpus_lacks_are_left_out() -> None:
+    stream = prompts_of(corpus({"edit": 3, "code": 5}), np.random.default_rng(0))
+    assert {next(stream)[0] for _ in range(20)} == {"edit"}
+
+
+@pytest.mark.parametrize("data", [corpus({"code": 5}), corpus({"edit": 5}, PROMPT_LIMIT + 1)])
+def test_a_corpus_without_prompts_is_refused(data: Dataset) -> None:
+    with pytest.raises(TrainingError, match="no prompts"):
+        next(prompts_of(data, np.random.default_rng(0)))
+
+
+def test_the_dataset_holds_prompts_and_the_targets_own_answers(target: Decoder, tmp_path: Path) -> None:
+    data = corpus({"fim_line": 5, "explain": 5})
+    said: list[str] = []
+    regenerate(target, data, tmp_path, 400, frozenset({0}), 3, said.append)
+    found = Dataset.load(tmp_path)
+    known = {tuple(data.tokens[e["start"] : e["start"] + e["prompt"]].tolist()): int(e["kind"]) for e in data.examples}
+    answered = 0
+    for number, row in enumerate(found.examples):
+        ids = found.tokens[row["start"] : row["start"] + row["length"]].astype(np.int64)
+        prompt, given = ids[: row["prompt"]], ids[row["prompt"] :].tolist()
+        kind = known[tuple(prompt.tolist())]
+        assert row["kind"] == kind
+        assert 1 <= len(given) <= MIX[KINDS[kind]][1]
+        if number < 6:
+            assert given == one_by_one(target, prompt, MIX[KINDS[kind]][1], frozenset({0}))
+        answered += len(given)
+    assert answered >= 400
+    assert len(found.tokens) == found.examples["length"].sum()
+    assert said[-1] == f"{answered:,} of 400 answer tokens"

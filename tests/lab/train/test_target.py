@@ -1,0 +1,143 @@
+import math
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from localdflash.base.errors import TrainingError
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.backends.reference.decoder import Decoder
+from localdflash.lab.train import target_training as training
+from localdflash.lab.train.dataset import EXAMPLE_DTYPE, Dataset
+from localdflash.lab.train.loop import TrainingBudget, TrainingRun, initialise
+from localdflash.lab.train.target_training import TargetRun, held_out_loss, loss_of, rows, train
+
+SHAPE = DecoderConfig(40, 32, 2, 2, 1, 16, 64)
+
+
+def dataset(*lengths: int, tokens: list[int] | None = None) -> Dataset:
+    """Examples of these lengths; ids count up from 0 unless given."""
+    starts = np.cumsum([0, *lengths])
+    table = [(int(start), 1, length, 0) for start, length in zip(starts[:-1], lengths, strict=True)]
+    ids = list(range(int(starts[-1]))) if tokens is None else tokens
+    return Dataset(np.array(ids, np.uint16), np.array(table, EXAMPLE_DTYPE))
+
+
+def model_of(seed: int = 0) -> Decoder:
+    torch.manual_seed(seed)
+    model = Decoder(SHAPE)
+    initialise(model)
+    return model
+
+
+def test_rows_start_with_examples_and_all_take_their_turn() -> None:
+    lengths = (7, 3, 12, 5, 9, 4)
+    data = dataset(*lengths)
+    starts = np.cumsum([0, *lengths])[:-1]
+    possible = {int(start) for start in starts if start + 11 < len(data.tokens)}
+    found = list(islice(rows(data, 10, np.random.default_rng(0)), 3 * len(possible)))
+    assert all(row.tolist() == list(range(row[0], row[0] + 11)) for row in found)
+    for turn in range(3):
+        part = found[turn * len(possible) : (turn + 1) * len(possible)]
+        assert {int(row[0]) for row in part} == possible
+
+
+@pytest.mark.parametrize("lengths", [(4,), (5, 6), ()])
+def test_rows_longer_than_the_data_are_refused(lengths: tuple[int, ...]) -> None:
+    with pytest.raises(TrainingError, match="no row of 20 tokens: take a larger corpus"):
+        next(rows(dataset(*lengths), 20, np.random.default_rng(0)))
+
+
+@torch.inference_mode()
+def test_the_loss_is_that_of_each_next_token() -> None:
+    model, batch = model_of(), torch.randint(0, 40, (3, 9))
+
+    def alone(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The newest row's attention over all before it, by loops."""
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        out = torch.zeros_like(q)
+        for t in range(q.shape[2]):
+            scores = (q[:, :, t : t + 1] * k[:, :, : t + 1]).sum(-1) / math.sqrt(q.shape[-1])
+            out[:, :, t] = (scores.softmax(-1).unsqueeze(-1) * v[:, :, : t + 1]).sum(2)
+        return out
+
+    total = 0.0
+    for row in batch:
+        for t in range(1, 9):
+            hidden, _ = model(row[None, :t], torch.arange(t), alone)
+            total -= model.logits(hidden[0, -1]).double().log_softmax(-1)[row[t]].item()
+    assert loss_of(model, batch).item() == pytest.approx(total / 24, rel=1e-5)
+
+
+def test_the_held_out_loss_of_a_model_that_knows_nothing() -> None:
+    data = dataset(*[50] * 8, tokens=np.random.default_rng(0).integers(0, 40, 400).tolist())
+    model = model_of()
+    for p in model.parameters():
+        torch.nn.init.zeros_(p)
+    assert held_out_loss(model, data, count=4, length=32) == pytest.approx(math.log(40))
+    assert held_out_loss(model_of(), data, 4, 32) == held_out_loss(model_of(), data, 4, 32)
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_options: function)
+
+
+def run_of(seconds: float, rate: float = 0.02) -> TargetRun:
+    return TargetRun(SHAPE, TrainingBudget(seconds / 60, rate), batch_tokens=256, micro_tokens=128, row=32)
+
+
+@pytest.mark.usefixtures("uncompiled", "steady_clock")
+def test_a_target_learns_what_is_to_be_learned(tmp_path: Path) -> None:
+    data = dataset(*[40] * 20, tokens=[token for _ in range(20) for token in range(40)])
+    trained = train(run_of(40.0), data, tmp_path, "cpu")
+    assert held_out_loss(trained, data, count=4, length=32) < 0.5 < held_out_loss(model_of(), data, 4, 32)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_rows_are_longer_at_the_end_and_a_step_has_its_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[tuple[int, ...]] = []
+
+    def recording(model: Decoder, batch: Tensor) -> Tensor:
+        shapes.append(tuple(batch.shape))
+        return loss_of(model, batch)
+
+    monkeypatch.setattr(training, "loss_of", recording)
+    steps: list[float] = []
+
+    def by_hand(self: TrainingRun, accumulate: Any) -> None:
+        for progress in (0.0, 0.79, 0.8, 0.99):
+            before = len(shapes)
+            accumulate(progress)
+            gradient = self.model.get_parameter("layers.0.mlp.up_proj.weight").grad
+            assert gradient is not None
+            steps.append(sum(rows * (length - 1) for rows, length in shapes[before:]))
+
+    monkeypatch.setattr(TrainingRun, "train", by_hand)
+    train(run_of(1.0), dataset(*[30] * 20, tokens=[1] * 600), tmp_path, "cpu")
+    assert shapes == [(4, 33)] * 4 + [(2, 65)] * 4
+    assert steps == [256] * 4
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_micro_batches_add_up_to_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = dataset(*[30] * 20, tokens=np.random.default_rng(0).integers(0, 40, 600).tolist())
+    found = []
+
+    def by_hand(self: TrainingRun, accumulate: Any) -> None:
+        loss = accumulate(0.0)["loss"]
+        gradient = self.model.get_parameter("layers.0.mlp.up_proj.weight").grad
+        assert gradient is not None
+        found.append((loss, gradient.clone()))
+
+    monkeypatch.setattr(TrainingRun, "train", by_hand)
+    for micro in (64, 128, 256):
+        run = TargetRun(SHAPE, TrainingBudget(1.0, 0.01), batch_tokens=256, micro_tokens=micro, row=32)
+        train(run, data, tmp_path / str(micro), "cpu")
+    for loss, gradient in found[1:]:
+        assert loss == pytest.approx(found[0][0], rel=1e-5)
+        assert (gradient - found[0][1]).abs().max() < 1e-6
