@@ -14,7 +14,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from localdflash.cli import shell
+from localdflash.cli import shell_completion
 from localdflash.lab.cli.bench_chat import chats
 from localdflash.cli.options import pair_options, wanted
 from localdflash.cli.output import print_fields, print_table
@@ -26,7 +26,7 @@ KEYS = 150  # of a file: about half a minute
 
 
 @click.command()
-@click.argument("files", nargs=-1, metavar="[FILE[:LINE]]...", shell_complete=shell.file)
+@click.argument("files", nargs=-1, metavar="[FILE[:LINE]]...", shell_complete=shell_completion.file)
 @click.option("--limit", type=click.IntRange(1), help="How many prompts of each category, completions, files or tasks.")
 @click.option(
     "--repeats",

@@ -198,7 +198,7 @@ def _questions(folder: Path, options: dict[str, Any]) -> tuple[list[str], Any]:
     """The names of the sources of prompts, and what makes questions of them."""
     from itertools import chain
 
-    from localdflash.cli.chat import chats_file
+    from localdflash.cli.chat_command import chats_file
     from localdflash.lab.train import own_prompts
     from localdflash.lab.train import training_prompts as making
 

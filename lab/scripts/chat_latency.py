@@ -166,7 +166,7 @@ def opening(messages: int = 1000) -> Times:
 def _long_chat(messages: int) -> tuple[int, str]:
     from localdflash.chat.messages import Message
     from localdflash.chat.store import ChatStore
-    from localdflash.cli.chat import chats_file
+    from localdflash.cli.chat_command import chats_file
 
     store = ChatStore.open(chats_file(), print)
     session, parent = store.create(folder=str(Path.cwd())), None

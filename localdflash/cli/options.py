@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from localdflash.models.backend_names import BACKENDS, PROPOSALS, ROWS_MODES
-from localdflash.cli import shell
+from localdflash.cli import shell_completion
 from localdflash.models.config import DRAFTER_BITS, KV_FORMATS, Config, load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.registry import defaults
@@ -35,7 +35,7 @@ def _pair(default: Callable[[Config], str], shown: str) -> Callable[[Command], C
         "--pair",
         default=lambda: default(load_config()),
         show_default=shown,
-        shell_complete=shell.pairs,
+        shell_complete=shell_completion.pairs,
         help="A pair of the registry, a .gguf file, or hf:owner/name/file.gguf.",
     )
 
@@ -45,7 +45,7 @@ _RUN = (
         "--drafter",
         metavar="SPEC",
         default="",
-        shell_complete=shell.file,
+        shell_complete=shell_completion.file,
         help="Another drafter than the pair's: a path or hf:owner/name/file. DFlash and its kin; in llama.cpp EAGLE-3,"
         " or any small GGUF model of the same vocabulary.",
     ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localdflash.models.backend_names import PLANNED
-from localdflash.cli import shell
+from localdflash.cli import shell_completion
 from localdflash.cli.output import print_fields, print_json, print_table
 from localdflash.models.config import KV_FORMATS
 from localdflash.base.errors import OutOfMemory
@@ -20,7 +20,7 @@ CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
 
 
 @click.command()
-@click.argument("spec", metavar="ID", shell_complete=shell.pairs)
+@click.argument("spec", metavar="ID", shell_complete=shell_completion.pairs)
 @click.option("--ctx", "context", type=click.IntRange(0), default=0, help="Tokens of context; 0 is as much as fits.")
 @click.option(
     "--backend",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localdflash.models.memory.parts import gigabytes
-from localdflash.cli import shell
+from localdflash.cli import shell_completion
 from localdflash.cli.output import print_json, print_json_line
 from localdflash.base.errors import UsageError
 from localdflash.text.sanitize import printable
@@ -26,7 +26,7 @@ OBJECT_EVERY = 0.1  # seconds between lines for a program that shows a bar of it
 
 
 @click.command()
-@click.argument("spec", shell_complete=shell.pairs)
+@click.argument("spec", shell_complete=shell_completion.pairs)
 @click.option("--drafter", metavar="SPEC", help="Another drafter: a path, or hf:owner/name/file.")
 @click.option("--revision", help="A commit or branch of the target's repository, instead of the entry's.")
 @click.option("--yes", is_flag=True, help="Do not ask, however much is fetched.")

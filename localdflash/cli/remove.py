@@ -5,14 +5,14 @@ import sys
 import click
 
 from localdflash.models.memory.parts import gigabytes
-from localdflash.cli import shell
+from localdflash.cli import shell_completion
 from localdflash.cli.output import print_json
 from localdflash.base.errors import UsageError
 from localdflash.text.sanitize import printable
 
 
 @click.command("rm")
-@click.argument("spec", shell_complete=shell.pairs)
+@click.argument("spec", shell_complete=shell_completion.pairs)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -153,7 +153,7 @@ def test_the_server_of_the_settings_is_asked(run: Callable[..., Any], monkeypatc
     process.stderr.readline()
     url = process.stderr.readline().split()[2].rstrip(":")
     settings = SimpleNamespace(server=SimpleNamespace(url=f"{url}/v1", key_file=paths.key_file()))
-    monkeypatch.setattr("localdflash.cli.chat.load_config", lambda: settings)
+    monkeypatch.setattr("localdflash.cli.chat_command.load_config", lambda: settings)
     monkeypatch.setattr(spawn, "connect", None)
     expected = run("chat", *QUESTION, "--no-daemon", "--threads", 1)
     assert run("chat", *QUESTION) == expected

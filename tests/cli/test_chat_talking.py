@@ -16,7 +16,7 @@ from localdflash.chat.messages import Message as StoredMessage
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.answer_sources import NamedServer, SharedDaemon
 from localdflash.chat.store import ChatStore
-from localdflash.cli.chat import chats_file
+from localdflash.cli.chat_command import chats_file
 from localdflash.cli.headless import answer_once
 from localdflash.cli.plain_commands import exchange
 from localdflash.cli.talking import Talking, by_engine

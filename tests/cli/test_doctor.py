@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from localdflash.cli import doctor
-from localdflash.doctor import self_test
-from localdflash.doctor.check import Check, Probe, Status
+from localdflash.cli.doctor.command import command
+from localdflash.cli.doctor.command import self_test
+from localdflash.cli.doctor.check import Check, Probe, Status
 from localdflash.base.machine import measurements
 from tests.cli.conftest import Command
 from tests.support.gguf_files import write_header
@@ -53,7 +53,7 @@ def test_without_the_self_test_it_is_quick() -> None:
 
     assert torch.__version__  # what other tests have imported, too
     began = time.process_time()  # not the clock: other tests may run beside
-    for test in doctor._probes()[:-3]:
+    for test in command._probes()[:-3]:
         test.check()
     assert time.process_time() - began < 3
 
@@ -62,8 +62,8 @@ def test_a_broken_part_hides_no_other(run: Command, monkeypatch: pytest.MonkeyPa
     def broken(_name: str) -> Check:
         raise ImportError("no shared library")
 
-    tests = [replace(test, run=broken) if test.name != "python" else test for test in doctor._probes()]
-    monkeypatch.setattr(doctor, "_probes", lambda: tests)
+    tests = [replace(test, run=broken) if test.name != "python" else test for test in command._probes()]
+    monkeypatch.setattr(command, "_probes", lambda: tests)
     done = run("doctor", "--json")
     checks = {check["name"]: check for check in json.loads(done.out)}
     assert (done.code, list(checks)) == (1, NAMES)
@@ -76,7 +76,7 @@ def test_a_warning_is_no_failure_and_remedies_stand_below(run: Command, monkeypa
     def little(name: str) -> Check:
         return Check(name, "warning", "little\x1b[2J is free", "close other programs")
 
-    monkeypatch.setattr(doctor, "_probes", lambda: (Probe("memory", little, ""),))
+    monkeypatch.setattr(command, "_probes", lambda: (Probe("memory", little, ""),))
     done = run("doctor")
     assert done.code == 0
     line, remedy = done.out.splitlines()
@@ -90,7 +90,7 @@ def test_a_changed_text_is_a_failure(run: Command, monkeypatch: pytest.MonkeyPat
 
     runs = iter([[7, 8], [7, 9]])
     monkeypatch.setattr(engine, "generate", lambda _pair, _request: iter([Step(next(runs), "none", 0, 0, 0.0, 1.0)]))
-    monkeypatch.setattr(doctor, "_probes", lambda: (Probe("embedded pair", self_test.embedded_pair, ""),))
+    monkeypatch.setattr(command, "_probes", lambda: (Probe("embedded pair", self_test.embedded_pair, ""),))
     done = run("doctor", "--json")
     (check,) = json.loads(done.out)
     assert (done.code, check["status"]) == (1, "failed")
@@ -105,7 +105,7 @@ def test_rows_that_are_not_certified_may_change_the_text(
     from localdflash.engine import generate as engine
     from localdflash.engine.pair import Step
 
-    monkeypatch.setattr(doctor, "_probes", lambda: (Probe("chat pair", self_test.chat_pair, ""),))
+    monkeypatch.setattr(command, "_probes", lambda: (Probe("chat pair", self_test.chat_pair, ""),))
     for name, value in (("CHAT_PAIR", str(tiny_pair / "target.gguf")), ("MODEL_BACKEND", "llama.cpp")):
         monkeypatch.setenv(f"LOCALDFLASH_{name}", value)
     monkeypatch.setenv("LOCALDFLASH_MODEL_ROWS", rows)
@@ -121,7 +121,7 @@ def test_the_pairs_of_the_settings_are_tried_too(
     role: str, run: Command, monkeypatch: pytest.MonkeyPatch, tiny_pair: Path, tmp_path: Path
 ) -> None:
     probe = Probe(f"{role} pair", getattr(self_test, f"{role}_pair"), "", required=False)
-    monkeypatch.setattr(doctor, "_probes", lambda: (probe,))
+    monkeypatch.setattr(command, "_probes", lambda: (probe,))
     talks = write_header(tmp_path / "talks.gguf", "a")
     refused = {"chat": (tmp_path / "none.gguf", "no such .gguf file"), "completion": (talks, "no fill-in-the-middle")}
     monkeypatch.setenv("LOCALDFLASH_MODEL_BACKEND", "llama.cpp")
@@ -142,7 +142,7 @@ def test_the_check_of_a_gpu_by_hand(state: Status, code: int, run: Command, monk
         asked.append(spec)
         yield Check("gpu check", state, "embedded, as it was found")
 
-    monkeypatch.setattr("localdflash.doctor.gpu_check.again", again)
+    monkeypatch.setattr("localdflash.cli.doctor.gpu_check.again", again)
     done = run("doctor", "--check-gpu", "embedded")
     assert (done.code, asked) == (code, ["embedded"])
     assert done.out.split() == [state, "gpu", "check", "embedded,", "as", "it", "was", "found"]

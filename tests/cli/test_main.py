@@ -171,7 +171,7 @@ def test_closed_streams_are_no_error() -> None:
 def test_an_ascii_terminal_gets_escapes() -> None:
     code = (
         "import click, sys, types; from localdflash import cli;"
-        "sys.modules['localdflash.cli.doctor'] = types.SimpleNamespace("
+        "sys.modules['localdflash.cli.doctor.command'] = types.SimpleNamespace("
         "command=click.Command('doctor', callback=lambda: print('né')));"
         "sys.exit(cli.main(['doctor']))"
     )

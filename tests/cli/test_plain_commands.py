@@ -15,7 +15,7 @@ from localdflash.chat import model_list
 from localdflash.chat.model_list import ModelRow
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.answer_sources import SharedDaemon
-from localdflash.cli.chat import chats_file
+from localdflash.cli.chat_command import chats_file
 from localdflash.cli.plain import converse
 from localdflash.cli.talking import by_engine
 from localdflash.server.wanted import Wanted

@@ -12,7 +12,7 @@ from localdflash.models.load_options import Options
 from localdflash.models.memory.parts import SCRATCH, Parts
 from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda.gpus import Gpu, place
-from localdflash.doctor import installation
+from localdflash.cli.doctor.command import installation
 from localdflash.base.errors import NoDevice, OutOfMemory
 from localdflash.loading import automatic
 from localdflash.loading.plan import planner

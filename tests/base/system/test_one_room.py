@@ -88,9 +88,9 @@ def test_it_would_be_seen(code: str, used: list[str]) -> None:
 LINUX_FILES = {
     "localdflash/models/memory/free.py",
     "localdflash/backends/cpu/cpu_library.py",
-    "localdflash/doctor/graphics.py",
-    "localdflash/doctor/installation.py",
-    "localdflash/doctor/resources.py",
+    "localdflash/cli/doctor/graphics.py",
+    "localdflash/cli/doctor/installation.py",
+    "localdflash/cli/doctor/resources.py",
     "localdflash/backends/llamacpp/llama_library.py",
     "localdflash/base/machine/cores.py",
     "localdflash/base/machine/hardware.py",

@@ -15,7 +15,7 @@ import pytest
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from localdflash.cli import main
-from localdflash.cli.chat import chats_file
+from localdflash.cli.chat_command import chats_file
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.fingerprint import mismatch
 from localdflash.models.registry.registry import load_registry, local_files

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.doctor import graphics
-from localdflash.doctor.graphics import Chip, built_for, command, has_code, here, llama_gpu
+from localdflash.cli.doctor.command import graphics
+from localdflash.cli.doctor.graphics import Chip, built_for, command, has_code, here, llama_gpu
 from localdflash.backends.llamacpp import builds
 from localdflash.backends.llamacpp.placement import Device
 from localdflash.base.machine import gpu_watch

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from localdflash.doctor.check import Check, Status
+from localdflash.cli.doctor.check import Check, Status
 from localdflash.base.errors import LocaldflashError, NoDevice
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from localdflash.cli import shell
+from localdflash.cli import shell_completion
 from localdflash.cli.output import print_json
 from localdflash.models.registry.launch_commands import LAUNCHERS, Wishes
 from localdflash.models.registry.registry import load_registry
@@ -13,7 +13,7 @@ from localdflash.text.sanitize import printable
 
 @click.command()
 @click.argument("engine", type=click.Choice(list(LAUNCHERS)))
-@click.argument("pair_id", metavar="ID", shell_complete=shell.pairs)
+@click.argument("pair_id", metavar="ID", shell_complete=shell_completion.pairs)
 @click.option("--drafter", metavar="SPEC", help="Another drafter: a path, or hf:owner/name/file.")
 @click.option("--target", metavar="REPO", help="For vllm and sglang: the target's repository, owner/name, or a folder.")
 @click.option(

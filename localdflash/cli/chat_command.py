@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.cli import GlobalOptions, shell
+from localdflash.cli import GlobalOptions
+from localdflash.cli import shell_completion
 from localdflash.cli.options import chat_pair_options, daemon_option, given, sampling_options, take_sampling, wanted
 from localdflash.models.config import load_config
 from localdflash.base.errors import UsageError
@@ -33,7 +34,7 @@ ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
     help="Answer this prompt and exit; text piped to stdin goes along. Without it, that text is the prompt.",
 )
 @click.option("--system", default="", help="Instructions before the conversation (the system prompt).")
-@click.option("--role", metavar="NAME", shell_complete=shell.roles, help="Named instructions, as /role lists them.")
+@click.option("--role", metavar="NAME", shell_complete=shell_completion.roles, help="Named instructions, as /role lists them.")
 @click.option("-c", "--continue", "goes_on", is_flag=True, help="Continue the latest chat of this folder.")
 @click.option("--resume", type=click.IntRange(1), metavar="ID", help="Continue this chat.")
 @click.option("--no-log", is_flag=True, help="Keep nothing of this chat on disk.")

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-from localdflash.doctor.check import Check
+from localdflash.cli.doctor.check import Check
 
 EDITORS = {"nvim": "Neovim", "vim": "Vim", "code": "VS Code", "codium": "VSCodium", "zed": "Zed", "hx": "Helix"}
 ASKED = ("nvim", "code", "codium")  # programs whose version is asked for

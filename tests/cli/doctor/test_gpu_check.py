@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from localdflash.backends.cuda import device as devices
-from localdflash.doctor import gpu_check
+from localdflash.cli.doctor.command import gpu_check
 from localdflash.base.errors import LocaldflashError, NoDevice
 from localdflash.loading import proof
 from localdflash.loading.verdict import Subject, Verdict, keep

@@ -11,9 +11,11 @@ import pytest
 
 from localdflash.models.memory import free
 from localdflash.models.memory.fit import MemoryBudget
-from localdflash.cli import doctor
-from localdflash.doctor import installation, resources, surroundings
-from localdflash.doctor.check import Check, Probe
+from localdflash.cli.doctor.command import command
+from localdflash.cli.doctor.command import installation
+from localdflash.cli.doctor.command import resources
+from localdflash.cli.doctor.command import surroundings
+from localdflash.cli.doctor.check import Check, Probe
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.base.files import paths
 from localdflash.base.machine import measurements
@@ -77,7 +79,7 @@ class TestInstallation:
 
     def test_without_torch_localdflash_still_works(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "torch", None)
-        (probe,) = (probe for probe in doctor._probes() if probe.name == "torch")
+        (probe,) = (probe for probe in command._probes() if probe.name == "torch")
         found = probe.check()
         assert (found.status, "pip install" in found.remedy) == ("warning", True)
 

@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from localdflash.doctor.check import Check
+from localdflash.cli.doctor.check import Check
 
 LITTLE_MEMORY = 1 << 30  # bytes: the embedded pair and its margin
 LITTLE_DISK = 8 << 30  # bytes: one pair of 8B

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localdflash.models.memory.parts import gigabytes
-from localdflash.cli import shell
+from localdflash.cli import shell_completion
 from localdflash.cli.output import print_fields, print_json, print_table
 from localdflash.cli.plan import plan
 from localdflash.cli.ps import ps
@@ -66,7 +66,7 @@ def list_pairs(as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("spec", shell_complete=shell.pairs)
+@click.argument("spec", shell_complete=shell_completion.pairs)
 @click.option("--drafter", metavar="SPEC", help="Another drafter: a path, or hf:owner/name/file.")
 @_json
 def show(spec: str, drafter: str | None, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import click
 
-from localdflash.cli import shell
+from localdflash.cli import shell_completion
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import completion_pair_options, daemon_option, given, sampling_options, take_sampling
 from localdflash.cli.output import print_json
@@ -28,7 +28,7 @@ CONTEXT = 8000  # characters of other code; the prompt takes what fits
 
 
 @click.command()
-@click.argument("place", metavar="FILE:LINE:COL", shell_complete=shell.file)
+@click.argument("place", metavar="FILE:LINE:COL", shell_complete=shell_completion.file)
 @click.option("--max-tokens", type=click.IntRange(1), default=96, show_default=True, help="Most tokens to insert.")
 @click.option("--line", "one_line", is_flag=True, help="Stop at the end of the line.")
 @click.option(

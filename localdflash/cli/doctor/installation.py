@@ -5,7 +5,7 @@ import platform
 import sys
 from importlib.metadata import version
 
-from localdflash.doctor.check import Check
+from localdflash.cli.doctor.check import Check
 from localdflash.base.errors import NoDevice
 
 OLDEST_JINJA = (3, 1, 6)  # earlier sandboxes can be left: CVE-2025-27516

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from localdflash.doctor.check import Check
+from localdflash.cli.doctor.check import Check
 from localdflash.base.machine import gpu_watch
 
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"

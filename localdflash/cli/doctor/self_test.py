@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from localdflash.doctor.check import Check
+from localdflash.cli.doctor.check import Check
 
 if TYPE_CHECKING:
     from localdflash.models.load_options import Options
