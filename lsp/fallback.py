@@ -12,7 +12,7 @@ from lsprotocol import types
 from localdflash.lsp.document import Document, LineColumn
 
 if TYPE_CHECKING:
-    from localdflash.lsp.server import SuggestionServer
+    from localdflash.lsp.lsp_server import SuggestionServer
 
 LABEL = 60  # characters of a suggestion that stand in the list
 TRIGGERS = [".", "(", "[", "{", " ", "=", ",", ":", "\n"]

@@ -14,7 +14,7 @@ from pygls.lsp.server import LanguageServer
 from pygls.protocol import lsp_method
 
 from localdflash.lsp.document import Document, Encoding, LineEdit
-from localdflash.lsp.rpc import RpcProtocol
+from localdflash.lsp.json_rpc import RpcProtocol
 
 LARGEST = 4_000_000  # characters of a document that is kept
 Change: TypeAlias = types.TextDocumentContentChangeEvent

@@ -13,7 +13,7 @@ from typing import Any
 
 from localdflash.lsp.closed import still_closed
 from localdflash.lsp.generation import Generator
-from localdflash.lsp.pace import TypingPace
+from localdflash.lsp.typing_pace import TypingPace
 from localdflash.lsp.suggestions import (
     FAILED,
     STOPPED,

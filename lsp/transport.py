@@ -25,7 +25,7 @@ from pygls.lsp.server import LanguageServer
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.lsp.framing import HttpRequest, Reader
-from localdflash.lsp.rpc import RpcProtocol
+from localdflash.lsp.json_rpc import RpcProtocol
 from localdflash.base.system import process
 from localdflash.base.system import unix_socket
 from localdflash.base.system.descriptor import set_blocking

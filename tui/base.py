@@ -27,7 +27,7 @@ from localdflash.tui.history import History, history_file
 from localdflash.tui.transcript import Transcript
 
 if TYPE_CHECKING:
-    from localdflash.tui.prompt import Prompt
+    from localdflash.tui.prompt_field import Prompt
     from localdflash.tui.status_bar import StatusBar
 
 P = ParamSpec("P")

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from rich.cells import cell_len, set_cell_size
 
-from localdflash.tui.blocks import NARROWEST, Block, behind
+from localdflash.tui.block_layout import NARROWEST, Block, behind
 from localdflash.tui.highlight import START, LexerState, highlighted, ready
 from localdflash.tui.inline import clean
 from localdflash.tui.lines import Line, StyledRun

@@ -8,10 +8,10 @@ in another: `unsettled()` returns its arguments, and `settle` takes its result.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from localdflash.tui.blocks import Block
+from localdflash.tui.block_layout import Block
 from localdflash.tui.fence import LONGEST, Code, ShownFence
 from localdflash.tui.lines import Line, StyledRun
-from localdflash.tui.reading import AnswerReading, TypedReading
+from localdflash.tui.block_reader import AnswerReading, TypedReading
 
 __all__ = ["MarkdownDocument", "ShownFence", "Unsettled"]
 

@@ -15,7 +15,7 @@ from markdown_it.rules_block import StateBlock, blockquote, code, fence, heading
 from markdown_it.rules_block import table as table_rule
 from markdown_it.token import Token
 
-from localdflash.tui.blocks import Block, Item, Paragraph, Quote, Rule
+from localdflash.tui.block_layout import Block, Item, Paragraph, Quote, Rule
 from localdflash.tui.fence import Code, OpenFence
 from localdflash.tui.inline import Markdown
 from localdflash.tui.tables import Table

@@ -22,7 +22,7 @@ from textual.widget import Widget
 
 from localdflash.text.sanitize import printable
 from localdflash.tui.captions import model_name
-from localdflash.tui.pace import motion_unwanted
+from localdflash.tui.reveal_pace import motion_unwanted
 
 SEPARATOR = " · "
 NEARLY_FULL = 0.9

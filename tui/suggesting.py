@@ -15,7 +15,7 @@ from textual.widgets import TextArea
 from localdflash.chat.attachable_files import Files
 from localdflash.text.sanitize import sanitize
 from localdflash.tui import commands
-from localdflash.tui.suggestions import Suggestions
+from localdflash.tui.suggestion_list import Suggestions
 from localdflash.tui.triggers import (
     Asked,
     Choices,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from localdflash.tui.blocks import Block
+from localdflash.tui.block_layout import Block
 from localdflash.tui.inline import inline
 from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.wrap import wrap

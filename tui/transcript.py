@@ -1,6 +1,6 @@
 """The conversation as one widget, however many messages there are.
 
-Text of an answer under way is paced (see `localdflash.tui.pace`), and only rows that changed are drawn again. Keys on a
+Text of an answer under way is paced (see `localdflash.tui.reveal_pace`), and only rows that changed are drawn again. Keys on a
 message are posted as events, which the app handles.
 """
 
@@ -22,7 +22,7 @@ from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui import highlight
 from localdflash.tui.column import RowPlace
 from localdflash.tui.entry import ChatEntry
-from localdflash.tui.pace import DisplayPace, motion_unwanted
+from localdflash.tui.reveal_pace import DisplayPace, motion_unwanted
 from localdflash.tui.scroller import Scroller
 from localdflash.tui.strips import LINK
 

@@ -125,7 +125,7 @@ def fence(rate: int = 400) -> Times:
 async def _fence(text: str) -> tuple[float, list[float]]:
     from localdflash.chat.answer_sources import SharedDaemon
     from localdflash.server.wanted import Wanted
-    from localdflash.tui.app import ChatApp
+    from localdflash.tui.chat_app import ChatApp
     from localdflash.tui.base import Start
 
     late: list[float] = []

@@ -28,7 +28,7 @@ from localdflash.lab.bench.typing_replay import Manner, type_all
 from localdflash.lab.bench.typing import keystrokes, total
 from localdflash.lab.bench.typist import TypedKeys
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.lsp.completer import Asker
+from localdflash.lsp.engine_completer import Asker
 from localdflash.base.machine.hardware import commit
 
 

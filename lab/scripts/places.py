@@ -24,7 +24,7 @@ from typing import Any
 
 from localdflash.lab.bench.spread import spread
 from localdflash.cli.output import say
-from localdflash.lsp.pace import SURE
+from localdflash.lsp.typing_pace import SURE
 from localdflash.lsp.session import LEAST_SURE, LONGEST, SENT_AFTER, SENT_BEFORE
 from localdflash.base.machine.hardware import commit, device
 from localdflash.server.client import Client

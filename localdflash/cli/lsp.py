@@ -38,7 +38,7 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
     from localdflash.cli.output import say
     from localdflash.lsp import transport
     from localdflash.lsp.foreign.named import NamedEngine
-    from localdflash.lsp.server import SuggestionServer
+    from localdflash.lsp.lsp_server import SuggestionServer
 
     model = options["pair"] if "pair" in given(ctx, options) else ""
     engine = NamedEngine.of(load_config(), model) or wanted(ctx, options, "completion")

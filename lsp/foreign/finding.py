@@ -8,14 +8,14 @@ import asyncio
 from typing import Any
 
 from localdflash.base.errors import EngineGone, LocaldflashError, ModelError
-from localdflash.lsp.completer import Daemon, Source
+from localdflash.lsp.engine_completer import Daemon, Source
 from localdflash.lsp.foreign import families
-from localdflash.lsp.foreign.llama import InfillLlama, RawLlama, model_of
-from localdflash.lsp.foreign.ollama import Ollama
-from localdflash.lsp.foreign.openai import OpenAi
+from localdflash.lsp.foreign.llama_server import InfillLlama, RawLlama, model_of
+from localdflash.lsp.foreign.ollama_server import Ollama
+from localdflash.lsp.foreign.openai_server import OpenAi
 from localdflash.lsp.foreign.pieces import FillServer, FillSource
 from localdflash.lsp.foreign.probe import Json, Probe, items
-from localdflash.lsp.foreign.prompt import Pieces, Prompts, Sides
+from localdflash.lsp.foreign.remote_prompt import Pieces, Prompts, Sides
 from localdflash.server.address import Address
 from localdflash.text.fim import FORMATS, FimFormat, detect
 

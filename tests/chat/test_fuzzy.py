@@ -27,7 +27,7 @@ def has_letters(query: str, name: str) -> bool:
         ("lexer", "src/lexer.py", "src/lexer_test.py"),  # the whole name before its ending
         ("lexer", "deep/er/lexer.py", "lexer/a.py"),  # the last part counts more
         ("test", "test_a.py", "a_test.py"),  # at the start
-        ("tp", "tui/prompt.py", "stop.pyc"),  # first letters of words, before letters somewhere
+        ("tp", "tui/prompt_field.py", "stop.pyc"),  # first letters of words, before letters somewhere
         ("prompt", "a/prompt.py", "longer/prompt.py"),  # the shorter one
         ("abc", "xabcx/y.py", "xaxbxcx.py"),  # together
         ("be", "BoxEdge.java", "obxxxe.java"),  # humps

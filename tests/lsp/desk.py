@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, cast
 
-from localdflash.lsp.completer import Completer
+from localdflash.lsp.engine_completer import Completer
 from localdflash.lsp.events import Event
 from localdflash.lsp.generation import Ended, Generator
-from localdflash.lsp.pace import TypingPace
+from localdflash.lsp.typing_pace import TypingPace
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
 
 HEAD = "import os\n\n\n"

@@ -13,8 +13,8 @@ import pytest
 from localdflash.lab.scripts.support.instant_engine import serving
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files import paths
-from localdflash.lsp import completer as module
-from localdflash.lsp.completer import Completer
+from localdflash.lsp import engine_completer as module
+from localdflash.lsp.engine_completer import Completer
 from localdflash.server.wanted import Wanted
 from tests.lsp.desk import run, settled
 from tests.support import daemons

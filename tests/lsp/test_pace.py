@@ -2,7 +2,7 @@
 
 from random import Random
 
-from localdflash.lsp.pace import LEAST_SURE, LONGEST_DELAY, MOST_SURE, SURE, TypingPace
+from localdflash.lsp.typing_pace import LEAST_SURE, LONGEST_DELAY, MOST_SURE, SURE, TypingPace
 
 
 def typing(pace: TypingPace, gap: float, keys: int = 100) -> float:

@@ -18,11 +18,11 @@ from tests.lsp.wire import Process, asking, connected, framed, initialize, notif
 from tests.support import daemons
 
 CHATTY = (
-    "import os, sys, localdflash.lsp.server as s; d = s.SuggestionServer.__init__;"
+    "import os, sys, localdflash.lsp.lsp_server as s; d = s.SuggestionServer.__init__;"
     "s.SuggestionServer.__init__ = lambda *a: (d(*a), print('a stray print'), os.write(1, b'another'), None)[-1];"
 ) + daemons.PROGRAM
 LOADING = (
-    "import os, pathlib, time, localdflash.lsp.completer as completer;"
+    "import os, pathlib, time, localdflash.lsp.engine_completer as completer;"
     "completer.connect = lambda *a: (pathlib.Path(os.environ['LOCALDFLASH_HOME'], 'loading').touch(), time.sleep(60));"
 ) + daemons.PROGRAM
 

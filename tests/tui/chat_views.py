@@ -13,7 +13,7 @@ from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.answerer import AnswerPiece
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.tui import highlight
-from localdflash.tui.app import ChatApp
+from localdflash.tui.chat_app import ChatApp
 from tests.tui.chat_stage import typed, wait_until
 
 NUMBERS = {

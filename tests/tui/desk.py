@@ -13,8 +13,8 @@ from textual.widgets import Static
 from localdflash.chat.attachable_files import Files
 from localdflash.tui.commands import COMMANDS
 from localdflash.tui.history import History
-from localdflash.tui.prompt import Prompt
-from localdflash.tui.suggestions import Suggestions
+from localdflash.tui.prompt_field import Prompt
+from localdflash.tui.suggestion_list import Suggestions
 from tests.tui.stage import Stage, wait_until
 
 

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.store import ChatStore
 from localdflash.base.errors import ContextOverflow, EngineGone, ModelError
-from localdflash.tui.app import ChatApp
+from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.screens import dialog
 from tests.support.fake_answerer import ANSWER, NUMBERS, STEP
 from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until

@@ -7,7 +7,7 @@ import pytest
 from textual.pilot import Pilot
 
 from localdflash.chat.answerer import AnswerPiece, Done
-from localdflash.tui.app import ChatApp
+from localdflash.tui.chat_app import ChatApp
 from tests.support.fake_answerer import NUMBERS
 from tests.tui.chat_stage import answered, command, on_stage, shown, wait_until
 

@@ -10,7 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from localdflash.chat import project
-from localdflash.tui.app import ChatApp
+from localdflash.tui.chat_app import ChatApp
 from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
 
 SHELL = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")

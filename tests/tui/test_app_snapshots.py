@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localdflash.tui.app import ChatApp
+from localdflash.tui.chat_app import ChatApp
 from tests.tui.chat_stage import answered, make, on_stage
 from tests.tui.chat_views import CHATS, script, view
 

@@ -8,8 +8,8 @@ from rich.segment import Segments
 from textual.pilot import Pilot
 
 from localdflash.chat.answerer import AnswerPiece, Done
-from localdflash.tui import state
-from localdflash.tui.app import ChatApp
+from localdflash.tui import saved_state
+from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.commands import COMMANDS
 from localdflash.tui.themes import THEMES
 from tests.support.fake_answerer import NUMBERS, STEP
@@ -137,7 +137,7 @@ def test_themes(home: Path) -> None:
     async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         for name in THEMES:
             await command(pilot, f"/theme {name}")
-            assert app.theme == state.load().theme == name
+            assert app.theme == saved_state.load().theme == name
         await command(pilot, "/theme")
         assert app.theme == next(iter(THEMES))
         await command(pilot, "/theme dark")
@@ -223,7 +223,7 @@ def test_ctrl_c_says_how_to_leave() -> None:
 
 def test_the_first_run_is_explained_once(home: Path) -> None:
     async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
-        await wait_until(pilot, lambda: state.load().seen_welcome)
+        await wait_until(pilot, lambda: saved_state.load().seen_welcome)
         seen.append(shown(app))
 
     seen: list[str] = []

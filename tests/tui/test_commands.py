@@ -1,7 +1,7 @@
 import pytest
 
 from localdflash.base.errors import UsageError
-from localdflash.tui.app import ChatApp
+from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.commands import COMMANDS, parse, starting_with
 
 

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from localdflash.chat.drafting_comparison import ComparedWay, Comparison
-from localdflash.tui.screens.compare import CompareScreen, compare_text
+from localdflash.tui.screens.compare_screen import CompareScreen, compare_text
 from tests.tui.stage import Stage, play, shown
 
 PLAIN, DRAFTING = ComparedWay(20.0, 256, 1.0, 2, 120.0), ComparedWay(52.5, 256, 3.914, 2, 130.0)

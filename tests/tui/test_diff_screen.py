@@ -14,7 +14,7 @@ from localdflash.chat.proposals import Proposal
 from localdflash.base.errors import LocaldflashError
 from localdflash.tui.diff_view import LONGEST, DiffView
 from localdflash.tui.diff_view import shown as shown_line
-from localdflash.tui.screens.diff import DiffScreen, FileList
+from localdflash.tui.screens.diff_screen import DiffScreen, FileList
 from tests.tui.stage import Stage, shown, wait_until
 
 OLD = "".join(f"line {number}\n" for number in range(1, 41)).encode()

@@ -11,7 +11,7 @@ from textual.binding import Binding
 from textual.pilot import Pilot
 
 from localdflash.tui.commands import COMMANDS
-from localdflash.tui.screens.help import KEYS, HelpScreen, help_text, key_name, sections
+from localdflash.tui.screens.help_screen import KEYS, HelpScreen, help_text, key_name, sections
 from tests.tui.stage import Script, Stage, play, shown
 
 

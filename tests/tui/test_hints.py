@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 
 from localdflash.chat.answerer import AnswerPiece
 from localdflash.tui import hints
-from localdflash.tui.app import ChatApp
+from localdflash.tui.chat_app import ChatApp
 from tests.support.fake_answerer import STEP
 from tests.tui.chat_stage import answered, on_stage, shown, typed, wait_until
 

@@ -128,7 +128,7 @@ def test_blocks_before_the_last_are_not_read_again(monkeypatch: pytest.MonkeyPat
         lengths.append(len(text))
         return parse(text, number, known)
 
-    monkeypatch.setattr("localdflash.tui.reading.parse", counted)
+    monkeypatch.setattr("localdflash.tui.block_reader.parse", counted)
     growing = MarkdownDocument()
     for _ in range(30):
         for piece in chunks(

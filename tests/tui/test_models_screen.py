@@ -8,9 +8,9 @@ from textual.pilot import Pilot
 
 from localdflash.chat.model_list import ModelRow, PullProgress
 from localdflash.base.errors import LocaldflashError
-from localdflash.tui.screens import models
+from localdflash.tui.screens import models_screen
 from localdflash.tui.screens.dialog import Choices, Field
-from localdflash.tui.screens.models import Meter, ModelPicker
+from localdflash.tui.screens.models_screen import Meter, ModelPicker
 from tests.tui.stage import Script, Stage, play, shown, wait_until
 
 ROWS = [
@@ -63,8 +63,8 @@ class Source:
 
 @pytest.fixture(autouse=True)
 def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "REST", 0.0)
-    monkeypatch.setattr(models, "TYPED", 0.0)
+    monkeypatch.setattr(models_screen, "REST", 0.0)
+    monkeypatch.setattr(models_screen, "TYPED", 0.0)
 
 
 def picking(
@@ -145,7 +145,7 @@ def test_the_fit_of_a_row_is_shown_and_asked_for_once() -> None:
 
 
 def test_rows_that_are_passed_by_are_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "REST", 0.6)
+    monkeypatch.setattr(models_screen, "REST", 0.6)
     source = Source()
 
     async def script(pilot: Pilot[Any]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.tui.pace import LAG, DisplayPace, motion_unwanted
+from localdflash.tui.reveal_pace import LAG, DisplayPace, motion_unwanted
 
 _EPSILON = 1e-9
 

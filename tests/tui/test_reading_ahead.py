@@ -7,14 +7,14 @@ import pytest
 from textual.pilot import Pilot
 
 from localdflash.chat.messages import Attachment
-from localdflash.tui.actions import answers
-from localdflash.tui.app import ChatApp
+from localdflash.tui.actions import answer_actions
+from localdflash.tui.chat_app import ChatApp
 from tests.tui.chat_stage import answered, on_stage, wait_until
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "AHEAD", 0.02)
+    monkeypatch.setattr(answer_actions, "AHEAD", 0.02)
 
 
 def test_what_is_typed_is_read_after_what_was_said() -> None:

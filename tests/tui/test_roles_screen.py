@@ -5,7 +5,7 @@ import pytest
 from textual.pilot import Pilot
 
 from localdflash.chat.roles import NONE, roles
-from localdflash.tui.screens.roles import RolePicker
+from localdflash.tui.screens.roles_screen import RolePicker
 from tests.tui.stage import Script, Stage, play, shown
 
 ROLES = {"coder": "You write code.\nShort code.", "mine": "[b]be\x1b kind[/]\n" + "line\n" * 40}

@@ -15,13 +15,13 @@ from textual.widgets import Input, TextArea
 from localdflash.chat.drafting_comparison import ComparedWay, Comparison
 from localdflash.chat.chat_listing import SessionInfo
 from localdflash.chat.model_list import ModelRow, PullProgress
-from localdflash.tui.screens import models
-from localdflash.tui.screens.chats import ChatPicker
-from localdflash.tui.screens.compare import CompareScreen
-from localdflash.tui.screens.help import HelpScreen
-from localdflash.tui.screens.models import ModelPicker
-from localdflash.tui.screens.roles import RolePicker
-from localdflash.tui.screens.text import AskText
+from localdflash.tui.screens import models_screen
+from localdflash.tui.screens.chats_screen import ChatPicker
+from localdflash.tui.screens.compare_screen import CompareScreen
+from localdflash.tui.screens.help_screen import HelpScreen
+from localdflash.tui.screens.models_screen import ModelPicker
+from localdflash.tui.screens.roles_screen import RolePicker
+from localdflash.tui.screens.text_screen import AskText
 from localdflash.tui.speed_panel import SpeedPanel
 from localdflash.tui.status_bar import Status, StatusBar
 from localdflash.tui.welcome import Welcome
@@ -121,7 +121,7 @@ def _picture(snap_compare: Any, app: App[Any], width: int, *keys: str) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "REST", 0.0)
+    monkeypatch.setattr(models_screen, "REST", 0.0)
     monkeypatch.setattr(time, "localtime", time.gmtime)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.base.errors import LocaldflashError
-from localdflash.tui.state import TuiState, load, save, state_file
+from localdflash.tui.saved_state import TuiState, load, save, state_file
 from localdflash.tui.themes import DEFAULT
 
 

@@ -16,7 +16,7 @@ from localdflash.lab.bench.passages import from_line
 from localdflash.lab.bench.typing_replay import Manner
 from localdflash.engine.generate import Request
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.lsp.completer import Asker, Source
+from localdflash.lsp.engine_completer import Asker, Source
 from localdflash.lsp.events import Event
 from localdflash.models.registry.registry import load_registry, local_files
 from tests.support.scripted_pair import scripted_pair

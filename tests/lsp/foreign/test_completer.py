@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.lsp.completer import PATIENCE, Asker
-from localdflash.lsp.foreign import completer as module
-from localdflash.lsp.foreign import llama as llama_module
-from localdflash.lsp.foreign.completer import ForeignCompleter
+from localdflash.lsp.engine_completer import PATIENCE, Asker
+from localdflash.lsp.foreign import remote_completer as module
+from localdflash.lsp.foreign import llama_server as llama_module
+from localdflash.lsp.foreign.remote_completer import ForeignCompleter
 from localdflash.lsp.foreign.named import NamedEngine
 from tests.lsp.desk import run
 from tests.lsp.foreign.made_up import BODY, Answer, Said, llama, llama_said, openai, serving

@@ -6,13 +6,13 @@ from typing import Any, cast
 import pytest
 
 from localdflash.base.errors import EngineGone, LocaldflashError, ModelError, UsageError
-from localdflash.lsp.completer import Daemon
+from localdflash.lsp.engine_completer import Daemon
 from localdflash.lsp.foreign.finding import find
-from localdflash.lsp.foreign.llama import InfillLlama, RawLlama
-from localdflash.lsp.foreign.ollama import Ollama
-from localdflash.lsp.foreign.openai import OpenAi
+from localdflash.lsp.foreign.llama_server import InfillLlama, RawLlama
+from localdflash.lsp.foreign.ollama_server import Ollama
+from localdflash.lsp.foreign.openai_server import OpenAi
 from localdflash.lsp.foreign.pieces import FillSource
-from localdflash.lsp.foreign.prompt import Prompts, Sides
+from localdflash.lsp.foreign.remote_prompt import Prompts, Sides
 from localdflash.server.address import Address
 from tests.lsp.desk import run
 from tests.lsp.foreign.made_up import QWEN, QWEN_SHOWN, Answer, Said, llama, ollama, openai, serving

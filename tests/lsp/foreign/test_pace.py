@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from localdflash.lsp.foreign.pace import LONGEST_DELAY, LONGEST_PATIENCE, ForeignPace
+from localdflash.lsp.foreign.remote_pace import LONGEST_DELAY, LONGEST_PATIENCE, ForeignPace
 
 
 def pace_of(answer: float, gap: float = 0.15) -> tuple[ForeignPace, float]:

@@ -12,7 +12,7 @@ import localdflash
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.prompt import assemble
 from localdflash.lsp.foreign.place import Place
-from localdflash.lsp.foreign.prompt import Marker, Pieces, Prompts, Sides
+from localdflash.lsp.foreign.remote_prompt import Marker, Pieces, Prompts, Sides
 from localdflash.text.fim import FORMATS, detect
 from localdflash.text.tokenizer import Tokenizer
 from tests.lsp.foreign.made_up import BODY, QWEN

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from localdflash.base.errors import EngineGone, LocaldflashError
-from localdflash.lsp.completer import Source
+from localdflash.lsp.engine_completer import Source
 from localdflash.lsp.foreign.finding import find
-from localdflash.lsp.foreign.llama import Probability, begins_with, logprob_of
+from localdflash.lsp.foreign.llama_server import Probability, begins_with, logprob_of
 from tests.lsp.desk import run
 from tests.lsp.foreign.made_up import (
     BODY,

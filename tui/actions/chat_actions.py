@@ -28,7 +28,7 @@ class ChatActions(Base):
     @told
     async def action_chats(self, words: str = "") -> None:
         """Let the user choose an earlier chat."""
-        from localdflash.tui.screens.chats import ChatPicker
+        from localdflash.tui.screens.chats_screen import ChatPicker
 
         await self.talk.save()
 
@@ -64,7 +64,7 @@ class ChatActions(Base):
             self.complain("this chat is empty: there is nothing to name yet")
             return
         if not name:
-            from localdflash.tui.screens.text import AskText
+            from localdflash.tui.screens.text_screen import AskText
 
             info = await self.talk.kept(ChatStore.info, self.talk.session)
             name = await self.asked(AskText("Name of this chat", info.title)) or ""
@@ -99,7 +99,7 @@ class ChatActions(Base):
     async def _export_of(self, session: int, path: str = "") -> None:
         from localdflash.chat.chat_export import export_json, export_markdown, write_export
         from localdflash.tui.screens.confirm import Confirm
-        from localdflash.tui.screens.text import AskText
+        from localdflash.tui.screens.text_screen import AskText
 
         info = await self.talk.kept(ChatStore.info, session)
         if not path:

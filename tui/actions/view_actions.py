@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files.strict_toml import did_you_mean
-from localdflash.tui import state
+from localdflash.tui import saved_state
 from localdflash.tui.base import Base
 from localdflash.tui.themes import THEMES
 
@@ -47,13 +47,13 @@ class ViewActions(Base):
         if not self.start.chats:
             return
         try:
-            state.save(replace(state.load(), theme=name))
+            saved_state.save(replace(saved_state.load(), theme=name))
         except LocaldflashError as error:
             self.complain(str(error))
 
     def action_help(self) -> None:
         """Show commands and keys."""
-        from localdflash.tui.screens.help import HelpScreen
+        from localdflash.tui.screens.help_screen import HelpScreen
 
         self.push_screen(HelpScreen())
 

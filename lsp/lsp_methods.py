@@ -15,7 +15,7 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
 if TYPE_CHECKING:
-    from localdflash.lsp.server import SuggestionServer
+    from localdflash.lsp.lsp_server import SuggestionServer
 
 ACCEPT = "localdflash.accept"
 STATUS = "didChangeStatus"

@@ -36,7 +36,7 @@ class CodeActions(Base):
         """Show what the last answer would change, and apply it if the user agrees."""
         from localdflash.chat.applying import Outcome, apply
         from localdflash.chat.proposals import Proposal, propose
-        from localdflash.tui.screens.diff import DiffScreen
+        from localdflash.tui.screens.diff_screen import DiffScreen
 
         answer = self.talk.last_answer()
         if answer is None:
@@ -84,7 +84,7 @@ class CodeActions(Base):
     async def action_undo(self) -> None:
         """Undo the last applied change."""
         from localdflash.chat.applying import undo
-        from localdflash.tui.screens.chats import age
+        from localdflash.tui.screens.chats_screen import age
         from localdflash.tui.screens.confirm import Confirm
 
         journal = await self.journal()

@@ -12,10 +12,10 @@ from textual.worker import Worker
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.shell_command import command_of
 from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
-from localdflash.tui.actions.outside import OutsideActions
+from localdflash.tui.actions.outside_actions import OutsideActions
 from localdflash.tui.base import told
 from localdflash.tui.commands import parse
-from localdflash.tui.prompt import Prompt
+from localdflash.tui.prompt_field import Prompt
 
 RESERVED = 4  # the share of the context, one in so many, that is kept free for the answer when messages are left out
 AHEAD = 0.3  # seconds of typing until the engine reads on
@@ -198,7 +198,7 @@ class AnswerActions(OutsideActions):
         """Send a summary instead of the oldest of these messages; why not, if there is none or it is not taken."""
         from localdflash.chat.context_fitting import plan_fit
         from localdflash.chat.summary import SHARE, summarise
-        from localdflash.tui.screens.text import AskText
+        from localdflash.tui.screens.text_screen import AskText
 
         talk, before, settings = self.talk, self.talk.before, self.talk.settings
         self.arrivals += 1  # what is sent meanwhile waits

@@ -4,7 +4,7 @@ A request that the next key takes back has cost the server the reading of a prom
 longer no key must have come before it is asked, and the longer an answer is waited for.
 """
 
-from localdflash.lsp.pace import TypingPace
+from localdflash.lsp.typing_pace import TypingPace
 
 LONGEST_DELAY = 0.5  # seconds
 LONGEST_PATIENCE = 3.0  # seconds that are waited for an answer besides what the client says

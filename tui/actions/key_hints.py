@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from textual import events, on
 
 from localdflash.tui import hints
-from localdflash.tui.actions.answers import AnswerActions
-from localdflash.tui.prompt import Prompt
+from localdflash.tui.actions.answer_actions import AnswerActions
+from localdflash.tui.prompt_field import Prompt
 from localdflash.tui.welcome import Try, Welcome
 
 PLACEHOLDER = f"{hints.ASK}; / for commands, @ for files"

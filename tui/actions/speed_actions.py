@@ -36,7 +36,7 @@ class SpeedActions(Base):
     async def action_bench(self) -> None:
         """Answer the last turn plainly and with drafting, and compare."""
         from localdflash.chat.drafting_comparison import Comparison, compare
-        from localdflash.tui.screens.compare import CompareScreen
+        from localdflash.tui.screens.compare_screen import CompareScreen
 
         talk = self.talk
         if talk.answering:

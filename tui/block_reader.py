@@ -8,10 +8,10 @@ until one ends it.
 from collections.abc import Sequence
 
 from localdflash.text.thoughts import CLOSING, OPENING
-from localdflash.tui.blocks import Block, Item, Paragraph, Verbatim
+from localdflash.tui.block_layout import Block, Item, Paragraph, Verbatim
 from localdflash.tui.fence import Code, OpenFence
 from localdflash.tui.parsing import PlacedBlock, parse
-from localdflash.tui.thoughts import Thoughts
+from localdflash.tui.thoughts_line import Thoughts
 
 
 class TypedReading:

@@ -19,18 +19,19 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
-from localdflash.lsp import fallback, private
+from localdflash.lsp import fallback
+from localdflash.lsp import lsp_methods
 from localdflash.lsp.closed import closed_after, closes_again
-from localdflash.lsp.completer import Asker, Completer
-from localdflash.lsp.context import EditorContext, path_of
+from localdflash.lsp.engine_completer import Asker, Completer
+from localdflash.lsp.request_context import EditorContext, path_of
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.foreign.named import NamedEngine
 from localdflash.lsp.generation import Ended, Generator
 from localdflash.lsp.next_edit import NextEdits
-from localdflash.lsp.pace import TypingPace
+from localdflash.lsp.typing_pace import TypingPace
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
-from localdflash.lsp.settings import LspSettings
+from localdflash.lsp.lsp_settings import LspSettings
 from localdflash.lsp.silence import silence
 from localdflash.lsp.tally import Tally
 from localdflash.server.wanted import Wanted
@@ -55,7 +56,7 @@ class ItemTarget:
 
     def item(self, offer: Offer) -> types.InlineCompletionItem:
         """An offer as an LSP item; its command reports that it was accepted. It replaces what it closes itself."""
-        command = types.Command(title="Accepted", command=private.ACCEPT, arguments=[offer.suggestion.name])
+        command = types.Command(title="Accepted", command=lsp_methods.ACCEPT, arguments=[offer.suggestion.name])
         start, end = self.range.start, self.range.end
         if self.closed and closes_again(self.language, self.head, self.closed, offer.text):
             end = types.Position(end.line, end.character + len(self.closed))
@@ -93,13 +94,13 @@ class SuggestionServer(LanguageServer):
         self.protocol.on_changed = self._changed
         self.protocol.on_close = self._closed
         self.protocol.on_save = self._saved
-        private.register(self)
+        lsp_methods.register(self)
 
     def _of(self, engine: Wanted | NamedEngine) -> tuple[Asker, TypingPace]:
         if isinstance(engine, Wanted):
             return Completer(engine, self._say, self._trouble), TypingPace()
-        from localdflash.lsp.foreign.completer import ForeignCompleter  # where there is one, it takes 0.1 s
-        from localdflash.lsp.foreign.pace import ForeignPace
+        from localdflash.lsp.foreign.remote_completer import ForeignCompleter  # where there is one, it takes 0.1 s
+        from localdflash.lsp.foreign.remote_pace import ForeignPace
 
         return ForeignCompleter(engine, self._say, self._trouble), ForeignPace()
 
@@ -247,7 +248,7 @@ class SuggestionServer(LanguageServer):
             offer = replace(offer, text=text)
             where = types.VersionedTextDocumentIdentifier(version=asked, uri=document.uri)
             update = {"textDocument": where, "position": position, "items": [target.item(offer)]}
-            self.protocol.notify(private.UPDATE, update)
+            self.protocol.notify(lsp_methods.UPDATE, update)
 
     def _opened(self, document: Document) -> None:
         self._leave(document.uri)  # where it was open already
@@ -332,7 +333,7 @@ class SuggestionServer(LanguageServer):
         self._timers.pop("status", None)
         if self._told != (status := self.status()):
             self._told = status
-            self.protocol.notify(private.STATUS, status)
+            self.protocol.notify(lsp_methods.STATUS, status)
 
     def _warn(self, line: str) -> None:
         self.window_show_message(types.ShowMessageParams(types.MessageType.Warning, f"localdflash: {line}"))

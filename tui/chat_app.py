@@ -34,18 +34,18 @@ from localdflash.chat.store import ChatStore
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.system.process import LEAVING
 from localdflash.text.sanitize import printable
-from localdflash.tui import state
-from localdflash.tui.actions.chats import ChatActions
-from localdflash.tui.actions.code import CodeActions
-from localdflash.tui.actions.keys import LOW, PLACEHOLDER, KeyActions
-from localdflash.tui.actions.model import ModelActions
-from localdflash.tui.actions.project import ProjectActions
-from localdflash.tui.actions.speed import SpeedActions
-from localdflash.tui.actions.view import ViewActions
+from localdflash.tui import saved_state
+from localdflash.tui.actions.chat_actions import ChatActions
+from localdflash.tui.actions.code_actions import CodeActions
+from localdflash.tui.actions.key_hints import LOW, PLACEHOLDER, KeyActions
+from localdflash.tui.actions.model_actions import ModelActions
+from localdflash.tui.actions.project_actions import ProjectActions
+from localdflash.tui.actions.speed_actions import SpeedActions
+from localdflash.tui.actions.view_actions import ViewActions
 from localdflash.tui.base import LATEST, Start, told
 from localdflash.tui.commands import COMMANDS, Command
 from localdflash.tui.highlight import lexer_for
-from localdflash.tui.prompt import Prompt
+from localdflash.tui.prompt_field import Prompt
 from localdflash.tui.speed_panel import SpeedPanel
 from localdflash.tui.status_bar import Status, StatusBar
 from localdflash.tui.themes import THEMES, VARIABLE_DEFAULTS, register
@@ -123,7 +123,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, SpeedActions, ModelActions, 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
         register(self)
-        self.theme = state.load().theme
+        self.theme = saved_state.load().theme
         self._early: list[events.Key | events.Paste] | None = []  # typed before the prompt is there to take it
         self._interrupted = -math.inf  # time.monotonic()
         self.talk.answerer.on_stage = lambda _: self.refresh_status()
@@ -157,7 +157,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, SpeedActions, ModelActions, 
         with Horizontal(id="middle"):
             with Vertical(id="chat"):
                 self.welcome = Welcome(
-                    first_run=not state.load().seen_welcome, model=self.start.pair, server=self.start.server
+                    first_run=not saved_state.load().seen_welcome, model=self.start.pair, server=self.start.server
                 )
                 yield self.welcome
                 yield self.transcript
@@ -227,9 +227,9 @@ class ChatApp(KeyActions, ChatActions, CodeActions, SpeedActions, ModelActions, 
         finally:
             self.arrivals -= 1
             self.send_queued(stopped=False)
-        if self.start.chats and not state.load().seen_welcome:
+        if self.start.chats and not saved_state.load().seen_welcome:
             with suppress(LocaldflashError):  # it is explained once more at the next start
-                state.save(replace(state.load(), seen_welcome=True))
+                saved_state.save(replace(saved_state.load(), seen_welcome=True))
 
     async def _go_on_with(self, session: int | str | None) -> None:
         if session == LATEST:

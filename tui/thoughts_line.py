@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-from localdflash.tui.blocks import NARROWEST, Block, Verbatim, behind
+from localdflash.tui.block_layout import NARROWEST, Block, Verbatim, behind
 from localdflash.tui.inline import clean
 from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.wrap import wrap

@@ -20,7 +20,7 @@ class ModelActions(Base):
     async def action_model(self, name: str = "") -> None:
         """Choose another model."""
         from localdflash.chat import model_list
-        from localdflash.tui.screens.models import ModelPicker
+        from localdflash.tui.screens.models_screen import ModelPicker
 
         about = self.talk.answerer.about
         if self.start.server and not name:  # what fits on this machine says nothing of another one
@@ -61,7 +61,7 @@ class ModelActions(Base):
     async def action_role(self, name: str = "") -> None:
         """Choose named instructions."""
         from localdflash.chat.roles import role, roles
-        from localdflash.tui.screens.roles import RolePicker
+        from localdflash.tui.screens.roles_screen import RolePicker
 
         if not name:
             name = await self.asked(RolePicker(roles())) or ""
@@ -72,7 +72,7 @@ class ModelActions(Base):
     @told
     async def action_system(self, text: str = "") -> None:
         """Set the user's own instructions."""
-        from localdflash.tui.screens.text import AskText
+        from localdflash.tui.screens.text_screen import AskText
 
         if not text:
             given = await self.push_screen_wait(AskText("Instructions before the chat", self.talk.system, lines=8))

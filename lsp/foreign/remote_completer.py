@@ -4,7 +4,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from localdflash.models.config import is_loopback
-from localdflash.lsp.completer import PATIENCE, Asker, Source
+from localdflash.lsp.engine_completer import PATIENCE, Asker, Source
 from localdflash.lsp.foreign.finding import find
 from localdflash.lsp.foreign.named import NamedEngine
 
