@@ -1,7 +1,7 @@
 """Compile the CPU engine, and copy models.toml, which is at the root, into the package. The rest: pyproject.toml.
 
-The engine is a plain shared library, localdflash/backends/cpu/_kernels.so, with no Python in it. If it cannot be compiled the
-package is installed without it: llama.cpp then runs every pair.
+The engine is a plain shared library, localdflash/backends/cpu/_kernels.so, with no Python in it. If it cannot be
+compiled the package is installed without it: llama.cpp then runs every pair.
 """
 
 import os
@@ -23,7 +23,7 @@ COMPILERS = ("c++", "g++", "clang++")
 
 
 class BuildWithRegistry(build_py):
-    """Copies the registry; an editable install reads the original (localdflash.models.registry.registry.shipped_file)."""
+    """Copies the registry; an editable install reads the original (models.registry.registry.shipped_file)."""
 
     def run(self) -> None:
         """Build as usual, then copy the registry beside the modules."""

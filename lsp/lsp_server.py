@@ -19,24 +19,23 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
-from localdflash.lsp import fallback
-from localdflash.lsp import lsp_methods
+from localdflash.code.context.refusal import Refusal
+from localdflash.lsp import fallback, lsp_methods
 from localdflash.lsp.closed import closed_after, closes_again
-from localdflash.lsp.engine_completer import Asker, Completer
-from localdflash.lsp.request_context import EditorContext, path_of
 from localdflash.lsp.document import Document, LineColumn, line_feeds
+from localdflash.lsp.engine_completer import Asker, Completer
 from localdflash.lsp.foreign.named import NamedEngine
 from localdflash.lsp.generation import Ended, Generator
-from localdflash.lsp.next_edit import NextEdits
-from localdflash.lsp.typing_pace import TypingPace
-from localdflash.lsp.protocol import DocumentProtocol
-from localdflash.lsp.session import Cursor, Offer, Pulse, Session
 from localdflash.lsp.lsp_settings import LspSettings
+from localdflash.lsp.next_edit import NextEdits
+from localdflash.lsp.protocol import DocumentProtocol
+from localdflash.lsp.request_context import EditorContext, path_of
+from localdflash.lsp.session import Cursor, Offer, Pulse, Session
 from localdflash.lsp.silence import silence
 from localdflash.lsp.tally import Tally
+from localdflash.lsp.typing_pace import TypingPace
 from localdflash.server.wanted import Wanted
 from localdflash.text.syntax import language_of
-from localdflash.code.context.refusal import Refusal
 
 PAUSE = 1.0  # seconds without a key after which context is looked up and the next prompt prepared
 STATUS_EVERY = 0.5  # seconds between two status notifications

@@ -12,11 +12,11 @@ from typing import Any
 
 from lsprotocol import types
 
-from localdflash.lsp.document import Document, LineColumn, line_feeds
-from localdflash.text.syntax import language_of
 from localdflash.code.next_edit.propose import Proposer
 from localdflash.code.next_edit.source import LANGUAGES
 from localdflash.code.next_edit.trail import EditTrail
+from localdflash.lsp.document import Document, LineColumn, line_feeds
+from localdflash.text.syntax import language_of
 
 METHOD = "localdflash/didUpdateNextEdit"
 PAUSE = 0.5  # seconds without a change

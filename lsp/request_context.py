@@ -14,14 +14,14 @@ from urllib.parse import unquote, urlsplit
 
 from pygls.uris import to_fs_path
 
-from localdflash.lsp.document import Document, line_feeds
-from localdflash.text.syntax import language_of
 from localdflash.code.context.context import ContextPiece, OpenFile
 from localdflash.code.context.denied import is_secret
 from localdflash.code.context.edits import EditHistory
 from localdflash.code.context.gather import gather
 from localdflash.code.context.index import Workspace
 from localdflash.code.context.refusal import Refusal
+from localdflash.lsp.document import Document, line_feeds
+from localdflash.text.syntax import language_of
 
 CHARACTERS = 6_000  # of other code; the engine cuts it to its budget of tokens
 REPLACED = 8  # texts that edits took away, as drafts

@@ -13,7 +13,6 @@ from typing import Any
 
 from localdflash.lsp.closed import still_closed
 from localdflash.lsp.generation import Generator
-from localdflash.lsp.typing_pace import TypingPace
 from localdflash.lsp.suggestions import (
     FAILED,
     STOPPED,
@@ -24,6 +23,7 @@ from localdflash.lsp.suggestions import (
     whole_lines,
     whole_words,
 )
+from localdflash.lsp.typing_pace import TypingPace
 
 LONGEST = 96  # tokens of an answer
 LEAST_SURE = 0.25  # of two tokens in a row: an answer that nobody asked for ends before them

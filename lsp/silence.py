@@ -2,8 +2,8 @@
 
 import sys
 
-from localdflash.lsp.document import Document
 from localdflash.code.context.refusal import Refusal
+from localdflash.lsp.document import Document
 
 LARGEST = 4_000_000  # characters of a document that is worth completing
 LONGEST_LINE = 5_000  # characters: what has longer ones was not written by hand

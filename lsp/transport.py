@@ -24,11 +24,10 @@ import psutil
 from pygls.lsp.server import LanguageServer
 
 from localdflash.base.errors import LocaldflashError
+from localdflash.base.system import process, unix_socket
+from localdflash.base.system.descriptor import set_blocking
 from localdflash.lsp.framing import HttpRequest, Reader
 from localdflash.lsp.json_rpc import RpcProtocol
-from localdflash.base.system import process
-from localdflash.base.system import unix_socket
-from localdflash.base.system.descriptor import set_blocking
 
 CHUNK = 65_536  # bytes
 LARGEST_BACKLOG = 64_000_000  # bytes that a client has not read yet

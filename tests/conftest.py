@@ -49,7 +49,7 @@ def without_cpu_engine(monkeypatch: pytest.MonkeyPatch) -> str:
     """A machine where our own CPU engine was not built; what is said of it."""
     from localdflash.backends.cpu import cpu_library
 
-    why = f"it was not built with the package: {library.REINSTALL}"
+    why = f"it was not built with the package: {cpu_library.REINSTALL}"
     monkeypatch.setattr(cpu_library, "_load", lambda: why)
     return why
 
@@ -67,8 +67,7 @@ def _certified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Rows of llama.cpp count as certified in the way that agrees on every machine, whatever that costs here."""
     if GPU_TESTS or request.node.get_closest_marker("measures_rows"):
         return
-    from localdflash.backends.llamacpp import certified
-    from localdflash.backends.llamacpp import decode_flags
+    from localdflash.backends.llamacpp import certified, decode_flags
 
     known = certified.Certified(decode_flags.DEFAULT, {2: 1.0})
     monkeypatch.setattr(certified, "measure", lambda *_: certified.Record(1.0, (known,)))
@@ -110,16 +109,16 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     import torch
 
-    from localdflash.models.shapes.decoder_config import DecoderConfig
-    from localdflash.models.shapes.dflash_config import DFlashConfig
     from localdflash.backends.reference.decoder import Decoder
     from localdflash.backends.reference.dflash_model import DFlash
     from localdflash.lab.train import pair_export
     from localdflash.lab.train.dataset import SPECIALS, special_ids, train_tokenizer
     from localdflash.lab.train.loop import initialise
+    from localdflash.models.shapes.decoder_config import DecoderConfig
+    from localdflash.models.shapes.dflash_config import DFlashConfig
 
     folder = tmp_path_factory.mktemp("tiny-pair")
-    modules = sorted((ROOT / "localdflash" / "bench" / "prompts").glob("*.py"))[:8]
+    modules = sorted((ROOT / "lab" / "bench" / "prompts").glob("*.py"))[:8]
     tokenizer = train_tokenizer([module.read_text() for module in modules], 512)
     tokenizer.save(str(folder / "tokenizer.json"))
     vocabulary = tokenizer.get_vocab_size() + len(SPECIALS)

@@ -14,7 +14,6 @@ from localdflash.lab.cli import bench_command
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))))
-LONE = {"errors", "config"}
 IMPORT = re.compile(r"^ *(?:from|import) localdflash(?:\.| import )(\w+)", re.MULTILINE)
 MEASURED = {
     "rest of a line": "fim_line",
@@ -42,14 +41,6 @@ def anchors(page: str) -> set[str]:
     """The fragments that a page's headings have on GitHub."""
     heads = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
-
-
-def test_the_readme_stays_short() -> None:
-    assert len(text_of("README.md").split()) < 900
-
-
-def test_architecture_stays_one_page() -> None:
-    assert len(text_of("docs/architecture.md").splitlines()) <= 90
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -149,14 +140,14 @@ def imported(file: Path) -> set[str]:
 def test_every_room_is_named_and_imports_only_from_rooms_before_it() -> None:
     order = [name for name in rooms() if name != "editors"]
     package = ROOT / "localdflash"
-    there = {folder.name for folder in package.iterdir() if (folder / "__init__.py").exists()} - {"embedded", "smollm2"}
-    assert set(order) == there | {"kernels", "tui", "lsp"}
+    there = {folder.name for folder in package.iterdir() if (folder / "__init__.py").exists()}
+    assert set(order) == there | {"kernels", "tui", "lsp", "lab"}
     for at, room in enumerate(order):
         folder = package / room if room in there else ROOT / room
         for file in folder.rglob("*.py"):
             if "prompts" in file.parts:
                 continue
-            later = imported(file) - set(order[: at + 1]) - LONE - {"__version__"}
+            later = imported(file) - set(order[: at + 1]) - {"__version__"}
             assert later == set(), f"{file.relative_to(ROOT)} imports {later}"
 
 

@@ -18,6 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = {
     "localdflash": "localdflash",
     "kernels": "localdflash/kernels",
+    "lab": "localdflash/lab",
     "lsp": "localdflash/lsp",
     "tui": "localdflash/tui",
 }
@@ -37,6 +38,7 @@ def files_on_disk() -> set[str]:
         }
         - {LIBRARY}
         - {f"localdflash/{name}" for name in sources()}
+        - {f"localdflash/{path.relative_to(ROOT)}" for path in (ROOT / "lab" / "scripts").rglob("*")}
     )
 
 

@@ -14,13 +14,13 @@ from textual import work
 from textual.app import App
 from textual.screen import ModalScreen
 
+from localdflash.base.errors import LocaldflashError
+from localdflash.chat.answer_sources import ServerSource
 from localdflash.chat.answerer import Answerer
 from localdflash.chat.attachable_files import Files
 from localdflash.chat.messages import Attachment
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.chat.answer_sources import ServerSource
 from localdflash.chat.talk import Talk
-from localdflash.base.errors import LocaldflashError
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.commands import Command
 from localdflash.tui.history import History, history_file

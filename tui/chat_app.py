@@ -27,12 +27,12 @@ from textual.content import Content
 from textual.driver import Driver
 from textual.worker import WorkerFailed
 
+from localdflash.base.errors import LocaldflashError
+from localdflash.base.system.process import LEAVING
 from localdflash.chat.attachable_files import code_file
 from localdflash.chat.mentions import spelled
 from localdflash.chat.sampling_settings import SETTINGS
 from localdflash.chat.store import ChatStore
-from localdflash.base.errors import LocaldflashError
-from localdflash.base.system.process import LEAVING
 from localdflash.text.sanitize import printable
 from localdflash.tui import saved_state
 from localdflash.tui.actions.chat_actions import ChatActions

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from localdflash.tui.block_layout import Block
+from localdflash.tui.block_reader import AnswerReading, TypedReading
 from localdflash.tui.fence import LONGEST, Code, ShownFence
 from localdflash.tui.lines import Line, StyledRun
-from localdflash.tui.block_reader import AnswerReading, TypedReading
 
 __all__ = ["MarkdownDocument", "ShownFence", "Unsettled"]
 

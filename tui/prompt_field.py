@@ -17,11 +17,11 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from localdflash.base.errors import UsageError
 from localdflash.chat.attachable_files import Files, size
 from localdflash.chat.mentions import attach, mentions, parted, spelled, spellings
 from localdflash.chat.messages import Attachment
 from localdflash.chat.shell_command import command_of
-from localdflash.base.errors import UsageError
 from localdflash.tui import commands, pasting
 from localdflash.tui.attachments import Attachments
 from localdflash.tui.history import History

@@ -1,7 +1,7 @@
 """The conversation as one widget, however many messages there are.
 
-Text of an answer under way is paced (see `localdflash.tui.reveal_pace`), and only rows that changed are drawn again. Keys on a
-message are posted as events, which the app handles.
+Text of an answer under way is paced (see `localdflash.tui.reveal_pace`), and only rows that changed are drawn again.
+Keys on a message are posted as events, which the app handles.
 """
 
 import os

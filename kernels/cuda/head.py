@@ -12,11 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.cuda.sort_keys import index_of, is_nan, key_of
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.cuda.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.cuda.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.cuda.planes import Planes
+from localdflash.kernels.cuda.sort_keys import index_of, is_nan, key_of
 from localdflash.kernels.cuda.split_k import SplitPlan
 
 ROWS = 16

@@ -10,10 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.cuda.head import REDUCE, HeadScratch, head_plan
-from localdflash.kernels.cuda.sort_keys import index_of, is_nan, key_of
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.cuda.matmul import accumulate, pointers, switches
 from localdflash.kernels.cuda.planes import Planes
+from localdflash.kernels.cuda.sort_keys import index_of, is_nan, key_of
 
 GROUP = 32  # columns under one entry of `sums`
 

@@ -5,8 +5,8 @@
 the residual stream, best expert first. A row's bits depend neither on the other rows nor on their experts: the tiles
 are the same for every list, and K is never split, since the experts of one row already fill a GPU with tiles.
 
-As in localdflash.kernels.cuda.swiglu the inner activations are sixteenths, for which the down matrices are multiplied by 16.
-Architecture: Qwen3 technical report, arXiv 2505.09388.
+As in localdflash.kernels.cuda.swiglu the inner activations are sixteenths, for which the down matrices are multiplied
+by 16. Architecture: Qwen3 technical report, arXiv 2505.09388.
 """
 
 from typing import Any
@@ -17,12 +17,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.cuda.sort_keys import index_of, key_of, value_of
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.cuda.matmul import accumulate, pointers, switches
 from localdflash.kernels.cuda.norm import TILE, Norm, norm_factor, norm_factor_reference, rstd, rstd_reference
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.residual import GROUP, TAP_SCALE, Tap, store_sums
+from localdflash.kernels.cuda.sort_keys import index_of, key_of, value_of
 from localdflash.kernels.cuda.split_k import ROWS, SplitPlan, SplitWorkspace, arrive
 from localdflash.kernels.cuda.swiglu import SWIGLU_SCALE, silu
 

@@ -17,7 +17,8 @@ place into four operand tiles, each contiguous in k, and with groups of R weight
   "block" float32 [k / 4R, n]; for "half4" laid out as the scales; None if there is none.
 
 "product" is no weight at all: `base` is a finished product a @ W^T, float32 [rows, n padded], which a kernel takes over
-instead of multiplying itself. So the fused epilogues serve GEMMs of other kinds too (localdflash.backends.cuda.native_fp4).
+instead of multiplying itself. So the fused epilogues serve GEMMs of other kinds too
+(localdflash.backends.cuda.native_fp4).
 
 n is padded to a multiple of 128, k to a multiple of 4R; padding has code and scale zero. A stack of `experts` matrices
 lies one below the other along the first axis of every tensor.

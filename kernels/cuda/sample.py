@@ -16,10 +16,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.cuda.sort_keys import index_of, key_of, value_of
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.cuda.noise import noise, noise_reference
 from localdflash.kernels.cuda.penalty import penalise, penalise_reference
+from localdflash.kernels.cuda.sort_keys import index_of, key_of, value_of
 
 TILE = 4096  # tokens that one program scans
 GROUP = 32  # tokens under one peak

@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.cuda.sort_keys import index_of, is_nan, key_of
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
+from localdflash.kernels.cuda.sort_keys import index_of, is_nan, key_of
 
 
 @Kernel

@@ -9,8 +9,8 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.base.errors import UsageError
-from localdflash.kernels.cuda.sort_keys import index_of, is_nan, key_of, value_of
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
+from localdflash.kernels.cuda.sort_keys import index_of, is_nan, key_of, value_of
 
 ROWS = 16
 LARGEST_K = 16

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field, replace
 from statistics import quantiles
 from typing import Any, TypeVar
 
-from localdflash.models.backend_names import RUNNERS, Runner
-from localdflash.models.load_options import Options
-from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
-from localdflash.lab.bench.decoding_modes import opened
+from localdflash.base.errors import ModelError, NoDevice
+from localdflash.base.machine.hardware import commit
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Pair
 from localdflash.engine.sampling import Constraint
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
-from localdflash.base.errors import ModelError, NoDevice
+from localdflash.lab.bench.decoding_modes import opened
+from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.base.machine.hardware import commit
+from localdflash.models.backend_names import RUNNERS, Runner
+from localdflash.models.load_options import Options
 from localdflash.text.chat_template import TemplateMessage, encode_chat
 from localdflash.text.fim import build, stop_ids
 

@@ -10,20 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from localdflash.server.answers.conversation import prompt_ids as chat_ids
-from localdflash.models.load_options import Options
-from localdflash.lab.bench import prompt_set
-from localdflash.lab.bench.chat import chat_prompts
-from localdflash.lab.bench.bench_run import PromptRun, prompt_ids, rotated, run_prompt
-from localdflash.lab.bench.decoding_modes import Always
+from localdflash.base.errors import UsageError
+from localdflash.base.machine import hardware
 from localdflash.engine.calibrate import calibrate
 from localdflash.engine.controller import Controller
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Drafter
 from localdflash.engine.stats import Stats
-from localdflash.base.errors import UsageError
+from localdflash.lab.bench import prompt_set
+from localdflash.lab.bench.bench_run import PromptRun, prompt_ids, rotated, run_prompt
+from localdflash.lab.bench.chat import chat_prompts
+from localdflash.lab.bench.decoding_modes import Always
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.base.machine import hardware
+from localdflash.models.load_options import Options
+from localdflash.server.answers.conversation import prompt_ids as chat_ids
 from localdflash.text.chat_template import TemplateMessage
 
 PLAIN, DRAFTING, FORCED = "plain", "drafting", "forced"

@@ -15,9 +15,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from localdflash.base.machine.hardware import commit, device
 from localdflash.lab.bench.prompt_set import BenchPrompt, load
 from localdflash.lab.bench.spread import percentile, spread
-from localdflash.base.machine.hardware import commit, device
 from localdflash.server.client import Client
 
 BLOCK = 10  # completions in a row with the chat or without it

@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
-from localdflash.models.load_options import Options
-from localdflash.lab.bench.llama_plain import llama_plain
-from localdflash.lab.bench.verify_table import verify_table
+from localdflash.base.machine import hardware
+from localdflash.base.system.limits import peak_memory
 from localdflash.engine.calibrate import WIDTHS
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
+from localdflash.lab.bench.llama_plain import llama_plain
+from localdflash.lab.bench.verify_table import verify_table
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.base.machine import hardware
-from localdflash.base.system.limits import peak_memory
+from localdflash.models.load_options import Options
 
 
 class BenchWays(Protocol):

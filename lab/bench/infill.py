@@ -22,10 +22,10 @@ from typing import Any
 
 import msgspec
 
-from localdflash.lab.bench import sandbox
-from localdflash.lab.bench.spread import spread
 from localdflash.base.errors import ContextOverflow, ModelError
 from localdflash.base.machine.hardware import commit, device
+from localdflash.lab.bench import sandbox
+from localdflash.lab.bench.spread import spread
 from localdflash.server.client import Client
 
 TOKENS = 128

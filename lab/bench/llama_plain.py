@@ -11,12 +11,12 @@ from typing import Any
 
 import llama_cpp.llama_cpp as api
 
+from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
+from localdflash.base.errors import ModelError, OutOfMemory
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
-from localdflash.base.errors import ModelError, OutOfMemory
-from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES
 from localdflash.loading.load_pair import LoadedPair
 
 

@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from localdflash.lab.bench.passages import TypingJob, from_file, from_line, read
-from localdflash.lab.bench.prompt_set import FOLDER
-from localdflash.lab.bench.typing_replay import Manner, TypingReplay
-from localdflash.lab.bench.spread import spread
-from localdflash.lab.bench.typist import TypedKeys
 from localdflash.base.errors import UsageError
 from localdflash.base.machine.hardware import commit, device
+from localdflash.lab.bench.passages import TypingJob, from_file, from_line, read
+from localdflash.lab.bench.prompt_set import FOLDER
+from localdflash.lab.bench.spread import spread
+from localdflash.lab.bench.typing_replay import Manner, TypingReplay
+from localdflash.lab.bench.typist import TypedKeys
 
 FILES = 20  # of the held-out ones
 CACHED_MS = 10.0  # an answer with text that comes within this was there already: no engine is that fast

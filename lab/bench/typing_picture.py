@@ -4,9 +4,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from localdflash.lab.bench.typing_replay import TypingReplay
-from localdflash.lab.bench.typing import saved
 from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.lab.bench.typing import saved
+from localdflash.lab.bench.typing_replay import TypingReplay
 
 KINDS = (".png", ".svg")
 

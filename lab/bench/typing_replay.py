@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localdflash.lab.bench.editor import DEADLINE_MS, ENCODINGS, Editor, Style, Trace
-from localdflash.lab.bench.passages import TypingJob, count_keys, first_keys
-from localdflash.lab.bench.lsp_process import Json, LanguageServer
-from localdflash.lab.bench.typist import TypedKeys, Typist
 from localdflash.base.errors import LocaldflashError
+from localdflash.lab.bench.editor import DEADLINE_MS, ENCODINGS, Editor, Style, Trace
+from localdflash.lab.bench.lsp_process import Json, LanguageServer
+from localdflash.lab.bench.passages import TypingJob, count_keys, first_keys
+from localdflash.lab.bench.typist import TypedKeys, Typist
 from localdflash.server.client import Client
 from localdflash.server.spawn import PROGRAM
 from localdflash.text.syntax import language_of

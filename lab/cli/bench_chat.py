@@ -3,8 +3,8 @@
 import sys
 from typing import Any
 
-from localdflash.models.load_options import Options
 from localdflash.cli.output import print_fields, print_table, say
+from localdflash.models.load_options import Options
 from localdflash.server.wanted import Wanted
 
 INTERRUPTED = 130

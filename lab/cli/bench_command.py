@@ -14,11 +14,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from localdflash.base.errors import UsageError
 from localdflash.cli import shell_completion
-from localdflash.lab.cli.bench_chat import chats
 from localdflash.cli.options import pair_options, wanted
 from localdflash.cli.output import print_fields, print_table
-from localdflash.base.errors import UsageError
+from localdflash.lab.cli.bench_chat import chats
 from localdflash.text.sanitize import printable
 
 COMPLETIONS = 200
@@ -146,8 +146,8 @@ def command(
         return _bench_drafters(ctx, drafters, suite, limit, repeats or 1, json_file, options)
     if talks:
         return _bench_chat(ctx, limit, repeats or 1, json_file, picture, options)
-    from localdflash.models.load_options import Options
     from localdflash.lab.bench.bench_run import run
+    from localdflash.models.load_options import Options
 
     result = run(Options(**options), limit, repeats or 2, _progress)
     print(file=sys.stderr)
@@ -184,9 +184,9 @@ def _bench_chat(
     picture: Path | None,
     options: dict[str, Any],
 ) -> int:
-    from localdflash.models.load_options import Options
     from localdflash.lab.bench.chat.chat_picture import draw
     from localdflash.lab.cli.bench_chat import measure, show
+    from localdflash.models.load_options import Options
 
     result = {"command": _command(ctx), **measure(Options(**options), wanted(ctx, options), limit, repeats)}
     _write(json_file, result)
@@ -204,11 +204,11 @@ def _bench_drafters(
     json_file: Path | None,
     options: dict[str, Any],
 ) -> int:
+    from localdflash.lab.bench import compare_drafters
     from localdflash.models.load_options import Options
-    from localdflash.lab.bench import compare_drafters as bench
 
-    ask = localdflash.lab.scripts.chats(limit) if chats(options["pair"], suite) else localdflash.lab.scripts.completions(limit)
-    result = {"command": _command(ctx), **localdflash.lab.scripts.run(Options(**options), drafters, ask, repeats, _progress)}
+    ask = compare_drafters.chats(limit) if chats(options["pair"], suite) else compare_drafters.completions(limit)
+    result = {"command": _command(ctx), **compare_drafters.run(Options(**options), drafters, ask, repeats, _progress)}
     print(file=sys.stderr)
     _write(json_file, result)
     print_table(
@@ -230,8 +230,8 @@ def _bench_drafters(
 
 
 def _bench_server(ctx: click.Context, completions: int, json_file: Path | None, options: dict[str, Any]) -> int:
-    from localdflash.lab.bench.daemon_latency import run
     from localdflash.cli.remote import own_engine
+    from localdflash.lab.bench.daemon_latency import run
 
     result = run(own_engine(ctx, options, "--server"), completions)
     _write(json_file, result)
@@ -255,12 +255,11 @@ def _bench_typing(
     picture: Path | None,
     options: dict[str, Any],
 ) -> int:
+    from localdflash.cli.remote import own_engine
+    from localdflash.lab.bench import typing, typing_replay
     from localdflash.lab.bench import typing_picture as pictures
-    from localdflash.lab.bench import typing_replay
-    from localdflash.lab.bench import typing
     from localdflash.lab.bench.passages import Commit
     from localdflash.lab.cli.bench_typing import show
-    from localdflash.cli.remote import own_engine
 
     if places and revision is not None:
         raise UsageError("files and --commit are two things to type: take one of them")
@@ -273,7 +272,9 @@ def _bench_typing(
             jobs = typing.of_files(places, manner)[:limit] if places else typing.held_out(limit, manner)
         if not jobs:
             raise UsageError(f"commit {revision}: it added no lines to a text file")
-        done = typing_replay.run(jobs, Path(folder), own_engine(ctx, options, "--typing", "completion"), manner, _progress)
+        done = typing_replay.run(
+            jobs, Path(folder), own_engine(ctx, options, "--typing", "completion"), manner, _progress
+        )
     print(file=sys.stderr)
     result = {"command": _command(ctx), **typing.report(done, manner)}
     _write(json_file, result)
@@ -286,8 +287,8 @@ def _bench_typing(
 def _bench_infill(
     ctx: click.Context, tasks_file: Path, limit: int | None, json_file: Path | None, options: dict[str, Any]
 ) -> int:
-    from localdflash.lab.bench import infill
     from localdflash.cli.remote import own_engine
+    from localdflash.lab.bench import infill
 
     tasks = infill.load(tasks_file, limit)
     print(printable(infill.warning(tasks_file)), file=sys.stderr)

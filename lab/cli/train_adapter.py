@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.cli.meter import Meter
 from localdflash.lab.cli.training import folder_argument, prepare, seed_option, threads_option
-from localdflash.base.errors import ModelError, UsageError
 
 RANK = 16
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from localdflash.base.errors import UsageError
 from localdflash.lab.cli.train_adapter import adapter
 from localdflash.lab.cli.train_drafter import drafter
 from localdflash.lab.cli.training import (
@@ -22,7 +23,6 @@ from localdflash.lab.cli.training import (
     threads_option,
     tokenizer_of,
 )
-from localdflash.base.errors import UsageError
 
 
 class Steps(click.Group):
@@ -101,10 +101,10 @@ def target(
     """Train a Qwen3-shaped target and write FOLDER/target.gguf."""
     _check_sizes(hidden, mlp, batch_tokens, micro_tokens)
     chosen = prepare(device, threads)
-    from localdflash.models.shapes.decoder_config import DecoderConfig
     from localdflash.lab.train import target_training as training
     from localdflash.lab.train.dataset import Dataset
     from localdflash.lab.train.loop import TrainingBudget
+    from localdflash.models.shapes.decoder_config import DecoderConfig
 
     tokenizer, data = tokenizer_of(folder), Dataset.load(folder / "corpus" / "train")
     shape = DecoderConfig(_vocabulary(tokenizer), hidden, layers, hidden // 64, max(1, hidden // 128), 64, mlp)
@@ -143,11 +143,11 @@ def vocabulary(folder: Path, size: int, drafter: Path | None) -> int:
     the same.
     """
     need("tokenizers")
-    from localdflash.models.shapes.gguf_config import decoder_config
-    from localdflash.text.tokenizer import Tokenizer
     from localdflash.lab.train import shorten
     from localdflash.lab.train.draft_vocabulary import count_answers
+    from localdflash.models.shapes.gguf_config import decoder_config
     from localdflash.models.weights.gguf import read_header
+    from localdflash.text.tokenizer import Tokenizer
 
     path = target_of(folder)
     header = read_header(path)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from localdflash.base.errors import UsageError
 from localdflash.cli.meter import Meter
 from localdflash.lab.cli.training import (
     block_numbers,
@@ -20,7 +21,6 @@ from localdflash.lab.cli.training import (
     threads_option,
     tokenizer_of,
 )
-from localdflash.base.errors import UsageError
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.text.fim import FimFormat
 
@@ -228,14 +228,14 @@ def _completions(
 def _for_folder(folder: Path, options: dict[str, Any]) -> None:
     blocks = block_numbers(FOLDERS_TAPS if options["taps"] is None else options["taps"])
     chosen = prepare(options["device"], options["threads"])
-    from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
     from localdflash.backends.reference.gguf_decoder import load_decoder
-    from localdflash.text.tokenizer import Tokenizer
     from localdflash.lab.train import drafter_training as training
     from localdflash.lab.train.dataset import Dataset, special_ids
-    from localdflash.lab.train.pair_export import write_drafter, write_drafter_safetensors
     from localdflash.lab.train.loop import TrainingBudget
+    from localdflash.lab.train.pair_export import write_drafter, write_drafter_safetensors
     from localdflash.lab.train.regenerate import regenerate
+    from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
+    from localdflash.text.tokenizer import Tokenizer
 
     tokenizer, path = tokenizer_of(folder), target_of(folder)
     model = load_decoder(path)

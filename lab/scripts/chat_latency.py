@@ -22,13 +22,12 @@ from random import Random
 from statistics import quantiles
 from typing import Any
 
-from localdflash.lab.scripts.support import bench_daemon
-from localdflash.lab.scripts.support import scripted_engine
+from localdflash.base.machine.hardware import commit, device
+from localdflash.lab.scripts.support import bench_daemon, scripted_engine
 from localdflash.lab.scripts.support.bench_daemon import ROOT
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.scripted_engine import script
 from localdflash.lab.scripts.support.terminal import READY, Terminal, chat
-from localdflash.base.machine.hardware import commit, device
 
 STARTS, KEYS, STOPS, OPENINGS, TURNS = 20, 150, 20, 10, 2000
 TICK = 0.005  # seconds
@@ -125,8 +124,8 @@ def fence(rate: int = 400) -> Times:
 async def _fence(text: str) -> tuple[float, list[float]]:
     from localdflash.chat.answer_sources import SharedDaemon
     from localdflash.server.wanted import Wanted
-    from localdflash.tui.chat_app import ChatApp
     from localdflash.tui.base import Start
+    from localdflash.tui.chat_app import ChatApp
 
     late: list[float] = []
 

@@ -1,7 +1,8 @@
 """Pictures of the chat, made by the chat itself with SmolLM2 135M: the answers are what it said.
 
-`PYTHONPATH=. python -P lab/scripts/chat_pictures.py` writes chat-welcome.svg, chat.svg, chat-accepted.svg and chat-bench.svg
-into docs/pictures. The seed is one of four that were tried: with two of the others the function came out wrong.
+`PYTHONPATH=. python -P lab/scripts/chat_pictures.py` writes chat-welcome.svg, chat.svg, chat-accepted.svg and
+chat-bench.svg into docs/pictures. The seed is one of four that were tried: with two of the others the function came out
+wrong.
 """
 
 import asyncio
@@ -24,11 +25,11 @@ SECONDS = 120  # for anything to happen
 
 async def pictures(folder: Path) -> None:
     """Go through the chat and save what it looks like."""
-    from localdflash.chat.sampling_settings import ChatSettings
     from localdflash.chat.answer_sources import PrivateDaemon
+    from localdflash.chat.sampling_settings import ChatSettings
     from localdflash.server.wanted import Wanted
-    from localdflash.tui.chat_app import ChatApp
     from localdflash.tui.base import Start
+    from localdflash.tui.chat_app import ChatApp
 
     options = {"pair": PAIR, "backend": "auto", "threads": 2, "context": 0, "kv": "f16", "drafter_bits": 8}
     settings = ChatSettings(seed=SEED, max_tokens=160)

@@ -1,6 +1,7 @@
 """The chat on small and large terminals: its first screen, and an answer of the embedded pair.
 
-python -P lab/scripts/chat_sizes.py after         # writes docs/pictures/chat-after-SIZE.svg and chat-after-SIZE-answer.svg
+python -P lab/scripts/chat_sizes.py after         # writes docs/pictures/chat-after-SIZE.svg and
+chat-after-SIZE-answer.svg
 """
 
 import argparse
@@ -25,11 +26,11 @@ def read_lines(path, encoding="utf-8"):
 
 async def pictures(name: str, folder: Path, size: tuple[int, int]) -> None:
     """Both pictures of one size."""
-    from localdflash.chat.sampling_settings import ChatSettings
     from localdflash.chat.answer_sources import PrivateDaemon
+    from localdflash.chat.sampling_settings import ChatSettings
     from localdflash.server.wanted import Wanted
-    from localdflash.tui.chat_app import ChatApp
     from localdflash.tui.base import Start
+    from localdflash.tui.chat_app import ChatApp
 
     options = {"pair": "embedded", "backend": "llama.cpp", "threads": 2, "context": 0, "kv": "f16", "drafter_bits": 8}
     chats = folder / f"{size[0]}.db"

@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from localdflash.lab.scripts.cpu_prompts import files
-from localdflash.lab.scripts.cpu_shapes import forward_ms
 from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KeysAndValues
-from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
+from localdflash.lab.scripts.cpu_prompts import files
+from localdflash.lab.scripts.cpu_shapes import forward_ms
 
 SECONDS, LEAST = 20.0, 3  # to repeat for, and rounds
 

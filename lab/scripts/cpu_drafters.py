@@ -1,10 +1,10 @@
 """What a draft costs on this CPU, by the drafter's kind: random DFlash, DSpark and DFlash 2 of the published shapes.
 
-`PYTHONPATH=. python -P lab/scripts/cpu_drafters.py [--threads 2] [--shape 0.6B] [--seconds 20] [--json FILE]`. A time is the
-fastest of its repeats, which take turns; a draft has the features of four tokens to take in. DFlash has as many slots
-as the kind that it is compared with. Slots of DSpark are corrected until they settle: `settled` is a Markov head that
-changes next to nothing, `unsettled` one that decides alone, so that each product may make only one more slot right. The
-target has two blocks, for of it a draft needs its embedding and head alone.
+`PYTHONPATH=. python -P lab/scripts/cpu_drafters.py [--threads 2] [--shape 0.6B] [--seconds 20] [--json FILE]`. A time
+is the fastest of its repeats, which take turns; a draft has the features of four tokens to take in. DFlash has as many
+slots as the kind that it is compared with. Slots of DSpark are corrected until they settle: `settled` is a Markov head
+that changes next to nothing, `unsettled` one that decides alone, so that each product may make only one more slot
+right. The target has two blocks, for of it a draft needs its embedding and head alone.
 """
 
 import argparse
@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from localdflash.lab.scripts import synthetic
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
-from localdflash.backends.cpu.packed_model import PackedDrafter
-from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_drafter, open_target
+from localdflash.backends.cpu.packed_model import PackedDrafter
 from localdflash.backends.cpu.team import Team
-from localdflash.engine.pair import Taps
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
+from localdflash.engine.pair import Taps
+from localdflash.lab.scripts import synthetic
 from localdflash.models.weights.ggml_types import GGMLType
 
 SHAPES = {"0.6B": synthetic.QWEN3_0_6B, "1.7B": synthetic.QWEN3_1_7B, "4B": synthetic.QWEN3_4B}

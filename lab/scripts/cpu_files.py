@@ -1,8 +1,8 @@
 """GGUF files of one model on this CPU, in turn: a verify by rows on our engine, plain decoding by it and by llama.cpp.
 
-`PYTHONPATH=. python -P lab/scripts/cpu_files.py FILE... [--threads 2] [--seconds 40] [--json FILE]`, for example the same
-weights in two types. Every round takes all files and widths once; numbers are medians of the rounds. llama.cpp decodes
-rows alone and with its default attention, as `llama-server` does.
+`PYTHONPATH=. python -P lab/scripts/cpu_files.py FILE... [--threads 2] [--seconds 40] [--json FILE]`, for example the
+same weights in two types. Every round takes all files and widths once; numbers are medians of the rounds. llama.cpp
+decodes rows alone and with its default attention, as `llama-server` does.
 """
 
 import argparse
@@ -15,14 +15,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from localdflash.lab.scripts.cpu_shapes import forward_ms
-from localdflash.lab.bench.llama_plain import LoneRowTarget
-from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
+from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target
-from localdflash.base.machine.hardware import commit, device
+from localdflash.lab.bench.llama_plain import LoneRowTarget
+from localdflash.lab.scripts.cpu_shapes import forward_ms
 
 WIDTHS = (1, 2, 4, 8, 16)
 CONTEXT, CACHED, DECODED = 512, 128, 48  # tokens that the cache holds, that lie in it, that are decoded after them

@@ -1,9 +1,9 @@
 """The CPU engine's kernels beside what the machine can do: its integer peak and its memory bandwidth, both measured.
 
-`PYTHONPATH=. python -P lab/scripts/cpu_kernels.py --json bench/results/cpu-kernels.json --threads 2`, for every instruction
-set of this processor ("portable" on the embedded pair's shapes only: it is there to be right). Matrices are stacked
-until all layers of the embedded pair, or more than any cache, are streamed by one call of each thread: nothing of a
-call's own cost is in the numbers. Widths take turns; the fastest of several rounds counts.
+`PYTHONPATH=. python -P lab/scripts/cpu_kernels.py --json bench/results/cpu-kernels.json --threads 2`, for every
+instruction set of this processor ("portable" on the embedded pair's shapes only: it is there to be right). Matrices are
+stacked until all layers of the embedded pair, or more than any cache, are streamed by one call of each thread: nothing
+of a call's own cost is in the numbers. Widths take turns; the fastest of several rounds counts.
 """
 
 import argparse
@@ -24,8 +24,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.lab.scripts import synthetic
-from localdflash.lab.scripts.cpu_context import fill
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.arrays import aligned
 from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KeysAndValues, cache_bytes
@@ -33,6 +31,8 @@ from localdflash.backends.cpu.cpu_library import address
 from localdflash.backends.cpu.matrices import GROUP, PANEL, Kind, MatrixShape
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
+from localdflash.lab.scripts import synthetic
+from localdflash.lab.scripts.cpu_context import fill
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
 WIDTHS = (1, 2, 4, 8, 16, 32)

@@ -1,8 +1,8 @@
 """What keys and values in 8 bits cost in quality on the CPU engine: both forms against float32 on the same weights.
 
-`PYTHONPATH=. python -P lab/scripts/cpu_kv.py [--threads 2] [--pairs embedded,smollm2-135m] [--json FILE]`. Held-out code,
-and greedy continuations of the starts of its files. Any change tips roundings of 8-bit activations over, so that two
-forms are further from each other than either is from float32 by its own fault.
+`PYTHONPATH=. python -P lab/scripts/cpu_kv.py [--threads 2] [--pairs embedded,smollm2-135m] [--json FILE]`. Held-out
+code, and greedy continuations of the starts of its files. Any change tips roundings of 8-bit activations over, so that
+two forms are further from each other than either is from float32 by its own fault.
 """
 
 import argparse
@@ -13,17 +13,17 @@ from typing import Any
 
 import torch
 
-from localdflash.lab.scripts.cpu_quality import LONGEST, ROWS, Difference, decoded, held_out, of_engine
-from localdflash.engine.generate import Request, generate
-from localdflash.engine.host_pair import HostPair
-from localdflash.base.machine.cores import physical_cores
-from localdflash.base.machine.hardware import commit, device
-from localdflash.models.shapes.gguf_config import decoder_config
-from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.text.tokenizer import Tokenizer
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.hardware import commit, device
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
+from localdflash.lab.scripts.cpu_quality import LONGEST, ROWS, Difference, decoded, held_out, of_engine
+from localdflash.models.registry.registry import load_registry, local_files
+from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf
+from localdflash.text.tokenizer import Tokenizer
 
 PROMPTS, PROMPT, CONTINUED = 30, 200, 120  # continuations, tokens of a prompt and of its continuation
 

@@ -18,14 +18,14 @@ from typing import Any
 
 import llama_cpp.llama_cpp as api
 
-from localdflash.lab.scripts import synthetic
-from localdflash.lab.scripts.cpu_shapes import SHAPES
-from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
 from localdflash.backends.llamacpp import llama_library
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import commit, device
+from localdflash.lab.scripts import synthetic
+from localdflash.lab.scripts.cpu_shapes import SHAPES
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.weights.ggml_types import GGMLType
 

@@ -1,10 +1,10 @@
 """What 8-bit activations cost in quality: the CPU engine against float32 on the very same weights.
 
-`PYTHONPATH=. python -P lab/scripts/cpu_quality.py --json bench/results/cpu-quality.json --threads 2`. The reference is the
-torch decoder in float32, one block in memory at a time, so that any size fits. llama.cpp, whose activations are 8-bit
-too, is measured the same way. Held-out code goes through the embedded pair; random tokens go through random models of
-real shapes, where the distributions are nearly flat and the likeliest token often is a close call: that checks the
-code, and says little of quality.
+`PYTHONPATH=. python -P lab/scripts/cpu_quality.py --json bench/results/cpu-quality.json --threads 2`. The reference is
+the torch decoder in float32, one block in memory at a time, so that any size fits. llama.cpp, whose activations are
+8-bit too, is measured the same way. Held-out code goes through the embedded pair; random tokens go through random
+models of real shapes, where the distributions are nearly flat and the likeliest token often is a close call: that
+checks the code, and says little of quality.
 """
 
 import argparse
@@ -24,24 +24,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from localdflash.lab.scripts import synthetic
-from localdflash.models.load_options import Options
-from localdflash.lab.bench import prompt_set
-from localdflash.engine.draft import Draft
-from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import Target
+from localdflash.backends.reference.decoder import Layer, RMSNorm, causal, rotary
+from localdflash.backends.reference.gguf_decoder import state_name
 from localdflash.base.files.paths import HOME_VARIABLE
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import commit, device
-from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.engine.draft import Draft
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import Target
+from localdflash.lab.bench import prompt_set
+from localdflash.lab.scripts import synthetic
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import load_registry, local_files
-from localdflash.backends.reference.decoder import Layer, RMSNorm, causal, rotary
-from localdflash.backends.reference.gguf_decoder import state_name
-from localdflash.text.tokenizer import Tokenizer
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf
 from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.text.tokenizer import Tokenizer
 
 LONGEST = 1000  # tokens of a file
 RANDOM_TOKENS = 192

@@ -1,8 +1,8 @@
 """What a verify costs on this CPU, by rows: our engine and llama.cpp in turn, on random models of real shapes.
 
-`PYTHONPATH=. python -P lab/scripts/cpu_shapes.py [--threads 2] [--shapes 0.6B,1.7B] [--types Q8_0,Q4_0] [--drafters Q8_0]
-[--json FILE]`. A time is the fastest of its repeats, which take turns over both engines and all widths; V(M) is in
-units of the same engine's single row. Drafters have the published shape (five blocks, 16 slots), with all of the
+`PYTHONPATH=. python -P lab/scripts/cpu_shapes.py [--threads 2] [--shapes 0.6B,1.7B] [--types Q8_0,Q4_0] [--drafters
+Q8_0] [--json FILE]`. A time is the fastest of its repeats, which take turns over both engines and all widths; V(M) is
+in units of the same engine's single row. Drafters have the published shape (five blocks, 16 slots), with all of the
 vocabulary and with a short one; a draft is timed with the features of four tokens to take in. Files are written below
 --folder (a temporary one) and read through the page cache: run it with memory for twice the model.
 """
@@ -19,17 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from localdflash.lab.scripts import synthetic
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
-from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.backends.cpu.team import Team
-from localdflash.engine.draft import Draft
-from localdflash.engine.pair import Taps, Target
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.decode_flags import MOST, ONE_PATH, Way
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
+from localdflash.engine.draft import Draft
+from localdflash.engine.pair import Taps, Target
+from localdflash.lab.scripts import synthetic
 from localdflash.models.weights.ggml_types import GGMLType
 
 SHAPES = {"0.6B": synthetic.QWEN3_0_6B, "1.7B": synthetic.QWEN3_1_7B, "4B": synthetic.QWEN3_4B}

@@ -20,13 +20,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from localdflash.lab.scripts.editors import fetch
-from localdflash.lab.scripts.editors import nvim_scene
-from localdflash.lab.scripts.support.bench_daemon import ROOT
-from localdflash.lab.scripts.support.terminal import READY, Terminal
+from localdflash.base.machine.hardware import commit, device
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
-from localdflash.base.machine.hardware import commit, device
+from localdflash.lab.scripts.editors import fetch, nvim_scene
+from localdflash.lab.scripts.support.bench_daemon import ROOT
+from localdflash.lab.scripts.support.terminal import READY, Terminal
 
 QUESTIONS = (
     "What is the difference between a list and a tuple in Python?",
@@ -192,7 +191,8 @@ def main() -> None:
             "device": device(),
             "load_before": round(busy, 1),  # processes that wanted a processor
             "commit": commit(),
-            "command": "PYTHONPATH=. python -P lab/scripts/first_minute.py" + (f" --torch {given.torch}" * bool(given.torch)),
+            "command": "PYTHONPATH=. python -P lab/scripts/first_minute.py"
+            + (f" --torch {given.torch}" * bool(given.torch)),
             "python": sys.version.split()[0],
             "install": install(folder, given.torch),
             "chat": chat(program, folder, home),

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from localdflash.text.syntax import language_of
 from localdflash.lab.train.adapter_corpus import archives, sources
+from localdflash.text.syntax import language_of
 
 COUNTS = {"python": 14, "javascript": 8, "typescript": 8}
 FEWEST = 40  # lines of a file that is worth typing in

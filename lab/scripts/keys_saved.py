@@ -17,19 +17,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from localdflash.base.machine.hardware import commit
+from localdflash.lab.bench.editor import Trace
+from localdflash.lab.bench.passages import TypingJob, from_file
+from localdflash.lab.bench.typing import keystrokes, total
+from localdflash.lab.bench.typing_replay import Manner, type_all
+from localdflash.lab.bench.typist import TypedKeys
 from localdflash.lab.scripts.held_out_files import chosen
 from localdflash.lab.scripts.support import virtual_time
 from localdflash.lab.scripts.support.near_server import NearServer
 from localdflash.lab.scripts.support.recorded_engine import RecordedEngine
-from localdflash.models.load_options import Options
-from localdflash.lab.bench.editor import Trace
-from localdflash.lab.bench.passages import TypingJob, from_file
-from localdflash.lab.bench.typing_replay import Manner, type_all
-from localdflash.lab.bench.typing import keystrokes, total
-from localdflash.lab.bench.typist import TypedKeys
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.lsp.engine_completer import Asker
-from localdflash.base.machine.hardware import commit
+from localdflash.models.load_options import Options
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 """What the language server adds to an answer: request to answer with an engine that needs no time, at several sizes.
 
-`PYTHONPATH=. python -P lab/scripts/lsp_latency.py [--json FILE]`. Keys are typed into the middle of a file, each with its
-change and its request at once. `fresh`: every key leaves the suggestion, so each answer is a new request to the engine.
-`along`: every key agrees with what is shown. Times are milliseconds in this process, so the pipe and JSON of both sides
-are in them.
+`PYTHONPATH=. python -P lab/scripts/lsp_latency.py [--json FILE]`. Keys are typed into the middle of a file, each with
+its change and its request at once. `fresh`: every key leaves the suggestion, so each answer is a new request to the
+engine. `along`: every key agrees with what is shown. Times are milliseconds in this process, so the pipe and JSON of
+both sides are in them.
 """
 
 import argparse
@@ -19,9 +19,9 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from localdflash.lab.scripts.support import instant_engine
-from localdflash.lab.bench.lsp_process import LanguageServer
 from localdflash.base.machine.hardware import device
+from localdflash.lab.bench.lsp_process import LanguageServer
+from localdflash.lab.scripts.support import instant_engine
 from localdflash.server.client import find
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,10 +1,10 @@
 """The time from a key to its ghost text in a real Neovim: with the plugin, and with Neovim's own inline completion.
 
-`PYTHONPATH=. python -P lab/scripts/nvim_latency.py --json FILE`. A server that knows what comes answers at once, so that what
-is measured is the editor's side and the wire. A key is seen by vim.on_key before it is handled; its ghost text is set
-when the extmark is. Two ways of typing: keys that disagree with what is shown (every one has to be asked for), and
-keys that agree (what is shown is trimmed, then asked for). `served` is the first way through `localdflash lsp` and an
-engine that knows what comes. Drawing by a terminal is not included.
+`PYTHONPATH=. python -P lab/scripts/nvim_latency.py --json FILE`. A server that knows what comes answers at once, so
+that what is measured is the editor's side and the wire. A key is seen by vim.on_key before it is handled; its ghost
+text is set when the extmark is. Two ways of typing: keys that disagree with what is shown (every one has to be asked
+for), and keys that agree (what is shown is trimmed, then asked for). `served` is the first way through `localdflash
+lsp` and an engine that knows what comes. Drawing by a terminal is not included.
 """
 
 import argparse
@@ -18,12 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 
-from localdflash.lab.scripts.editors import fetch
-from localdflash.lab.scripts.editors import nvim_scene
-from localdflash.lab.scripts.editors.nvim_scene import Scene
-from localdflash.lab.scripts.support import bench_daemon
-from localdflash.lab.scripts.support import instant_engine
 from localdflash.base.machine.hardware import commit, device
+from localdflash.lab.scripts.editors import fetch, nvim_scene
+from localdflash.lab.scripts.editors.nvim_scene import Scene
+from localdflash.lab.scripts.support import bench_daemon, instant_engine
 
 KEYS = 200
 LINE = "".join(chr(ord("a") + number % 26) for number in range(KEYS + 10)) + "\n"

@@ -1,15 +1,14 @@
 """docs/pictures/neovim.svg: Neovim with the plugin and `localdflash lsp`, in which smollm2-135m-code completes.
 
-`PYTHONPATH=. python -P lab/scripts/nvim_picture.py` types the head of a function into a file and saves the screen as soon as
-a suggestion stands there: it is what the model wrote, and the status line is the plugin's own.
+`PYTHONPATH=. python -P lab/scripts/nvim_picture.py` types the head of a function into a file and saves the screen as
+soon as a suggestion stands there: it is what the model wrote, and the status line is the plugin's own.
 """
 
 import sys
 import tempfile
 from pathlib import Path
 
-from localdflash.lab.scripts.editors import fetch
-from localdflash.lab.scripts.editors import nvim_scene
+from localdflash.lab.scripts.editors import fetch, nvim_scene
 from localdflash.lab.scripts.support.bench_daemon import ROOT
 from localdflash.lab.scripts.support.home import home_with
 

@@ -1,9 +1,9 @@
 """Pairs on a GPU through llama.cpp: is drafted text that of plain decoding there, and that of the processor?
 
-`PYTHONPATH=. python -P lab/scripts/pairs_on_gpu.py --json bench/results/pairs-on-gpu.json [--device Vulkan0] [PAIR ...]`. A
-pair runs in its certified way (`--rows exact`). Short prompts of the bench go on greedily: drafted and plainly on the
-GPU, over the same target, and plainly on the processor in its own certified way, which rounds otherwise. Every step
-verifies the model's whole draft, whatever that costs.
+`PYTHONPATH=. python -P lab/scripts/pairs_on_gpu.py --json bench/results/pairs-on-gpu.json [--device Vulkan0] [PAIR
+...]`. A pair runs in its certified way (`--rows exact`). Short prompts of the bench go on greedily: drafted and plainly
+on the GPU, over the same target, and plainly on the processor in its own certified way, which rounds otherwise. Every
+step verifies the model's whole draft, whatever that costs.
 """
 
 import argparse
@@ -16,18 +16,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from localdflash.models.load_options import Options
-from localdflash.lab.bench.chat import chat_prompts
-from localdflash.lab.bench.prompt_set import load
-from localdflash.lab.bench.bench_run import prompt_ids, run_prompt
-from localdflash.lab.bench.decoding_modes import Always
-from localdflash.lab.cli.bench_chat import chats
+from localdflash.backends.llamacpp.devices import find_gpu
+from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.stats import Stats
-from localdflash.backends.llamacpp.devices import find_gpu
+from localdflash.lab.bench.bench_run import prompt_ids, run_prompt
+from localdflash.lab.bench.chat import chat_prompts
+from localdflash.lab.bench.decoding_modes import Always
+from localdflash.lab.bench.prompt_set import load
+from localdflash.lab.cli.bench_chat import chats
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.base.machine.hardware import commit, device
+from localdflash.models.load_options import Options
 from localdflash.text.chat_template import TemplateMessage, encode_chat
 from tests.support.costs import drafting_pays
 

@@ -1,6 +1,7 @@
 """What a personal drafter is worth: held-out questions answered with the drafter before and the one after, in turn.
 
-`PYTHONPATH=. python -P lab/scripts/personal.py --before smollm2-135m --after FOLDER/target.gguf --own FOLDER/prompts.jsonl
+`PYTHONPATH=. python -P lab/scripts/personal.py --before smollm2-135m --after FOLDER/target.gguf --own
+FOLDER/prompts.jsonl
 --others OTHER/prompts.jsonl --json FILE`. The files are those that `train drafter` makes; only their held-out
 questions are asked. Plain decoding takes its turn, and `forced` verifies every whole block: its tokens a verify are
 what the drafter is worth.
@@ -15,14 +16,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from localdflash.models.load_options import Options
-from localdflash.lab.bench.chat.chat_modes import DRAFTING, FORCED, PLAIN, opened
-from localdflash.lab.bench.bench_run import PromptRun, rotated, run_prompt
-from localdflash.engine.pair import Pair
-from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine.hardware import commit, device
+from localdflash.engine.pair import Pair
+from localdflash.lab.bench.bench_run import PromptRun, rotated, run_prompt
+from localdflash.lab.bench.chat.chat_modes import DRAFTING, FORCED, PLAIN, opened
 from localdflash.lab.train import training_prompts
 from localdflash.lab.train.batched_answers import LONGEST_PROMPT, Asker
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
 
 TOKENS = 96  # of an answer
 BEFORE, AFTER = "before", "after"

@@ -22,16 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localdflash.lab.bench.spread import spread
-from localdflash.cli.output import say
-from localdflash.lsp.typing_pace import SURE
-from localdflash.lsp.session import LEAST_SURE, LONGEST, SENT_AFTER, SENT_BEFORE
 from localdflash.base.machine.hardware import commit, device
+from localdflash.cli.output import say
+from localdflash.lab.bench.spread import spread
+from localdflash.lab.train.adapter_corpus import archives, sources
+from localdflash.lsp.session import LEAST_SURE, LONGEST, SENT_AFTER, SENT_BEFORE
+from localdflash.lsp.typing_pace import SURE
 from localdflash.server.client import Client
 from localdflash.server.spawn import connect
 from localdflash.server.wanted import Wanted
 from localdflash.text import syntax
-from localdflash.lab.train.adapter_corpus import archives, sources
 
 SHARES = {"python": 0.5, "javascript": 0.25, "typescript": 0.25}
 KINDS = {"rest": 3, "line": 1, "inside": 1}

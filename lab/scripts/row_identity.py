@@ -1,9 +1,9 @@
 """Are llama.cpp's drafted rows those of plain decoding, to the bit, and what does that cost? For each type of weights.
 
-`PYTHONPATH=. python -P lab/scripts/row_identity.py --json bench/results/rows.json --threads 1`. The embedded target is quantized anew
-to each type, a random mixture beside it, and every file's way is certified. Then ten prompts of the bench go on for 200
-tokens: plainly, one by one, and in drafts of 1 to 32 rows that hold what plain decoding said. Each row is compared.
-`--device gpu` does so on a GPU of llama.cpp; a slow one wants fewer `--prompts` and `--tokens`.
+`PYTHONPATH=. python -P lab/scripts/row_identity.py --json bench/results/rows.json --threads 1`. The embedded target is
+quantized anew to each type, a random mixture beside it, and every file's way is certified. Then ten prompts of the
+bench go on for 200 tokens: plainly, one by one, and in drafts of 1 to 32 rows that hold what plain decoding said. Each
+row is compared. `--device gpu` does so on a GPU of llama.cpp; a slow one wants fewer `--prompts` and `--tokens`.
 """
 
 import argparse
@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.lab.bench import prompt_set
-from localdflash.engine.draft import NOTHING, Draft
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.certified import choose, measure
-from localdflash.backends.llamacpp.devices import find_gpu
-from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.decode_flags import MOST, ON_GPU, ON_PROCESSOR, Way
+from localdflash.backends.llamacpp.devices import find_gpu
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
 from localdflash.base.machine.hardware import commit, device
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.lab.bench import prompt_set
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.random_models import EMBEDDED, Shape, quantize, write
 

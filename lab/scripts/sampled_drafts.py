@@ -1,7 +1,7 @@
 """How many tokens are committed in a step by drafts of likeliest tokens, and by drafts that are drawn.
 
-`PYTHONPATH=. python -P lab/scripts/sampled_drafts.py --pair smollm2-135m --json FILE`. The same prompts by both rules, each draft
-of the pair's drafter verified whole, at one temperature. Speed is another matter: see `localdflash bench`.
+`PYTHONPATH=. python -P lab/scripts/sampled_drafts.py --pair smollm2-135m --json FILE`. The same prompts by both rules,
+each draft of the pair's drafter verified whole, at one temperature. Speed is another matter: see `localdflash bench`.
 """
 
 import argparse
@@ -10,17 +10,17 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
-from localdflash.models.backend_names import PROPOSALS, Runner
-from localdflash.models.load_options import Options
-from localdflash.lab.bench.prompt_set import load
-from localdflash.lab.bench.bench_run import prompt_ids, run_prompt
-from localdflash.lab.bench.decoding_modes import Always
+from localdflash.base.errors import UsageError
+from localdflash.base.machine.hardware import commit
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
-from localdflash.base.errors import UsageError
+from localdflash.lab.bench.bench_run import prompt_ids, run_prompt
+from localdflash.lab.bench.decoding_modes import Always
+from localdflash.lab.bench.prompt_set import load
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.base.machine.hardware import commit
+from localdflash.models.backend_names import PROPOSALS, Runner
+from localdflash.models.load_options import Options
 
 
 def measure(loaded: LoadedPair, count: int, tokens: int, params: SamplingParams) -> dict[str, Any]:

@@ -22,15 +22,15 @@ from typing import Any
 
 import psutil
 
+from localdflash.base.errors import EngineGone, LocaldflashError
+from localdflash.base.machine.hardware import commit, device
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.lab.bench.prompt_set import load
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
 from localdflash.server.answers.answer import Answer
 from localdflash.server.answers.completion import prepare as prepare_completion
 from localdflash.server.answers.conversation import prepare as prepare_chat
-from localdflash.models.load_options import Options
-from localdflash.lab.bench.prompt_set import load
-from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import EngineGone, LocaldflashError
-from localdflash.loading.load_pair import LoadedPair
-from localdflash.base.machine.hardware import commit, device
 from localdflash.server.client import Client, find
 from localdflash.server.spawn import connect, stop
 from localdflash.server.wanted import Wanted

@@ -1,8 +1,9 @@
 """What a user waits for: import, --help, the first token with and without a running engine and in a chat under way, a
 warm completion of 32 tokens, and the memory of `complete` without the engine.
 
-`python lab/scripts/startup.py [--pair PAIR] --json FILE`. Whole processes are timed from outside, medians of several; the
-first start of all, in which a pair is packed and timed, is told apart. `--pair` is the chat's, completions keep theirs.
+`python lab/scripts/startup.py [--pair PAIR] --json FILE`. Whole processes are timed from outside, medians of several;
+the first start of all, in which a pair is packed and timed, is told apart. `--pair` is the chat's, completions keep
+theirs.
 """
 
 import argparse
@@ -16,12 +17,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from localdflash.server.answers.completion import complete
-from localdflash.models.load_options import Options
-from localdflash.lab.bench.prompt_set import load
-from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading.load_pair import LoadedPair
 from localdflash.base.machine.hardware import commit, device
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.lab.bench.prompt_set import load
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.server.answers.completion import complete
 from localdflash.server.client import find
 
 ROUNDS = 11

@@ -16,10 +16,10 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from localdflash.base.machine.hardware import commit, device
+from localdflash.lab.bench.spread import spread
 from localdflash.lab.scripts.editors.fetch_vscode import ROOT, tools
 from localdflash.lab.scripts.editors.vscode import GHOST, Window, studio, until
-from localdflash.lab.bench.spread import spread
-from localdflash.base.machine.hardware import commit, device
 
 GAPS = 0.12, 0.25  # seconds from key to key
 WATCH = f"""() => {{

@@ -1,8 +1,8 @@
 """docs/pictures/vscode.png: VS Code (code-server) with the extension, in which smollm2-135m-code completes.
 
-`PYTHONPATH=. python -P lab/scripts/vscode_picture.py` types the head of a function into a file and takes a picture of the
-window as soon as a suggestion stands there: it is what the model wrote. `make editors vsix` fetches and builds what it
-needs.
+`PYTHONPATH=. python -P lab/scripts/vscode_picture.py` types the head of a function into a file and takes a picture of
+the window as soon as a suggestion stands there: it is what the model wrote. `make editors vsix` fetches and builds what
+it needs.
 """
 
 import subprocess

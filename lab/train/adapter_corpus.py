@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from localdflash.base.errors import TrainingError
-from localdflash.text.syntax import language_of
 from localdflash.lab.train import corpus
 from localdflash.models.weights.low_rank import sha256_of
+from localdflash.text.syntax import language_of
 
 ADAPTER_LIST = Path(__file__).with_name("adapter_corpus.toml")
 _SKIPPED = re.compile(

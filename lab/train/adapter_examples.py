@@ -1,4 +1,4 @@
-"""Examples of completions: the prompts that `answers/fill` builds, and what is missing there as their continuation.
+"""Examples of completions: the prompts that `code/fim` builds, and what is missing there as their continuation.
 
 The word at the cursor is taken out of the prompt and drawn again, as healing does; what stands before it on its line
 goes after the middle's marker. All that follows this marker is learned, what was typed included: it begins the middle.
@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localdflash.code.fim.encoder import Encoder
-from localdflash.code.fim.healing import unfinished_word
-from localdflash.code.fim.prompt import ANSWER, FillContext, Hole, assemble
-from localdflash.text.fim import FimFormat
-from localdflash.text.syntax import language_of
-from localdflash.lab.train.adapter_holes import Holes, TrainingHole
 from localdflash.code.context.context import ContextPiece, OpenFile
 from localdflash.code.context.edits import EditHistory
 from localdflash.code.context.gather import gather
 from localdflash.code.context.index import Workspace
+from localdflash.code.fim.encoder import Encoder
+from localdflash.code.fim.healing import unfinished_word
+from localdflash.code.fim.prompt import ANSWER, FillContext, Hole, assemble
+from localdflash.lab.train.adapter_holes import Holes, TrainingHole
+from localdflash.text.fim import FimFormat
+from localdflash.text.syntax import language_of
 
 CONTEXT = 4096
 PROMPTS = {192: 0.15, 320: 0.3, 448: 0.3, 640: 0.2, 1024: 0.05}  # tokens of a prompt, at most

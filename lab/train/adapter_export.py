@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from localdflash.base.errors import ModelError
 from localdflash.backends.reference.gguf_decoder import rotate_half_order, state_name
+from localdflash.base.errors import ModelError
 from localdflash.lab.train.adapter import AdaptedLinear, Adapter
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.low_rank import EMBEDDING, AdapterNotes, read_adapter, sha256_of

@@ -14,12 +14,12 @@ from typing import TypeVar
 import numpy as np
 
 from localdflash.code.fim.encoder import Encoder
-from localdflash.text.fim import FimFormat
-from localdflash.text.syntax import language_of
 from localdflash.lab.train.adapter_corpus import Archive, sources
 from localdflash.lab.train.adapter_examples import FillExample, FillExamples
 from localdflash.lab.train.kept_answers import KeptAnswers
 from localdflash.lab.train.reporter import Reporter
+from localdflash.text.fim import FimFormat
+from localdflash.text.syntax import language_of
 
 SHARES = {"python": 0.54, "javascript": 0.17, "typescript": 0.2, "tsx": 0.03, "c": 0.02, "cpp": 0.04}
 CHAT = 0.07  # of the ids

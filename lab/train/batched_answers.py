@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.base.errors import TrainingError
+from localdflash.lab.train.kept_answers import ENDINGS, AnswerWriter
+from localdflash.lab.train.parallel_target import Parallel
+from localdflash.lab.train.reporter import Reporter
+from localdflash.lab.train.training_prompts import COMPLETIONS, KINDS, Prompt
 from localdflash.text.chat_template import Role, TemplateMessage, encode_chat
 from localdflash.text.fim import FimFormat, stop_ids
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.lab.train.kept_answers import ENDINGS, AnswerWriter
-from localdflash.lab.train.parallel_target import Parallel
-from localdflash.lab.train.training_prompts import COMPLETIONS, KINDS, Prompt
-from localdflash.lab.train.reporter import Reporter
 
 FLUSH_SECONDS = 30.0
 LONGEST_PROMPT = 352  # ids of a question; longer ones are left out

@@ -1,6 +1,6 @@
 """What a target that completes code is asked: holes of the pinned packages, each at several cursors, as if being typed.
 
-The prompts are those of `answers/fill`. What was typed stands at their end, so those of one hole have all but that in
+The prompts are those of `code/fim`. What was typed stands at their end, so those of one hole have all but that in
 common, and an engine that keeps a prompt reads the next one almost for nothing: reading is what answers cost, for
 middles are short.
 """
@@ -11,14 +11,14 @@ from itertools import chain
 from pathlib import Path
 
 from localdflash.code.fim.encoder import Encoder
-from localdflash.text.fim import FimFormat
-from localdflash.text.tokenizer import Tokenizer
 from localdflash.lab.train import adapter_corpus
 from localdflash.lab.train.adapter_examples import FillExamples, Scene, word_to_heal
 from localdflash.lab.train.adapter_mixture import draw_from
-from localdflash.lab.train.training_prompts import HELD_OUT_EVERY, alternating
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.reporter import Reporter
+from localdflash.lab.train.training_prompts import HELD_OUT_EVERY, alternating
+from localdflash.text.fim import FimFormat
+from localdflash.text.tokenizer import Tokenizer
 
 PROMPTS = {192: 0.3, 256: 0.3, 320: 0.2, 448: 0.15, 544: 0.05}  # tokens of a prompt, at most: short ones are cheap
 CURSORS = 4  # in a hole, at most

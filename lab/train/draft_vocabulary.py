@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from localdflash.base.errors import TrainingError, UsageError
-from localdflash.models.shapes.short_vocabulary import ShortVocabulary, count
 from localdflash.lab.train.dataset import Dataset
+from localdflash.models.shapes.short_vocabulary import ShortVocabulary, count
 
 
 def answers_of(data: Dataset) -> Iterator[list[int]]:

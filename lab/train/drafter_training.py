@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from localdflash.base.errors import TrainingError
-from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.dflash_model import DFlash
+from localdflash.base.errors import TrainingError
 from localdflash.lab.train.dataset import Dataset
 from localdflash.lab.train.loop import TrainingBudget, TrainingRun, initialise
+from localdflash.models.shapes.dflash_config import DFlashConfig
 
 
 @dataclass(frozen=True)

@@ -11,23 +11,21 @@ from pathlib import Path
 import torch
 from filelock import FileLock, Timeout
 
-from localdflash.code.fim.encoder import Encoder
-from localdflash.base.errors import TrainingError
-from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.text.fim import detect
-from localdflash.text.tokenizer import Tokenizer
-from localdflash.lab.train import adapter_corpus
-from localdflash.lab.train import adapter_data
-from localdflash.lab.train import adapter_mixture
+from localdflash.base.errors import TrainingError
+from localdflash.code.fim.encoder import Encoder
+from localdflash.lab.train import adapter_corpus, adapter_data, adapter_mixture
 from localdflash.lab.train.adapter import Adapter
 from localdflash.lab.train.adapter_data import FillData
 from localdflash.lab.train.adapter_export import MARKERS, TRAINED, notes_for, read_into, write_adapter
 from localdflash.lab.train.adapter_training import AdapterRun, AdapterSchedule
 from localdflash.lab.train.kept_training import product_type
 from localdflash.lab.train.reporter import Reporter
+from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.low_rank import merge, write_vocabulary
+from localdflash.text.fim import detect
+from localdflash.text.tokenizer import Tokenizer
 
 EXAMPLE_TOKENS = 300  # ids of an example, about
 HELD_OUT = 600  # examples

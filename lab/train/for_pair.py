@@ -12,16 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localdflash.models.memory.free import system_budget
 from localdflash.base.errors import ModelError, TrainingError
 from localdflash.base.machine.cores import physical_cores
-from localdflash.models.shapes.dflash_file import config_of_file
-from localdflash.models.shapes.gguf_config import decoder_config
-from localdflash.models.registry.download import link_or_copy
-from localdflash.text.fim import FimFormat
-from localdflash.lab.train import batched_answers
-from localdflash.lab.train import kept_plan
-from localdflash.lab.train import training_prompts
+from localdflash.lab.train import batched_answers, kept_plan, training_prompts
 from localdflash.lab.train.kept_answers import AnswerWriter, read_about
 from localdflash.lab.train.kept_plan import TrainingNeeds
 from localdflash.lab.train.kept_setup import Wanted, mask_of
@@ -29,7 +22,12 @@ from localdflash.lab.train.kept_training import Schedule
 from localdflash.lab.train.parallel_target import Parallel
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.reporter import Reporter
+from localdflash.models.memory.free import system_budget
+from localdflash.models.registry.download import link_or_copy
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights.gguf import read_header
+from localdflash.text.fim import FimFormat
 
 PROMPTS, SOURCES = "prompts.jsonl", "sources.json"
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from localdflash.base.errors import UsageError
-from localdflash.models.shapes.dflash_config import DFlashConfig
-from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.backends.reference.decoder import Layer, RMSNorm, rotary
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import block_state
+from localdflash.base.errors import UsageError
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.kept_batches import Blocks
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf
 
 SOFT = 0.3  # of the target's last norm: a drafter that knows nothing yet should not sound sure

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from localdflash.models.shapes import short_vocabulary
 from localdflash.backends.reference.dflash_model import DFlash
-from localdflash.lab.train.pair_export import our_fields, write_drafter_for, write_drafter_safetensors
 from localdflash.lab.train.kept_training import KeptRun
+from localdflash.lab.train.pair_export import our_fields, write_drafter_for, write_drafter_safetensors
+from localdflash.models.shapes import short_vocabulary
 from localdflash.models.weights.gguf import read_header
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from localdflash.models.memory.fit import MemoryBudget
-from localdflash.models.memory.parts import gigabytes
 from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
-from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.lab.train.batched_answers import CONTEXT, LONGEST_FILL, LONGEST_PROMPT
 from localdflash.lab.train.likely import COUNT, LIKELY
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.memory.parts import gigabytes
+from localdflash.models.shapes.decoder_config import DecoderConfig
 
 MOST_IDS = 1 << 17  # of a vocabulary: larger ones were never tried, and a drafter's labels would want more memory
 PROGRAM = 700 << 20  # bytes of Python with torch and llama.cpp

@@ -7,20 +7,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from localdflash.base.errors import TrainingError
-from localdflash.models.shapes import short_vocabulary
-from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
-from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.dflash_model import DFlash
-from localdflash.text.tokenizer import Tokenizer
+from localdflash.base.errors import TrainingError
 from localdflash.lab.train import kept_drafter
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.kept_answers import KeptAnswers
 from localdflash.lab.train.kept_batches import Source
 from localdflash.lab.train.kept_training import KeptRun, Schedule
 from localdflash.lab.train.training_prompts import COMPLETIONS, KINDS
+from localdflash.models.shapes import short_vocabulary
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.text.tokenizer import Tokenizer
 
 SAMPLED = 64  # answers whose taps tell how large channels are
 SPARE = ("mask", "unused", "reserved", "empty", "pad")  # in the spelling of a special token that answers never hold

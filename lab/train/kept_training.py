@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from localdflash.base.errors import TrainingError
 from localdflash.backends.reference.dflash_model import DFlash
+from localdflash.base.errors import TrainingError
 from localdflash.lab.train.kept_batches import Source
 from localdflash.lab.train.kept_drafter import Frozen, accepted, logits_of, loss_of, verifies
 from localdflash.lab.train.kept_picture import draw
 from localdflash.lab.train.muon import Muon
-from localdflash.lab.train.training_prompts import KINDS
 from localdflash.lab.train.reporter import Reporter
+from localdflash.lab.train.training_prompts import KINDS
 
 LOG = "log.jsonl"
 FUSE_SHARE = 0.1  # of the learning rate: `fc` sums up thousands of channels

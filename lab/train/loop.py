@@ -120,7 +120,7 @@ class TrainingRun:
         bar = "#" * round(progress * 20)
         numbers = "  ".join(f"{name} {value:.3f}" for name, value in values.items())
         line = f"[{bar:20}] step {self.step}  {numbers}  {left / 60:.1f} min left"
-        print(line, file=sys.stderr, flush=True, end="\r" if sys.stderr.isatty() else "\n")  # noqa: T201
+        print(line, file=sys.stderr, flush=True, end="\r" if sys.stderr.isatty() else "\n")
 
     def _save(self) -> None:
         state = {"step": self.step, "spent": self.spent, "model": self.model.state_dict()}

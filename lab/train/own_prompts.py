@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
+from localdflash.base.errors import TrainingError
 from localdflash.chat.messages import Message, prompt_text
 from localdflash.chat.store import ChatStore
-from localdflash.base.errors import TrainingError
-from localdflash.lab.train import corpus
-from localdflash.lab.train import training_prompts
+from localdflash.lab.train import corpus, training_prompts
 from localdflash.lab.train.questions import Question
 
 HELD_OUT_SHARE = 8  # one file, line or chat in so many is never trained on

@@ -12,15 +12,15 @@ from safetensors.torch import save
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from localdflash.backends.reference.decoder import Decoder
+from localdflash.backends.reference.dflash_model import DFlash
+from localdflash.lab.train.dataset import SPECIALS, special_ids
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import OURS, SHORT_HEAD, SHORT_KEY
 from localdflash.models.shapes.dflash_tensors import TOP_TENSORS as DRAFTER_TENSORS
 from localdflash.models.shapes.fingerprint import TrainedFor, trained_for
 from localdflash.models.shapes.gguf_config import LAYER_TENSORS
 from localdflash.models.shapes.gguf_config import TOP_TENSORS as TARGET_TENSORS
-from localdflash.backends.reference.decoder import Decoder
-from localdflash.backends.reference.dflash_model import DFlash
-from localdflash.lab.train.dataset import SPECIALS, special_ids
 from localdflash.models.weights.gguf import GGUFHeader, find, load_blocks
 
 CHAT_TEMPLATE = (

@@ -23,8 +23,8 @@ from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, bound_matrix
 from localdflash.backends.cpu.matrices import GROUP, PANEL
 from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
-from localdflash.engine.common_prefix import common_prefix
 from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.engine.common_prefix import common_prefix
 from localdflash.lab.train.likely import likely
 from localdflash.lab.train.parallel_target import Step
 from localdflash.models.weights import gguf
@@ -241,7 +241,11 @@ class ParallelCpuTarget:
         end = self._end[:count, :group]
         end[:] = positions[:, None] + 1
         attend, begin, scale = self._attend, address(self._begin), size**-0.5
-        caches, one, layers = ctypes.addressof(self._caches), ctypes.sizeof(cpu_library.CacheStruct), c.num_hidden_layers
+        caches, one, layers = (
+            ctypes.addressof(self._caches),
+            ctypes.sizeof(cpu_library.CacheStruct),
+            c.num_hidden_layers,
+        )
         queries, out, ends = self._q.ctypes.data, self._heads.ctypes.data, self._end.ctypes.data
         wide, end_wide = 4 * group * size, self._end.strides[0]
         for row, slot in enumerate(where.tolist()):

@@ -4,7 +4,8 @@ A lone sequence reads all weights for one token; rows of many sequences share th
 matrix products. Each sequence has its own cache (nothing is unified: attention over the others' keys would cost more
 than the rest), and the taps of every row that is decoded come out with it.
 
-Rows may differ from plain decoding's in the last bits (see `backends/llamacpp/decode_flags.py`): answers to learn from need no more.
+Rows may differ from plain decoding's in the last bits (see `backends/llamacpp/decode_flags.py`): answers to learn from
+need no more.
 """
 
 from collections.abc import Sequence
@@ -15,8 +16,8 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.backends.llamacpp import llama_library
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.lab.train.likely import likely
 
 
@@ -58,7 +59,7 @@ class ParallelTarget:
         self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
         self.handle = llama_library.new_context(self.model, self._params(threads))
         if not self.handle:
-            raise OutOfMemory(f"no memory for {sequences} contexts of {context} tokens: {library.last_message()}")
+            raise OutOfMemory(f"no memory for {sequences} contexts of {context} tokens: {llama_library.last_message()}")
         self._memory = api.llama_get_memory(self.handle)
         self._batch = api.llama_batch_init(max(context, sequences), 0, 1)
         for tap in taps:
@@ -118,7 +119,7 @@ class ParallelTarget:
         if status == 1:
             raise OutOfMemory(f"a context of {self.context} tokens is full")
         if status:
-            raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {library.last_message()}")
+            raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {llama_library.last_message()}")
 
     def _read_logits(self, rows: int) -> NDArray[np.float32]:
         address = self._logits_address(self.handle)

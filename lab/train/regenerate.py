@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from localdflash.base.errors import TrainingError
 from localdflash.backends.reference.decoder import Decoder
+from localdflash.base.errors import TrainingError
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.lab.train.examples import KINDS
 

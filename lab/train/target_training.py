@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from localdflash.base.errors import TrainingError
-from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.base.errors import TrainingError
 from localdflash.lab.train.dataset import Dataset
 from localdflash.lab.train.loop import TrainingBudget, TrainingRun, initialise
+from localdflash.models.shapes.decoder_config import DecoderConfig
 
 LONG_ROWS = 0.8  # share of the run after which rows are twice as long
 

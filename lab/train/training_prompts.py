@@ -13,8 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train import code_prompts
-from localdflash.lab.train import corpus
+from localdflash.lab.train import code_prompts, corpus
 from localdflash.lab.train.questions import Question, questions
 
 QUESTIONS = ("function", "explain", "edit", "types", "tests", "talk", "json", "own", "chat")

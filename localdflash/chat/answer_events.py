@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-from localdflash.chat.messages import Finish, StepRecord
-from localdflash.chat.answer_pace import Pace
-from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.base.errors import LocaldflashError
+from localdflash.chat.answer_pace import Pace
+from localdflash.chat.messages import Finish, StepRecord
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server.refusals import error_of, refusal
 from localdflash.text.thoughts import ThoughtWriter
 

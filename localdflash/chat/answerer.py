@@ -13,12 +13,12 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from localdflash.chat.messages import Finish, Message, StepRecord
-from localdflash.chat.resumed_answer import Replay
-from localdflash.chat.request import openai_fields, own_fields, spoken, template_fields
-from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.chat.answer_sources import NamedServer, ServerSource, in_thread
 from localdflash.base.errors import DeviceFailed, EngineGone, LocaldflashError, ModelBusy, ModelError, ModelNotLoaded
+from localdflash.chat.answer_sources import NamedServer, ServerSource, in_thread
+from localdflash.chat.messages import Finish, Message, StepRecord
+from localdflash.chat.request import openai_fields, own_fields, spoken, template_fields
+from localdflash.chat.resumed_answer import Replay
+from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server.wanted import Others
 
 if TYPE_CHECKING:  # what they import takes long; `_open` does it beside the event loop

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import msgspec
 
-from localdflash.chat.confined import Folder, FoundFile, checked, read_at
-from localdflash.chat.proposals import Proposal
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files.paths import create_private
 from localdflash.base.system.descriptor import NEW, set_mode
 from localdflash.base.system.open_folder import OpenFolder
+from localdflash.chat.confined import Folder, FoundFile, checked, read_at
+from localdflash.chat.proposals import Proposal
 from localdflash.code.context.files import clean
 
 KEPT = 50  # sets in the journal

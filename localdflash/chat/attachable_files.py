@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
+from localdflash.base.errors import UsageError
 from localdflash.chat.fuzzy import FuzzyMatch, Haystack, matched
 from localdflash.chat.messages import Attachment
-from localdflash.base.errors import UsageError
 
 if TYPE_CHECKING:
     from localdflash.code.context.index import Workspace
@@ -283,8 +283,8 @@ def _lines(name: str, part: str, text: str) -> str:
 
 
 def _definition(name: str, symbol: str, text: str) -> str:
-    from localdflash.text.syntax import language_of
     from localdflash.code.context.definitions import definitions
+    from localdflash.text.syntax import language_of
 
     found = [one for one in definitions(name, language_of(name), text) if symbol in (one.qualified, one.name)]
     if not found:

@@ -19,9 +19,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localdflash.base.errors import StoreFailed, UsageError
 from localdflash.chat.chat_listing import SessionInfo
 from localdflash.chat.messages import Message, fenced
-from localdflash.base.errors import StoreFailed, UsageError
 from localdflash.text.sanitize import sanitize
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from localdflash.base.errors import UsageError
 from localdflash.base.system.open_folder import OpenFolder
-from localdflash.text.sanitize import sanitize
 from localdflash.code.context.denied import is_secret
+from localdflash.text.sanitize import sanitize
 
 LARGEST = 1_000_000  # bytes of a file, before and after
 _REPOSITORY = re.compile(r"\.(?:git|hg|svn|jj)|git~\d+", re.IGNORECASE)  # the last is what Windows calls the first

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from localdflash.base.errors import ContextOverflow
 from localdflash.chat.answerer import Answerer
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.base.errors import ContextOverflow
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-from localdflash.chat import schema
-from localdflash.chat.presence import PATIENCE, Presence
 from localdflash.base.errors import LocaldflashError, StoreFailed, StoreLost
 from localdflash.base.files import paths
 from localdflash.base.system.owner import is_open_to_others
+from localdflash.chat import schema
+from localdflash.chat.presence import PATIENCE, Presence
 
 INDEXES = ("texts", "titles")
 _BESIDE = ("-wal", "-shm")  # what SQLite keeps beside the file

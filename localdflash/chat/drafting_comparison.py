@@ -6,10 +6,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from statistics import median
 
+from localdflash.base.errors import EngineGone, UsageError
 from localdflash.chat.answerer import Answerer, AnswerPiece, Done
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.base.errors import EngineGone, UsageError
 
 ORDER = (False, True, True, False)  # drafting or not: neither gains by being first or last
 TOKENS = 256  # of each answer, where the settings do not bound it

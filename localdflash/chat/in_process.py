@@ -5,15 +5,15 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import cast
 
-from localdflash.server.answers.answer import Answer
-from localdflash.server.answers.conversation import prepare, prompt_ids, template_of
-from localdflash.server.answers.repetition import Repetition
 from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Finish, Message, prompt_text
 from localdflash.chat.request import template_variables
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.engine.pair import Cancelled
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.answer import Answer
+from localdflash.server.answers.conversation import prepare, prompt_ids, template_of
+from localdflash.server.answers.repetition import Repetition
 from localdflash.text.chat_template import TemplateMessage
 
 

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
+from localdflash.base.errors import UsageError
 from localdflash.chat.attachable_files import Files
 from localdflash.chat.messages import Attachment
-from localdflash.base.errors import UsageError
 
 MOST = 50  # files that one message mentions
 LONGEST = 1_000  # characters of a path

@@ -4,9 +4,9 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from localdflash.base.errors import StoreFailed
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.schema import stored
-from localdflash.base.errors import StoreFailed
 
 if TYPE_CHECKING:
     from msgspec.json import Decoder

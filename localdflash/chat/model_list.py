@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from localdflash.models.memory.parts import gigabytes
 from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.models.memory.parts import gigabytes
 
 LIST_SECONDS = 20.0
 ENDS = 5.0  # seconds that a download may take to end its own processes

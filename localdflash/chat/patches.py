@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from localdflash.chat.file_text import FileText, Splice
 from localdflash.base.errors import UsageError
+from localdflash.chat.file_text import FileText, Splice
 
 NOTHING = "/dev/null"
 _HEAD = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")

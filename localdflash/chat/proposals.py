@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from localdflash.base.errors import UsageError
 from localdflash.chat import patches
 from localdflash.chat.answer_blocks import Block, Exchange, Fence, blocks
 from localdflash.chat.confined import LARGEST, Folder
@@ -20,7 +21,6 @@ from localdflash.chat.file_text import FileText, ShownHunk, Splice, hunks
 from localdflash.chat.naming import fits, language
 from localdflash.chat.patches import NOTHING, FilePatch
 from localdflash.chat.rewriting import rewritten
-from localdflash.base.errors import UsageError
 from localdflash.code.context.files import clean
 
 ProposalKind = Literal["change", "new", "delete"]

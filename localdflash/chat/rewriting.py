@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from localdflash.chat.file_text import Splice, splices
 from localdflash.base.errors import UsageError
+from localdflash.chat.file_text import Splice, splices
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -96,8 +96,8 @@ class _Outline:
     """The definitions of a text, and what else stands at its top level."""
 
     def __init__(self, path: str, language: str, lines: Sequence[str]) -> None:
-        from localdflash.text.syntax import parse
         from localdflash.code.context.definitions import definitions
+        from localdflash.text.syntax import parse
 
         text = "\n".join(lines)
         tree = parse(language, text)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import UsageError
 from localdflash.base.files.strict_toml import did_you_mean
+from localdflash.engine.sampling_params import SamplingParams
 
 ANSWER_SHARE = 4  # an answer may take one part in so many of the context, where nobody says
 AUTO = "auto"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+from localdflash.base.errors import StoreFailed, StoreLost
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
-from localdflash.base.errors import StoreFailed, StoreLost
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,9 +8,9 @@ import re
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from pathlib import Path
 
-from localdflash.chat.messages import Attachment
 from localdflash.base.errors import UsageError
 from localdflash.base.system.process import apart, kill_with_children
+from localdflash.chat.messages import Attachment
 from localdflash.text.sanitize import sanitize
 
 LARGEST = 64 << 10  # bytes of output: a program that says more is ended

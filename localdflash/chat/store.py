@@ -11,14 +11,12 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, Self
 
-from localdflash.chat import searching
-from localdflash.chat import chat_listing
-from localdflash.chat import message_rows
-from localdflash.chat.database import INDEXES, Database
+from localdflash.base.errors import StoreLost, UsageError
+from localdflash.chat import chat_listing, message_rows, searching
 from localdflash.chat.chat_listing import SessionInfo
+from localdflash.chat.database import INDEXES, Database
 from localdflash.chat.messages import Message
 from localdflash.chat.schema import stored
-from localdflash.base.errors import StoreLost, UsageError
 
 __all__ = ["ChatStore", "SessionInfo"]
 
@@ -29,7 +27,7 @@ _BRANCH = f"""
         UNION ALL
         SELECT above.id, above.parent, above.depth FROM branch JOIN messages AS above ON above.id = branch.parent
     )
-    SELECT messages.id, {", ".join(f"messages.{column}" for column in rows.COLUMNS)}
+    SELECT messages.id, {", ".join(f"messages.{column}" for column in message_rows.COLUMNS)}
     FROM branch JOIN messages ON messages.id = branch.id ORDER BY branch.depth
 """
 
@@ -75,7 +73,8 @@ class ChatStore:
         message becomes another version of it. Returns the message with its id.
         """
         changes = ", ".join(
-            f"{column} = {place}" for column, place in zip(message_rows.COLUMNS, message_rows.PLACES.split(", "), strict=True)
+            f"{column} = {place}"
+            for column, place in zip(message_rows.COLUMNS, message_rows.PLACES.split(", "), strict=True)
         )
         with self._database.writing() as database:
             found = database.execute(
@@ -234,7 +233,8 @@ def _depth(database: Connection, session: int, parent: int | None) -> int:
 def _added(database: Connection, session: int, parent: int | None, message: Message) -> Message:
     number = _inserted(
         database,
-        f"INSERT INTO messages (session, parent, depth, {', '.join(rows.COLUMNS)}) VALUES (?, ?, ?, {rows.PLACES})",
+        f"INSERT INTO messages (session, parent, depth, {', '.join(message_rows.COLUMNS)}) "
+        f"VALUES (?, ?, ?, {message_rows.PLACES})",
         (session, parent, _depth(database, session, parent) + 1, *message_rows.to_row(message)),
     )
     _set_head(database, session, number)
@@ -259,7 +259,7 @@ def _change(database: Connection, session: int, column: str, text: str) -> None:
 def _name(database: Connection, session: int) -> None:
     """Name a chat without a title after its first message of the user's."""
     row = database.execute(
-        f"SELECT messages.id, {', '.join(f'messages.{column}' for column in rows.COLUMNS)} FROM sessions"
+        f"SELECT messages.id, {', '.join(f'messages.{column}' for column in message_rows.COLUMNS)} FROM sessions"
         " JOIN messages ON messages.session = sessions.id"
         " WHERE sessions.id = ? AND title = '' AND role = 'user' ORDER BY messages.id LIMIT 1",
         (session,),

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+from localdflash.base.errors import LocaldflashError
 from localdflash.chat.answerer import Answerer, AnswerPiece, Restarted
 from localdflash.chat.context_fitting import plan_fit
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.base.errors import LocaldflashError
 from localdflash.text.thoughts import split
 
 SHARE = 8  # of the context, one part in so many, is what a summary may take

@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
+from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.messages import Attachment, Message, StepRecord
-from localdflash.chat.saving import Chat, Saver
 from localdflash.chat.sampling_settings import ChatSettings
+from localdflash.chat.saving import Chat, Saver
 from localdflash.chat.store import ChatStore
-from localdflash.base.errors import LocaldflashError, UsageError
 
 if TYPE_CHECKING:
     from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted

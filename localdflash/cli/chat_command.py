@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.cli import GlobalOptions
-from localdflash.cli import shell_completion
-from localdflash.cli.options import chat_pair_options, daemon_option, given, sampling_options, take_sampling, wanted
-from localdflash.models.config import load_config
 from localdflash.base.errors import UsageError
 from localdflash.base.files import paths
+from localdflash.chat.sampling_settings import ChatSettings
+from localdflash.cli import GlobalOptions, shell_completion
+from localdflash.cli.options import chat_pair_options, daemon_option, given, sampling_options, take_sampling, wanted
+from localdflash.models.config import load_config
 
 if TYPE_CHECKING:
-    from localdflash.chat.messages import Attachment
     from localdflash.chat.answer_sources import ServerSource
+    from localdflash.chat.messages import Attachment
 
 Session = int | Literal["latest"] | None
 ESCAPE = "40"  # milliseconds until a lone Esc is one, and no longer the beginning of another key
@@ -34,7 +33,9 @@ ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
     help="Answer this prompt and exit; text piped to stdin goes along. Without it, that text is the prompt.",
 )
 @click.option("--system", default="", help="Instructions before the conversation (the system prompt).")
-@click.option("--role", metavar="NAME", shell_complete=shell_completion.roles, help="Named instructions, as /role lists them.")
+@click.option(
+    "--role", metavar="NAME", shell_complete=shell_completion.roles, help="Named instructions, as /role lists them."
+)
 @click.option("-c", "--continue", "goes_on", is_flag=True, help="Continue the latest chat of this folder.")
 @click.option("--resume", type=click.IntRange(1), metavar="ID", help="Continue this chat.")
 @click.option("--no-log", is_flag=True, help="Keep nothing of this chat on disk.")
@@ -87,8 +88,8 @@ def command(
     if as_json and jsonl:
         raise UsageError("--json and --jsonl: choose one")
     if prompt is None and not plain and _has_screen():
-        from localdflash.cli.offer import with_offer
         from localdflash.base.system.early_keys import kept as early_keys_kept
+        from localdflash.cli.offer import with_offer
 
         if "pair" not in given(ctx, options):
             options["pair"] = with_offer(options["pair"])
@@ -145,8 +146,8 @@ def _on_screen(
         os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256")  # by its name alone most terminals count as one of 16
     gc.disable()  # it would search for garbage 20 times while all these modules are loaded
     from localdflash.cli.output import say
-    from localdflash.tui.chat_app import ChatApp
     from localdflash.tui.base import Start
+    from localdflash.tui.chat_app import ChatApp
 
     url = "" if no_daemon else load_config().server.url
     source = _source(ctx, options, alone=no_daemon)

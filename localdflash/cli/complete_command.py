@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 import click
 
+from localdflash.base.errors import UsageError
 from localdflash.cli import shell_completion
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import completion_pair_options, daemon_option, given, sampling_options, take_sampling
 from localdflash.cli.output import print_json
 from localdflash.cli.remote import Filled, fill, fill_by_another, sampling_fields
-from localdflash.models.config import load_config
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import UsageError
 from localdflash.lsp.foreign.named import NamedEngine
+from localdflash.models.config import load_config
 from localdflash.text.sanitize import printable, sanitize
 from localdflash.text.syntax import language_of
 
@@ -117,11 +117,11 @@ class FillPlace:
 
 def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
     """Complete with a pair that this process loads."""
-    from localdflash.server.answers.answer import Answer
+    from localdflash.cli.loading import opened
     from localdflash.code.fim.filler import Filler
     from localdflash.code.fim.prompt import FillContext, Hole
     from localdflash.models.load_options import Options
-    from localdflash.cli.loading import opened
+    from localdflash.server.answers.answer import Answer
 
     with opened(Options(**options, draft=not no_draft)) as loaded, interrupt:
         hole = Hole(place.name, language_of(place.name), place.prefix, "", place.suffix)

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from localdflash.base.errors import UsageError
 from localdflash.chat.messages import Attachment, Message
 from localdflash.cli.output import print_json, print_json_line, say
 from localdflash.cli.talking import Show, Talking
-from localdflash.base.errors import UsageError
 from localdflash.text.sanitize import sanitize
 from localdflash.text.thoughts import split
 from localdflash.tui.captions import model_name

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from localdflash.models.load_options import Options
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
 
 PATIENCE = 0.5  # seconds before a bar appears
 WIDTH = 30

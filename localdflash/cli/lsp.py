@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localdflash.cli.options import completion_pair_options, given, wanted
-from localdflash.models.config import load_config
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
+from localdflash.cli.options import completion_pair_options, given, wanted
+from localdflash.models.config import load_config
 
 if TYPE_CHECKING:
     import socket
@@ -62,8 +62,8 @@ def _tcp(port: int) -> "Iterator[socket.socket]":
 @contextmanager
 def _unix(path: Path) -> "Iterator[socket.socket]":
     """A listening socket, where there is none or a stale one; it is removed at the end."""
-    from localdflash.server.sockets import AlreadyRunning, lifetime, listening_socket, prepare_folder
     from localdflash.base.system import unix_socket
+    from localdflash.server.sockets import AlreadyRunning, lifetime, listening_socket, prepare_folder
 
     if not unix_socket.THERE:
         raise UsageError("--socket: Windows has no Unix sockets; --port serves as well")

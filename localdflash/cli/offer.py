@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from localdflash.models.config import load_config
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files.paths import create_private, data_folder
+from localdflash.models.config import load_config
 from localdflash.models.registry.defaults import CHAT, chat_pair, worth_pulling
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.text.sanitize import printable

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from localdflash.models.backend_names import BACKENDS, PROPOSALS, ROWS_MODES
 from localdflash.cli import shell_completion
-from localdflash.models.config import DRAFTER_BITS, KV_FORMATS, Config, load_config
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.models.backend_names import BACKENDS, PROPOSALS, ROWS_MODES
+from localdflash.models.config import DRAFTER_BITS, KV_FORMATS, Config, load_config
 from localdflash.models.registry import defaults
 from localdflash.server.wanted import PairRole, Wanted
 

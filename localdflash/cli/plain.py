@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
 
+from localdflash.base.errors import DeviceFailed, LocaldflashError
 from localdflash.chat.attachable_files import Files
 from localdflash.chat.mentions import attach
 from localdflash.chat.messages import Attachment
@@ -13,7 +14,6 @@ from localdflash.chat.shell_command import command_of, output_of
 from localdflash.cli.output import say
 from localdflash.cli.plain_commands import PlainCommands, exchange
 from localdflash.cli.talking import Talking
-from localdflash.base.errors import DeviceFailed, LocaldflashError
 from localdflash.tui.captions import attachment_line
 from localdflash.tui.commands import parse
 

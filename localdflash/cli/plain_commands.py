@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from localdflash.chat import project
-from localdflash.chat import model_list
+from localdflash.base.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
+from localdflash.chat import model_list, project
 from localdflash.chat.messages import Message
 from localdflash.cli.headless import print_answer
 from localdflash.cli.output import say
 from localdflash.cli.talking import Show, Talking
-from localdflash.base.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
 from localdflash.tui.captions import model_name
 from localdflash.tui.clipboard import copy
 from localdflash.tui.commands import COMMANDS, Command

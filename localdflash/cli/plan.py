@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localdflash.models.backend_names import PLANNED
+from localdflash.base.errors import OutOfMemory
 from localdflash.cli import shell_completion
 from localdflash.cli.output import print_fields, print_json, print_table
+from localdflash.models.backend_names import PLANNED
 from localdflash.models.config import KV_FORMATS
-from localdflash.base.errors import OutOfMemory
 
 if TYPE_CHECKING:
-    from localdflash.models.backend_names import Backend
     from localdflash.loading.plan.planner import Plan, Speed
+    from localdflash.models.backend_names import Backend
 
 CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
 

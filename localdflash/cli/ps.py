@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from localdflash.cli.output import print_fields, print_json, print_table
 from localdflash.base.errors import LocaldflashError
+from localdflash.cli.output import print_fields, print_json, print_table
 
 
 @click.command()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localdflash.models.memory.parts import gigabytes
+from localdflash.base.errors import UsageError
 from localdflash.cli import shell_completion
 from localdflash.cli.output import print_json, print_json_line
-from localdflash.base.errors import UsageError
+from localdflash.models.memory.parts import gigabytes
 from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from localdflash.base.errors import DeviceFailed, EngineGone, UsageError
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import wanted
 from localdflash.cli.output import say
-from localdflash.models.config import load_config
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import DeviceFailed, EngineGone, UsageError
+from localdflash.models.config import load_config
 from localdflash.server.client import Client
 from localdflash.server.refusals import Json
 from localdflash.server.spawn import connect

@@ -4,10 +4,10 @@ import sys
 
 import click
 
-from localdflash.models.memory.parts import gigabytes
+from localdflash.base.errors import UsageError
 from localdflash.cli import shell_completion
 from localdflash.cli.output import print_json
-from localdflash.base.errors import UsageError
+from localdflash.models.memory.parts import gigabytes
 from localdflash.text.sanitize import printable
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localdflash.cli.options import given, pair_options
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
+from localdflash.cli.options import given, pair_options
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.text.sanitize import printable
 

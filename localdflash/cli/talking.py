@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from localdflash.base.errors import DeviceFailed, EngineGone, UsageError
+from localdflash.chat.answer_sources import ServerSource
 from localdflash.chat.answerer import About, Answerer
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.chat.answer_sources import ServerSource
 from localdflash.chat.store import ChatStore
 from localdflash.chat.talk import Answering, Talk
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.output import say
 from localdflash.cli.remote import GONE
-from localdflash.base.errors import DeviceFailed, EngineGone, UsageError
 from localdflash.text.thoughts import ThoughtSplit
 
 OURS = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # what OpenAI's interface lacks, and what asks for nothing
@@ -187,9 +187,9 @@ def here(
     options: dict[str, Any], no_draft: bool, chats: Path | None, settings: ChatSettings, system: str
 ) -> Iterator[Talking]:
     """A chat with a pair that this process loads."""
-    from localdflash.models.load_options import Options
     from localdflash.chat.in_process import InProcess
     from localdflash.cli.loading import opened
+    from localdflash.models.load_options import Options
 
     interrupt = Interrupt()
     with (

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from localdflash.base.errors import ContextOverflow, UsageError
 from localdflash.engine.accept import accept
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.controller import Controller
@@ -15,7 +16,6 @@ from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.drawing import nodes_to_verify
 from localdflash.engine.pair import Cancelled, Copying, Drafter, Draw, Drawing, SavedSequence, Step, Target, never
 from localdflash.engine.sampling import Constraint, Sampler
-from localdflash.base.errors import ContextOverflow, UsageError
 
 GRAMMAR, FORCED = "grammar", 0.95  # what a grammar forces is a draft too; the target may spell it in other tokens
 AGREED = "agreed"  # a copied draft that begins as a model's does is right far more often: counted apart

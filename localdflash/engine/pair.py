@@ -12,10 +12,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from localdflash.base.errors import LocaldflashError
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.draft import Chances, Draft
 from localdflash.engine.sampling import Sampler
-from localdflash.base.errors import LocaldflashError
 
 Logits = NDArray[np.float32]
 Taps = NDArray[np.float32]  # [rows, n_taps * H], the target's hidden states that feed a drafter

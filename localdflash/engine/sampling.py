@@ -16,11 +16,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from localdflash.base.errors import LocaldflashError
 from localdflash.engine.draft import Chances
 from localdflash.engine.drawing import draw_from, take_or_correct
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.shift import Shift
-from localdflash.base.errors import LocaldflashError
 
 DRAFTS = 1  # beside the seed: the stream of random numbers that drafts are drawn by
 NOT_NUMBERS = "the model gave logits that are not numbers: the file may be damaged"

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from localdflash.base.errors import DeviceFailed, EngineGone, QueueFull
 from localdflash.engine.generate import Generation, Request
 from localdflash.engine.pair import Pair, Step
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.stats import Stats
 from localdflash.engine.turns import Turns
-from localdflash.base.errors import DeviceFailed, EngineGone, QueueFull
 
 OnStep = Callable[[Step], bool]  # False: this was the last step that is wanted
 OnEnd = Callable[[BaseException | None], None]  # the error that ended the job, if one did

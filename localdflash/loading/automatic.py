@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
-from localdflash.models.backend_names import Runner
-from localdflash.models.load_options import Options
-from localdflash.models.running_pair import Running
 from localdflash.backends.cuda import device
-from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
 from localdflash.backends.llamacpp.builds import gpu_backends
+from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
+from localdflash.base.machine import gpu_watch
 from localdflash.loading import proof
 from localdflash.loading.backends import load_on
 from localdflash.loading.engine_timing import choose
-from localdflash.base.machine import gpu_watch
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.running_pair import Running
 
 CANNOT = (NoDevice, ModelError, OutOfMemory)  # another backend may do it
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from localdflash.models.backend_names import Runner
-from localdflash.models.load_options import Options
-from localdflash.models.running_pair import Running
 from localdflash.backends.cuda.device import give_back, missing_tools, told
 from localdflash.base.errors import LocaldflashError, NoDevice
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.running_pair import Running
 
 T = TypeVar("T")
 

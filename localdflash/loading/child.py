@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from localdflash.models.load_options import Options
 from localdflash.base.system.process import apart
+from localdflash.models.load_options import Options
 
 LONGEST = 4096  # bytes of the child's last words
 # Fields of the options that no other process can have, or that are no reason there.

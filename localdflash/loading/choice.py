@@ -40,7 +40,7 @@ class Case:
         if backend == "llama.cpp":
             by = f"llama-cpp-python {version('llama-cpp-python')}"
         else:
-            by = f"cpu, {library.load().instruction_sets[0]}"
+            by = f"cpu, {cpu_library.load().instruction_sets[0]}"
         return f"ms a token of {', '.join(files)}, {how}, {by}, localdflash {version('localdflash')}"
 
     def size(self) -> int:

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from localdflash.models.memory import free
-from localdflash.models.load_options import Options
+from localdflash.base.errors import LocaldflashError
+from localdflash.base.machine import measurements
+from localdflash.base.machine.cores import physical_cores
+from localdflash.base.system import processors
 from localdflash.engine.calibrate import calibrate
 from localdflash.engine.controller import Controller
 from localdflash.engine.pair import Drafter, Target
-from localdflash.base.errors import LocaldflashError
 from localdflash.loading.backends import load_on
 from localdflash.loading.choice import HOST_BACKENDS, NOT_TIMED, Case, HostBackend, HostChoice, likely
-from localdflash.base.machine import measurements
-from localdflash.base.machine.cores import physical_cores
+from localdflash.models.load_options import Options
+from localdflash.models.memory import free
 from localdflash.models.registry.pair_entry import LocalPair
-from localdflash.base.system import processors
 
 WIDTHS = (1, 4, 8)  # rows of the forwards that are timed
 CONTEXT = 512  # tokens, at most, of the pairs that are timed

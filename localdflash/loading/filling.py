@@ -2,8 +2,8 @@
 
 from localdflash.base.errors import ModelError
 from localdflash.models.registry.registry import load_registry
-from localdflash.text.fim import detect, format_of
 from localdflash.models.weights.gguf import GGUFHeader, read_header
+from localdflash.text.fim import detect, format_of
 
 
 def check_fills(spec: str) -> None:

@@ -10,22 +10,22 @@ from importlib.metadata import version
 from types import TracebackType
 from typing import Self
 
-from localdflash.models.backend_names import Backend, Runner
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import Parts
-from localdflash.models.running_pair import Running
 from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
 from localdflash.base.errors import UsageError
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
 from localdflash.loading.proof import SOUND, check_first, is_tried_on, standing
 from localdflash.loading.trial import try_first
-from localdflash.models.shapes.recommended import recommended
+from localdflash.models.backend_names import Backend, Runner
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import Parts
 from localdflash.models.registry.registry import load_registry, local_files
-from localdflash.text.fim import FimFormat, detect, format_of
-from localdflash.text.tokenizer import Tokenizer
+from localdflash.models.running_pair import Running
+from localdflash.models.shapes.recommended import recommended
 from localdflash.models.weights.gguf import headers_kept, read_header
 from localdflash.models.weights.split import stats_of
+from localdflash.text.fim import FimFormat, detect, format_of
+from localdflash.text.tokenizer import Tokenizer
 
 DEVICES: Mapping[Backend, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu")}
 

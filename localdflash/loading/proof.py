@@ -1,8 +1,8 @@
 """Trust, but verify: before `auto` gives a pair to the CUDA engine on a machine, a child checks it there, once.
 
-The child loads the pair and runs every check of `cuda/proof`. Errors of CUDA stick to a process, and kernels that are
-wrong may end or hang it: that is the child's. What it finds is kept (see `verdict`), and until that is good another
-backend runs the pair. `--backend cuda` is not held up, but told.
+The child loads the pair and runs every check of `backends/cuda/proof`. Errors of CUDA stick to a process, and kernels
+that are wrong may end or hang it: that is the child's. What it finds is kept (see `verdict`), and until that is good
+another backend runs the pair. `--backend cuda` is not held up, but told.
 """
 
 from collections.abc import Callable
@@ -12,15 +12,15 @@ from subprocess import SubprocessError
 
 from filelock import Timeout
 
-from localdflash.models.load_options import Options
-from localdflash.models.running_pair import Running
 from localdflash.backends.cuda import device
 from localdflash.base.errors import DeviceFailed, LocaldflashError, NoDevice, OutOfMemory
+from localdflash.base.system.process import ending_signal
 from localdflash.loading import child
 from localdflash.loading.verdict import Subject, Verdict, keep, recall
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import load_registry, local_files
-from localdflash.base.system.process import ending_signal
+from localdflash.models.running_pair import Running
 from localdflash.models.weights.split import size_of
 
 Watch = Callable[[str], None]
@@ -160,8 +160,8 @@ def _is_elsewhere(error: Exception, at: str) -> bool:
 def _found(options: Options, begin: Watch, watch: Watch) -> dict[str, str]:
     """The child's last line, if nothing breaks."""
     from localdflash.backends.cuda.cuda_pair import CudaPair
-    from localdflash.backends.cuda.proof.tolerance import Unsound
     from localdflash.backends.cuda.proof.stages import stages
+    from localdflash.backends.cuda.proof.tolerance import Unsound
 
     files = local_files(load_registry().resolve(options.pair, options.drafter or None))
     loading = True
@@ -184,10 +184,10 @@ def _found(options: Options, begin: Watch, watch: Watch) -> dict[str, str]:
 
 def _loaded(files: LocalPair, options: Options, launched: Watch) -> Running:
     """The pair with the context that the checks want, with what fits where that is less; `launched` hears what runs."""
+    from localdflash.backends.cuda.cuda_sizes import CudaSizes
     from localdflash.backends.cuda.load_cuda import load
     from localdflash.backends.cuda.ops import KERNELS
     from localdflash.backends.cuda.proof.operations import telling
-    from localdflash.backends.cuda.cuda_sizes import CudaSizes
 
     trained, ops = CudaSizes(files.target, None).trained, telling(KERNELS, launched)
     try:

@@ -16,16 +16,16 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from localdflash.base import errors
-from localdflash.models.load_options import Options
 from localdflash.backends.cuda.device import driver_present
+from localdflash.base import errors
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.files.paths import cache_folder, create_private
-from localdflash.loading import child
 from localdflash.base.machine import gpu_watch
+from localdflash.base.system.process import ending_signal
+from localdflash.loading import child
+from localdflash.models.load_options import Options
 from localdflash.models.registry.known import is_known
 from localdflash.models.registry.pair_entry import LocalPair
-from localdflash.base.system.process import ending_signal
 from localdflash.models.weights.gguf import check_header
 from localdflash.models.weights.split import files_of, size_of
 

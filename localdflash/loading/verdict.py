@@ -14,12 +14,12 @@ from typing import Any, Literal, Self, get_args
 
 from filelock import Timeout
 
-from localdflash.models.load_options import Options
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files.paths import cache_folder, create_private
-from localdflash.loading.backends import on_cuda
-from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.base.system.process_lock import process_lock
+from localdflash.loading.backends import on_cuda
+from localdflash.models.load_options import Options
+from localdflash.models.registry.pair_entry import LocalPair
 
 METHOD = 1  # of checking: what another one found is checked again
 HOW = ("drafter", "draft", "kv", "drafter_bits", "native_fp4")  # options that choose kernels

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from localdflash.models.backend_names import BACKENDS, PROPOSALS, ROWS_MODES, Backend, Proposals, RowsMode
 from localdflash.base.errors import UsageError
 from localdflash.base.files.paths import config_folder
 from localdflash.base.files.strict_toml import number, one_of, read_toml, text, whole
+from localdflash.models.backend_names import BACKENDS, PROPOSALS, ROWS_MODES, Backend, Proposals, RowsMode
 
 KV_FORMATS = ("f16", "int8", "fp8")
 DRAFTER_BITS = (8, 4)

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from localdflash.models.backend_names import Backend, Proposals, RowsMode
 from localdflash.engine.controller import Controller
 from localdflash.engine.pair import Drafter, Target
+from localdflash.models.backend_names import Backend, Proposals, RowsMode
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 Compiling = Callable[[int, int], None]  # kernels compiled, kernels in all

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import Parts
 from localdflash.engine.calibrate import calibrate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.pair import Drafter, Pair, Target
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import Parts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from localdflash.base.errors import LocaldflashError
 from localdflash.code.fim.choices import past_its_end
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Chosen
 from localdflash.engine.scheduler import Job, Scheduler
-from localdflash.base.errors import LocaldflashError
 from localdflash.text.stream import AnswerText
 
 

@@ -9,11 +9,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Generic, TypeVar
 
+from localdflash.base.system import unix_socket
 from localdflash.server.address import Address
 from localdflash.server.exchange import BROKEN, CHUNK, CONNECT, DONE, Events, Exchange, broken
 from localdflash.server.refusals import json_object
 from localdflash.server.sockets import located
-from localdflash.base.system import unix_socket
 
 KEPT = 30.0  # seconds that an idle connection is used again; less than servers keep it
 LINGER = 0.2  # seconds that a server may take to end an answer after its last event

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 from localdflash.base.errors import EngineGone
 from localdflash.base.files import paths
+from localdflash.base.system import unix_socket
 from localdflash.server.address import Address
 from localdflash.server.exchange import CHUNK, CONNECT, DONE, Events, Exchange, broken
 from localdflash.server.refusals import Json, error_of, json_object
 from localdflash.server.sockets import is_listening, located
-from localdflash.base.system import unix_socket
 
 
 class Client:

@@ -21,18 +21,16 @@ import uvicorn
 
 from localdflash.base.errors import DeviceFailed, LocaldflashError
 from localdflash.base.files import paths
+from localdflash.base.system import limits, process, unix_socket
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.http_app import create_app
 from localdflash.server.connections import DESCRIPTORS, Connection, OutOfDescriptors, waiting
 from localdflash.server.engines import PURPOSE, Engines
 from localdflash.server.guard import Guard
+from localdflash.server.http_app import create_app
 from localdflash.server.sockets import BACKLOG, Local, lifetime, local, lock_of, prepare_folder, tcp_socket
 from localdflash.server.tcp import Tcp
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker
-from localdflash.base.system import limits
-from localdflash.base.system import process
-from localdflash.base.system import unix_socket
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from localdflash.models.load_options import Options
-from localdflash.engine.scheduler import Totals
 from localdflash.base.errors import EngineGone, ModelBusy, ModelError, OutOfMemory
+from localdflash.engine.scheduler import Totals
 from localdflash.loading.filling import check_fills, fills
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
 from localdflash.server.wanted import ROLES, Others, PairRole
 from localdflash.server.worker import PairWorker
 

@@ -12,15 +12,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localdflash.base.errors import LocaldflashError
-from localdflash.server.api import completions, control, embeddings, native, ports, tokens
-from localdflash.server.api import chat_endpoint
-from localdflash.server.api import complete_endpoint
-from localdflash.server.api import slots_endpoint
+from localdflash.server.api import (
+    chat_endpoint,
+    complete_endpoint,
+    completions,
+    control,
+    embeddings,
+    native,
+    ports,
+    slots_endpoint,
+    tokens,
+)
 from localdflash.server.api.anthropic import anthropic_endpoint as anthropic
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_errors import error_response, on_error
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.api.responses_api import responses_endpoint as responses_api
-from localdflash.server.api.api_state import AppState
 from localdflash.server.api.streams import GONE
 from localdflash.server.engines import Engines
 from localdflash.server.tcp import Tcp

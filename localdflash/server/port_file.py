@@ -17,9 +17,7 @@ from typing import NamedTuple
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files import paths
-from localdflash.base.system import file_lock
-from localdflash.base.system import owner
-from localdflash.base.system import tcp_socket
+from localdflash.base.system import file_lock, owner, tcp_socket
 from localdflash.base.system.descriptor import PLAIN, READ
 
 LOOPBACK = "127.0.0.1"

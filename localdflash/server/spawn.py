@@ -27,10 +27,10 @@ from localdflash.base.errors import (
 )
 from localdflash.base.files import paths
 from localdflash.base.machine import gpu_watch
+from localdflash.base.system import process
 from localdflash.server.client import Client, find
 from localdflash.server.sockets import is_listening
 from localdflash.server.wanted import Wanted
-from localdflash.base.system import process
 
 Look = Callable[[str], None]  # gets "starting" or "loading", or "loading: compiling 3 of 37"
 PATIENCE = 0.5  # seconds before a line says that the engine is being started

@@ -16,17 +16,17 @@ from typing import Any, Self
 
 import psutil
 
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import PROGRAM, total
+from localdflash.base.errors import EngineGone, LocaldflashError
+from localdflash.base.files.paths import cache_folder
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.scheduler import Scheduler
 from localdflash.engine.turns import Turns
-from localdflash.base.errors import EngineGone, LocaldflashError
-from localdflash.base.files.paths import cache_folder
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import PROGRAM, total
 from localdflash.server.answering import Answering, TextDelta
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, Spelling
 from localdflash.text.tokenizer import Tokenizer

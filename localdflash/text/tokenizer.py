@@ -28,8 +28,8 @@ from typing import Any, Self
 
 import llama_cpp.llama_cpp as api
 
-from localdflash.base.errors import ModelError
 from localdflash.backends.llamacpp.llama_library import load_model, metadata
+from localdflash.base.errors import ModelError
 
 STRETCH = 4096  # characters; a run of 20 000 letters overflows an 8 MiB stack
 _BETWEEN_WORDS = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")

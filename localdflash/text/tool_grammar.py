@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from localdflash.engine.sampling import Constraint
 from localdflash.base.errors import UsageError
+from localdflash.engine.sampling import Constraint
 from localdflash.text.call_constraint import CallConstraint, CallPart, up_to
 from localdflash.text.grammar import JSON_BLANKS, GrammarConstraint, Grammars
 from localdflash.text.tokenizer import Tokenizer

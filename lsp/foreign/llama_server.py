@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from localdflash.code.fim.healing import unfinished_word
 from localdflash.base.errors import EngineGone, LocaldflashError
+from localdflash.code.fim.healing import unfinished_word
 from localdflash.lsp.foreign.pieces import Piece, Reply
 from localdflash.lsp.foreign.place import Draw, Place
 from localdflash.lsp.foreign.remote_prompt import Marker, Prompts, Sides

@@ -6,8 +6,8 @@ from typing import Any
 
 from localdflash.base.errors import EngineGone, UsageError
 from localdflash.server.address import Address
-from localdflash.server.refusals import error_of
 from localdflash.server.async_client import Connection
+from localdflash.server.refusals import error_of
 
 Json = dict[str, Any]
 DENIED = (401, 403)

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from localdflash.models.config import is_loopback
 from localdflash.lsp.engine_completer import PATIENCE, Asker, Source
 from localdflash.lsp.foreign.finding import find
 from localdflash.lsp.foreign.named import NamedEngine
+from localdflash.models.config import is_loopback
 
 
 class ForeignCompleter(Asker):

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from localdflash.base.errors import ModelError
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.prompt import MOST, assemble
-from localdflash.base.errors import ModelError
 from localdflash.lsp.foreign.place import Place
 from localdflash.text.fim import FimFormat
 

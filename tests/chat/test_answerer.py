@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from localdflash.base.errors import ContextOverflow, ModelError, UsageError
+from localdflash.chat.answer_sources import NamedServer
 from localdflash.chat.answerer import AnswerPiece
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.chat.answer_sources import NamedServer
-from localdflash.base.errors import ContextOverflow, ModelError, UsageError
 from tests.chat.asking import GREEDY, QUESTION, At, ask, asking
 
 LONG = ChatSettings(temperature=5.0, seed=0, max_tokens=0)  # an answer that fills the context

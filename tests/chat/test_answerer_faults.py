@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from localdflash.chat.answerer import AnswerPiece, Restarted
-from localdflash.chat.messages import Message, StepRecord
-from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.base.errors import (
     ContextOverflow,
     DeviceFailed,
@@ -20,6 +17,9 @@ from localdflash.base.errors import (
     QueueFull,
     UsageError,
 )
+from localdflash.chat.answerer import AnswerPiece, Restarted
+from localdflash.chat.messages import Message, StepRecord
+from localdflash.chat.sampling_settings import ChatSettings
 from tests.chat.asking import (
     END,
     HEAD,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from localdflash.base.errors import EngineGone, LocaldflashError, ModelError, UsageError
+from localdflash.chat.answer_sources import NamedServer
 from localdflash.chat.answerer import About, Answerer, AnswerPiece
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.chat.answer_sources import NamedServer
-from localdflash.base.errors import EngineGone, LocaldflashError, ModelError, UsageError
 from tests.chat.asking import HEAD, QUESTION, Script, answer, ask, asking, event, finish, text
 from tests.support import daemons
 

@@ -9,12 +9,12 @@ from typing import Any
 import psutil
 import pytest
 
+from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.base.files import paths
+from localdflash.chat.answer_sources import PrivateDaemon, SharedDaemon
 from localdflash.chat.answerer import AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.chat.answer_sources import PrivateDaemon, SharedDaemon
-from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.base.files import paths
 from localdflash.server import spawn
 from localdflash.server.sockets import is_listening
 from localdflash.server.wanted import Wanted

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from localdflash.base.files import paths
 from localdflash.chat.applying import KEPT, Journal, Outcome, Undone, apply, undo
 from localdflash.chat.proposals import Proposal
-from localdflash.base.files import paths
 from tests.chat.workplace import contents, made, proposal
 
 

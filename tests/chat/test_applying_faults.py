@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from localdflash.chat.applying import Journal, Undone, apply, undo
 from localdflash.base.files import paths
+from localdflash.chat.applying import Journal, Undone, apply, undo
 from tests.chat.workplace import contents, made, proposal
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from localdflash.base.errors import EngineGone, UsageError
 from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted
 from localdflash.chat.drafting_comparison import ORDER, TOKENS, Comparison, compare
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.base.errors import EngineGone, UsageError
 from tests.chat.asking import QUESTION, At, asking
 
 TALK = [Message("user", "a"), Message("assistant", "b"), *QUESTION, Message("assistant", "an answer")]

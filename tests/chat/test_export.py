@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from localdflash.base.errors import LocaldflashError, StoreFailed, UsageError
 from localdflash.chat.chat_export import export_json, export_markdown, write_export
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.store import SessionInfo
-from localdflash.base.errors import LocaldflashError, StoreFailed, UsageError
 from tests.chat.stored import ANSWER, QUESTION
 from tests.chat.test_store import MESSAGES
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from localdflash.base.errors import UsageError
 from localdflash.chat import attachable_files as module
 from localdflash.chat.attachable_files import LARGEST, Files, Hit, size
-from localdflash.base.errors import UsageError
 
 CANARY = "CANARY_91c2"
 PATIENCE = 20.0  # seconds

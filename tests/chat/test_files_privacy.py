@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from localdflash.base.errors import UsageError
 from localdflash.chat.attachable_files import Files
 from localdflash.chat.mentions import attach
-from localdflash.base.errors import UsageError
 
 CANARY = "CANARY_5be0"
 SECRET = [".env", ".env.local", "prod.ENV", "Secrets.PY", "id_rsa", ".ssh/config", "deep/.aws/credentials", "x.pem"]

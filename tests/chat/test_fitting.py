@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localdflash.base.errors import ContextOverflow
 from localdflash.chat.answerer import About
 from localdflash.chat.context_fitting import FittedChat, plan_fit
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.base.errors import ContextOverflow
 from tests.chat.asking import GREEDY, At, ask, asking
 
 

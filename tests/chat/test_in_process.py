@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from localdflash.server.answers.answer import Answer
-from localdflash.server.answers.conversation import prepare
-from localdflash.models.load_options import Options
+from localdflash.base.errors import ContextOverflow
 from localdflash.chat.in_process import InProcess
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.talk import Talk
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import ContextOverflow
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.server.answers.answer import Answer
+from localdflash.server.answers.conversation import prepare
 from localdflash.text.chat_template import TemplateMessage
 
 Chat = Talk[InProcess]

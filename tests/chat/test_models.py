@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from localdflash.models.memory.parts import gigabytes
-from localdflash.chat import model_list
 from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.chat import model_list
+from localdflash.models.memory.parts import gigabytes
 from localdflash.models.registry.pair_entry import models_folder
 from localdflash.models.registry.registry import load_registry
-from localdflash.server import spawn
 from localdflash.models.weights.gguf import read_header
+from localdflash.server import spawn
 from tests.support.fake_hub import FakeHub, File, environment
 from tests.support.registry_entries import WAITING, register
 

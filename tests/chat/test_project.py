@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.chat import project
 from localdflash.base.errors import UsageError
+from localdflash.chat import project
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.chat.roles import BUILTIN, LARGEST, role, roles
 from localdflash.base.errors import UsageError
+from localdflash.chat.roles import BUILTIN, LARGEST, role, roles
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from localdflash.base.errors import EngineGone, StoreFailed
 from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from localdflash.chat.talk import Talk
-from localdflash.base.errors import EngineGone, StoreFailed
 from tests.support.fake_answerer import ANSWER, STEP, FakeAnswerer
 
 Work = Callable[[Talk[Any], Any], Coroutine[Any, Any, None]]

@@ -1,8 +1,8 @@
 import pytest
 
+from localdflash.base.errors import UsageError
 from localdflash.chat.sampling_settings import ANSWER_SHARE, SETTINGS, ChatSettings
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localdflash.base.errors import StoreFailed, UsageError
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.store import ChatStore
-from localdflash.base.errors import StoreFailed, UsageError
 from tests.chat.stored import ANSWER, QUESTION, chat, opened, texts
 
 ANY_TEXT = st.text(st.characters(), max_size=60)  # lone surrogates and NUL too

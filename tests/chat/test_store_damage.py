@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from localdflash.base.errors import LocaldflashError, StoreFailed, StoreLost
 from localdflash.chat.database import Database
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
-from localdflash.base.errors import LocaldflashError, StoreFailed, StoreLost
 from tests.chat.stored import chat, lines, opened, program, texts
 
 PAGE = 4096

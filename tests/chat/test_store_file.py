@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.chat import database, schema
-from localdflash.chat.messages import Message
 from localdflash.base.errors import StoreFailed
 from localdflash.base.files import paths
+from localdflash.chat import database, schema
+from localdflash.chat.messages import Message
 from tests.chat.stored import ANSWER, QUESTION, chat, lines, opened, program, texts
 
 # Writes without end, and says what is stored: session, message, text.

@@ -165,7 +165,8 @@ def test_a_hundred_thousand_messages_are_searched_at_once() -> None:
     store, rng = ChatStore(database), random.Random(5)
     common = [f"{a}{b}" for a in "abcdefgh" for b in ("", "e", "er", "ing", "tion", "_list", "s")]
     rare = [f"{word}{i}" for i in range(300) for word in common]
-    insert = f"INSERT INTO messages (session, depth, {', '.join(rows.COLUMNS)}) VALUES (?, 1, {rows.PLACES})"
+    columns = ", ".join(message_rows.COLUMNS)
+    insert = f"INSERT INTO messages (session, depth, {columns}) VALUES (?, 1, {message_rows.PLACES})"
     sessions = [store.create(folder="/") for _ in range(1000)]
     with database.writing() as connection:
         for i in range(100_000):

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from localdflash.base.errors import ContextOverflow, EngineGone, StoreFailed, UsageError
 from localdflash.chat.answerer import AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import ChatStore
 from localdflash.chat.talk import Talk
-from localdflash.base.errors import ContextOverflow, EngineGone, StoreFailed, UsageError
 from tests.support.fake_answerer import ANSWER, NUMBERS, STEP, FakeAnswerer
 
 

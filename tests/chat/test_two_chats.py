@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from localdflash.base.errors import LocaldflashError, ModelBusy
+from localdflash.chat.answer_sources import SharedDaemon
 from localdflash.chat.answerer import Answerer, AnswerPiece, Done
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.chat.answer_sources import SharedDaemon
-from localdflash.base.errors import LocaldflashError, ModelBusy
 from localdflash.server import spawn
 from localdflash.server.wanted import Others, Wanted
 from tests.chat.asking import ask

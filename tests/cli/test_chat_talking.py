@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from localdflash.lab.scripts.support.scripted_answers import Answer
-from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
+from localdflash.base.errors import EngineGone, OutOfMemory
+from localdflash.base.files import paths
+from localdflash.chat.answer_sources import NamedServer, SharedDaemon
 from localdflash.chat.messages import Message as StoredMessage
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.chat.answer_sources import NamedServer, SharedDaemon
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat_command import chats_file
 from localdflash.cli.headless import answer_once
 from localdflash.cli.plain_commands import exchange
 from localdflash.cli.talking import Talking, by_engine
-from localdflash.base.errors import EngineGone, OutOfMemory
-from localdflash.base.files import paths
+from localdflash.lab.scripts.support.scripted_answers import Answer
+from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 from localdflash.server.address import Address
 from localdflash.server.wanted import Wanted
 

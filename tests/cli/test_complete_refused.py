@@ -60,5 +60,7 @@ def test_what_git_ignores_is_completed_by_hand_and_alone(
     (tmp_path / ".git").mkdir()
     (tmp_path / ".gitignore").write_text("local.py\n")
     (tmp_path / "local.py").write_text("x = ")
-    monkeypatch.setattr("localdflash.cli.complete_command.context_of", lambda *_: pytest.fail("it was given other code"))
+    monkeypatch.setattr(
+        "localdflash.cli.complete_command.context_of", lambda *_: pytest.fail("it was given other code")
+    )
     assert complete(f"{tmp_path / 'local.py'}:1:5", "--max-tokens", 2, "--explain").code == 0

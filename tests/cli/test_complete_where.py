@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.cli.complete_command import offset_of, parse_place, read_text
 from localdflash.base.errors import UsageError
+from localdflash.cli.complete_command import offset_of, parse_place, read_text
 
 
 @pytest.mark.parametrize(

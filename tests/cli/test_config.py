@@ -8,8 +8,8 @@ from typing import Any
 import click
 import pytest
 
-from localdflash.models import config
 from localdflash.cli.options import pair_options
+from localdflash.models import config
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from localdflash.cli.doctor.command import command
-from localdflash.cli.doctor.command import self_test
-from localdflash.cli.doctor.check import Check, Probe, Status
 from localdflash.base.machine import measurements
+from localdflash.cli.doctor import command, self_test
+from localdflash.cli.doctor.check import Check, Probe, Status
 from tests.cli.conftest import Command
 from tests.support.gguf_files import write_header
 

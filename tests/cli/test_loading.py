@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.cli.loading import _Bar
 from localdflash.backends.cuda import device
+from localdflash.cli.loading import _Bar
 
 
 @pytest.mark.usefixtures("without_cpu_engine")

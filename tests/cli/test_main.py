@@ -9,8 +9,8 @@ from typing import Any
 import click
 import pytest
 
-from localdflash.cli import COMMANDS, main
 from localdflash.base.errors import ContextOverflow, LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.cli import COMMANDS, main
 from localdflash.text.sanitize import printable
 
 HEAVY = ("torch", "llama_cpp", "numpy", "transformers", "gguf", "jinja2", "huggingface_hub")

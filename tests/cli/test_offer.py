@@ -6,11 +6,10 @@ from pathlib import Path
 import click
 import pytest
 
+from localdflash.base.errors import LocaldflashError
 from localdflash.cli import offer
 from localdflash.models.config import config_file
-from localdflash.base.errors import LocaldflashError
-from localdflash.models.registry import fetching
-from localdflash.models.registry import hub
+from localdflash.models.registry import fetching, hub
 from localdflash.models.registry.defaults import CHAT, CODE
 from localdflash.models.registry.pair_entry import PairEntry
 

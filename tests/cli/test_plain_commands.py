@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from localdflash.lab.scripts.support.scripted_answers import Answer
-from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
-from localdflash.chat import project
-from localdflash.chat import model_list
+from localdflash.chat import model_list, project
+from localdflash.chat.answer_sources import SharedDaemon
 from localdflash.chat.model_list import ModelRow
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.chat.answer_sources import SharedDaemon
 from localdflash.cli.chat_command import chats_file
 from localdflash.cli.plain import converse
 from localdflash.cli.talking import by_engine
+from localdflash.lab.scripts.support.scripted_answers import Answer
+from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 from localdflash.server.wanted import Wanted
 from localdflash.tui.commands import COMMANDS
 

@@ -9,10 +9,10 @@ from typing import Any
 import psutil
 import pytest
 
-from localdflash.models.memory import free
-from localdflash.models.memory.fit import MemoryBudget
 from localdflash.base.machine import hardware as machine
 from localdflash.base.machine import measurements
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry.pair_entry import models_folder
 from tests.cli.conftest import Command
 from tests.support.fake_hub import FakeHub, File, hub_for_tests

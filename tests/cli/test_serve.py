@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from localdflash.cli import serve
 from localdflash.base.errors import UsageError
 from localdflash.base.files import paths
+from localdflash.cli import serve
 from localdflash.server.key import own_key, read_key
 from tests.support import daemons
 

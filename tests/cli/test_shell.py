@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.lab.scripts.support.terminal import Terminal
 from localdflash.cli import main
+from localdflash.lab.scripts.support.terminal import Terminal
 
 PROGRAM = Path(sys.executable).parent / "localdflash"
 PAGE = Path(__file__).parent.parent.parent / "docs" / "install.md"

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.lab.scripts.editors import fetch
-from localdflash.lab.scripts.editors import nvim_scene
+from localdflash.lab.scripts.editors import fetch, nvim_scene
 from localdflash.lab.scripts.editors.nvim_scene import Scene
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from localdflash.base.files import paths
 from localdflash.lab.scripts.editors import fetch_emacs
 from localdflash.lab.scripts.support import instant_engine
-from localdflash.base.files import paths
 from tests.support import daemons
 
 pytestmark = pytest.mark.editors

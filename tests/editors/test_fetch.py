@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.lab.scripts.editors import debian
-from localdflash.lab.scripts.editors import fetch
+from localdflash.lab.scripts.editors import debian, fetch
 
 
 def program(path: Path, version: str) -> Path:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from localdflash.base.files import paths
 from localdflash.lab.scripts.editors import nvim_scene
 from localdflash.lab.scripts.editors.nvim import Editor
 from localdflash.lab.scripts.editors.nvim_scene import ADD
 from localdflash.lab.scripts.support import instant_engine
-from localdflash.base.files import paths
 from localdflash.models.registry.registry import PACKAGE
 from localdflash.models.weights.low_rank import merge
 from tests.support import daemons

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localdflash.base.errors import ContextOverflow, UsageError
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.prefix import PrefixCache
-from localdflash.base.errors import ContextOverflow, UsageError
 
 Make = Callable[..., Any]
 

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import AGREED, HostPair
 from localdflash.engine.pair import SavedSequence, Verification
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 
 Make = Callable[..., Any]
 

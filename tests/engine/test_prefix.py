@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localdflash.base.errors import DeviceFailed
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
@@ -15,7 +16,6 @@ from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, n
 from localdflash.engine.prefix import MOST, WORTH_KEEPING, PrefixCache
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import DeviceFailed
 
 Make = Callable[..., Any]
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from localdflash.models.load_options import Options
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.prefix import PrefixCache
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
 from localdflash.text.fim import build
 
 PREFIX = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        sel"

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import LocaldflashError, UsageError
 
 LOGITS = st.lists(st.integers(-40, 40).map(lambda n: n / 4), min_size=1, max_size=24)
 

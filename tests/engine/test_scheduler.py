@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localdflash.base.errors import DeviceFailed, EngineGone, LocaldflashError, QueueFull
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Step
@@ -14,7 +15,6 @@ from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Job, Scheduler
-from localdflash.base.errors import DeviceFailed, EngineGone, LocaldflashError, QueueFull
 
 Make = Callable[..., Any]
 V = 12

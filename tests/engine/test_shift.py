@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from localdflash.base.errors import UsageError
 from localdflash.engine.accept import accept
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import UsageError
 from tests.engine.test_lossless import KIND_LISTS, PROMPTS, Table, V, drafting_pair, table_of, take
 
 __all__ = ["drafting_pair"]

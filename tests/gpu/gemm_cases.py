@@ -5,15 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from localdflash.kernels.cuda import convolve
-from localdflash.kernels.cuda import embed
-from localdflash.kernels.cuda import head
-from localdflash.kernels.cuda import markov
-from localdflash.kernels.cuda import matmul
-from localdflash.kernels.cuda import moe
-from localdflash.kernels.cuda import qkv
-from localdflash.kernels.cuda import residual
-from localdflash.kernels.cuda import swiglu
+from localdflash.kernels.cuda import convolve, embed, head, markov, matmul, moe, qkv, residual, swiglu
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.norm import Norm
 from localdflash.kernels.cuda.qkv import HeadRange

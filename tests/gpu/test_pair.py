@@ -14,18 +14,18 @@ import triton
 from safetensors.torch import save_file
 from torch import Tensor
 
-from localdflash.lab.scripts import synthetic
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.device import give_back
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES
-from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.runner import chunks
 from localdflash.backends.cuda.stepper import Way
+from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.lab.scripts import synthetic
 from localdflash.models.shapes.dflash_json import config_of_json
-from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.models.weights.ggml_types import GGMLType
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def exact() -> CudaPair:
 @pytest.fixture(scope="module")
 def prompts(device: torch.device) -> list[list[int]]:
     """Some of every category."""
-    found = json.loads((ROOT / "bench" / "gpu" / "embedded_prompts.json").read_text())
+    found = json.loads((ROOT / "lab" / "scripts" / "gpu" / "embedded_prompts.json").read_text())
     return [prompt["ids"] for prompt in found[:: 17 if device.type == "cuda" else 90]]
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.lab.scripts import synthetic
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
-from localdflash.backends.cuda.ops import KERNELS, REFERENCES
 from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.ops import KERNELS, REFERENCES
 from localdflash.backends.cuda.proof import stages
+from localdflash.lab.scripts import synthetic
 
 EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded"
 STAGES = ("operations", "short prompt", "rows", "prompts", "texts", "sampled texts", "graphs")

@@ -6,15 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localdflash.kernels.cuda import accept_kernel
-from localdflash.kernels.cuda import attention
-from localdflash.kernels.cuda import counters
-from localdflash.kernels.cuda import lookup_kernel
-from localdflash.kernels.cuda import rounds
-from localdflash.kernels.cuda import sample
-from localdflash.kernels.cuda import selector
-from localdflash.kernels.cuda import taps
-from localdflash.kernels.cuda import top_k
+from localdflash.kernels.cuda import (
+    accept_kernel,
+    attention,
+    counters,
+    lookup_kernel,
+    rounds,
+    sample,
+    selector,
+    taps,
+    top_k,
+)
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.sample import SampleScratch
 from tests.gpu.case import CPU, F8, F16, I8, REAL, VOCABULARY, Arguments, Case, built, needed

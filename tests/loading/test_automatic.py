@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from localdflash.models.backend_names import Runner
-from localdflash.models.load_options import Options
-from localdflash.models.running_pair import Running
 from localdflash.backends.cuda import device
 from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.base.machine import gpu_watch
 from localdflash.loading import automatic
 from localdflash.loading.choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.base.machine import gpu_watch
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.running_pair import Running
 
 FILES: Any = SimpleNamespace(target=Path("target.gguf"))
 Load = Callable[..., tuple[Runner, Running]]

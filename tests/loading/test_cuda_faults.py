@@ -14,10 +14,6 @@ import torch
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 
-from localdflash.models.memory.fit import MemoryBudget
-from localdflash.models.backend_names import Runner
-from localdflash.models.load_options import Options
-from localdflash.models.running_pair import Running
 from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda import room
 from localdflash.backends.cuda.ops import REFERENCES
@@ -25,8 +21,12 @@ from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, 
 from localdflash.loading import automatic, backends
 from localdflash.loading.choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import load_registry, local_files
+from localdflash.models.running_pair import Running
 from tests.support.cards import Card, CardGpu, in_this_machine
 
 STAGES = {
@@ -66,8 +66,12 @@ on_every_stage = pytest.mark.parametrize("stage", STAGES)
 def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU whose memory is this process's, with the references for kernels; nothing lost, and nothing missing."""
     monkeypatch.setattr("localdflash.backends.cuda.device.find_gpus", lambda _name: [CardGpu(0)])
-    monkeypatch.setattr("localdflash.backends.cuda.load_cuda.budget_of", lambda _device: MemoryBudget(4 << 30, 0, "GPU memory"))
-    monkeypatch.setattr("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+    monkeypatch.setattr(
+        "localdflash.backends.cuda.load_cuda.budget_of", lambda _device: MemoryBudget(4 << 30, 0, "GPU memory")
+    )
+    monkeypatch.setattr(
+        "localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)
+    )
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(devices, "gc", SimpleNamespace(collect=lambda: 0))  # takes a while in a process of tests
     monkeypatch.setattr(devices, "driver_present", lambda: True)

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from localdflash.models.backend_names import Runner
-from localdflash.models.load_options import Options
-from localdflash.models.running_pair import Running
+from localdflash.backends.llamacpp import certified
+from localdflash.backends.llamacpp.certified import Certified, Record
+from localdflash.backends.llamacpp.decode_flags import DEFAULT, MOST_WITH_STATES
 from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Drafter, Target
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.backends.llamacpp import certified
-from localdflash.backends.llamacpp.certified import Certified, Record
-from localdflash.backends.llamacpp.decode_flags import DEFAULT, MOST_WITH_STATES
 from localdflash.loading.backends import load_on
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.running_pair import Running
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.guessing import Eager
 from tests.support.random_drafters import YARN, config_of, random_weights, write_zlab

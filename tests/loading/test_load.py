@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from localdflash.models.memory import free
-from localdflash.models.memory.fit import MemoryBudget
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import DRAFTER, PROGRAM, SCRATCH, total
-from localdflash.engine.controller import Controller
-from localdflash.engine.generate import Request, generate
-from localdflash.engine.pair import Drafter, Target
-from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.backends.llamacpp import certified
 from localdflash.backends.llamacpp import llama_target as llamacpp
 from localdflash.backends.llamacpp.certified import Certified, Record
 from localdflash.backends.llamacpp.decode_flags import DEFAULT, NOT_REPACKED, Way
-from localdflash.loading.load_pair import LoadedPair
+from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.base.machine.cores import physical_cores
+from localdflash.engine.controller import Controller
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.pair import Drafter, Target
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.memory.parts import DRAFTER, PROGRAM, SCRATCH, total
 from localdflash.models.weights import gguf
 from tests.support.cards import CardGpu
 from tests.support.split_files import split_file
@@ -39,7 +39,10 @@ RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m i
             f"{IMPORTS}; LoadedPair(Options('embedded', 'llama.cpp')).close()",
             "['llama_cpp']",
         ),
-        ("import localdflash.backends.reference.reference_target, localdflash.backends.reference.dflash_files", "['torch']"),
+        (
+            "import localdflash.backends.reference.reference_target, localdflash.backends.reference.dflash_files",
+            "['torch']",
+        ),
         ("import localdflash.cli, localdflash.models.registry.registry, localdflash.engine.generate", "[]"),
     ],
 )
@@ -221,7 +224,9 @@ class TestCpu:
         self, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with_free(self.needed(drafter=False) - 1, monkeypatch)
-        monkeypatch.setattr("localdflash.backends.cpu.load_cpu.open_target", lambda *_: pytest.fail("weights were loaded"))
+        monkeypatch.setattr(
+            "localdflash.backends.cpu.load_cpu.open_target", lambda *_: pytest.fail("weights were loaded")
+        )
         with pytest.raises(OutOfMemory, match=r"a context of 1024 tokens needs .* are free: --context 768 fits"):
             LoadedPair(replace(self.OPTIONS, context=1024))
         with pytest.raises(UsageError, match=r"context of 100000 tokens: target.gguf was trained for 8 to 1024"):
@@ -305,13 +310,15 @@ class TestCuda:
     @staticmethod
     def with_room(space: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Give the GPU so many free bytes."""
-        monkeypatch.setattr("localdflash.backends.cuda.load_cuda.budget_of", lambda _device: MemoryBudget(space, 0, "GPU memory"))
+        monkeypatch.setattr(
+            "localdflash.backends.cuda.load_cuda.budget_of", lambda _device: MemoryBudget(space, 0, "GPU memory")
+        )
 
     @staticmethod
     def sizes() -> Any:
         from localdflash.backends.cuda.cuda_sizes import CudaSizes
 
-        embedded = Path(llamacpp.__file__).parents[1] / "embedded"
+        embedded = Path(llamacpp.__file__).parents[2] / "models" / "embedded"
         return CudaSizes(embedded / "target.gguf", embedded / "drafter.safetensors")
 
     @pytest.mark.parametrize(

@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from localdflash.models.backend_names import Runner
-from localdflash.models.load_options import Options
-from localdflash.models.running_pair import Running
 from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda import identity
 from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
@@ -21,8 +18,11 @@ from localdflash.loading import automatic, child, proof
 from localdflash.loading.choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.loading.verdict import Subject, keep, recall
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import load_registry, local_files
+from localdflash.models.running_pair import Running
 from tests.support.pretended_gpu import STAGES, pretend, running
 
 pytestmark = pytest.mark.checks_gpu

@@ -10,13 +10,13 @@ import torch
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 
-from localdflash.models.load_options import Options
-from localdflash.models.running_pair import Running
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.base.errors import DeviceFailed, OutOfMemory
 from localdflash.loading import child, proof
 from localdflash.loading.verdict import Subject, recall
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.running_pair import Running
 from tests.support import checked_child
 from tests.support.pretended_gpu import STAGES, pretend, running
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from localdflash.server.answers.answer import Answer
-from localdflash.server.answers.conversation import prepare
-from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.server.answers.answer import Answer
+from localdflash.server.answers.conversation import prepare
 from localdflash.text.chat_template import TemplateMessage
 from tests.backends.cpu.conftest import needs_library
 from tests.support.costs import drafting_pays

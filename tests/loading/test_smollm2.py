@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 import localdflash
-from localdflash.models.backend_names import Runner
-from localdflash.models.load_options import Options
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
 from tests.support.smollm2 import CODE_FILE, FILE, needs_smollm2
 
 OWN = Path(localdflash.__path__[0]) / "smollm2"

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.models.backend_names import Runner
-from localdflash.models.load_options import Options
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.backends import load_on
 from localdflash.loading.choice import Case
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.models.shapes.fingerprint import trained_for
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.shapes.fingerprint import trained_for
 from localdflash.models.weights.gguf import read_header
 from tests.support.split_files import shard, split_file
 

@@ -8,20 +8,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from localdflash.models.memory import free
-from localdflash.models.memory.fit import MemoryBudget
-from localdflash.models.load_options import Options
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu import cpu_sizes as cpu
-from localdflash.engine.controller import Controller
-from localdflash.engine.lookup import LookupDrafter
 from localdflash.base.errors import ModelError
-from localdflash.loading import engine_timing as choosing
-from localdflash.loading.choice import HOST_BACKENDS, Case, HostBackend, HostChoice, likely
-from localdflash.loading.load_pair import LoadedPair
-from localdflash.loading.engine_timing import ACCEPTED, choose, ms_per_token
 from localdflash.base.machine import measurements
 from localdflash.base.machine.cores import clamp
+from localdflash.engine.controller import Controller
+from localdflash.engine.lookup import LookupDrafter
+from localdflash.loading import engine_timing as choosing
+from localdflash.loading.choice import HOST_BACKENDS, Case, HostBackend, HostChoice, likely
+from localdflash.loading.engine_timing import ACCEPTED, choose, ms_per_token
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry.pair_entry import LocalPair
 
 Times = dict[str, float]

@@ -15,11 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from localdflash.models.load_options import Options
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.base.machine import gpu_watch
 from localdflash.loading import trial
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.base.machine import gpu_watch
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import PACKAGE, load_registry, local_files
 from tests.security.gguf_mutations import build, parse

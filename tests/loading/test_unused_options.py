@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from localdflash.models.backend_names import Runner
-from localdflash.models.load_options import Options
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
 
 
 def loaded_with(tiny_pair: Path, backend: Runner, **options: Any) -> tuple[str, list[int]]:

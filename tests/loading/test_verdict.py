@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from localdflash.models.load_options import Options
 from localdflash.loading.verdict import Subject, keep, recall
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.pretended_gpu import pretend
 

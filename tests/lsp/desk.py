@@ -7,8 +7,8 @@ from typing import Any, cast
 from localdflash.lsp.engine_completer import Completer
 from localdflash.lsp.events import Event
 from localdflash.lsp.generation import Ended, Generator
-from localdflash.lsp.typing_pace import TypingPace
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
+from localdflash.lsp.typing_pace import TypingPace
 
 HEAD = "import os\n\n\n"
 TAIL = "\n\nprint(add(1, 2))\n"

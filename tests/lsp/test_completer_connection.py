@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from localdflash.lab.scripts.support.instant_engine import serving
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files import paths
+from localdflash.lab.scripts.support.instant_engine import serving
 from localdflash.lsp import engine_completer as module
 from localdflash.lsp.engine_completer import Completer
 from localdflash.server.wanted import Wanted

@@ -10,10 +10,10 @@ import pytest
 from lsprotocol import types
 
 from localdflash.lsp import request_context as context_module
-from localdflash.lsp.request_context import EditorContext
 from localdflash.lsp.document import Document
 from localdflash.lsp.lsp_server import SuggestionServer
 from localdflash.lsp.lsp_settings import LspSettings
+from localdflash.lsp.request_context import EditorContext
 from localdflash.server.wanted import Wanted
 from tests.lsp.conftest import URI, until
 from tests.lsp.test_server import BODY, HOLE, TEXT, inserted, run

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 from localdflash.models.backend_names import BACKENDS
 from localdflash.models.config import Config, ModelConfig, ServerConfig, config_file, load_config, variable
-from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 
 Write = Callable[[str], Path]
 

@@ -10,19 +10,19 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from localdflash.models.backend_names import Backend
-from localdflash.models.load_options import Options
-from localdflash.lab.bench.prompt_set import BenchPrompt, load
-from localdflash.lab.bench.bench_run import prompt_ids, run_prompt
+from localdflash.backends.reference.decoder import causal
+from localdflash.backends.reference.dflash_files import load as load_drafter
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.engine.accept import accept
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading.load_pair import LoadedPair
-from localdflash.backends.reference.decoder import causal
-from localdflash.backends.reference.dflash_files import load as load_drafter
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
-from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.lab.bench.bench_run import prompt_ids, run_prompt
+from localdflash.lab.bench.prompt_set import BenchPrompt, load
 from localdflash.lab.train.corpus import read_list
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.backend_names import Backend
+from localdflash.models.load_options import Options
 from localdflash.models.weights.gguf import read_header
 from tests.support.costs import drafting_pays
 

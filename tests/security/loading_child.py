@@ -17,16 +17,16 @@ from typing import Any
 import llama_cpp.llama_cpp  # noqa: F401
 import torch
 
-from localdflash.models.load_options import Options
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
-from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.cuda_sizes import CudaSizes
+from localdflash.backends.cuda.ops import REFERENCES
+from localdflash.backends.llamacpp import placing
+from localdflash.base.errors import LocaldflashError
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Pair
-from localdflash.base.errors import LocaldflashError
-from localdflash.backends.llamacpp import placing
 from localdflash.loading.backends import load_on
 from localdflash.loading.trial import EVERY_BYTE
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.costs import drafting_pays

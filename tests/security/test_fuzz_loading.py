@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from localdflash.models.backend_names import Runner
-from localdflash.models.load_options import Options
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.loading import trial
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
 from localdflash.models.weights.gguf import read_header
 from tests.security.fuzzing import fuzz, long_enough
 from tests.security.gguf_mutations import Pair, Parsed, build, mutated, parse

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.base.errors import ModelError
-from localdflash.models.registry import fetching
-from localdflash.models.registry import safe_names
+from localdflash.models.registry import fetching, safe_names
 from localdflash.models.registry.pair_entry import models_folder
 from localdflash.models.registry.registry import load_registry
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from localdflash.lab.scripts.support.scripted_answers import Answer, Step
-from localdflash.lab.scripts.support.terminal import Terminal
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat_command import chats_file
+from localdflash.lab.scripts.support.scripted_answers import Answer, Step
+from localdflash.lab.scripts.support.terminal import Terminal
 from tests.security.terminal_payloads import ALL, UNSAFE
 from tests.support.chats import Scene, ask, scene
 from tests.support.escape_sequences import invisible, sequences

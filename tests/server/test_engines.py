@@ -13,12 +13,12 @@ import httpx2
 import psutil
 import pytest
 
-from localdflash.models.load_options import Options
 from localdflash.base.errors import OutOfMemory
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.http_app import create_app
 from localdflash.server.engines import UNUSED, Engines
+from localdflash.server.http_app import create_app
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker
 from tests.support.gguf_files import write_header

@@ -126,7 +126,8 @@ def test_one_that_cannot_start_says_why(
 
 def test_one_that_cannot_load_says_why_after_a_while_too(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     slow = (
-        "import time; from localdflash.loading.load_pair import LoadedPair; from localdflash.base.errors import OutOfMemory\n"
+        "import time; from localdflash.loading.load_pair import LoadedPair\n"
+        "from localdflash.base.errors import OutOfMemory\n"
         "def load(*_): time.sleep(1.5); raise OutOfMemory('too large for this machine')\n"
         "LoadedPair.__init__ = load\n"
     )

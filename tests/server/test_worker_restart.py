@@ -5,11 +5,11 @@ import asyncio
 import psutil
 import pytest
 
-from localdflash.server.answers.completion import prepare
-from localdflash.models.load_options import Options
+from localdflash.base.files.paths import cache_folder
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.files.paths import cache_folder
+from localdflash.models.load_options import Options
+from localdflash.server.answers.completion import prepare
 from localdflash.server.worker import PairWorker
 
 SOURCE = "".join(f"def double_{i}(number):\n    return number * {i}\n\n\n" for i in range(12))

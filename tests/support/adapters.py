@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.backends.reference.decoder import Decoder
 from localdflash.lab.train import adapter_data
 from localdflash.lab.train.adapter import Adapter
 from localdflash.lab.train.adapter_data import FillData
 from localdflash.lab.train.adapter_examples import FillExample
 from localdflash.lab.train.loop import initialise
+from localdflash.models.shapes.decoder_config import DecoderConfig
 
 # 64 ids, of which 14, 15 and 16 are markers.
 TINY = DecoderConfig(64, 32, 2, 2, 1, 16, 48, context_length=256, tie_word_embeddings=True, qk_norm=False)

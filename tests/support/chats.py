@@ -10,14 +10,13 @@ import psutil
 import pytest
 
 from localdflash.lab.scripts.support import terminal
-from localdflash.lab.scripts.support.bench_daemon import ROOT
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.scripted_engine import ScriptedEngine, script, scripted
 from localdflash.lab.scripts.support.terminal import READY, Terminal
 from tests.support import daemons
 
 # The engine that such a chat starts is a scripted one; SCRIPT in its environment says what it answers.
-_ENGINE = f"import sys; sys.path.append({str(ROOT)!r}); from localdflash.lab.scripts.support.scripted_engine import main; main()"
+_ENGINE = "from localdflash.lab.scripts.support.scripted_engine import main; main()"
 SCRIPTED = f"from localdflash.server import spawn; spawn.PROGRAM = {_ENGINE!r};"
 
 

@@ -8,13 +8,13 @@ from unittest.mock import patch
 
 import torch
 
-from localdflash.models.memory.fit import MemoryBudget
 from localdflash.backends.cuda import ops
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.proof import stages
 from localdflash.backends.cuda.proof.calls import bound
 from localdflash.backends.cuda.proof.operations import around
 from localdflash.loading import proof
+from localdflash.models.memory.fit import MemoryBudget
 from tests.support.cards import CardGpu
 
 SMALL: dict[str, Any] = {"TOKENS": 6, "SAMPLED": 3, "REPLAYS": 2}

@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from localdflash.lab.scripts.support.bench_daemon import PROGRAM, client, is_ready, until
 from localdflash.base.files import paths
+from localdflash.base.system import unix_socket
+from localdflash.lab.scripts.support.bench_daemon import PROGRAM, client, is_ready, until
 from localdflash.server.address import Address
 from localdflash.server.sockets import located
-from localdflash.base.system import unix_socket
 
 __all__ = ["PROGRAM", "client", "is_ready", "until"]  # tests have them from here
 

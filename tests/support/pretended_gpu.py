@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
+from localdflash.backends.cuda import device as devices
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.running_pair import Running
-from localdflash.backends.cuda import device as devices
 
 STAGES = (
     "loading",
@@ -34,7 +34,9 @@ def pretend(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(devices, "missing_tools", lambda: "")
     patch.setattr(devices, "gc", SimpleNamespace(collect=lambda: 0))  # takes a while in a process of tests
     patch.setattr("localdflash.backends.cuda.identity.driver_version", lambda: "580.65")
-    patch.setattr("localdflash.backends.cuda.identity.budget_of", lambda _device: MemoryBudget(24 << 30, 0, "GPU memory"))
+    patch.setattr(
+        "localdflash.backends.cuda.identity.budget_of", lambda _device: MemoryBudget(24 << 30, 0, "GPU memory")
+    )
 
 
 def running() -> Running:

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Drafter
-from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.models.weights.gguf import read_header
 from tests.support.dflash_oracle import Array, Oracle
 from tests.support.random_drafters import config_of, random_weights, write_gguf

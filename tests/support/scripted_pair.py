@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localdflash.models.load_options import Options
-from localdflash.models.running_pair import Running, compose
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Taps, Verification
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.models.running_pair import Running, compose
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.http_app import create_app
 from localdflash.server.engines import Engines
+from localdflash.server.http_app import create_app
 from localdflash.server.worker import PairWorker
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.costs import drafting_pays

@@ -17,18 +17,18 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
-from localdflash.server.answers.answer import Answer
 from localdflash.code.fim.filler import Filler
 from localdflash.code.fim.prompt import Hole
-from localdflash.models.load_options import Options
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.server.answers.answer import Answer
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.http_app import create_app
 from localdflash.server.engines import Engines
 from localdflash.server.guard import Guard
+from localdflash.server.http_app import create_app
 from localdflash.server.worker import PairWorker
 from tests.support.costs import drafting_pays
 

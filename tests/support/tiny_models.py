@@ -8,11 +8,11 @@ import gguf
 import torch
 from safetensors.torch import save_file
 
+from localdflash.backends.reference.decoder import Decoder
+from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
-from localdflash.backends.reference.decoder import Decoder
-from localdflash.backends.reference.dflash_model import DFlash
 
 SHAPE = DecoderConfig(160, 128, 3, 2, 1, 64, 128, context_length=512, tie_word_embeddings=False)
 EXPERTS: dict[str, Any] = {

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.engine.sampling import Constraint
 from localdflash.base.errors import UsageError
+from localdflash.engine.sampling import Constraint
 from localdflash.text.answer_format import format_of
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.models.load_options import Options
-from localdflash.engine.generate import Request, generate
 from localdflash.base.errors import UsageError
+from localdflash.engine.generate import Request, generate
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.text import grammar_trial
 from localdflash.text.grammar import GrammarConstraint, Grammars

@@ -9,9 +9,9 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
+from localdflash.base.errors import ContextOverflow, EngineGone, ModelError
 from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.store import ChatStore
-from localdflash.base.errors import ContextOverflow, EngineGone, ModelError
 from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.screens import dialog
 from tests.support.fake_answerer import ANSWER, NUMBERS, STEP

@@ -9,10 +9,10 @@ from textual.command import CommandPalette
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from localdflash.chat.answer_sources import SharedDaemon
 from localdflash.base.errors import EngineGone
-from localdflash.tui.chat_app import ChatApp
+from localdflash.chat.answer_sources import SharedDaemon
 from localdflash.tui.base import Start
+from localdflash.tui.chat_app import ChatApp
 from tests.support.fake_answerer import ANSWER
 from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
 from tests.tui.stage import play

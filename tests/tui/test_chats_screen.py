@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localdflash.chat.chat_listing import SessionInfo
 from localdflash.base.errors import StoreFailed
+from localdflash.chat.chat_listing import SessionInfo
 from localdflash.tui.screens.chats_screen import MOST, ChatChoice, ChatPicker, Search, age
 from localdflash.tui.screens.dialog import Choices
 from tests.tui.stage import Script, Stage, play, shown, wait_until

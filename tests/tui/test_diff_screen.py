@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from localdflash.base.errors import LocaldflashError
 from localdflash.chat.applying import Outcome
 from localdflash.chat.file_text import hunks
 from localdflash.chat.proposals import Proposal
-from localdflash.base.errors import LocaldflashError
 from localdflash.tui.diff_view import LONGEST, DiffView
 from localdflash.tui.diff_view import shown as shown_line
 from localdflash.tui.screens.diff_screen import DiffScreen, FileList

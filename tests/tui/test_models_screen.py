@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localdflash.chat.model_list import ModelRow, PullProgress
 from localdflash.base.errors import LocaldflashError
+from localdflash.chat.model_list import ModelRow, PullProgress
 from localdflash.tui.screens import models_screen
 from localdflash.tui.screens.dialog import Choices, Field
 from localdflash.tui.screens.models_screen import Meter, ModelPicker

@@ -12,8 +12,8 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input, TextArea
 
-from localdflash.chat.drafting_comparison import ComparedWay, Comparison
 from localdflash.chat.chat_listing import SessionInfo
+from localdflash.chat.drafting_comparison import ComparedWay, Comparison
 from localdflash.chat.model_list import ModelRow, PullProgress
 from localdflash.tui.screens import models_screen
 from localdflash.tui.screens.chats_screen import ChatPicker

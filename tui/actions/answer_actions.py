@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from textual import on, work
 from textual.worker import Worker
 
+from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.shell_command import command_of
-from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.tui.actions.outside_actions import OutsideActions
 from localdflash.tui.base import told
 from localdflash.tui.commands import parse

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from textual import on, work
 
-from localdflash.chat.store import ChatStore, SessionInfo
 from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.chat.store import ChatStore, SessionInfo
 from localdflash.text.sanitize import printable
 from localdflash.tui.base import Base, told
 from localdflash.tui.transcript import Transcript

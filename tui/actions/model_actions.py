@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 from textual import work
 
-from localdflash.chat.sampling_settings import AUTO
 from localdflash.base.errors import ModelBusy, UsageError
+from localdflash.chat.sampling_settings import AUTO
 from localdflash.server.wanted import Others
 from localdflash.tui.base import Base, told
 from localdflash.tui.captions import model_name

@@ -9,8 +9,8 @@ from pathlib import Path
 from textual import work
 from textual.worker import Worker
 
-from localdflash.chat.shell_command import output_of
 from localdflash.base.errors import UsageError
+from localdflash.chat.shell_command import output_of
 from localdflash.tui.base import Base, told
 
 

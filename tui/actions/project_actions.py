@@ -4,8 +4,8 @@ import asyncio
 
 from textual import work
 
-from localdflash.chat import project
 from localdflash.base.errors import UsageError
+from localdflash.chat import project
 from localdflash.tui.base import Base, told
 
 

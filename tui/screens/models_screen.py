@@ -17,8 +17,8 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 
 from localdflash.base.errors import LocaldflashError
-from localdflash.tui.screens.dialog import Choices, Dialog, Field, one_line, two_rows
 from localdflash.models.weights.gguf import is_gguf
+from localdflash.tui.screens.dialog import Choices, Dialog, Field, one_line, two_rows
 
 if TYPE_CHECKING:
     from localdflash.chat.model_list import ModelRow, PullProgress

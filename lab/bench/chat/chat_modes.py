@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from localdflash.models.load_options import Options
-from localdflash.lab.bench.llama_plain import llama_plain
-from localdflash.lab.bench.decoding_modes import Always, CudaWays
 from localdflash.engine.calibrate import calibrate
 from localdflash.engine.controller import Controller
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.pair import Drafter, Pair, Target
+from localdflash.lab.bench.decoding_modes import Always, CudaWays
+from localdflash.lab.bench.llama_plain import llama_plain
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
 
 PLAIN, DRAFTING, DFLASH, LOOKUP, FORCED, LLAMA = "plain", "drafting", "dflash", "lookup", "forced", "llama.cpp"
 

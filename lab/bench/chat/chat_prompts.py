@@ -1,8 +1,8 @@
 """The prompts of the chat benchmark: 40 questions of each category, as a user types them.
 
-Code comes from the modules under `lab/scripts/prompts/`, written for the benchmarks and part of no training corpus; talk and
-JSON from `questions.toml`, which shares no subject with the questions that drafters are trained on. Which function a
-question is about is a hash of the question's id, so the set is the same on every machine.
+Code comes from the modules under `lab/bench/prompts/`, written for the benchmarks and part of no training corpus; talk
+and JSON from `questions.toml`, which shares no subject with the questions that drafters are trained on. Which function
+a question is about is a hash of the question's id, so the set is the same on every machine.
 """
 
 import random
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from localdflash.lab.bench.prompt_set import FOLDER, DocumentedFunction, choose, functions_of, sound_change
 from localdflash.base.errors import UsageError
+from localdflash.lab.bench.prompt_set import FOLDER, DocumentedFunction, choose, functions_of, sound_change
 from localdflash.lab.train.examples import fenced
 
 ChatCategory = Literal["function", "explain", "edit", "types", "tests", "talk", "json"]

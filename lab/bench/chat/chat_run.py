@@ -9,16 +9,16 @@ categories.
 from dataclasses import replace
 from typing import Any
 
+from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
+from localdflash.base.machine import hardware
+from localdflash.lab.bench.chat import felt
+from localdflash.lab.bench.chat.chat_modes import PLAIN, opened
+from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, load
+from localdflash.lab.bench.chat.measuring import PLAIN_PARAMS, ChatBench, Watcher, size_of
+from localdflash.lab.bench.chat.report import identical, report
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import RUNNERS, Runner
 from localdflash.models.load_options import Options
-from localdflash.lab.bench.chat import felt
-from localdflash.lab.bench.chat.measuring import PLAIN_PARAMS, ChatBench, Watcher, size_of
-from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, load
-from localdflash.lab.bench.chat.report import identical, report
-from localdflash.lab.bench.chat.chat_modes import PLAIN, opened
-from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
-from localdflash.loading.load_pair import LoadedPair
-from localdflash.base.machine import hardware
 from localdflash.server.wanted import Wanted
 
 OTHER_TOKENS = 24  # of one answer: enough to see whether another backend decodes faster
@@ -35,10 +35,10 @@ def run(options: Options, wanted: Wanted, limit: int | None, repeats: int, watch
             result |= {"backend": loaded.backend, "device": hardware.device() if ways.hosts else hardware.gpu()}
             bench = ChatBench(loaded, ways, prompts, repeats, size, watcher)
             try:
-                localdflash.lab.scripts.everything()
-                localdflash.lab.scripts.found["other_plain"] = _others(options, loaded, bench)
+                bench.everything()
+                bench.found["other_plain"] = _others(options, loaded, bench)
             finally:
-                result |= localdflash.lab.scripts.found | _reports(bench)
+                result |= bench.found | _reports(bench)
         daemon = replace(wanted, options={**wanted.options, "backend": result["backend"]})
         result["daemon"] = felt.measure(daemon, size.cold, size.warm, lambda: watcher.done(0.0, "the daemon"))
     except KeyboardInterrupt:
@@ -48,18 +48,18 @@ def run(options: Options, wanted: Wanted, limit: int | None, repeats: int, watch
 
 def _reports(bench: ChatBench) -> dict[str, Any]:
     """By category and together; nothing before the first prompt is done."""
-    if not localdflash.lab.scripts.asked:
+    if not bench.asked:
         return {}
-    by_category = {name: [asked for asked in localdflash.lab.scripts.asked if asked.category == name] for name in CATEGORIES}
-    overall = report(localdflash.lab.scripts.asked)
-    faster = [row["over_plain"] for row in localdflash.lab.scripts.found.get("other_plain", {}).values()]
+    by_category = {name: [asked for asked in bench.asked if asked.category == name] for name in CATEGORIES}
+    overall = report(bench.asked)
+    faster = [row["over_plain"] for row in bench.found.get("other_plain", {}).values()]
     if llama := overall.get("over_llama_cpp"):
         faster.append(1 / llama[PLAIN])
     overall["over_best_plain"] = round(overall["over_plain"]["drafting"] / max(1.0, *faster), 3)
     return {
         "categories": {name: report(asked) for name, asked in by_category.items() if asked},
         "overall": overall,
-        "identical": identical(localdflash.lab.scripts.asked),
+        "identical": identical(bench.asked),
     }
 
 
@@ -72,8 +72,8 @@ def _others(options: Options, loaded: LoadedPair, bench: ChatBench) -> dict[str,
         try:
             with LoadedPair(replace(options, backend=backend, draft=False)) as other:
                 rates = [
-                    localdflash.lab.scripts.answer(pair, localdflash.lab.scripts.prompts[0], PLAIN_PARAMS, OTHER_TOKENS).stats.tokens_per_second
-                    for pair in (localdflash.lab.scripts.ways.pairs[PLAIN], other.pair)
+                    bench.answer(pair, bench.prompts[0], PLAIN_PARAMS, OTHER_TOKENS).stats.tokens_per_second
+                    for pair in (bench.ways.pairs[PLAIN], other.pair)
                 ]
         except (ModelError, NoDevice, OutOfMemory):
             continue

@@ -8,15 +8,15 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from localdflash.server.answers.conversation import prompt_ids
-from localdflash.lab.bench.chat.chat_prompts import long_document
-from localdflash.lab.bench.chat.chat_modes import DFLASH, DRAFTING, FORCED, PLAIN, Hosts, steered
-from localdflash.lab.bench.bench_run import PromptRun
-from localdflash.lab.bench.decoding_modes import Always
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.stats import Stats
+from localdflash.lab.bench.bench_run import PromptRun
+from localdflash.lab.bench.chat.chat_modes import DFLASH, DRAFTING, FORCED, PLAIN, Hosts, steered
+from localdflash.lab.bench.chat.chat_prompts import long_document
+from localdflash.lab.bench.decoding_modes import Always
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.conversation import prompt_ids
 from localdflash.text.chat_template import TemplateMessage
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from localdflash.lab.bench.chat.chat_modes import Hosts, steered
-from localdflash.lab.bench.decoding_modes import Always
 from localdflash.engine.draft import NOTHING
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.lab.bench.chat.chat_modes import Hosts, steered
+from localdflash.lab.bench.decoding_modes import Always
 
 LEAST = 5.0  # times that an outcome is expected, to count by itself
 Outcomes = dict[tuple[int, ...], float]  # two tokens, or one that ends the answer -> expected count

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from localdflash.lab.bench.spread import spread
 from localdflash.base.files import paths
+from localdflash.lab.bench.spread import spread
 from localdflash.server import private
 from localdflash.server.address import Address
 from localdflash.server.client import Client

@@ -5,20 +5,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from localdflash.server.answers.conversation import prompt_ids
-from localdflash.lab.bench.chat import curve
-from localdflash.lab.bench.chat import distribution
-from localdflash.lab.bench.chat.step_parts import parts
-from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, ChatPrompt
-from localdflash.lab.bench.chat.report import SAMPLED, SAMPLED_PLAIN, AskedPrompt
-from localdflash.lab.bench.chat.chat_modes import DRAFTING, FORCED, LLAMA, PLAIN, ChatWays, Hosts
-from localdflash.lab.bench.bench_run import PromptRun, rotated, run_prompt
-from localdflash.lab.bench.verify_table import SECONDS, verify_table
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
+from localdflash.lab.bench.bench_run import PromptRun, rotated, run_prompt
+from localdflash.lab.bench.chat import curve, distribution
+from localdflash.lab.bench.chat.chat_modes import DRAFTING, FORCED, LLAMA, PLAIN, ChatWays, Hosts
+from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, ChatPrompt
+from localdflash.lab.bench.chat.report import SAMPLED, SAMPLED_PLAIN, AskedPrompt
+from localdflash.lab.bench.chat.step_parts import parts
+from localdflash.lab.bench.verify_table import SECONDS, verify_table
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.conversation import prompt_ids
 from localdflash.text.chat_template import TemplateMessage
 from localdflash.text.grammar import Grammars
 

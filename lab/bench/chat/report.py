@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from localdflash.lab.bench.chat.chat_modes import DFLASH, DRAFTING, FORCED, LLAMA, LOOKUP, PLAIN
-from localdflash.lab.bench.bench_run import PromptRun
-from localdflash.lab.bench.spread import spread
 from localdflash.engine.stats import Stats
+from localdflash.lab.bench.bench_run import PromptRun
+from localdflash.lab.bench.chat.chat_modes import DFLASH, DRAFTING, FORCED, LLAMA, LOOKUP, PLAIN
+from localdflash.lab.bench.spread import spread
 
 SAMPLED = "sampled"  # drafting at a temperature, with a seed
 SAMPLED_PLAIN = "sampled plain"

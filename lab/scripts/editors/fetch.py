@@ -1,8 +1,8 @@
 """A Neovim to test with: the one named, the one installed, or one fetched from Debian.
 
-`python -P lab/scripts/editors/fetch.py [--suite sid] [--folder .venv/editors]` prints its path. $LOCALDFLASH_NVIM names one;
-otherwise `nvim` on PATH is taken where it is new enough; otherwise Debian's is fetched into the folder, once.
-Exit codes: 0 found or fetched, 1 not to be had (one line says why).
+`python -P lab/scripts/editors/fetch.py [--suite sid] [--folder .venv/editors]` prints its path. $LOCALDFLASH_NVIM names
+one; otherwise `nvim` on PATH is taken where it is new enough; otherwise Debian's is fetched into the folder, once. Exit
+codes: 0 found or fetched, 1 not to be had (one line says why).
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """An opencode to test with: the one named, `opencode` on PATH, or one fetched from npm (59 MB).
 
-`python -P lab/scripts/editors/fetch_opencode.py [--folder .venv/editors]` prints its path. $LOCALDFLASH_OPENCODE names one.
-Exit codes: 0 found or fetched, 1 not to be had (one line says why).
+`python -P lab/scripts/editors/fetch_opencode.py [--folder .venv/editors]` prints its path. $LOCALDFLASH_OPENCODE names
+one. Exit codes: 0 found or fetched, 1 not to be had (one line says why).
 """
 
 import argparse

@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
-from localdflash.lab.scripts.gpu.gpu_timing import captured, microseconds
 from localdflash.kernels.cuda.launch import has_pdl, launch_options, release, wait
+from localdflash.lab.scripts.gpu.gpu_timing import captured, microseconds
+from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
 KERNELS = 200
 NODES = (50, 200, 400, 800)

@@ -1,7 +1,7 @@
 """Phase `embedded`: the pair that ships with the package on the prompts of `bench`, given as token ids.
 
-The ids were made beforehand, by `python lab/scripts/gpu/embedded.py`: this machine may lack the tokenizer's library. Each
-prompt runs cold in every way, in alternating order; each way counts with the fastest of its repeats.
+The ids were made beforehand, by `python lab/scripts/gpu/embedded.py`: this machine may lack the tokenizer's library.
+Each prompt runs cold in every way, in alternating order; each way counts with the fastest of its repeats.
 """
 
 import json
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from localdflash.engine.generate import Request, generate
 
 if TYPE_CHECKING:
-    from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
     from localdflash.backends.cuda.cuda_pair import CudaPair
+    from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
 PROMPTS = Path(__file__).with_name("embedded_prompts.json")
 EMBEDDED = Path(__file__).parents[3] / "localdflash" / "models" / "embedded"
@@ -98,10 +98,10 @@ def _sampled(pairs: "dict[str, CudaPair]", prompts: Sequence[dict[str, Any]]) ->
 
 def write_prompts() -> None:
     """Make the file of ids; needs the whole package."""
-    from localdflash.models.load_options import Options
-    from localdflash.lab.bench.prompt_set import load
     from localdflash.lab.bench.bench_run import prompt_ids
+    from localdflash.lab.bench.prompt_set import load
     from localdflash.loading.load_pair import LoadedPair
+    from localdflash.models.load_options import Options
 
     with LoadedPair(Options(pair="embedded", backend="llama.cpp", draft=False)) as loaded:
         found = []

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
-from localdflash.lab.scripts.gpu.gpu_timing import event
 from localdflash.backends.cuda.device import Features
 from localdflash.base.machine.hardware import device, gpu, gpu_bandwidth
+from localdflash.lab.scripts.gpu.gpu_timing import event
+from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
 QUERY = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit,temperature.gpu"
 

@@ -116,16 +116,18 @@ def run_phase(name: str, arguments: argparse.Namespace) -> None:
     """Run one phase here; an error is saved and ends the process."""
     import torch
 
-    from localdflash.lab.scripts.gpu import boundary
-    from localdflash.lab.scripts.gpu import correctness
-    from localdflash.lab.scripts.gpu import embedded
-    from localdflash.lab.scripts.gpu import environment
-    from localdflash.lab.scripts.gpu import kernel_rates
-    from localdflash.lab.scripts.gpu import gpu_llama
-    from localdflash.lab.scripts.gpu import projection
-    from localdflash.lab.scripts.gpu import steps
-    from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
     from localdflash.base.machine.hardware import commit
+    from localdflash.lab.scripts.gpu import (
+        boundary,
+        correctness,
+        embedded,
+        environment,
+        gpu_llama,
+        kernel_rates,
+        projection,
+        steps,
+    )
+    from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
     runs = {
         "environment": environment.run,

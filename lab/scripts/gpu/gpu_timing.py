@@ -19,7 +19,7 @@ def microseconds(calls: Sequence[Call], device: torch.device) -> float:
 
 def captured(calls: Sequence[Call]) -> Call:
     """Replays of a graph of the calls."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for call in calls:
@@ -59,7 +59,7 @@ def _on_gpu(call: Call, prepare: Call | None, rounds: int) -> float:
 
 def event() -> torch.cuda.Event:
     """A moment on the GPU."""
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)
 
 
 def _on_cpu(call: Call, prepare: Call | None) -> float:

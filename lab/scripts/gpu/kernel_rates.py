@@ -14,14 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localdflash.lab.scripts.gpu.setup import BenchReport, Setup, guarded
-from localdflash.lab.scripts.gpu.gpu_timing import copies_for_cold_l2, microseconds
-from localdflash.lab.scripts.synthetic import POOL, random_blocks
 from localdflash.backends.cuda.repack.gguf_planes import planes_of_blocks
 from localdflash.kernels.cuda import matmul as gemm
 from localdflash.kernels.cuda.attention import BUCKETS, CHUNK, Scratch, attention
-from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.head import HeadScratch, head
+from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.norm import Norm
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.qkv import HeadRange, qkv
@@ -29,6 +26,9 @@ from localdflash.kernels.cuda.residual import residual
 from localdflash.kernels.cuda.rope import rope_tables
 from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.cuda.swiglu import swiglu
+from localdflash.lab.scripts.gpu.gpu_timing import copies_for_cold_l2, microseconds
+from localdflash.lab.scripts.gpu.setup import BenchReport, Setup, guarded
+from localdflash.lab.scripts.synthetic import POOL, random_blocks
 from localdflash.models.weights.ggml_types import GGMLType
 
 ROWS = 16

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from localdflash.kernels.cuda.attention import CHUNK, FUSED
 from localdflash.lab.scripts import synthetic
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
-from localdflash.kernels.cuda.attention import CHUNK, FUSED
 
 CONTEXTS = (1024, 16384)
 SHARES = (0.92, 0.85, 0.75)  # of a card's bandwidth: best, likely, worst

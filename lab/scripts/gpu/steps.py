@@ -15,19 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localdflash.lab.scripts import synthetic
-from localdflash.lab.scripts.gpu.setup import BenchReport, Setup, guarded
-from localdflash.lab.scripts.gpu.gpu_timing import milliseconds
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.memory import file_bytes, predict_bytes
 from localdflash.backends.cuda.ops import Ops
-from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.runner import Runner
-from localdflash.backends.cuda.stepper import Stepper, Way
 from localdflash.backends.cuda.step_choice import Ways
+from localdflash.backends.cuda.stepper import Stepper, Way
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTER, FIELDS, STEP
+from localdflash.lab.scripts import synthetic
+from localdflash.lab.scripts.gpu.gpu_timing import milliseconds
+from localdflash.lab.scripts.gpu.setup import BenchReport, Setup, guarded
 from localdflash.models.shapes.dflash_gguf import config_of_gguf
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf

@@ -1,10 +1,11 @@
 """localdflash against llama.cpp itself, on the same two GGUF files, threads and prompts, greedy, in turn.
 
-`python lab/scripts/peers/compare_peers.py --folder DIR --json FILE`; llama-server and llama-bench are built into DIR first, or
-taken from there. Two parts: plain decoding against `llama-bench`, which only times decodes, with flash attention and
-without; our daemon, drafting and plain, against `llama-server`, plain and with `--spec-type draft-dflash` at each draft
-length asked for. Both get the same requests (ids, a schema where the answer must be JSON) one prompt after the other.
-Times are decoding times, prompts excluded, as each program gives them. `--backend` is what runs our side.
+`python lab/scripts/peers/compare_peers.py --folder DIR --json FILE`; llama-server and llama-bench are built into DIR
+first, or taken from there. Two parts: plain decoding against `llama-bench`, which only times decodes, with flash
+attention and without; our daemon, drafting and plain, against `llama-server`, plain and with `--spec-type draft-dflash`
+at each draft length asked for. Both get the same requests (ids, a schema where the answer must be JSON) one prompt
+after the other. Times are decoding times, prompts excluded, as each program gives them. `--backend` is what runs our
+side.
 """
 
 import argparse
@@ -12,15 +13,18 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from llama_server import LlamaServer, build  # type: ignore[import-not-found]  # beside this script
-from sides import (  # type: ignore[import-not-found]
+from localdflash.base.machine.hardware import commit, device
+from localdflash.engine.draft import NOTHING
+from localdflash.lab.bench.bench_run import rotated
+from localdflash.lab.scripts.peers.peer_llama_server import LlamaServer, build
+from localdflash.lab.scripts.peers.sides import (
     DaemonSide,
     Question,
     ServerSide,
@@ -28,14 +32,10 @@ from sides import (  # type: ignore[import-not-found]
     questions,
     report,
 )
-
-from localdflash.models.load_options import Options
-from localdflash.lab.bench.bench_run import rotated
-from localdflash.engine.draft import NOTHING
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.base.machine.hardware import commit, device
-from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.load_options import Options
 from localdflash.models.registry.registry import load_registry, local_files
+from localdflash.models.shapes.dflash_file import config_of_file
 
 PLAIN_TOKENS = 128
 WARM_TOKENS = 16  # of an answer that is not counted: first drafts are slow
@@ -95,7 +95,7 @@ def compare_drafting(server: Path, options: Options, suite: str, lengths: list[i
         return compare(sides, asked)
 
 
-def compare(sides: dict[str, Side], asked: list[Question]) -> dict[str, Any]:
+def compare(sides: Mapping[str, Side], asked: list[Question]) -> dict[str, Any]:
     """Every question to every side, another side first each time."""
     for side in sides.values():
         side.ask(asked[0], WARM_TOKENS)

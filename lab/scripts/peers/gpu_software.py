@@ -1,10 +1,10 @@
 """A GPU in software to test with: llama.cpp's Vulkan backend, and Mesa's lavapipe to run it on.
 
-`PYTHONPATH=. python -P lab/scripts/peers/gpu_software.py [--folder .venv/gpu-software]` (`make gpu-software`) builds both
-into the folder, once; that takes 6 minutes on one core. Nothing is installed: Mesa, the shader compiler and the Vulkan
-headers are unpacked from Debian's packages, ggml-vulkan is built from the sources of the installed llama-cpp-python.
-`environment(folder)` is what a process needs to find the device; `installed(folder)` says whether it can be had.
-Exit codes: 0 built, 1 not to be had (one line says why).
+`PYTHONPATH=. python -P lab/scripts/peers/gpu_software.py [--folder .venv/gpu-software]` (`make gpu-software`) builds
+both into the folder, once; that takes 6 minutes on one core. Nothing is installed: Mesa, the shader compiler and the
+Vulkan headers are unpacked from Debian's packages, ggml-vulkan is built from the sources of the installed
+llama-cpp-python. `environment(folder)` is what a process needs to find the device; `installed(folder)` says whether it
+can be had. Exit codes: 0 built, 1 not to be had (one line says why).
 """
 
 import argparse

@@ -22,8 +22,7 @@ from typing import Any, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
-sys.path.insert(0, str(Path(__file__).parent))
-from llama_source import SDIST, PeerError, llama_source, run  # type: ignore[import-not-found]  # beside this script
+from localdflash.lab.scripts.peers.llama_source import SDIST, PeerError, llama_source, run
 
 # No GGML option is set: the package sets none on Linux either, so both get ggml's defaults for this machine.
 CMAKE_OPTIONS = (

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
-from localdflash.models.load_options import Options
-from localdflash.lab.bench import prompt_set
-from localdflash.lab.bench.chat import chat_prompts
-from localdflash.lab.bench.bench_run import prompt_ids
 from localdflash.base.files import paths
+from localdflash.lab.bench import prompt_set
+from localdflash.lab.bench.bench_run import prompt_ids
+from localdflash.lab.bench.chat import chat_prompts
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
 from localdflash.server import private
 from localdflash.server.address import Address
 from localdflash.server.client import Client

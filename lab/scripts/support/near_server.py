@@ -7,13 +7,13 @@ from typing import Any
 
 from lsprotocol import types
 
+from localdflash.code.context.refusal import Refusal
 from localdflash.lab.bench.lsp_process import Json, LanguageServer
 from localdflash.lsp.engine_completer import Asker
+from localdflash.lsp.lsp_server import SuggestionServer
 from localdflash.lsp.request_context import EditorContext
 from localdflash.lsp.typing_pace import TypingPace
-from localdflash.lsp.lsp_server import SuggestionServer
 from localdflash.server.wanted import Wanted
-from localdflash.code.context.refusal import Refusal
 
 
 class _Alone(EditorContext):

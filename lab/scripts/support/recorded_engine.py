@@ -25,9 +25,9 @@ from localdflash.lsp.engine_completer import Asker, Source
 from localdflash.lsp.events import Event
 from localdflash.server.answering import TextDelta
 from localdflash.server.api import complete_endpoint
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.schemas import CompleteRequest
-from localdflash.server.api.api_state import AppState
 from localdflash.text.stream import AnswerText, Detokenizer
 
 FIRST, EACH = 0.030, 0.004  # seconds, as a small pair has them on a laptop

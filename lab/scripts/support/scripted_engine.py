@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from localdflash.base.files import paths
 from localdflash.lab.scripts.support.instant_engine import chunk, respond, serving
 from localdflash.lab.scripts.support.scripted_answers import Answer, error, timings, tokens, usage
-from localdflash.base.files import paths
 from localdflash.server.spawn import own_version
 
 COMMAND = (sys.executable, "-P", __file__)

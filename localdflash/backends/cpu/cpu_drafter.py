@@ -16,13 +16,13 @@ from localdflash.backends.cpu.arrays import aligned
 from localdflash.backends.cpu.bound import bound_drafter, bound_layers, check_shape, rope_tables
 from localdflash.backends.cpu.cpu_kv_cache import KeysAndValues
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, bound_matrix
-from localdflash.backends.cpu.matrices import GROUP, PANEL
-from localdflash.backends.cpu.packed_model import Floats, PackedDrafter
 from localdflash.backends.cpu.cpu_short_head import rows_of
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.matrices import GROUP, PANEL
+from localdflash.backends.cpu.packed_model import Floats, PackedDrafter
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
-from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.shapes.dflash_config import DFlashConfig
 
 WAITING_BYTES = 32 * 1024 * 1024

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from localdflash.backends.cpu.drafting import Drafting, NativeController, NativeLookup
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, Library, address
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.drafting import Drafting, NativeController, NativeLookup
+from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import NOTHING
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.pair import Drafter, Step
 from localdflash.engine.sampling import NOT_NUMBERS, Sampler
-from localdflash.base.errors import LocaldflashError, UsageError
 
 Propose = ctypes.CFUNCTYPE(c_int32, c_int32, c_int32, POINTER(c_int32), POINTER(c_double))
 RAISED, NO_NUMBERS, NO_TOKEN = -1, -2, -3  # what a step says instead of 0

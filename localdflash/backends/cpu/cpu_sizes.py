@@ -9,18 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.bound import bound_drafter, bound_model, check_shape
-from localdflash.backends.cpu.cpu_kv_cache import cache_bytes, room
 from localdflash.backends.cpu.cpu_drafter import check_drafter, logit_bytes, waiting_bytes
+from localdflash.backends.cpu.cpu_kv_cache import cache_bytes, room
 from localdflash.backends.cpu.matrices import GROUP, Kind, MatrixShape
 from localdflash.backends.cpu.model_source import OTHERWISE, FileTensor, drafter_source, is_vector, target_source
 from localdflash.backends.cpu.states import state_bytes
 from localdflash.backends.cpu.tensors import drafter_shapes
 from localdflash.base.errors import ModelError
 from localdflash.base.machine.cores import clamp
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_file import config_of_file

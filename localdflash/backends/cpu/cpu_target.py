@@ -17,9 +17,9 @@ from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, bound_matrix
 from localdflash.backends.cpu.packed_model import PackedDecoder
 from localdflash.backends.cpu.states import DeltaStates
 from localdflash.backends.cpu.team import Team
+from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps, Verification
-from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 
 
 class CpuTarget:
@@ -97,7 +97,9 @@ class CpuTarget:
     def for_steps(self) -> cpu_library.EngineTargetStruct:
         """What a whole step in one call needs of this target."""
         taps = address(self._tapped) if len(self._taps) else None
-        return cpu_library.EngineTargetStruct(self.team.forward_address, ctypes.addressof(self.model), self.team.pool, taps)
+        return cpu_library.EngineTargetStruct(
+            self.team.forward_address, ctypes.addressof(self.model), self.team.pool, taps
+        )
 
     def tapped(self, rows: int) -> Taps:
         """A copy of the taps of the last pass."""

@@ -2,23 +2,23 @@
 
 from contextlib import ExitStack
 
-from localdflash.models.memory import free
-from localdflash.models.memory.fit import NO_DRAFTER, fit
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV, Parts
-from localdflash.models.running_pair import Running, compose
-from localdflash.backends.cpu.cpu_kv_cache import kept_in
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
-from localdflash.backends.cpu.packed import open_drafter, open_target
+from localdflash.backends.cpu.cpu_kv_cache import kept_in
 from localdflash.backends.cpu.cpu_pair import CpuPair
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.backends.cpu.team import Team
 from localdflash.base.errors import UsageError
 from localdflash.base.machine.cores import clamp, physical_cores
+from localdflash.models.load_options import Options
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import NO_DRAFTER, fit
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.running_pair import Running, compose
 from localdflash.models.shapes.dflash_config import check_fit
 from localdflash.models.shapes.fingerprint import mismatch
-from localdflash.models.registry.pair_entry import LocalPair
 
 
 def load(files: LocalPair, options: Options) -> Running:

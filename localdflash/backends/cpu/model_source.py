@@ -20,9 +20,7 @@ from localdflash.models.shapes.dflash_gguf import own_tensors
 from localdflash.models.shapes.dflash_tensors import key_of
 from localdflash.models.shapes.gguf_config import ROPE_FACTORS
 from localdflash.models.shapes.target_config import blocks_of, target_config
-from localdflash.models.weights import gguf
-from localdflash.models.weights import safetensors
-from localdflash.models.weights import split
+from localdflash.models.weights import gguf, safetensors, split
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import TensorInfo
 

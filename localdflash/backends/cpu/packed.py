@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.packed_files import SEAL, SUFFIX, NotKept, Output, clean, is_intact, remove
 from localdflash.backends.cpu.image import Header, ImageLayout, Stamp, mapped, parts_of, read_header
+from localdflash.backends.cpu.model_source import CheckedFile, Config, drafter_source, target_source
+from localdflash.backends.cpu.packed_files import SEAL, SUFFIX, NotKept, Output, clean, is_intact, remove
 from localdflash.backends.cpu.packed_model import PackedDecoder, PackedDrafter, PackedHeads, PackedLayer
 from localdflash.backends.cpu.packing import Progress, header_of, pack
-from localdflash.backends.cpu.model_source import CheckedFile, Config, drafter_source, target_source
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.files import paths
 from localdflash.base.files.regular import open_model

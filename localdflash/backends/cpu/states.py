@@ -42,7 +42,7 @@ class DeltaStates:
         bound.decays, bound.betas = address(self._gates[0, index]), address(self._gates[1, index])
         return bound
 
-    def net(self, index: int) -> "ctypes._Pointer[library.DeltaNetStruct]":
+    def net(self, index: int) -> "ctypes._Pointer[cpu_library.DeltaNetStruct]":
         """The struct of a net, counted through the delta nets alone."""
         return ctypes.pointer(self._bound[index])
 

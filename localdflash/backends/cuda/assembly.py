@@ -7,11 +7,9 @@ from pathlib import Path
 
 import torch
 
-from localdflash.models.memory.fit import MemoryBudget
-from localdflash.models.load_options import Compiling
-from localdflash.models.memory.parts import gigabytes
 from localdflash.backends.cuda import gguf_shapes
 from localdflash.backends.cuda.checkpoint import CheckpointSource
+from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.device import features, on
 from localdflash.backends.cuda.memory import (
     LONGEST,
@@ -29,12 +27,11 @@ from localdflash.backends.cuda.memory import (
 )
 from localdflash.backends.cuda.native_fp4 import NativeFp4
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops
-from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.room import budget_of, is_out_of_memory
 from localdflash.backends.cuda.runner import Runner, chunks
 from localdflash.backends.cuda.stack import ROWS, SharedBuffers, padded
-from localdflash.backends.cuda.stepper import SLACK, Stepper, Way
 from localdflash.backends.cuda.step_choice import Ways
+from localdflash.backends.cuda.stepper import SLACK, Stepper, Way
 from localdflash.backends.cuda.weights import (
     DrafterWeights,
     GGUFSource,
@@ -50,22 +47,22 @@ from localdflash.backends.cuda.weights import (
     load_drafter,
     load_target,
 )
+from localdflash.backends.reference.dflash_files import check_gguf
+from localdflash.backends.reference.dflash_files import load as load_module
 from localdflash.base.errors import ModelError, OutOfMemory, UsageError
-from localdflash.kernels.cuda import attention
-from localdflash.kernels.cuda import head
-from localdflash.kernels.cuda import matmul
-from localdflash.kernels.cuda import moe
+from localdflash.kernels.cuda import attention, head, matmul, moe
 from localdflash.kernels.cuda.kv_cache import check_type
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.cuda.step_state import CONTEXT
 from localdflash.kernels.cuda.top_k import LARGEST_K
+from localdflash.models.load_options import Compiling
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.memory.parts import gigabytes
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_gguf import config_of_gguf
 from localdflash.models.shapes.gguf_config import decoder_config
-from localdflash.backends.reference.dflash_files import check_gguf
-from localdflash.backends.reference.dflash_files import load as load_module
 from localdflash.models.weights import gguf
 
 CALIBRATION_CONTEXT, ROUNDS = 64, 3

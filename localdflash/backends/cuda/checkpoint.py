@@ -1,8 +1,9 @@
 """A target from a Hugging Face folder: config.json with safetensors, in one file or in shards with an index.
 
-Linear layers keep their quantization (backends/cuda/repack/checkpoint_planes.py lists the formats); what the checkpoint has in float
-(the embedding and the head as a rule, or every layer) is quantized to int8; norms and routers become float32. Every
-tensor must have a place in the decoder, and every place a tensor: that is checked before one of them is read.
+Linear layers keep their quantization (backends/cuda/repack/checkpoint_planes.py lists the formats); what the checkpoint
+has in float (the embedding and the head as a rule, or every layer) is quantized to int8; norms and routers become
+float32. Every tensor must have a place in the decoder, and every place a tensor: that is checked before one of them is
+read.
 
 This is a feature of the engine, ids in and ids out: the registry and the tokenizer know only GGUF targets so far.
 """

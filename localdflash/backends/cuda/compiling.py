@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
-from localdflash.models.load_options import Compiling
 from localdflash.base.errors import LocaldflashError
 from localdflash.kernels.cuda.launch import Launch
+from localdflash.models.load_options import Compiling
 
 FOLDER = "TRITON_CACHE_DIR"  # the variable by which Triton is told
 

@@ -23,15 +23,15 @@ from torch import Tensor
 from localdflash.backends.cuda.leaving import Leaving
 from localdflash.backends.cuda.runner import Arrival, Runner, device_errors
 from localdflash.backends.cuda.stack import ROWS
-from localdflash.backends.cuda.stepper import DOCUMENTS, DRAFTING, SLACK, TAP_SLOTS, Stepper, Way
 from localdflash.backends.cuda.step_choice import Ways
+from localdflash.backends.cuda.stepper import DOCUMENTS, DRAFTING, SLACK, TAP_SLOTS, Stepper, Way
+from localdflash.base.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
 from localdflash.engine.accept import accept
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.draft import Draft
 from localdflash.engine.lookup import BREAK
 from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, never
 from localdflash.engine.sampling import NOT_NUMBERS, Sampler
-from localdflash.base.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.split_k import MOST_TILES
 from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTER, STEP

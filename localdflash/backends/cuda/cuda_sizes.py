@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.backends.cuda.assembly import KV_TYPES, check_drafter
 from localdflash.backends.cuda.memory import (
     LONGEST,
@@ -17,6 +15,8 @@ from localdflash.backends.cuda.memory import (
     tensor_bytes,
 )
 from localdflash.backends.cuda.stepper import SLACK
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.gguf_config import decoder_config

@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localdflash.models.memory.fit import MemoryBudget
 from localdflash.backends.cuda import gpus
 from localdflash.base.errors import NoDevice
+from localdflash.models.memory.fit import MemoryBudget
 
 if TYPE_CHECKING:
     import torch

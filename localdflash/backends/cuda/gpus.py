@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from localdflash.models.memory.fit import Fit, MemoryBudget, Sizes, fit
 from localdflash.base.errors import NoDevice, OutOfMemory
+from localdflash.models.memory.fit import Fit, MemoryBudget, Sizes, fit
 
 if TYPE_CHECKING:
     import torch

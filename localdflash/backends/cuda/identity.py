@@ -4,13 +4,13 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
-from localdflash.models.load_options import Options
+from localdflash.backends.cuda.cuda_sizes import CudaSizes
 from localdflash.backends.cuda.device import driver_version, find_gpus
 from localdflash.backends.cuda.gpus import Gpu, place
 from localdflash.backends.cuda.room import budget_of
-from localdflash.backends.cuda.cuda_sizes import CudaSizes
-from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.weights.gguf import read_header
 
 Identity = tuple[str, ...]

@@ -12,24 +12,24 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from localdflash.models.memory.fit import NO_DRAFTER, Fit
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, total
-from localdflash.models.running_pair import Running
 from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.cuda_sizes import BITS, CudaSizes
 from localdflash.backends.cuda.device import give_back
 from localdflash.backends.cuda.gpus import Place, place
 from localdflash.backends.cuda.ops import KERNELS, Ops
-from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.room import TRIES, budget_of, smaller, told
 from localdflash.backends.cuda.runner import device_errors
-from localdflash.backends.cuda.cuda_sizes import BITS, CudaSizes
 from localdflash.backends.cuda.stepper import Stepper
-from localdflash.engine.lookup import LookupDrafter
 from localdflash.base.errors import DeviceFailed, OutOfMemory
-from localdflash.models.shapes.fingerprint import mismatch
+from localdflash.engine.lookup import LookupDrafter
+from localdflash.models.load_options import Options
+from localdflash.models.memory.fit import NO_DRAFTER, Fit
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, total
 from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.running_pair import Running
+from localdflash.models.shapes.fingerprint import mismatch
 
 
 def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:

@@ -7,24 +7,26 @@ the whole pair; under Triton's interpreter the kernels run on a CPU too.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from localdflash.kernels.cuda import accept_kernel
-from localdflash.kernels.cuda import attention
-from localdflash.kernels.cuda import convolve
-from localdflash.kernels.cuda import counters
-from localdflash.kernels.cuda import embed
-from localdflash.kernels.cuda import head
-from localdflash.kernels.cuda import lookup_kernel
-from localdflash.kernels.cuda import markov
-from localdflash.kernels.cuda import matmul
-from localdflash.kernels.cuda import moe
-from localdflash.kernels.cuda import qkv
-from localdflash.kernels.cuda import residual
-from localdflash.kernels.cuda import rounds
-from localdflash.kernels.cuda import sample
-from localdflash.kernels.cuda import selector
-from localdflash.kernels.cuda import swiglu
-from localdflash.kernels.cuda import taps
-from localdflash.kernels.cuda import top_k
+from localdflash.kernels.cuda import (
+    accept_kernel,
+    attention,
+    convolve,
+    counters,
+    embed,
+    head,
+    lookup_kernel,
+    markov,
+    matmul,
+    moe,
+    qkv,
+    residual,
+    rounds,
+    sample,
+    selector,
+    swiglu,
+    taps,
+    top_k,
+)
 
 Op = Callable[..., None]
 
@@ -57,8 +59,8 @@ class Ops:
     next_tokens: Op
     propose: Op
     caught_up: Op
-    lookup_kernel: Op
-    accept_kernel: Op
+    lookup: Op
+    accept: Op
 
 
 KERNELS = Ops(

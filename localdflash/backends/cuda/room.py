@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import torch
 
-from localdflash.models.memory.fit import NO_DRAFTER, Fit, MemoryBudget, Sizes, fit
-from localdflash.models.memory.parts import total
 from localdflash.backends.cuda.display import is_shown_on
 from localdflash.backends.cuda.memory import RESERVE
 from localdflash.base.errors import OutOfMemory
+from localdflash.models.memory.fit import NO_DRAFTER, Fit, MemoryBudget, Sizes, fit
+from localdflash.models.memory.parts import total
 
 DESKTOP, OTHERS = 512 << 20, 128 << 20  # bytes for windows, where some are shown, and for whatever else runs
 SPARE = 8  # the part of what is free that a context which nobody asked for leaves free

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from localdflash.models.load_options import Compiling
 from localdflash.backends.cuda.compiling import compile_all
 from localdflash.backends.cuda.device import on
 from localdflash.backends.cuda.leaving import Leaving, Outbox, bring_back, new_stage
@@ -26,6 +25,7 @@ from localdflash.base.errors import DeviceFailed
 from localdflash.kernels.cuda.attention import BUCKETS, CHUNK
 from localdflash.kernels.cuda.launch import Launch, withheld
 from localdflash.kernels.cuda.split_k import MOST_TILES
+from localdflash.models.load_options import Compiling
 
 Key = tuple[str, int]  # a sequence's name, and how many chunks of attention it covers
 

@@ -19,9 +19,9 @@ from torch import Tensor
 from localdflash.backends.cuda.ops import Ops
 from localdflash.backends.cuda.weights import Convolution, LayerWeights, Mixture
 from localdflash.kernels.cuda import attention
-from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.convolve import Changes
 from localdflash.kernels.cuda.head import HeadScratch
+from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.moe import Routing
 from localdflash.kernels.cuda.norm import Norm
 from localdflash.kernels.cuda.planes import Planes

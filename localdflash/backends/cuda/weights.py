@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from localdflash.backends.cuda.cuda_short_head import rows_of
 from localdflash.backends.cuda.repack.gguf_planes import load_planes, scaled
 from localdflash.backends.cuda.repack.quantize import quantize
-from localdflash.backends.cuda.cuda_short_head import rows_of
+from localdflash.backends.reference.dflash_model import DFlash
+from localdflash.backends.reference.gguf_decoder import rotate_half_order
 from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.qkv import HeadRange
@@ -23,8 +25,6 @@ from localdflash.kernels.cuda.rope import Rope, rope_tables
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_tensors import key_of
-from localdflash.backends.reference.dflash_model import DFlash
-from localdflash.backends.reference.gguf_decoder import rotate_half_order
 from localdflash.models.weights import gguf
 
 TAP_SCALE = 16  # taps and SwiGLU outputs are stored as sixteenths: float16 ends at 65504

@@ -19,14 +19,14 @@ from typing import Any, Literal
 
 import llama_cpp.llama_cpp as api
 
-from localdflash.models.backend_names import RowsMode
-from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.base.files.paths import cache_folder, create_private
 from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp.llama_kv_cache import most_rows
 from localdflash.backends.llamacpp.classes import PLAIN, WIDTHS, LlamaDecoder, classes
 from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES, MOST, ON_GPU, ON_PROCESSOR, RAW, Flags, Way
+from localdflash.backends.llamacpp.llama_kv_cache import most_rows
+from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.base.files.paths import cache_folder, create_private
 from localdflash.base.machine.measurements import machine
+from localdflash.models.backend_names import RowsMode
 from localdflash.models.weights.split import stats_of
 
 METHOD = 4  # of measuring: what another one found is measured again

@@ -17,13 +17,13 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Taps
-from localdflash.base.errors import LocaldflashError, OutOfMemory
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.draft_model import LONGEST, likeliest
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.base.errors import LocaldflashError, OutOfMemory
 from localdflash.base.machine.cores import physical_cores
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.pair import Taps
 from localdflash.models.shapes import eagle3
 from localdflash.models.weights.gguf import read_header
 
@@ -72,7 +72,7 @@ class ChainedDrafter(ABC):
         self.model = model
         self.handle = llama_library.new_context(model, params)
         if not self.handle:
-            raise OutOfMemory(f"no memory for the drafter's context: {library.last_message()}")
+            raise OutOfMemory(f"no memory for the drafter's context: {llama_library.last_message()}")
         self._memory = api.llama_get_memory(self.handle)
         self._batch = api.llama_batch_ext_init(self.handle)
         llama_library.set_heads(self.handle, all_rows=False)
@@ -182,7 +182,7 @@ class ChainedDrafter(ABC):
             pointer = ctypes.cast(state.ctypes.data, ctypes.POINTER(ctypes.c_float))
             embedding = api.llama_embd(pointer, 1, self._hidden)
             if index < 0 or not api.llama_batch_ext_set_embd_token(self._batch, index, embedding):
-                raise LocaldflashError(f"llama.cpp refused a drafter's batch: {library.last_message()}")
+                raise LocaldflashError(f"llama.cpp refused a drafter's batch: {llama_library.last_message()}")
             api.llama_batch_ext_set_pos(self._batch, index, position)
             api.llama_batch_ext_set_output_logits(self._batch, index, wanted)
         self.process(api.LLAMA_PROCESS_TYPE_DECODE)
@@ -192,7 +192,7 @@ class ChainedDrafter(ABC):
         with self._watch:
             status = api.llama_process(self.handle, kind, self._batch)
         if status:
-            raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {library.last_message()}")
+            raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {llama_library.last_message()}")
 
     def _row(self, reader: Any, columns: int) -> NDArray[np.float32]:
         """What the last decode gave for its row; valid until the next one."""
@@ -243,7 +243,7 @@ class LlamaCppEagle3Drafter(ChainedDrafter):
             pointer = ctypes.cast(row.ctypes.data, ctypes.POINTER(ctypes.c_float))
             index = api.llama_batch_ext_add_embd(self._batch, 0, api.llama_embd(pointer, 1, rows.shape[1]))
             if index < 0:
-                raise LocaldflashError(f"llama.cpp refused a drafter's batch: {library.last_message()}")
+                raise LocaldflashError(f"llama.cpp refused a drafter's batch: {llama_library.last_message()}")
             api.llama_batch_ext_set_pos(self._batch, index, ctypes.byref(api.llama_pos(free + index)))
             api.llama_batch_ext_set_output_logits(self._batch, index, True)
         self.process(api.LLAMA_PROCESS_TYPE_ENCODE)

@@ -19,10 +19,10 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.base.errors import ModelError
 from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, has_states
 from localdflash.backends.llamacpp.decode_flags import MOST, MOST_WITH_STATES, Flags
+from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, has_states
+from localdflash.base.errors import ModelError
 
 WIDTHS = (*range(1, 18), 20, 24, 28, 32)
 PLAIN = (1, 2, 4, 8, 16)
@@ -108,7 +108,7 @@ class LlamaDecoder:
         flags.apply(params)
         self.handle = llama_library.new_context(model, params)
         if not self.handle:
-            raise ModelError(f"llama.cpp has no context for {flags}: {library.last_message()}")
+            raise ModelError(f"llama.cpp has no context for {flags}: {llama_library.last_message()}")
         self._cache = SequenceCache(model, self.handle)
         self._vocab: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
         self._hidden: int = api.llama_model_n_embd(model)
@@ -181,7 +181,7 @@ class LlamaDecoder:
         api.llama_state_seq_get_data(self.handle, state, size, 0)
         for other in range(1, OTHERS + 1):
             if not api.llama_state_seq_set_data(self.handle, state, size, other):
-                raise ModelError(f"llama.cpp cannot copy this model's cache: {library.last_message()}")
+                raise ModelError(f"llama.cpp cannot copy this model's cache: {llama_library.last_message()}")
 
     def _go_back(self, length: int) -> None:
         """Drop what is after so many tokens."""
@@ -196,7 +196,7 @@ class LlamaDecoder:
             batch.token[i], batch.pos[i] = token, self._length + i
             batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, wanted
         if status := api.llama_decode(self.handle, batch):
-            raise ModelError(f"llama.cpp failed to decode (status {status}): {library.last_message()}")
+            raise ModelError(f"llama.cpp failed to decode (status {status}): {llama_library.last_message()}")
         self._cache.decoded(len(tokens))
         if not wanted:
             return np.empty((0, self._vocab), np.float32)

@@ -3,9 +3,9 @@
 import ctypes
 from collections.abc import Sequence
 
-from localdflash.base.errors import NoDevice
 from localdflash.backends.llamacpp.llama_library import ggml, quiet
 from localdflash.backends.llamacpp.placement import Device
+from localdflash.base.errors import NoDevice
 
 GPU, INTEGRATED = 1, 2  # ggml_backend_dev_type
 

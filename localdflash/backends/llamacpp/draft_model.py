@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 LONGEST = 8  # nodes: each costs a forward

@@ -21,14 +21,14 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.engine.draft import NOTHING, Chances, Draft
-from localdflash.engine.pair import Draw, Taps
-from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, hold_two
 from localdflash.backends.llamacpp.llama_short_head import check_short_head
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.machine.cores import physical_cores
+from localdflash.engine.draft import NOTHING, Chances, Draft
+from localdflash.engine.pair import Draw, Taps
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_gguf import config_of_gguf
 from localdflash.models.weights.gguf import read_header
@@ -91,7 +91,7 @@ class LlamaCppDFlashDrafter:
             self.model, context_params(self.config, target.handle, target.context, threads)
         )
         if not self.handle:
-            raise OutOfMemory(f"no memory for the drafter's context: {library.last_message()}")
+            raise OutOfMemory(f"no memory for the drafter's context: {llama_library.last_message()}")
         # One for all layers: where only some are causal, none is.
         layers = range(self.config.decoder.num_hidden_layers)
         api.llama_set_causal_attn(self.handle, all(map(self.config.is_causal, layers)))
@@ -245,5 +245,5 @@ class LlamaCppDFlashDrafter:
         with self._watch:
             status = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_DECODE, self._batch)
         if status:
-            raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {library.last_message()}")
+            raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {llama_library.last_message()}")
         self._cache.decoded(rows)

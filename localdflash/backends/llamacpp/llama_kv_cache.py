@@ -16,10 +16,10 @@ from typing import Any
 
 import llama_cpp.llama_cpp as api
 
-from localdflash.engine.checkpoints import Checkpoints
-from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.decode_flags import MOST, MOST_WITH_STATES
+from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.engine.checkpoints import Checkpoints
 
 KEYS_LEFT_OUT = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 FORM = 3  # of what targets and drafters save
@@ -120,7 +120,7 @@ def _buffer(saved: bytes) -> "ctypes.Array[ctypes.c_uint8]":
 
 def _accepted(read: int) -> None:
     if not read:
-        raise LocaldflashError(f"llama.cpp refused a saved state: {library.last_message()}")
+        raise LocaldflashError(f"llama.cpp refused a saved state: {llama_library.last_message()}")
 
 
 def has_states(model: Any) -> bool:
@@ -136,7 +136,7 @@ def most_rows(model: Any) -> int:
     params.n_ctx, params.n_batch, params.n_ubatch, params.n_rs_seq = 256, 2, 2, 1
     handle = llama_library.new_context(model, params)
     if not handle:
-        raise ModelError(f"llama.cpp has no context for this model: {library.last_message()}")
+        raise ModelError(f"llama.cpp has no context for this model: {llama_library.last_message()}")
     copies = api.llama_n_rs_seq(handle)
     api.llama_free(handle)
     return MOST_WITH_STATES if copies else 1

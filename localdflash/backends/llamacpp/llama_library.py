@@ -21,9 +21,9 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.base.errors import ModelError, NoDevice
 from localdflash.backends.llamacpp.builds import BACKEND
 from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
+from localdflash.base.errors import ModelError, NoDevice
 from localdflash.models.weights.gguf import check_header
 
 TILED = "GGML_CPU_TILED_MM"  # products in tiles, from 8 rows on, round otherwise than those of fewer rows

@@ -15,19 +15,19 @@ from typing import Any, Self
 
 import llama_cpp.llama_cpp as api
 
-from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
-from localdflash.engine.checkpoints import MOST as CHECKPOINTS
-from localdflash.base.errors import ModelError
 from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp.llama_kv_cache import has_states
 from localdflash.backends.llamacpp.chained import eagle3_params, mtp_params
+from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES, DEFAULT, MOST, MOST_WITH_STATES, PLANNED_ON_GPU
 from localdflash.backends.llamacpp.draft_model import context_of
 from localdflash.backends.llamacpp.llama_drafter import check_drafter
 from localdflash.backends.llamacpp.llama_drafter import context_params as drafter_params
-from localdflash.backends.llamacpp.placement import PROCESSOR, Device, Placement
+from localdflash.backends.llamacpp.llama_kv_cache import has_states
 from localdflash.backends.llamacpp.llama_target import context_params as target_params
-from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES, DEFAULT, MOST, MOST_WITH_STATES, PLANNED_ON_GPU
+from localdflash.backends.llamacpp.placement import PROCESSOR, Device, Placement
+from localdflash.base.errors import ModelError
+from localdflash.engine.checkpoints import MOST as CHECKPOINTS
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.drafter_kind import block_count, head_bytes, kind_of
@@ -194,7 +194,8 @@ class LlamaCppSizes:
         with llama_library.said_sizes() as lines:
             handle = llama_library.new_context(model, params)
         if not handle:
-            raise ModelError(f"llama.cpp cannot plan a context of {params.n_ctx} tokens: {library.last_message()}")
+            why = llama_library.last_message()
+            raise ModelError(f"llama.cpp cannot plan a context of {params.n_ctx} tokens: {why}")
         freeing.callback(api.llama_free, handle)
         return handle, sizes_said(lines)
 

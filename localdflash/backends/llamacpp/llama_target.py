@@ -14,15 +14,15 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.engine.draft import Draft
-from localdflash.engine.pair import Taps, Verification
-from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.backends.llamacpp import llama_library
+from localdflash.backends.llamacpp.decode_flags import DEFAULT, MOST, Way
 from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, has_states, hold_two
 from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
-from localdflash.backends.llamacpp.decode_flags import DEFAULT, MOST, Way
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.gpu_watch import UNWATCHED, Watch
+from localdflash.engine.draft import Draft
+from localdflash.engine.pair import Taps, Verification
 
 # Architectures whose graphs publish the inputs of their layers; in any other llama.cpp aborts when one is asked for.
 # fmt: off
@@ -102,7 +102,7 @@ class LlamaCppTarget:
             hold_two(params)
         self.handle = llama_library.new_context(self.model, params)
         if not self.handle:
-            raise OutOfMemory(f"no memory for a context of {self.context} tokens: {library.last_message()}")
+            raise OutOfMemory(f"no memory for a context of {self.context} tokens: {llama_library.last_message()}")
         self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
         self.length = 0
         self._cache = SequenceCache(self.model, self.handle)
@@ -218,7 +218,7 @@ class LlamaCppTarget:
         if status == 1:
             raise OutOfMemory(f"the context of {self.context} tokens is full")
         if status:
-            raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {library.last_message()}")
+            raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {llama_library.last_message()}")
         self._cache.decoded(len(ids))
 
     def _filled(self, ids: Sequence[int]) -> Sequence[int]:

@@ -8,26 +8,23 @@ from typing import Any
 
 import llama_cpp.llama_cpp as api
 
-from localdflash.models.memory import free
-from localdflash.models.memory.fit import NO_DRAFTER, Fit
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import IN_MEMORY, PROGRAM, TARGET, TARGET_KV, Parts, divided
-from localdflash.models.running_pair import Running, compose
-from localdflash.backends.llamacpp import certified
-from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp import placing
-from localdflash.backends.llamacpp import llama_sizes
-from localdflash.backends.llamacpp.llama_kv_cache import FORM
+from localdflash.backends.llamacpp import certified, llama_library, llama_sizes, placing
 from localdflash.backends.llamacpp.certified import Choice
+from localdflash.backends.llamacpp.llama_kv_cache import FORM
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.open_drafter import Measure, Opened, open_drafter, readable
 from localdflash.backends.llamacpp.placement import Placement
 from localdflash.backends.llamacpp.placing import Placed
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.machine import gpu_watch
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.gpu_watch import Watch
-from localdflash.models.shapes.drafter_kind import drafter_of, head_bytes, kind_of
+from localdflash.models.load_options import Options
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import NO_DRAFTER, Fit
+from localdflash.models.memory.parts import IN_MEMORY, PROGRAM, TARGET, TARGET_KV, Parts, divided
 from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.running_pair import Running, compose
+from localdflash.models.shapes.drafter_kind import drafter_of, head_bytes, kind_of
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.split import files_of
 

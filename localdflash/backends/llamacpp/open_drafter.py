@@ -7,15 +7,14 @@ from pathlib import Path
 
 import llama_cpp.llama_cpp as api
 
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, Parts
-from localdflash.engine.pair import Drafter
-from localdflash.base.errors import ModelError
-from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp import llama_sizes
+from localdflash.backends.llamacpp import llama_library, llama_sizes
 from localdflash.backends.llamacpp.chained import ChainedDrafter, LlamaCppEagle3Drafter, LlamaCppMtpDrafter
 from localdflash.backends.llamacpp.draft_model import LlamaCppDraftModel
 from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget, check_last_tap, check_taps
+from localdflash.base.errors import ModelError
+from localdflash.engine.pair import Drafter
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, Parts
 from localdflash.models.shapes.dflash_config import check_fit
 from localdflash.models.shapes.drafter_kind import block_count, blocks_ahead, check_drafter, head_bytes, kind_of
 from localdflash.models.shapes.eagle3 import taps_of

@@ -10,15 +10,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localdflash.models.memory import free
-from localdflash.models.memory.fit import COMFORTABLE, NO_DRAFTER, ROOMY, Fit, MemoryBudget, Sizes, fit, largest_context
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import Parts, gigabytes
-from localdflash.base.errors import ModelError, OutOfMemory
 from localdflash.backends.llamacpp.devices import devices, find_gpu
-from localdflash.backends.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
 from localdflash.backends.llamacpp.llama_target import check_context
+from localdflash.backends.llamacpp.placement import PROCESSOR, Device, Placement
+from localdflash.base.errors import ModelError, OutOfMemory
+from localdflash.models.load_options import Options
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import COMFORTABLE, NO_DRAFTER, ROOMY, Fit, MemoryBudget, Sizes, fit, largest_context
+from localdflash.models.memory.parts import Parts, gigabytes
 from localdflash.models.shapes.drafter_kind import block_count
 from localdflash.models.weights.gguf import read_header
 

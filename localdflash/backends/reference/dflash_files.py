@@ -5,14 +5,13 @@ from pathlib import Path
 
 import torch
 
+from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_file import UNUSED, config_of_file, plain_name
 from localdflash.models.shapes.dflash_gguf import own_tensors
 from localdflash.models.shapes.dflash_tensors import key_of
-from localdflash.backends.reference.dflash_model import DFlash
-from localdflash.models.weights import gguf
-from localdflash.models.weights import safetensors
+from localdflash.models.weights import gguf, safetensors
 
 NO_BIAS = "confidence_head.proj.bias"  # which a file may leave out
 

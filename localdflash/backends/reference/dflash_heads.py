@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.backends.reference.decoder import Attend, Layer
+from localdflash.models.shapes.dflash_config import DFlashConfig
 
 
 class LocalConvolution(nn.Module):

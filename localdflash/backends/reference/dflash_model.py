@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.backends.reference.decoder import Attention, Layer, RMSNorm, rotary
 from localdflash.backends.reference.dflash_heads import CandidateSelector, ConfidenceHead, ConvolvedLayer, MarkovHead
+from localdflash.models.shapes.dflash_config import DFlashConfig
 
 ContextKV = list[tuple[Tensor, Tensor]]  # per layer: k and v [B, kv_heads, T, hd]
 

@@ -5,10 +5,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from localdflash.backends.reference.decoder import Decoder
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.models.shapes.gguf_config import EXPERT_TENSORS, LAYER_TENSORS, ROPE_FACTORS, TOP_TENSORS, decoder_config
-from localdflash.backends.reference.decoder import Decoder
+from localdflash.models.shapes.gguf_config import (
+    EXPERT_TENSORS,
+    LAYER_TENSORS,
+    ROPE_FACTORS,
+    TOP_TENSORS,
+    decoder_config,
+)
 from localdflash.models.weights import gguf
 
 

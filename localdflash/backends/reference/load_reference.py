@@ -4,17 +4,17 @@ from importlib.metadata import version
 
 import torch
 
-from localdflash.models.memory import free
-from localdflash.models.load_options import Options
-from localdflash.models.running_pair import Running, compose
+from localdflash.backends.reference.dflash_files import load as load_dflash
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.engine.pair import Drafter
+from localdflash.models.load_options import Options
+from localdflash.models.memory import free
+from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.running_pair import Running, compose
 from localdflash.models.shapes.dflash_config import check_fit
 from localdflash.models.shapes.fingerprint import mismatch
-from localdflash.models.registry.pair_entry import LocalPair
-from localdflash.backends.reference.dflash_files import load as load_dflash
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
-from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.models.weights.gguf import read_header
 
 

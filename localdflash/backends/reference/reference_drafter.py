@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from localdflash.backends.reference.dflash_model import DFlash, block_mask
+from localdflash.base.errors import LocaldflashError
 from localdflash.engine.draft import NOTHING, Chances, Draft
 from localdflash.engine.pair import Draw, Taps
-from localdflash.base.errors import LocaldflashError
-from localdflash.backends.reference.dflash_model import DFlash, block_mask
 
 # (token before, hidden state [H], logits [V]) -> tokens [n], their logits [n], and what a confidence head says
 Score = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]

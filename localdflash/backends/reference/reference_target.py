@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from localdflash.backends.reference.decoder import Decoder
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.engine.draft import MAX_NODES, NOTHING, Draft
 from localdflash.engine.pair import Taps, Verification
-from localdflash.base.errors import ModelError, UsageError
-from localdflash.backends.reference.decoder import Decoder
 
 TILE = 16  # rows of every matrix product
 

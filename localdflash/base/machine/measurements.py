@@ -67,14 +67,14 @@ def remember(name: str, value: float, how: str) -> Measurement:
 
 def bandwidth(on_gpu: bool = False) -> Measurement:
     """GB/s at which memory is read: measured once per machine (half a second), then recalled."""
-    from localdflash.base.machine import hardware as bench
+    from localdflash.base.machine import hardware
 
-    name = f"bandwidth of {localdflash.lab.scripts.gpu()}" if on_gpu else "bandwidth of memory"
+    name = f"bandwidth of {hardware.gpu()}" if on_gpu else "bandwidth of memory"
     if known := recall(name):
         return known
     if on_gpu:
-        return remember(name, localdflash.lab.scripts.gpu_bandwidth(), "read of 1 GB of GPU memory")
-    return remember(name, localdflash.lab.scripts.bandwidth(), f"read of 256 MB on {localdflash.lab.scripts.reading_threads()} threads")
+        return remember(name, hardware.gpu_bandwidth(), "read of 1 GB of GPU memory")
+    return remember(name, hardware.bandwidth(), f"read of 256 MB on {hardware.reading_threads()} threads")
 
 
 def _read() -> dict[str, object]:

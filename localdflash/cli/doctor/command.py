@@ -5,14 +5,9 @@ from dataclasses import asdict
 
 import click
 
-from localdflash.cli.output import print_json
-from localdflash.cli.doctor.command import gpu_check
-from localdflash.cli.doctor.command import graphics
-from localdflash.cli.doctor.command import installation
-from localdflash.cli.doctor.command import resources
-from localdflash.cli.doctor.command import self_test
-from localdflash.cli.doctor.command import surroundings
+from localdflash.cli.doctor import gpu_check, graphics, installation, resources, self_test, surroundings
 from localdflash.cli.doctor.check import Check, Probe
+from localdflash.cli.output import print_json
 from localdflash.text.sanitize import printable
 
 REINSTALL = "run `pip install --force-reinstall localdflash`"

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from localdflash.cli.doctor.check import Check, Status
 from localdflash.base.errors import LocaldflashError, NoDevice
+from localdflash.cli.doctor.check import Check, Status
 
 if TYPE_CHECKING:
-    from localdflash.models.load_options import Options
     from localdflash.loading.verdict import Verdict
+    from localdflash.models.load_options import Options
 
 HOW = "`localdflash doctor --check-gpu PAIR` checks one, and repeats what was found of it"
 STATUS: dict[str, Status] = {"sound": "ok"}
@@ -62,9 +62,9 @@ def again(spec: str, shown: "Callable[[Options], Options]") -> Iterator[Check]:
 
 
 def _ways(spec: str) -> "Sequence[Options]":
-    from localdflash.models.load_options import Options
-    from localdflash.models.config import load_config
     from localdflash.loading.verdict import known
+    from localdflash.models.config import load_config
+    from localdflash.models.load_options import Options
 
     how = load_config().model
     usual = Options(spec, kv=how.kv, drafter_bits=how.drafter_bits)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from localdflash.cli.doctor.check import Check
 from localdflash.base.machine import gpu_watch
+from localdflash.cli.doctor.check import Check
 
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # PCI

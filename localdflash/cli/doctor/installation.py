@@ -5,8 +5,8 @@ import platform
 import sys
 from importlib.metadata import version
 
-from localdflash.cli.doctor.check import Check
 from localdflash.base.errors import NoDevice
+from localdflash.cli.doctor.check import Check
 
 OLDEST_JINJA = (3, 1, 6)  # earlier sandboxes can be left: CVE-2025-27516
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -32,7 +32,7 @@ def torch(name: str) -> Check:
 
     cuda, rocm = cpu_library.version.cuda, cpu_library.version.hip
     build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "processors"
-    detail = f"{library.__version__}, built for {build}: {TORCH_IS_FOR}"
+    detail = f"{cpu_library.__version__}, built for {build}: {TORCH_IS_FOR}"
     if cuda and not driver_present():
         return Check(name, "ok", f"{detail}; there is no NVIDIA driver", f"a smaller build does as well: `{CPU_TORCH}`")
     return Check(name, "ok", detail)
@@ -56,16 +56,16 @@ def cuda(name: str) -> Check:
     free, size = cpu_library.cuda.mem_get_info(device)
     memory = f"{free / 1e9:.1f} GB free of {size / 1e9:.1f}"
     detail = (
-        f"driver {driver_version()}, {library.cuda.get_device_name(device)}: {features(device).summary()}, {memory}"
+        f"driver {driver_version()}, {cpu_library.cuda.get_device_name(device)}: {features(device).summary()}, {memory}"
     )
     return Check(name, "ok", detail)
 
 
 def cuda_gpus(name: str) -> Check:
     """Tell every GPU that CUDA sees, by what `--device` calls it, and when the CUDA engine takes it."""
-    from localdflash.models.config import load_config
     from localdflash.backends.cuda.device import driver_present
     from localdflash.backends.cuda.gpus import roles
+    from localdflash.models.config import load_config
 
     seen = roles(load_config().model.device) if driver_present() else ()
     return Check(name, "ok", "; ".join(f"{gpu.described()}, {role}" for gpu, role in seen) or "none that CUDA sees")
@@ -77,7 +77,7 @@ def cpu_engine(name: str) -> Check:
     from localdflash.base.machine.cores import physical_cores
 
     if why := cpu_library.available():
-        what = why.removesuffix(f": {library.REINSTALL}")
+        what = why.removesuffix(f": {cpu_library.REINSTALL}")
         lost = "llama.cpp runs every pair, where drafting gains less"
         return Check(name, "warning", f"not used because {what}: {lost}", cpu_library.REINSTALL)
     best, threads = cpu_library.load().instruction_sets[0], len(physical_cores())

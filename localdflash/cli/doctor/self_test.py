@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from localdflash.cli.doctor.check import Check
 
 if TYPE_CHECKING:
-    from localdflash.models.load_options import Options
-    from localdflash.models.config import Config
     from localdflash.loading.load_pair import LoadedPair
+    from localdflash.models.config import Config
+    from localdflash.models.load_options import Options
 
 TOKENS = 64
 INEXACT = ("fast", "not certified")  # rows that llama.cpp may compute otherwise beside a draft
@@ -31,10 +31,10 @@ def embedded_pair(name: str) -> Check:
 
 def chat_pair(name: str) -> Check:
     """Answer a question with the chat's pair, where it is another one."""
-    from localdflash.server.answers.conversation import prompt_ids
-    from localdflash.models.load_options import Options
     from localdflash.models.config import load_config
+    from localdflash.models.load_options import Options
     from localdflash.models.registry import defaults
+    from localdflash.server.answers.conversation import prompt_ids
     from localdflash.text.chat_template import TemplateMessage
 
     config = load_config()
@@ -50,9 +50,9 @@ def chat_pair(name: str) -> Check:
 
 def completion_pair(name: str) -> Check:
     """Complete with the pair of completions, where it is another one than the embedded."""
-    from localdflash.models.load_options import Options
-    from localdflash.models.config import load_config
     from localdflash.loading.filling import check_fills
+    from localdflash.models.config import load_config
+    from localdflash.models.load_options import Options
     from localdflash.models.registry import defaults
     from localdflash.text.fim import build
 
@@ -76,9 +76,9 @@ def _as_set(config: "Config", pair: str) -> "Options":
 
 def _generate(name: str, options: "Options", prompt: "Callable[[LoadedPair], Sequence[int]]") -> Check:
     """Tokens per verify are remembered for `models plan`."""
+    from localdflash.base.machine import measurements
     from localdflash.engine.generate import Request, generate
     from localdflash.loading.load_pair import LoadedPair
-    from localdflash.base.machine import measurements
 
     with LoadedPair(options) as loaded:
         ids, rows = prompt(loaded), loaded.rows

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
-from localdflash.server.answers.answer import Prepared
+from localdflash.base.errors import ContextOverflow
 from localdflash.code.fim.choices import Different
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.extent import Extent, Mode, find
@@ -15,8 +15,8 @@ from localdflash.code.fim.python_lines import missing_blanks
 from localdflash.code.fim.sound import Soundness
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import ContextOverflow
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.answer import Prepared
 from localdflash.text.fim import check_place, stop_ids
 
 COPIED = 1024  # tokens of texts that drafts may be copied from; each costs some microseconds when they change

@@ -10,8 +10,7 @@ from typing import Protocol
 
 from tree_sitter import Node
 
-from localdflash.code.next_edit import javascript_names
-from localdflash.code.next_edit import python_names
+from localdflash.code.next_edit import javascript_names, python_names
 from localdflash.code.next_edit.scopes import Role, Scope
 from localdflash.code.next_edit.source import Source
 

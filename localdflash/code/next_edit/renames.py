@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from tree_sitter import Node
 
-from localdflash.code.next_edit.javascript_names import SHORTHAND
 from localdflash.code.next_edit.bindings import Names, Occurrence
+from localdflash.code.next_edit.javascript_names import SHORTHAND
 from localdflash.code.next_edit.scopes import Scope
 from localdflash.code.next_edit.signatures import calls, keyword, name_of
 from localdflash.code.next_edit.source import Change, Proposal, Source

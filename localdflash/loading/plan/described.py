@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from localdflash.base.errors import ModelError, NoDevice
+from localdflash.loading.plan.expected_speed import quantization
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
 from localdflash.models.registry.registry import missing_files
-from localdflash.loading.plan.expected_speed import quantization
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 

@@ -6,19 +6,19 @@ machine has: what fits into what is free now is for `planner` to say.
 
 from dataclasses import dataclass
 
-from localdflash.models.memory.fit import QUANTIZATIONS
-from localdflash.models.memory.free import all_memory
-from localdflash.models.backend_names import Runner
-from localdflash.models.memory.parts import gigabytes
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cuda import device
 from localdflash.backends.cuda.device import gpu_budget
 from localdflash.base.errors import LocaldflashError
-from localdflash.loading.automatic import gpu_is_there
 from localdflash.base.machine import measurements
+from localdflash.loading.automatic import gpu_is_there
+from localdflash.loading.plan import expected_speed
+from localdflash.models.backend_names import Runner
+from localdflash.models.memory.fit import QUANTIZATIONS
+from localdflash.models.memory.free import all_memory
+from localdflash.models.memory.parts import gigabytes
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.models.registry.registry import missing_files, shipped_file
-from localdflash.loading.plan import expected_speed
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.split import size_of
 

@@ -5,6 +5,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from localdflash.backends.cuda.device import gpu_budget, means_gpu
+from localdflash.backends.cuda.gpus import ANY
+from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.base.machine import measurements
+from localdflash.loading.automatic import gpu_is_there
+from localdflash.loading.choice import Case, likely
+from localdflash.loading.plan import expected_speed
+from localdflash.loading.plan.stand_in import drafter_stand_in, stand_in
+from localdflash.models.backend_names import Backend
+from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import (
     NO_DRAFTER,
     Fit,
@@ -16,21 +26,11 @@ from localdflash.models.memory.fit import (
     weights_of,
 )
 from localdflash.models.memory.free import program_bytes, system_budget
-from localdflash.models.backend_names import Backend
-from localdflash.models.load_options import Options
 from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, PROGRAM, Parts, divided, total
-from localdflash.backends.cuda.device import gpu_budget, means_gpu
-from localdflash.backends.cuda.gpus import ANY
-from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
-from localdflash.loading.automatic import gpu_is_there
-from localdflash.loading.choice import Case, likely
-from localdflash.base.machine import measurements
-from localdflash.models.shapes.drafter_kind import drafter_of
 from localdflash.models.registry.hub import Unreachable
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.models.registry.registry import how_to_get, load_registry, missing_files
-from localdflash.loading.plan import expected_speed
-from localdflash.loading.plan.stand_in import drafter_stand_in, stand_in
+from localdflash.models.shapes.drafter_kind import drafter_of
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 
@@ -65,7 +65,7 @@ class Plan:
     largest_context_without_drafter: int
     quantization: str
     best_quantization: str | None
-    expected_speed: Speed
+    speed: Speed
 
     @property
     def total(self) -> int:
@@ -183,9 +183,9 @@ def _on_cpu(case: Asked, why: str) -> Plan:
 
 
 def _on_llamacpp(case: Asked, why: str) -> Plan:
+    from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
     from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
     from localdflash.backends.llamacpp.placing import chosen_gpu, plan
-    from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
 
     target, device = case.target, chosen_gpu(case.options)
     drafter = drafter_of(target, _form(case.drafter, ".gguf"))

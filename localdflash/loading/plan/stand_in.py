@@ -6,12 +6,11 @@ The rest of a stand-in takes no disk and is never read: enough to plan a pair be
 from pathlib import Path
 
 from localdflash.base.errors import ModelError
-from localdflash.models.shapes.dflash_file import LARGEST_JSON
-from localdflash.models.registry import hub
-from localdflash.models.registry import packages
+from localdflash.models.registry import hub, packages
 from localdflash.models.registry.hub import Unreachable
 from localdflash.models.registry.pair_entry import DrafterSource, FileSource
 from localdflash.models.registry.remote_head import read_head
+from localdflash.models.shapes.dflash_file import LARGEST_JSON
 
 
 def stand_in(source: FileSource, folder: Path) -> Path:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from localdflash.models.memory.parts import TARGET, Parts, divided, gigabytes, total
 from localdflash.base.errors import OutOfMemory
+from localdflash.models.memory.parts import TARGET, Parts, divided, gigabytes, total
 
 NO_DRAFTER = "none"
 AS_IT_IS = "as it is"

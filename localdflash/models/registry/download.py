@@ -19,8 +19,7 @@ from filelock import FileLock, Timeout
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.base.files.paths import create_private
-from localdflash.models.registry import hub
-from localdflash.models.registry import records
+from localdflash.models.registry import hub, records
 from localdflash.models.registry.checking import DownloadReport, digests, verified
 from localdflash.models.registry.hub import Remote
 from localdflash.models.registry.records import FileRecord

@@ -2,8 +2,8 @@
 
 vLLM and SGLang read the drafter from its repository and want the target unquantized, in AWQ or in GPTQ: their GGUF
 support is experimental, and no document says that it goes with a drafter. llama-server reads GGUF files only, the
-drafter's too. Only flags that those programs document are used; tests/models/registry/test_export.py lists them with their
-source.
+drafter's too. Only flags that those programs document are used; tests/models/registry/test_export.py lists them with
+their source.
 """
 
 import json
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.registry import safe_names
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
+from localdflash.models.shapes.dflash_file import config_of_file
 
 KINDS = {  # of llama-server
     "dflash": "draft-dflash",

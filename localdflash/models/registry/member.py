@@ -18,8 +18,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.models.registry import packages
-from localdflash.models.registry import records
+from localdflash.models.registry import packages, records
 from localdflash.models.registry.checking import CHUNK, DownloadReport, digests, verified
 from localdflash.models.registry.download import link_or_copy, locked
 from localdflash.models.registry.hub import DISK_FULL

@@ -42,7 +42,7 @@ class Adapted:
     """What a target is made of on this machine."""
 
     base: "FileSource"
-    adapter: str  # path of a .safetensors file, see `weights/low_rank`
+    adapter: str  # path of a .safetensors file, see `models/weights/low_rank`
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from localdflash.models.shapes.drafter_kind import check_drafter
-from localdflash.models.weights import gguf
-from localdflash.models.weights import safetensors
+from localdflash.models.weights import gguf, safetensors
 
 
 def check_files(target: Path, drafter: Path | None) -> None:

@@ -14,12 +14,17 @@ from pathlib import Path
 from localdflash.base.errors import ModelError
 from localdflash.base.files.paths import config_folder
 from localdflash.base.files.strict_toml import did_you_mean
-from localdflash.models.shapes.drafter_kind import kind_of_file
-from localdflash.models.registry import hub
-from localdflash.models.registry import records
+from localdflash.models.registry import hub, records
 from localdflash.models.registry.base_model import find_drafter
-from localdflash.models.registry.pair_match import check_files
-from localdflash.models.registry.hub_names import HUB, SAFETENSORS, ShortName, chosen, drafter_among, full_name, short_name
+from localdflash.models.registry.hub_names import (
+    HUB,
+    SAFETENSORS,
+    ShortName,
+    chosen,
+    drafter_among,
+    full_name,
+    short_name,
+)
 from localdflash.models.registry.pair_entry import (
     DrafterMatch,
     DrafterSource,
@@ -29,8 +34,10 @@ from localdflash.models.registry.pair_entry import (
     TargetSource,
     models_folder,
 )
+from localdflash.models.registry.pair_match import check_files
 from localdflash.models.registry.registry_file import read_pairs
 from localdflash.models.registry.remote_head import read_head
+from localdflash.models.shapes.drafter_kind import kind_of_file
 from localdflash.models.weights.gguf import headers_kept, is_gguf, read_header
 from localdflash.models.weights.split import files_of, first_of
 

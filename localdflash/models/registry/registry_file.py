@@ -5,10 +5,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from localdflash.models.backend_names import RUNNERS
 from localdflash.base.files.strict_toml import TomlTable, listed, matching, number, one_of, read_toml, text, whole
+from localdflash.models.backend_names import RUNNERS
 from localdflash.models.registry import safe_names
-from localdflash.models.registry.pair_entry import Adapted, DrafterKind, DrafterSource, Package, PairEntry, RanWith, Read, TargetSource
+from localdflash.models.registry.pair_entry import (
+    Adapted,
+    DrafterKind,
+    DrafterSource,
+    Package,
+    PairEntry,
+    RanWith,
+    Read,
+    TargetSource,
+)
 from localdflash.models.weights.gguf import is_gguf
 from localdflash.models.weights.split import first_of, names_of
 

@@ -15,8 +15,7 @@ from localdflash.base.files.regular import open_model
 from localdflash.models.shapes.dflash_config import DFlashConfig, checked
 from localdflash.models.shapes.dflash_gguf import config_of_gguf
 from localdflash.models.shapes.dflash_json import config_of_json
-from localdflash.models.weights import gguf
-from localdflash.models.weights import safetensors
+from localdflash.models.weights import gguf, safetensors
 
 LARGEST_JSON = 1 << 20  # bytes
 UNUSED = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # of speculators: for training

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import UsageError
+from localdflash.engine.sampling_params import SamplingParams
 
 _KEYS = {
     "temperature": "temp",

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from localdflash.engine.generate import Request, generate
 from localdflash.base.errors import ContextOverflow
+from localdflash.engine.generate import Request, generate
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, Spelling
 from localdflash.text.tokenizer import Tokenizer

@@ -6,12 +6,12 @@ that were begun, an end by syntax.
 
 from collections.abc import Sequence
 
-from localdflash.server.answers.answer import Answer, Prepared
+from localdflash.base.errors import UsageError
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Cancelled, never
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import UsageError
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.answer import Answer, Prepared
 from localdflash.text.fim import build, stop_ids
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from localdflash.server.answers.answer import Prepared
+from localdflash.base.errors import ModelError
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Cancelled, never
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import ModelError
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.answer import Prepared
 from localdflash.text.answer_format import AtOnce, Start, format_of, template_switches
 from localdflash.text.chat_template import TemplateMessage, encode_answer, encode_prompt, render
 from localdflash.text.tool_calls import syntax_of

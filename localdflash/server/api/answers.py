@@ -6,14 +6,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from localdflash.base.errors import EngineGone
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Chosen
 from localdflash.engine.stats import Stats
-from localdflash.base.errors import EngineGone
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.http_errors import ApiError
-from localdflash.server.api.api_state import AppState
 from localdflash.text.stream import Ending, Spelling
 
 

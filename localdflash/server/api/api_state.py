@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from localdflash.code.fim.filler import Filler
 from localdflash.base.errors import LocaldflashError, ModelBusy
 from localdflash.base.files.strict_toml import did_you_mean
+from localdflash.code.fim.filler import Filler
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.registry.registry import load_registry
 from localdflash.server.api.ask import Ask

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from localdflash.server.answers.answer import Prepared, bound
+from localdflash.base.errors import ContextOverflow
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling import Constraint
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
-from localdflash.base.errors import ContextOverflow
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.answer import Prepared, bound
 from localdflash.server.api.http_errors import ApiError
 from localdflash.server.api.schemas import SamplingFields
 from localdflash.text.grammar import Grammars

@@ -8,18 +8,18 @@ from functools import partial
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.answers.conversation import prepare, prompt_ids, prompt_text
 from localdflash.server.answers.repetition import Repetition
-from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.answer_parts import AnswerParts
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.ask import ALL_THE_ROOM, Ask, MakeConstraint, choices, constraint_of, limit_of, params_of
-from localdflash.server.api.request_body import read
-from localdflash.server.api.http_errors import ApiError
 from localdflash.server.api.chat_messages import bad, messages_of, text_of
+from localdflash.server.api.http_errors import ApiError
 from localdflash.server.api.openai_answers import ChatShape, answer
+from localdflash.server.api.request_body import read
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import ChatRequest, TemplateRequest
-from localdflash.server.api.api_state import AppState
 from localdflash.server.api.tools import AskedTools, described, tools_of
 from localdflash.text.chat_template import TemplateMessage
 from localdflash.text.grammar import Grammars

@@ -1,4 +1,4 @@
-"""POST /complete: what editors show at the cursor. The prompt and the end of the text are `answers/fill`'s."""
+"""POST /complete: what editors show at the cursor. The prompt and the end of the text are `code/fim`'s."""
 
 import asyncio
 import math
@@ -15,11 +15,11 @@ from localdflash.code.fim.prompt import FillContext, Hole
 from localdflash.engine.sampling import Chosen
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.server.api.answers import Choice, ChoicePiece, pieces, timings
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.request_body import read
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import CompleteRequest
-from localdflash.server.api.api_state import AppState
 from localdflash.server.api.streams import GONE, Disconnected, EventStream, event, until_disconnect
 from localdflash.text.syntax import language_of
 

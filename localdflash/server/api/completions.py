@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.server.answers.answer import Prepared
-from localdflash.server.answers.completion import prepare, prepare_text
 from localdflash.base.errors import ModelError
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.answer import Prepared
+from localdflash.server.answers.completion import prepare, prepare_text
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.ask import Ask, choices, constraint_of, limit_of, params_of
-from localdflash.server.api.request_body import read
 from localdflash.server.api.http_errors import ApiError
 from localdflash.server.api.openai_answers import CompletionShape, answer
+from localdflash.server.api.request_body import read
 from localdflash.server.api.schemas import CompletionRequest, SamplingFields
-from localdflash.server.api.api_state import AppState
 from localdflash.text.fim import split
 from localdflash.text.grammar import Grammars
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 from localdflash.server.api.answer_parts import Added, AnswerParts
 from localdflash.server.api.answers import Choice, pieces
-from localdflash.server.api.ask import Ask
 from localdflash.server.api.api_state import AppState
+from localdflash.server.api.ask import Ask
 
 BlockKind = Literal["thoughts", "text", "call"]
 

@@ -11,17 +11,17 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from localdflash.base.errors import LocaldflashError
+from localdflash.engine.lookup import LookupDrafter
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.models.memory.parts import PREFIXES, PROGRAM, Parts, divided, total
-from localdflash.engine.lookup import LookupDrafter
-from localdflash.base.errors import LocaldflashError
-from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.registry.registry import load_registry
-from localdflash.server.api.request_body import read
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_errors import ApiError, as_api_error
+from localdflash.server.api.request_body import read
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import LoadRequest
-from localdflash.server.api.api_state import AppState
 from localdflash.server.api.streams import GONE, Disconnected, until_disconnect
 from localdflash.server.engines import Engines
 from localdflash.server.wanted import ROLES

@@ -13,13 +13,13 @@ from localdflash.code.fim.filler import Filler
 from localdflash.code.fim.prompt import FillContext, Hole
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.answers import Choice, collect, pieces, timings
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.ask import Ask, choices, constraint_of, limit_of, params_of
-from localdflash.server.api.request_body import read
 from localdflash.server.api.completions import MIDDLE_TEMPERATURE, prepare_prompt, prompts_of
 from localdflash.server.api.http_errors import ApiError
+from localdflash.server.api.request_body import read
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import InfillRequest, NativeRequest, RawRequest
-from localdflash.server.api.api_state import AppState
 from localdflash.server.api.streams import GONE, Disconnected, EventStream, event, until_disconnect
 from localdflash.text.grammar import Grammars
 
@@ -45,7 +45,7 @@ async def completion(http: HttpRequest) -> Response:
 
 
 def _infill(loaded: LoadedPair, filler: Filler, body: InfillRequest, grammars: Grammars) -> Ask:
-    """An infill made by `answers/fill`. A grammar alone decides where it ends; with one, or stop strings, nothing
+    """An infill made by `code/fim`. A grammar alone decides where it ends; with one, or stop strings, nothing
     heals.
     """
     constraint = constraint_of(body, grammars)

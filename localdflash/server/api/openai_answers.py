@@ -14,11 +14,11 @@ from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Chosen
 from localdflash.server.api.answer_parts import AnswerParts
 from localdflash.server.api.answers import Choice, ChoicePiece, cached_tokens, collect, pieces, timings
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.message_parts import MessageParts
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import OpenAI
-from localdflash.server.api.api_state import AppState
 from localdflash.server.api.streams import DONE, GONE, Disconnected, EventStream, event, until_disconnect
 from localdflash.text.tokenizer import Tokenizer
 

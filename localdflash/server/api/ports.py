@@ -11,10 +11,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from localdflash.base.files import paths
-from localdflash.server.api.request_body import read
-from localdflash.server.api.http_errors import ApiError
-from localdflash.server.api.schemas import ListenRequest
 from localdflash.server.api.api_state import AppState
+from localdflash.server.api.http_errors import ApiError
+from localdflash.server.api.request_body import read
+from localdflash.server.api.schemas import ListenRequest
 from localdflash.server.api.streams import DONE, EventStream, event
 from localdflash.server.key import own_key
 from localdflash.server.tcp import Tcp

@@ -7,9 +7,9 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from localdflash.engine.generate import Request
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_errors import ApiError
 from localdflash.server.api.responses import json_response
-from localdflash.server.api.api_state import AppState
 from localdflash.server.worker import PairWorker
 
 

@@ -5,11 +5,11 @@ import asyncio
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.server.api.request_body import read
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_errors import ApiError
+from localdflash.server.api.request_body import read
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import DetokenizeRequest, TokenizeRequest
-from localdflash.server.api.api_state import AppState
 from localdflash.text.tokenizer import Tokenizer
 
 

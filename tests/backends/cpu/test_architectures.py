@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
-from localdflash.engine.draft import Draft
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.engine.draft import Draft
 from tests.backends.cpu.conftest import needs_library
 from tests.backends.cpu.rounded import logits_of, relative, round_inputs
 from tests.support.converted_models import MODELS, case_of, ids_of

@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localdflash.models.memory.fit import AS_IT_IS
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import DRAFTER_KV, TARGET_KV
 from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KeysAndValues
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, load
-from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.loading.plan.planner import make_plan
+from localdflash.models.load_options import Options
+from localdflash.models.memory.fit import AS_IT_IS
+from localdflash.models.memory.parts import DRAFTER_KV, TARGET_KV
 from tests.backends.cpu.conftest import SHAPES, needs_library
 from tests.backends.cpu.verifying import Row, ids_of, one_by_one, same, verify
 from tests.support import gpt_oss_models, qwen35_models

@@ -14,16 +14,16 @@ from torch import Tensor
 
 from localdflash.backends.cpu import cpu_drafter as module
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
-from localdflash.backends.cpu.packed_model import PackedDrafter
-from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_drafter, open_target
+from localdflash.backends.cpu.packed_model import PackedDrafter
 from localdflash.backends.cpu.team import Team
-from localdflash.engine.draft import NOTHING
-from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.backends.reference.dflash_files import load
 from localdflash.backends.reference.dflash_model import DFlash
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.engine.draft import NOTHING
 from tests.backends.cpu.conftest import needs_library
 from tests.backends.cpu.rounded import round_inputs, rounded
 from tests.support.tiny_models import SHAPE, write_drafter, write_target

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.models.memory.fit import AS_IT_IS
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter, waiting_bytes
-from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.backends.cpu.team import Team
-from localdflash.base.errors import ModelError
-from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.backends.reference.dflash_files import load
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.base.errors import ModelError
+from localdflash.models.memory.fit import AS_IT_IS
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH
+from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights.gguf import read_header
 from tests.backends.cpu.conftest import needs_library
 from tests.backends.cpu.rounded import round_inputs

@@ -7,8 +7,8 @@ import pytest
 
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
-from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.backends.cpu.team import Team
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair

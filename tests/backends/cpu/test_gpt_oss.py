@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.models.gpt_oss import modeling_gpt_oss
 
-from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from tests.backends.cpu.conftest import needs_library
 from tests.backends.cpu.rounded import relative, rounded
 from tests.support.converted_models import Case, ids_of

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.cpu_pair import CpuPair
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
 from localdflash.engine.checkpoints import APART
 from localdflash.engine.controller import Controller

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, load
-from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
 from tests.backends.cpu.conftest import needs_library
 from tests.backends.cpu.verifying import ids_of, one_by_one, same, verify

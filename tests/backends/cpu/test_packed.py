@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from localdflash.backends.cpu.matrices import PackedMatrix
-from localdflash.backends.cpu.packed_model import PackedLayer
 from localdflash.backends.cpu.packed import open_drafter, open_target
+from localdflash.backends.cpu.packed_model import PackedLayer
 from localdflash.backends.cpu.tensors import LAYER_FIELDS, MIXTURE_FIELDS, drafter_names
+from localdflash.backends.reference import dflash_files
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.dflash_tensors import key_of
 from localdflash.models.shapes.gguf_config import decoder_config
-from localdflash.backends.reference import dflash_files
 from localdflash.models.weights import gguf as our_gguf
 from localdflash.models.weights.ggml_types import GGMLType
 from tests.backends.cpu.packed_models import (

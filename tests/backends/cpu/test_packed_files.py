@@ -13,10 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from localdflash.backends.cpu import packed_files
-from localdflash.backends.cpu import image
-from localdflash.backends.cpu import packed
-from localdflash.backends.cpu import packing
+from localdflash.backends.cpu import image, packed, packed_files, packing
 from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.base.errors import ModelError, OutOfMemory
 from tests.backends.cpu.packed_models import dequantized, target_tensors, unpacked, write

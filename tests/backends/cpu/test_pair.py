@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, EngineTargetStruct
 from localdflash.backends.cpu.cpu_pair import CpuPair
+from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
@@ -26,7 +27,6 @@ from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.pair import Step, Taps, Verification
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import LocaldflashError, UsageError
 
 pytestmark = pytest.mark.usefixtures("cpu_engine")
 TICK = 2.0**-14  # seconds
@@ -273,8 +273,8 @@ def test_a_controller_of_another_kind_keeps_to_python() -> None:
 
 
 def test_an_anchor_that_is_no_token_is_refused(tiny_pair: Any) -> None:
-    from localdflash.backends.cpu.packed import open_target
     from localdflash.backends.cpu.cpu_target import CpuTarget
+    from localdflash.backends.cpu.packed import open_target
     from localdflash.backends.cpu.team import Team
 
     team = Team(1)

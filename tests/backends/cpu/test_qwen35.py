@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
 
-from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.decode_flags import Way
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from tests.backends.cpu.conftest import needs_library
 from tests.backends.cpu.rounded import relative, rounded
 from tests.backends.cpu.test_gpt_oss import logits_of, wanted_of

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.cpu_library import MAX_ROWS
-from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.engine.draft import Draft
 from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.backends.reference.gguf_decoder import load_decoder
 from tests.backends.cpu.conftest import needs_library
 from tests.backends.cpu.rounded import logits_of, relative, round_inputs
 from tests.support.tiny_models import write_target

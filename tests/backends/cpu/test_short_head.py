@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localdflash.models.memory.fit import AS_IT_IS
-from localdflash.models.memory.parts import DRAFTER
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
 from localdflash.backends.cpu.cpu_library import address
-from localdflash.backends.cpu.matrices import KINDS, PackedMatrix, pack_rows
-from localdflash.backends.cpu.packed_model import PackedDrafter
-from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.backends.cpu.cpu_short_head import rows_of
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.matrices import KINDS, PackedMatrix, pack_rows
+from localdflash.backends.cpu.packed import open_drafter, open_target
+from localdflash.backends.cpu.packed_model import PackedDrafter
 from localdflash.backends.cpu.team import Team
+from localdflash.models.memory.fit import AS_IT_IS
+from localdflash.models.memory.parts import DRAFTER
 from localdflash.models.weights.ggml_types import GGMLType
 from tests.backends.cpu.conftest import needs_library
 from tests.backends.cpu.packed_models import QUANTIZED, dequantized, random_blocks, unpacked

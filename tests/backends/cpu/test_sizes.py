@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV
-from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.backends.cpu.team import Team
-from localdflash.engine.checkpoints import MOST as CHECKPOINTS
 from localdflash.base.errors import ModelError, UsageError
+from localdflash.base.machine import measurements
+from localdflash.engine.checkpoints import MOST as CHECKPOINTS
 from localdflash.loading.choice import Case
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.base.machine import measurements
 from localdflash.loading.plan.planner import make_plan
+from localdflash.models.load_options import Options
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV
 from localdflash.models.weights.gguf import read_header
 from tests.support import gpt_oss_models, qwen35_models
 from tests.support.random_models import Shape, write

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, load
-from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
-from localdflash.engine.draft import Draft
-from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, UsageError
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, UsageError
+from localdflash.engine.draft import Draft
 from tests.backends.cpu.conftest import SHAPES, needs_library
 from tests.backends.cpu.rounded import logits_of, relative, round_inputs
 from tests.backends.cpu.verifying import ids_of, one_by_one, same, verify

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, load
-from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
-from localdflash.engine.draft import Draft
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.engine.draft import Draft
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import read_header
 from tests.backends.cpu.conftest import needs_library

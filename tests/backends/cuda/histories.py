@@ -13,17 +13,17 @@ import torch
 from hypothesis import HealthCheck, Phase, settings
 
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
-from localdflash.backends.cuda.ops import REFERENCES, Ops
 from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.ops import REFERENCES, Ops
 from localdflash.backends.cuda.stack import ROWS
-from localdflash.backends.cuda.stepper import Way
 from localdflash.backends.cuda.step_choice import Ways
+from localdflash.backends.cuda.stepper import Way
+from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.cuda.sample import sample_reference
 from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTER
-from localdflash.backends.reference.decoder import Decoder, causal
-from localdflash.backends.reference.gguf_decoder import load_decoder
 from tests.support.tiny_models import SHAPE, write_drafter, write_target
 
 CPU = torch.device("cpu")
@@ -84,7 +84,9 @@ def tiny_world(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the tensors are small
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+        patch.setattr(
+            "localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)
+        )
         patch.setattr("localdflash.backends.cuda.runner.CHUNK", CHUNK)
         patch.setattr("localdflash.backends.cuda.runner.BUCKETS", (1, 2, 3, 4, 6, 8, 9, 10, 11, 12, 16))
         patch.setattr("localdflash.backends.cuda.stepper.TAP_SLOTS", TAPS)

@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM
 
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.checkpoint import CheckpointSource
+from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.memory import predict_bytes
 from localdflash.backends.cuda.ops import REFERENCES
-from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.stepper import SLACK, Way
 from localdflash.backends.cuda.weights import load_target
 from localdflash.engine.generate import Request, generate

@@ -14,8 +14,8 @@ import torch
 
 from localdflash.backends.cuda import compiling
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
-from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops
 from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops
 from localdflash.backends.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
@@ -84,7 +84,9 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     ops = Ops(**{field.name: noting(field.name, launched) for field in fields(Ops)})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("localdflash.backends.cuda.runner.CHUNK", CHUNK)
-        patch.setattr("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+        patch.setattr(
+            "localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)
+        )
         pair = load_pair(target, drafter, CPU, CudaSettings(context=CONTEXT), ops)
         ways: tuple[Way, ...] = ("plain", "lookup", "block") if drafts else ("plain", "lookup")
         compiled = {launch.variant for launch in at_load(pair, ways)}

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
-from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.ops import KERNELS
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from tests.support.tiny_models import SHAPE, write_drafter, write_target
@@ -21,7 +21,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> CudaPair:
     folder = tmp_path_factory.mktemp("tiny")
     target, drafter = write_target(folder / "target.gguf", SHAPE), write_drafter(folder, SHAPE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+        patch.setattr(
+            "localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)
+        )
         return load_pair(target, drafter, torch.device("cpu"), CudaSettings(context=256), KERNELS)
 
 

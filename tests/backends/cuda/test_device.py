@@ -12,7 +12,6 @@ import torch
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 
-from localdflash.models.load_options import Options
 from localdflash.backends.cuda import assembly
 from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda.memory import check_kinds
@@ -20,6 +19,7 @@ from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.runner import device_errors
 from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
 from localdflash.models.weights.gguf import read_header
 
 

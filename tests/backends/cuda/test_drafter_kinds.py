@@ -15,21 +15,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from localdflash.models.memory.parts import DRAFTER as WEIGHTS
 from localdflash.backends.cuda.assembly import CudaSettings, check_drafter, load_pair
-from localdflash.backends.cuda.load_cuda import measured
-from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.cuda_sizes import CudaSizes
+from localdflash.backends.cuda.load_cuda import measured
+from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops
 from localdflash.backends.cuda.stepper import SLACK, Way
+from localdflash.backends.reference.dflash_files import load
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.base.errors import ModelError
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTED_BY, DRAFTER, LIVE
+from localdflash.models.memory.parts import DRAFTER as WEIGHTS
 from localdflash.models.shapes.dflash_config import DFlashConfig
-from localdflash.backends.reference.dflash_files import load
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
-from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.models.weights.gguf import read_header
 from tests.support.random_drafters import VARIANTS, config_of, random_weights, write_gguf, write_speculators, write_zlab
 from tests.support.tiny_models import SHAPE, write_target
@@ -54,7 +54,9 @@ def target(tiny_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+    monkeypatch.setattr(
+        "localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)
+    )
 
 
 def vocabulary_of(pair: Path) -> int:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
-from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.base.errors import ModelError
 from tests.security.gguf_mutations import build, parse
 

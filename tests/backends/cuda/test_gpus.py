@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.models.memory.fit import MemoryBudget
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import SCRATCH, Parts
 from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda.gpus import Gpu, place
-from localdflash.cli.doctor.command import installation
 from localdflash.base.errors import NoDevice, OutOfMemory
+from localdflash.cli.doctor import installation
 from localdflash.loading import automatic
 from localdflash.loading.plan import planner
+from localdflash.models.load_options import Options
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.memory.parts import SCRATCH, Parts
 
 GPUS = [
     ("NVIDIA GeForce RTX 2080", "aaaaaaaa-0000-4000-8000-000000000000", (7, 5)),

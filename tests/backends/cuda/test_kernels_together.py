@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
-from localdflash.backends.cuda.ops import KERNELS, REFERENCES
 from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.ops import KERNELS, REFERENCES
 from localdflash.backends.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
@@ -31,7 +31,9 @@ def pairs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     target, drafter = write_target(folder / "target.gguf", shape), write_drafter(folder, shape)
     settings = CudaSettings(context=256, kv="int8" if "int8" in request.param else "f16")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+        patch.setattr(
+            "localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)
+        )
         kernels, exact = (load_pair(target, drafter, CPU, settings, ops) for ops in (KERNELS, REFERENCES))
     return kernels, exact
 

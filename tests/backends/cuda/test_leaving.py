@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from localdflash.backends.cuda.leaving import Leaving, Outbox, bring_back
+from localdflash.base.errors import DeviceFailed
 from localdflash.engine.pair import StateLost
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import DeviceFailed
 from tests.backends.cuda.histories import World, tiny_world
 from tests.support.software_gpu import CUDA, SoftwareGpu
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.cuda_sizes import CudaSizes
 from localdflash.backends.cuda.load_cuda import measured
 from localdflash.backends.cuda.ops import KERNELS
-from localdflash.backends.cuda.cuda_sizes import CudaSizes
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV
 
 EMBEDDED = Path(__file__).parents[3] / "localdflash" / "models" / "embedded"
 RESERVED = 1 << 30  # bytes that torch is made to say it holds
@@ -17,7 +17,9 @@ RESERVED = 1 << 30  # bytes that torch is made to say it holds
 
 @pytest.mark.parametrize("drafts", [True, False])
 def test_weights_and_caches_are_those_that_were_planned(drafts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+    monkeypatch.setattr(
+        "localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)
+    )
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: RESERVED)
     target, drafter = EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf" if drafts else None
     pair = load_pair(target, drafter, torch.device("cpu"), CudaSettings(context=1024), KERNELS)

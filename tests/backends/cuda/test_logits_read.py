@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.stepper import Way
+from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_target import TorchTarget
+from localdflash.base.errors import LocaldflashError
 from localdflash.engine.generate import Generation, Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.engine.sampling import Chosen, Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import LocaldflashError
-from localdflash.backends.reference.decoder import Decoder, causal
-from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.backends.reference.reference_target import TorchTarget
 from tests.backends.cuda.test_pair import COPYING, open_pair
 from tests.support.converted_models import ids_of
 

@@ -74,7 +74,9 @@ def test_a_drafter_quantized_at_load_takes_what_is_planned(bits: int) -> None:
 
 
 def test_the_whole_pair_takes_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+    monkeypatch.setattr(
+        "localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)
+    )
     target, drafter = EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf"
     pair = load_pair(target, drafter, torch.device("cpu"), CudaSettings(context=1024), KERNELS)
     held = sum(storages(pair.stepper, set()))

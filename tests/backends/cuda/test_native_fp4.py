@@ -9,8 +9,8 @@ from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.native_fp4 import NativeFp4
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.stack import activations
-from localdflash.engine.generate import Request, generate
 from localdflash.base.errors import ModelError, UsageError
+from localdflash.engine.generate import Request, generate
 from localdflash.kernels.cuda.fp4 import Fp4Rows, fp4_matrix, quantize_rows_fp4_reference
 from tests.support import dot_scaled
 from tests.support.tiny_models import SHAPE, write_target
@@ -23,7 +23,9 @@ PROMPT = [7, 8, 9, 10, 11, 7, 8, 9, 10]
 
 @pytest.fixture(autouse=True)
 def _no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+    monkeypatch.setattr(
+        "localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)
+    )
 
 
 def test_a_fused_kernel_takes_the_product_over(tmp_path: Path) -> None:

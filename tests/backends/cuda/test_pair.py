@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
-from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.stepper import Way
+from localdflash.backends.reference.dflash_files import load as load_drafter
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.backends.reference.reference_target import TorchTarget
+from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.kernels.cuda.step_state import LIVE
-from localdflash.backends.reference.dflash_files import load as load_drafter
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
-from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.backends.reference.reference_target import TorchTarget
 from tests.support.converted_models import MODELS, Case, case_of, ids_of
 
 CPU = torch.device("cpu")

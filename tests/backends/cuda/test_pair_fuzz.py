@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.backends.cuda.stack import ROWS
-from localdflash.backends.cuda.stepper import Way
 from localdflash.backends.cuda.step_choice import Ways
+from localdflash.backends.cuda.stepper import Way
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from tests.backends.cuda.histories import ACTS, FAILING, LENGTH, WAYS, Broken, History, World, fuzz, play, tiny_world

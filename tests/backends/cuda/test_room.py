@@ -10,20 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.models.memory.fit import COMFORTABLE, Fit, MemoryBudget, fit
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import SCRATCH, Parts, gigabytes, total
-from localdflash.backends.cuda import assembly
-from localdflash.backends.cuda import display
-from localdflash.backends.cuda import room
+from localdflash.backends.cuda import assembly, display, room
+from localdflash.backends.cuda.cuda_sizes import CudaSizes
 from localdflash.backends.cuda.device import give_back
 from localdflash.backends.cuda.load_cuda import load
 from localdflash.backends.cuda.memory import RESERVE
 from localdflash.backends.cuda.runner import Runner
-from localdflash.backends.cuda.cuda_sizes import CudaSizes
 from localdflash.backends.cuda.stepper import Stepper
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic
+from localdflash.models.load_options import Options
+from localdflash.models.memory.fit import COMFORTABLE, Fit, MemoryBudget, fit
+from localdflash.models.memory.parts import SCRATCH, Parts, gigabytes, total
 from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.cards import Card, in_this_machine
 from tests.support.tiny_models import SHAPE, write_drafter, write_target

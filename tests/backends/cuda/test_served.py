@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.models.memory.fit import MemoryBudget
-from localdflash.models.load_options import Options
 from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.loading import backends
+from localdflash.models.load_options import Options
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.http_app import create_app
 from localdflash.server.engines import Engines
+from localdflash.server.http_app import create_app
 from localdflash.server.worker import PairWorker
 from tests.support.cards import CardGpu
 from tests.support.served import Client
@@ -52,8 +52,12 @@ def clients(tiny_pair: Path) -> Iterator[dict[str, Client]]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("identity", "device"):  # in this order, for one imports the other's
             patch.setattr(f"localdflash.backends.cuda.{module}.find_gpus", lambda _name: [CardGpu(0)])
-        patch.setattr("localdflash.backends.cuda.load_cuda.budget_of", lambda _device: MemoryBudget(4 << 30, 0, "GPU memory"))
-        patch.setattr("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+        patch.setattr(
+            "localdflash.backends.cuda.load_cuda.budget_of", lambda _device: MemoryBudget(4 << 30, 0, "GPU memory")
+        )
+        patch.setattr(
+            "localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)
+        )
         patch.setattr(torch.cuda, "empty_cache", lambda: None)
         patch.setattr(torch.cuda, "synchronize", lambda *_: None)
         patch.setattr(devices, "driver_present", lambda: True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from localdflash.backends.cuda.stepper import Way
 from localdflash.backends.cuda.step_choice import Ways
+from localdflash.backends.cuda.stepper import Way
 
 
 def simulate(tokens: dict[Way, int], ms: dict[Way, float], steps: int = 2000) -> tuple[dict[Way, int], float]:

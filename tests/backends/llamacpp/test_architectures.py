@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.engine.draft import NOTHING, Draft
 from tests.support.converted_models import Case, ids_of
 from tests.support.llama_ways import NO_FILLERS, WIDE
 from tests.support.target_models import ARCHITECTURES, RECURRENT, WITHOUT_WAY_BACK, case_of

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, Way
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.base.errors import ModelError
 from localdflash.engine.checkpoints import APART
 from localdflash.engine.draft import NOTHING, Draft
-from localdflash.base.errors import ModelError
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, Way
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.target_models import RECURRENT, case_of
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.backends.llamacpp import certified
-from localdflash.backends.llamacpp import llama_library
+from localdflash.backends.llamacpp import certified, llama_library
 from localdflash.backends.llamacpp.certified import Certified, Record, choose, measure, recorded, unmeasured
 from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES, MOST, MOST_WITH_STATES, NOT_REPACKED, ONE_PATH, Way
 from tests.support.target_models import case_of

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localdflash.engine.draft import NOTHING
 from localdflash.backends.llamacpp import chained
 from localdflash.backends.llamacpp.chained import ChainedDrafter, LlamaCppEagle3Drafter, LlamaCppMtpDrafter
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.engine.draft import NOTHING
 from tests.support import mtp_models
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.eagle3_models import random_eagle3

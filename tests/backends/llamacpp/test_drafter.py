@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localdflash.engine.controller import Controller
-from localdflash.engine.draft import Draft
-from localdflash.engine.host_pair import HostPair
-from localdflash.base.errors import ModelError
 from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.dflash_files import load
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.base.errors import ModelError
+from localdflash.engine.controller import Controller
+from localdflash.engine.draft import Draft
+from localdflash.engine.host_pair import HostPair
 from localdflash.models.weights.gguf import read_header
 from tests.support.drawing import nth, taking
 from tests.support.random_drafters import VARIANTS, config_of, random_weights, write_gguf

@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import DRAFTER, TARGET
+from localdflash.backends.llamacpp import certified
+from localdflash.backends.llamacpp.certified import Certified, Record
+from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES, NOT_REPACKED, Way
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.load_llamacpp import load
+from localdflash.backends.llamacpp.open_drafter import open_drafter
+from localdflash.base.errors import ModelError
 from localdflash.engine.draft import Draft
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Drafter, Taps
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import ModelError
-from localdflash.backends.llamacpp import certified
-from localdflash.backends.llamacpp.certified import Certified, Record
-from localdflash.backends.llamacpp.open_drafter import open_drafter
-from localdflash.backends.llamacpp.load_llamacpp import load
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES, NOT_REPACKED, Way
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import DRAFTER, TARGET
 from localdflash.models.registry.pair_entry import LocalPair
 from tests.support import mtp_models
 from tests.support.converted_models import VOCABULARY, ids_of

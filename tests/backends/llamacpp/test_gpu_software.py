@@ -12,20 +12,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from localdflash.backends.llamacpp import llama_library, llama_sizes
+from localdflash.backends.llamacpp.classes import LlamaDecoder, classes
+from localdflash.backends.llamacpp.decode_flags import ON_GPU, Way
+from localdflash.backends.llamacpp.devices import devices, find_gpu
+from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
+from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Device, Placement
+from localdflash.base.errors import NoDevice
+from localdflash.engine.draft import NOTHING, Draft
 from localdflash.lab.scripts.peers.gpu_software import environment, installed
 from localdflash.lab.scripts.row_identity import differing
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, TARGET, TARGET_KV
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.base.errors import NoDevice
-from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp import llama_sizes
-from localdflash.backends.llamacpp.classes import LlamaDecoder, classes
-from localdflash.backends.llamacpp.devices import devices, find_gpu
-from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
-from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Device, Placement
-from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.backends.llamacpp.decode_flags import ON_GPU, Way
 from localdflash.models.weights.gguf import read_header
 from tests.support.random_models import EMBEDDED, Shape, quantize, write
 

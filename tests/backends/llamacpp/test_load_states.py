@@ -5,17 +5,17 @@ from contextlib import closing
 
 import pytest
 
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import TARGET_KV
-from localdflash.models.running_pair import Running
+from localdflash.backends.llamacpp import certified
+from localdflash.backends.llamacpp.certified import Certified, Record
+from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES, NOT_REPACKED, Way
+from localdflash.backends.llamacpp.load_llamacpp import load
 from localdflash.engine.checkpoints import MOST as CHECKPOINTS
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.backends.llamacpp import certified
-from localdflash.backends.llamacpp.certified import Certified, Record
-from localdflash.backends.llamacpp.load_llamacpp import load
-from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES, NOT_REPACKED, Way
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import TARGET_KV
 from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.running_pair import Running
 from tests.support.converted_models import ids_of
 from tests.support.costs import drafting_pays
 from tests.support.target_models import case_of

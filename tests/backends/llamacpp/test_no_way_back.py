@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from localdflash.models.load_options import Options
-from localdflash.models.running_pair import Running
-from localdflash.engine.generate import Request, generate
-from localdflash.engine.prefix import PrefixCache
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.llama_kv_cache import most_rows
 from localdflash.backends.llamacpp.load_llamacpp import load
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.prefix import PrefixCache
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.running_pair import Running
 from tests.support.converted_models import Case, ids_of
 from tests.support.target_models import WITHOUT_WAY_BACK, case_of
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, Way
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, Way
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.guessing import Eager, Guessing
 from tests.support.target_models import ARCHITECTURES, RECURRENT, case_of

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER, MemoryBudget
-from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
-from localdflash.base.errors import NoDevice, OutOfMemory
 from localdflash.backends.llamacpp import devices as gpus
-from localdflash.backends.llamacpp import placement
-from localdflash.backends.llamacpp import placing
+from localdflash.backends.llamacpp import placement, placing
+from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes, cache_share, measured, offloaded
 from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Device, Placement
 from localdflash.backends.llamacpp.placing import ladder, place, plan
-from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes, cache_share, measured, offloaded
+from localdflash.base.errors import NoDevice, OutOfMemory
+from localdflash.models.load_options import Options
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER, MemoryBudget
+from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.models.weights.gguf import read_header
 from tests.support.random_models import Shape, write
 

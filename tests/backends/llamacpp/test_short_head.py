@@ -7,16 +7,16 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 import pytest
 
-from localdflash.models.memory.fit import AS_IT_IS
-from localdflash.models.memory.parts import DRAFTER
-from localdflash.base.errors import ModelError
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
 from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.dflash_files import load
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.base.errors import ModelError
+from localdflash.models.memory.fit import AS_IT_IS
+from localdflash.models.memory.parts import DRAFTER
 from localdflash.models.weights.gguf import read_header
 from tests.support.shortened import shortened
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes, Said, sizes_said
+from localdflash.base.errors import ModelError
 from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV
-from localdflash.base.errors import ModelError
-from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes, Said, sizes_said
 from localdflash.models.weights.gguf import read_header
 from tests.support.random_models import Shape, write
 

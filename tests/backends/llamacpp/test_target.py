@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.base.errors import ModelError, UsageError
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.certified import choose
 from localdflash.backends.llamacpp.certified import measure as really_measure  # every test has another one
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, ONE_PATH, Way
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.base.errors import ModelError, UsageError
+from localdflash.engine.draft import NOTHING, Draft
 from tests.support.random_models import Shape, quantize, write
 
 TAPS = (1, 3, 4)

@@ -7,8 +7,8 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
-from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.backends.reference.decoder import Decoder, SparseMLP, causal
+from localdflash.models.shapes.decoder_config import DecoderConfig
 
 SHAPE = DecoderConfig(
     vocab_size=97,

@@ -12,9 +12,9 @@ import pytest
 import safetensors.torch
 import torch
 
+from localdflash.backends.reference.dflash_files import load
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.dflash_gguf import REFUSED, config_of_gguf
-from localdflash.backends.reference.dflash_files import load
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from localdflash.backends.reference.dflash_files import load
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.backends.reference.reference_target import TorchTarget
+from localdflash.base.errors import ModelError
 from localdflash.engine.controller import Controller
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.base.errors import ModelError
 from localdflash.models.shapes.dflash_config import DFlashConfig
-from localdflash.backends.reference.dflash_files import load
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
-from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.models.weights.gguf import read_header
 from tests.support.dflash_oracle import Oracle
 from tests.support.drawing import nth

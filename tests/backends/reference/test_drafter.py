@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localdflash.base.errors import LocaldflashError
 from localdflash.backends.llamacpp import llama_drafter as drafting
 from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.backends.reference.dflash_files import load
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.base.errors import LocaldflashError
+from localdflash.models.shapes.dflash_file import config_of_file
 from tests.support.dflash_oracle import Oracle
 
 

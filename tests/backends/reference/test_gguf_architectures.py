@@ -8,12 +8,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.base.errors import ModelError
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder, rotate_half_order
 from localdflash.backends.reference.reference_target import TorchTarget
+from localdflash.base.errors import ModelError
+from localdflash.engine.draft import NOTHING, Draft
 from tests.support.converted_models import CHOSEN, EXPERTS, HEAD_DIM, INNER, MODELS, case_of, ids_of, interleaved
 from tests.support.llama_ways import WIDE
 

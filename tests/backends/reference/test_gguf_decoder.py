@@ -10,9 +10,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from localdflash.base.errors import ModelError
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.base.errors import ModelError
 from localdflash.models.weights import quants
 from localdflash.models.weights.ggml_types import GGMLType
 

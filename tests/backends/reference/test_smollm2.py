@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
-from localdflash.engine.draft import Draft
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.text.tokenizer import Tokenizer
+from localdflash.engine.draft import Draft
 from localdflash.models.weights.gguf import read_header
+from localdflash.text.tokenizer import Tokenizer
 from tests.backends.cpu.rounded import relative
 from tests.support.smollm2 import FILE, needs_smollm2
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from localdflash.engine.draft import MAX_NODES, NOTHING, Draft
-from localdflash.base.errors import ModelError, UsageError
-from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.reference_target import TorchTarget
+from localdflash.base.errors import ModelError, UsageError
+from localdflash.engine.draft import MAX_NODES, NOTHING, Draft
+from localdflash.models.shapes.decoder_config import DecoderConfig
 
 SHAPE = DecoderConfig(
     vocab_size=61,

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from localdflash.base.system import limits
-from localdflash.base.system import processors
+from localdflash.base.system import limits, processors
 
 
 def test_the_process_may_have_as_many_descriptors_as_the_system_lets_it(monkeypatch: pytest.MonkeyPatch) -> None:

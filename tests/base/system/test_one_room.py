@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-ROOM = ROOT / "localdflash" / "system"
+ROOM = ROOT / "localdflash" / "base" / "system"
 PROGRAMS = {  # run by their path, with nothing of ours to import
-    ROOT / "localdflash" / "bench" / "jail.py",  # refuses Windows in its first lines
+    ROOT / "lab" / "bench" / "jail.py",  # refuses Windows in its first lines
     ROOT / "localdflash" / "text" / "grammar_trial.py",  # sets no limits there
 }
 MODULES = {"fcntl", "grp", "msvcrt", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty", "winreg"}
@@ -33,7 +33,11 @@ ARGUMENTS = {"creationflags", "dir_fd", "preexec_fn", "src_dir_fd", "start_new_s
 
 def files() -> list[Path]:
     """Every module of the package but those of the room."""
-    found = [path for folder in ("localdflash", "tui", "lsp", "kernels") for path in (ROOT / folder).rglob("*.py")]
+    found = [
+        path
+        for folder in ("localdflash", "tui", "lsp", "kernels", "lab/bench", "lab/train", "lab/cli")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
     return sorted(path for path in found if ROOM not in path.parents and "prompts" not in path.parts)
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.base.system import descriptor
-from localdflash.base.system import open_folder
+from localdflash.base.system import descriptor, open_folder
 from localdflash.base.system.open_folder import OpenFolder
 
 pytestmark = pytest.mark.usefixtures("way")

@@ -12,8 +12,8 @@ from tests.base.system.test_one_room import MODULES, NAMES
 POOR = f"""
 import ctypes, importlib, pkgutil, signal, sys, types
 
-ROOMS = ("engine", "system", "files", "machine", "weights", "model", "backend", "pairs", "plan", "llamacpp", "cpu",
-         "text", "loading", "answers", "server", "workspace", "chat", "lsp", "tui", "doctor", "cli")
+ROOMS = ("base", "engine", "models", "backends.llamacpp", "backends.cpu", "text", "loading", "code", "server", "chat",
+         "lsp", "tui", "cli")
 # Textual has a driver of its own there; the kernels are a library of C++ that lies among the modules.
 LEFT_OUT = ("localdflash.tui.driver", "localdflash.backends.cpu._kernels")
 

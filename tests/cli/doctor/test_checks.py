@@ -9,16 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from localdflash.models.memory import free
-from localdflash.models.memory.fit import MemoryBudget
-from localdflash.cli.doctor.command import command
-from localdflash.cli.doctor.command import installation
-from localdflash.cli.doctor.command import resources
-from localdflash.cli.doctor.command import surroundings
-from localdflash.cli.doctor.check import Check, Probe
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.base.files import paths
 from localdflash.base.machine import measurements
+from localdflash.cli.doctor import command, installation, resources, surroundings
+from localdflash.cli.doctor.check import Check, Probe
+from localdflash.models.memory import free
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry import records
 from localdflash.models.registry.pair_entry import models_folder
 
@@ -133,7 +130,9 @@ class TestInstallation:
     def test_the_instructions_of_our_own_engine(
         self, sets: list[str], cores: list[int], detail: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("localdflash.backends.cpu.cpu_library._load", lambda: SimpleNamespace(instruction_sets=sets))
+        monkeypatch.setattr(
+            "localdflash.backends.cpu.cpu_library._load", lambda: SimpleNamespace(instruction_sets=sets)
+        )
         monkeypatch.setattr("localdflash.base.machine.cores.physical_cores", lambda: cores)
         found = installation.cpu_engine("cpu engine")
         assert (found.status, found.remedy) == ("ok", "")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from localdflash.backends.cuda import device as devices
-from localdflash.cli.doctor.command import gpu_check
 from localdflash.base.errors import LocaldflashError, NoDevice
+from localdflash.cli.doctor import gpu_check
 from localdflash.loading import proof
 from localdflash.loading.verdict import Subject, Verdict, keep
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.cli.doctor.command import graphics
-from localdflash.cli.doctor.graphics import Chip, built_for, command, has_code, here, llama_gpu
 from localdflash.backends.llamacpp import builds
 from localdflash.backends.llamacpp.placement import Device
 from localdflash.base.machine import gpu_watch
+from localdflash.cli.doctor import graphics
+from localdflash.cli.doctor.graphics import Chip, built_for, command, has_code, here, llama_gpu
 
 RTX_4090, RTX_5090 = Chip("NVIDIA", "RTX 4090", 89), Chip("NVIDIA", "RTX 5090", 120)
 AMD, INTEL, APPLE = Chip("AMD", "AMD GPU"), Chip("Intel", "Intel GPU"), Chip("Apple", "Apple GPU")

@@ -10,9 +10,9 @@ from localdflash.code.fim import filler
 from localdflash.code.fim.filler import Filler, Filling
 from localdflash.code.fim.healing import Spellings
 from localdflash.code.fim.prompt import Hole
-from localdflash.models.load_options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
 from localdflash.text.tokenizer import Tokenizer
 
 

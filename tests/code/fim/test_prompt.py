@@ -13,7 +13,7 @@ from localdflash.code.fim.prompt import ANSWER, FillContext, FillPrompt, Hole, a
 from localdflash.text.fim import FORMATS, FimFormat, build
 from localdflash.text.tokenizer import Tokenizer
 
-PROMPTS = Path(localdflash.__file__).parent / "bench" / "prompts"
+PROMPTS = Path(localdflash.__file__).parents[1] / "lab" / "bench" / "prompts"
 CODE = "".join(path.read_text("utf-8") for path in sorted(PROMPTS.glob("*.py")))
 LINES = CODE.splitlines(keepends=True)[:2000]
 ABOVE, BELOW = "".join(LINES[:1000]), "\n" + "".join(LINES[1060:])

@@ -22,7 +22,13 @@ TESTS = ("test_matmul.py", "test_norm.py", "test_counters.py")
 def test_compiled_kernels_do_as_the_interpreted_ones(names: tuple[str, ...], chip: int) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"CHIP": str(chip), "PYTHONPATH": str(ROOT)}
-    command = [str(Path(sys.executable).parent / "pytest"), "-q", "-p", "tests.kernels.cuda.as_compiled", "--timeout=300"]
-    paths = [f"tests/kernels/{name}" for name in names]
+    command = [
+        str(Path(sys.executable).parent / "pytest"),
+        "-q",
+        "-p",
+        "tests.kernels.cuda.as_compiled",
+        "--timeout=300",
+    ]
+    paths = [f"tests/kernels/cuda/{name}" for name in names]
     done = subprocess.run([*command, *paths], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]

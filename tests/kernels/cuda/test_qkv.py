@@ -8,6 +8,7 @@ from torch import Tensor
 
 import localdflash.kernels.cuda.qkv as module
 from localdflash.backends.cuda.repack.quantize import quantize
+from localdflash.backends.reference import decoder as torch_decoder
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.kernels.cuda.kv_cache import CODES, Cache, check_type, encode
 from localdflash.kernels.cuda.norm import Norm
@@ -15,7 +16,6 @@ from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.qkv import HeadRange, qkv, qkv_reference
 from localdflash.kernels.cuda.rope import rope_tables, rotate
 from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace
-from localdflash.backends.reference import decoder as torch_decoder
 
 CPU = torch.device("cpu")
 THETA, EPS, START, SLOTS = 10000.0, 0.02, 21, 40  # an epsilon that shows

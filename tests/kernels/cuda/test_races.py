@@ -65,8 +65,14 @@ def race(run: tuple[str, str], folder: Path, fault: str = "") -> tuple[int, str]
     ran = folder / "ran"
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"CHIP": str(CHIP), "RACES": "1", "FAULT": fault, "RAN": str(ran), "PYTHONPATH": str(ROOT)}
-    command = [str(Path(sys.executable).parent / "pytest"), "-q", "-p", "tests.kernels.cuda.as_compiled", "--timeout=300"]
-    command += [f"tests/kernels/test_{name}.py", "-k", which]
+    command = [
+        str(Path(sys.executable).parent / "pytest"),
+        "-q",
+        "-p",
+        "tests.kernels.cuda.as_compiled",
+        "--timeout=300",
+    ]
+    command += [f"tests/kernels/cuda/test_{name}.py", "-k", which]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     launches = set(ran.read_text().splitlines())
     alone = launched()

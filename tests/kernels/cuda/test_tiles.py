@@ -12,9 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from localdflash.kernels.cuda import qkv
-from localdflash.kernels.cuda import residual
-from localdflash.kernels.cuda import swiglu
+from localdflash.kernels.cuda import qkv, residual, swiglu
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.norm import Norm
 from localdflash.kernels.cuda.planes import Planes

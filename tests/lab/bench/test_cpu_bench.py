@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from localdflash.lab.scripts import cpu_kernels
-from localdflash.lab.scripts import cpu_quality
-from localdflash.lab.scripts import synthetic
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
 from localdflash.backends.cpu.matrices import Kind, MatrixShape
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_target import TorchTarget
+from localdflash.lab.scripts import cpu_kernels, cpu_quality, synthetic
 from localdflash.models.weights.ggml_types import GGMLType
 
 needs_library = pytest.mark.skipif(bool(cpu_library.available()), reason=cpu_library.available())

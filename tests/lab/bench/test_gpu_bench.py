@@ -12,18 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.lab.scripts.gpu import boundary
-from localdflash.lab.scripts.gpu import embedded
-from localdflash.lab.scripts.gpu import kernel_rates
-from localdflash.lab.scripts.gpu import gpu_llama
-from localdflash.lab.scripts.gpu import projection
-from localdflash.lab.scripts.gpu import steps
+from localdflash.lab.scripts.gpu import boundary, embedded, gpu_llama, kernel_rates, projection, steps
 from localdflash.lab.scripts.gpu.correctness import outcome
-from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 from localdflash.lab.scripts.gpu.gpu_summary import goals, lines
+from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
 ROOT = Path(__file__).parents[3]
-SCRIPT = ROOT / "bench" / "gpu" / "run.py"
+SCRIPT = ROOT / "lab" / "scripts" / "gpu" / "gpu_run.py"
 BLOCKED = "llama_cpp gguf click psutil platformdirs jinja2 tokenizers"
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localdflash.base.errors import ContextOverflow, ModelError
 from localdflash.lab.bench import infill
 from localdflash.lab.bench.infill import Task, load, run, similarity
-from localdflash.base.errors import ContextOverflow, ModelError
 
 LINE = {
     "task_id": "T/0",

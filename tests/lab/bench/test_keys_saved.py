@@ -9,12 +9,12 @@ from typing import cast
 
 import pytest
 
+from localdflash.engine.generate import Request
+from localdflash.lab.bench.passages import from_line
+from localdflash.lab.bench.typing_replay import Manner
 from localdflash.lab.scripts.keys_saved import typed
 from localdflash.lab.scripts.support import virtual_time
 from localdflash.lab.scripts.support.recorded_engine import Records
-from localdflash.lab.bench.passages import from_line
-from localdflash.lab.bench.typing_replay import Manner
-from localdflash.engine.generate import Request
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.lsp.engine_completer import Asker, Source
 from localdflash.lsp.events import Event

@@ -5,12 +5,12 @@ from pathlib import Path
 import llama_cpp.llama_cpp as api
 import pytest
 
-from localdflash.models.load_options import Options
-from localdflash.lab.bench.llama_plain import LoneRowTarget, llama_plain
-from localdflash.engine.draft import NOTHING
-from localdflash.base.errors import ModelError
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.base.errors import ModelError
+from localdflash.engine.draft import NOTHING
+from localdflash.lab.bench.llama_plain import LoneRowTarget, llama_plain
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
 
 
 def test_a_lone_row_is_decoded_alone(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:

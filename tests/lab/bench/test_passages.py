@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localdflash.base.errors import UsageError
 from localdflash.lab.bench import passages
 from localdflash.lab.bench.passages import (
     Commit,
@@ -17,7 +18,6 @@ from localdflash.lab.bench.passages import (
     from_line,
     next_key,
 )
-from localdflash.base.errors import UsageError
 
 SOURCE = "import os\n\n\ndef f(a):\n    b = a\n\n    if b:\n        return b\n    return a\n\n\nprint(f(1))\n"
 texts = st.text("ab \n\t:é😀", max_size=60)

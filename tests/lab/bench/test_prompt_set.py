@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from localdflash.base.errors import UsageError
 from localdflash.lab.bench import prompt_set
 from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
-from localdflash.base.errors import UsageError
 
 FILES = sorted((Path(prompt_set.__file__).parent / "prompts").glob("*.py"))
 PROMPTS = load()

@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from localdflash.lab.bench import typing_picture
-from localdflash.lab.bench import typing_replay
-from localdflash.lab.bench import typing
+from localdflash.base.errors import EngineGone, LocaldflashError, UsageError
+from localdflash.lab.bench import typing, typing_picture, typing_replay
 from localdflash.lab.bench.passages import TypedPassage, TypingJob, from_line
 from localdflash.lab.bench.typing_replay import Manner, TypingReplay, run
-from localdflash.base.errors import EngineGone, LocaldflashError, UsageError
 from tests.lab.bench.scripted_server import program
 
 WHOLE = "import os\n\n\ndef size(path):\n    found = os.stat(path)\n    return found.st_size\n\n\nprint(size('.'))\n"

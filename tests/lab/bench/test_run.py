@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.models.backend_names import Runner
-from localdflash.models.load_options import Options
-from localdflash.models.running_pair import Running
-from localdflash.lab.bench import bench_run as bench
-from localdflash.lab.bench import verify_table
-from localdflash.lab.bench.llama_plain import LoneRowTarget
-from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
-from localdflash.lab.bench.bench_run import Category, PromptRun, prompt_ids, run_prompt
+from localdflash.base.errors import ModelError
+from localdflash.base.machine import hardware as machine
 from localdflash.engine.pair import Step
 from localdflash.engine.stats import Stats
-from localdflash.base.errors import ModelError
+from localdflash.lab.bench import bench_run as bench
+from localdflash.lab.bench import verify_table
+from localdflash.lab.bench.bench_run import Category, PromptRun, prompt_ids, run_prompt
+from localdflash.lab.bench.llama_plain import LoneRowTarget
+from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.loading.backends import load_on
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.base.machine import hardware as machine
+from localdflash.models.backend_names import Runner
+from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.running_pair import Running
 
 
 def run_of(ids: list[int], *steps: tuple[int, int, float], first: float = 1.0, drafter: str = "dflash") -> PromptRun:
@@ -175,7 +175,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short")
 def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = ""
-    original = localdflash.lab.scripts.run_prompt
+    original = bench.run_prompt
 
     def recording(pair: Any, *arguments: Any) -> PromptRun:
         nonlocal order
@@ -187,7 +187,7 @@ def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(bench, "_acceptance", lambda *_arguments: {})
     monkeypatch.setattr(verify_table, "SECONDS", 0.0)
     said: list[str] = []
-    result = localdflash.lab.scripts.run(Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp"), 1, 2, said.append)
+    result = bench.run(Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp"), 1, 2, said.append)
     assert order == "pdl dlp dlp lpd lpd pdl pdl dlp dlp lpd".replace(" ", "")
     assert said[0] == "1/5 fim_line/00"
     assert said[-1] == "5/5 prose/00"
@@ -208,11 +208,11 @@ def test_a_backend_that_cannot_run_the_model_is_left_out(tiny_pair: Path, monkey
 
     options = Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp")
     monkeypatch.setattr("localdflash.loading.load_pair.load_on", load)
-    rates = localdflash.lab.scripts._other_plain(options, "llama.cpp", 1)
+    rates = bench._other_plain(options, "llama.cpp", 1)
     assert rates.keys() == set(CATEGORIES)
     assert all(rate > 0 for rate in rates.values())
     without.add("torch")
-    assert localdflash.lab.scripts._other_plain(options, "llama.cpp", 1) == {}
+    assert bench._other_plain(options, "llama.cpp", 1) == {}
 
 
 # The machine

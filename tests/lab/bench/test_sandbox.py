@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from localdflash.lab.bench import jail
-from localdflash.lab.bench import sandbox
-from localdflash.lab.bench.sandbox import run, weaknesses
 from localdflash.base.errors import LocaldflashError
+from localdflash.lab.bench import jail, sandbox
+from localdflash.lab.bench.sandbox import run, weaknesses
 
 SHUT = {"limits": "set", "network": "namespace", "files": "landlock", "processes": "filter"}
 

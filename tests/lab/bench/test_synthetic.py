@@ -7,15 +7,15 @@ import llama_cpp
 import pytest
 import torch
 
-from localdflash.lab.scripts import synthetic
+from localdflash.backends.reference.decoder import Decoder
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.engine.draft import NOTHING
+from localdflash.lab.scripts import synthetic
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import check_fit
 from localdflash.models.shapes.dflash_gguf import config_of_gguf
 from localdflash.models.shapes.gguf_config import decoder_config
-from localdflash.backends.reference.decoder import Decoder
-from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.models.weights import gguf
 from localdflash.models.weights.ggml_types import GGMLType
 

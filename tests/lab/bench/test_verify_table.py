@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from localdflash.lab.bench import verify_table as module
-from localdflash.lab.bench.verify_table import verify_table
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Verification
+from localdflash.lab.bench import verify_table as module
+from localdflash.lab.bench.verify_table import verify_table
 
 
 class Clock:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from localdflash.lab.bench import prompt_set
-from localdflash.lab.bench import verify_table
-from localdflash.lab.bench import bench_run as bench
-from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.backends.cpu import cpu_library
+from localdflash.lab.bench import bench_run as bench
+from localdflash.lab.bench import prompt_set, verify_table
+from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
 
 CATEGORY_KEYS = {
     *("prompts", "tokens", "ar_tok_s", "best_ar_tok_s", "tok_s", "speedup", "tau", "accept_by_slot"),

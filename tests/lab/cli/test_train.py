@@ -14,18 +14,18 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from localdflash.models.load_options import Options
-from localdflash.lab.bench import prompt_set
+from localdflash.backends.reference import dflash_files
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.cli import main
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
-from localdflash.loading.load_pair import LoadedPair
-from localdflash.backends.reference import dflash_files
-from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.lab.bench import prompt_set
 from localdflash.lab.train import loop
 from localdflash.lab.train.dataset import Dataset, train_tokenizer, write
 from localdflash.lab.train.examples import examples
 from localdflash.lab.train.regenerate import answer
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
 
 SHAPE = ("--hidden", "64", "--layers", "6", "--mlp", "64", "--batch-tokens", "2048", "--threads", "1")
 SECONDS = ("--minutes", "0.02", "--device", "cpu")

@@ -12,13 +12,12 @@ from filelock import FileLock
 from safetensors import safe_open
 
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.lab.train import adapter_corpus, for_adapter
+from localdflash.models.weights.gguf import read_header
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.lab.train import adapter_corpus
-from localdflash.lab.train import for_adapter
-from localdflash.models.weights.gguf import read_header
-from tests.support.smollm2 import FILE, needs_smollm2
 from tests.lab.train.test_corpus import SOURCE, wheel
+from tests.support.smollm2 import FILE, needs_smollm2
 
 Fails = Callable[..., str]
 SHAPE = {

@@ -16,17 +16,14 @@ from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from localdflash.cli import main
 from localdflash.cli.chat_command import chats_file
-from localdflash.models.shapes.dflash_file import config_of_file
-from localdflash.models.shapes.fingerprint import mismatch
-from localdflash.models.registry.registry import load_registry, local_files
-from localdflash.lab.train import adapter_corpus
-from localdflash.lab.train import adapter_mixture
-from localdflash.lab.train import batched_answers
-from localdflash.lab.train import kept_plan
+from localdflash.lab.train import adapter_corpus, adapter_mixture, batched_answers, kept_plan
 from localdflash.lab.train.adapter_corpus import Archive
 from localdflash.lab.train.kept_answers import KeptAnswers
 from localdflash.lab.train.kept_training import KeptRun
 from localdflash.lab.train.training_prompts import COMPLETIONS
+from localdflash.models.registry.registry import load_registry, local_files
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.fingerprint import mismatch
 from localdflash.models.weights.gguf import read_header
 from tests.support.split_files import split_file
 

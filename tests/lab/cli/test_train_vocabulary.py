@@ -11,24 +11,24 @@ import numpy as np
 import pytest
 import torch
 
-from localdflash.models.memory.parts import DRAFTER
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
-from localdflash.backends.cuda.memory import predict_bytes
-from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.cuda_sizes import CudaSizes
+from localdflash.backends.cuda.memory import predict_bytes
+from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.stepper import Way
-from localdflash.engine.generate import Request, generate
-from localdflash.base.errors import ModelError
-from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.backends.reference import dflash_files
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.reference_target import TorchTarget
-from localdflash.text.tokenizer import Tokenizer
+from localdflash.base.errors import ModelError
+from localdflash.engine.generate import Request, generate
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE
 from localdflash.lab.train.shorten import shorten
+from localdflash.models.memory.parts import DRAFTER
+from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.weights.gguf import read_header
+from localdflash.text.tokenizer import Tokenizer
 
 CPU = torch.device("cpu")
 DRAFTERS = ("drafter.gguf", "drafter.safetensors")

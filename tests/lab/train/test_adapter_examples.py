@@ -12,11 +12,11 @@ from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.filler import Filler
 from localdflash.code.fim.prompt import ANSWER, Hole
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.text.fim import detect
-from localdflash.text.tokenizer import Tokenizer
 from localdflash.lab.train import adapter_examples
 from localdflash.lab.train.adapter_examples import CONTEXT, FillExamples
 from localdflash.lab.train.adapter_holes import Holes, TrainingHole
+from localdflash.text.fim import detect
+from localdflash.text.tokenizer import Tokenizer
 
 CODE = """from shop.prices import with_tax
 
@@ -34,7 +34,9 @@ ROOM = 448
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.load(Path(adapter_examples.__file__).parents[1] / "embedded" / "target.gguf")
+    return Tokenizer.load(
+        Path(adapter_examples.__file__).parents[2] / "localdflash" / "models" / "embedded" / "target.gguf"
+    )
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from localdflash.text import syntax
 from localdflash.lab.train.adapter_holes import LONGEST, SHARES, Holes, TrainingHole
+from localdflash.text import syntax
 
 PYTHON = '''"""Totals of orders, é included."""
 import os

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from localdflash.code.fim.encoder import Encoder
-from localdflash.text.fim import detect
-from localdflash.text.tokenizer import Tokenizer
 from localdflash.lab.train import adapter_mixture
 from localdflash.lab.train.adapter_corpus import Archive
 from localdflash.lab.train.adapter_examples import FillExamples
 from localdflash.lab.train.adapter_mixture import SHARES, chat_examples, fill_examples
 from localdflash.lab.train.kept_answers import AnswerWriter
 from localdflash.lab.train.likely import COUNT, LIKELY
+from localdflash.text.fim import detect
+from localdflash.text.tokenizer import Tokenizer
 from tests.support.said import Said
 
 PYTHON = "def add(first, second):\n    return first + second\n\n\n" * 20

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.engine.draft import NOTHING
-from localdflash.base.errors import LocaldflashError, ModelError, TrainingError
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.text.fim import detect
-from localdflash.text.tokenizer import Tokenizer
+from localdflash.base.errors import LocaldflashError, ModelError, TrainingError
+from localdflash.engine.draft import NOTHING
 from localdflash.lab.train import batched_answers
 from localdflash.lab.train.batched_answers import SHORTER_LIMITS, Asker, answer_prompts, repeats
 from localdflash.lab.train.kept_answers import ENDINGS, AnswerWriter, KeptAnswers
@@ -19,6 +17,8 @@ from localdflash.lab.train.likely import COUNT, LIKELY
 from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
 from localdflash.lab.train.parallel_target import ParallelTarget, Step
 from localdflash.lab.train.training_prompts import Prompt
+from localdflash.text.fim import detect
+from localdflash.text.tokenizer import Tokenizer
 from tests.support.llama_ways import WIDE
 from tests.support.said import Said
 
@@ -184,8 +184,8 @@ PROMPTS = [[1, 2, 3, *range(40, 40 + n)] for n in (0, 1, 17, 30, 90)] + [[5, 4, 
 
 
 def test_the_cpu_engine_answers_as_it_does_alone_to_the_bit(tiny_pair: Path, cpu_engine: None) -> None:
-    from localdflash.backends.cpu.packed import open_target
     from localdflash.backends.cpu.cpu_target import CpuTarget
+    from localdflash.backends.cpu.packed import open_target
     from localdflash.backends.cpu.team import Team
 
     path = tiny_pair / "target.gguf"

@@ -14,18 +14,15 @@ from localdflash.code.fim.filler import Filler
 from localdflash.code.fim.prompt import ANSWER, Hole
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.text.fim import detect
-from localdflash.text.tokenizer import Tokenizer
-from localdflash.lab.train import adapter_corpus
-from localdflash.lab.train import adapter_examples
-from localdflash.lab.train import adapter_mixture
-from localdflash.lab.train import completion_prompts
+from localdflash.lab.train import adapter_corpus, adapter_examples, adapter_mixture, completion_prompts
 from localdflash.lab.train.adapter_corpus import Archive
 from localdflash.lab.train.adapter_examples import CONTEXT, FillExamples, Scene
 from localdflash.lab.train.adapter_holes import Holes, TrainingHole
 from localdflash.lab.train.completion_prompts import APART, CURSORS, cursors, of_corpus, questions_of_hole
-from localdflash.lab.train.training_prompts import HELD_OUT_EVERY
 from localdflash.lab.train.questions import Question
+from localdflash.lab.train.training_prompts import HELD_OUT_EVERY
+from localdflash.text.fim import detect
+from localdflash.text.tokenizer import Tokenizer
 from tests.support.said import Said
 
 CODE = "".join(
@@ -34,7 +31,7 @@ CODE = "".join(
     for n in range(12)
 )
 TEXTS = {"shop/steps.py": CODE}
-TARGET = Path(adapter_examples.__file__).parents[1] / "embedded" / "target.gguf"
+TARGET = Path(adapter_examples.__file__).parents[2] / "localdflash" / "models" / "embedded" / "target.gguf"
 ROOM = 448
 
 

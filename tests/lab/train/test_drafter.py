@@ -12,17 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from localdflash.base.errors import TrainingError
-from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.backends.reference.decoder import Decoder
 from localdflash.backends.reference.dflash_model import DFlash, block_mask
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.reference_target import TorchTarget
+from localdflash.base.errors import TrainingError
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE, Dataset
-from localdflash.lab.train.drafter_training import Batch, DrafterRun, batches, block_logits, loss_of, train, training_mask
+from localdflash.lab.train.drafter_training import (
+    Batch,
+    DrafterRun,
+    batches,
+    block_logits,
+    loss_of,
+    train,
+    training_mask,
+)
 from localdflash.lab.train.loop import TrainingBudget, initialise
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
 
 SHAPE = DecoderConfig(64, 32, 2, 2, 1, 16, 64)
 CONFIG = DFlashConfig(SHAPE, block_size=4, mask_token_id=63, taps=(0, 1))

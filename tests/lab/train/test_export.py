@@ -13,14 +13,14 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from localdflash.backends.llamacpp.llama_library import load_model
-from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.backends.reference.decoder import Decoder
 from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.text.chat_template import TemplateMessage, encode_chat
-from localdflash.text.tokenizer import Tokenizer as ModelTokenizer
 from localdflash.lab.train import pair_export
 from localdflash.lab.train.dataset import SPECIALS, special_ids
 from localdflash.lab.train.examples import explain_question
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.text.chat_template import TemplateMessage, encode_chat
+from localdflash.text.tokenizer import Tokenizer as ModelTokenizer
 
 
 @pytest.fixture(scope="module")

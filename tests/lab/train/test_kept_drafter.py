@@ -12,18 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from localdflash.base.errors import TrainingError, UsageError
-from localdflash.models.shapes import short_vocabulary
-from localdflash.models.shapes.dflash_config import DFlashConfig
-from localdflash.models.shapes.fingerprint import trained_for
 from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.text.tokenizer import Tokenizer
-from localdflash.lab.train import kept_batches
-from localdflash.lab.train import kept_setup
-from localdflash.lab.train import kept_training
+from localdflash.base.errors import TrainingError, UsageError
+from localdflash.lab.train import kept_batches, kept_setup, kept_training
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.drafter_training import Batch, block_logits
 from localdflash.lab.train.kept_answers import AnswerWriter, KeptAnswers
@@ -34,7 +28,11 @@ from localdflash.lab.train.kept_setup import Wanted, mask_of
 from localdflash.lab.train.kept_training import KeptRun, Schedule
 from localdflash.lab.train.likely import COUNT, LIKELY, likely
 from localdflash.lab.train.loop import initialise
+from localdflash.models.shapes import short_vocabulary
+from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.fingerprint import trained_for
 from localdflash.models.weights.gguf import read_header
+from localdflash.text.tokenizer import Tokenizer
 from tests.support.said import Said
 from tests.support.tiny_models import SHAPE, write_target
 

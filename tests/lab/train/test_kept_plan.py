@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.models.memory.fit import MemoryBudget
 from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
-from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.lab.train.kept_plan import TrainingNeeds, check_disk, check_vocabulary, default_taps, needs
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.shapes.decoder_config import DecoderConfig
 
 GB = 1 << 30
 SMALL = DecoderConfig(49152, 576, 30, 9, 3, 64, 1536)

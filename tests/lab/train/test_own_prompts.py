@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from localdflash.base.errors import TrainingError
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import ChatStore
-from localdflash.base.errors import TrainingError
 from localdflash.lab.train import own_prompts
 from localdflash.lab.train.own_prompts import held_out_file, of_chats, of_file, of_repository
 from localdflash.lab.train.questions import Question

@@ -7,13 +7,17 @@ from pathlib import Path
 import pytest
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train import code_prompts
-from localdflash.lab.train import corpus
-from localdflash.lab.train import training_prompts
-from localdflash.lab.train.code_prompts import MOST_CHARACTERS, MOST_OF_A_FILE, of_packages, of_source, without_annotations
+from localdflash.lab.train import code_prompts, corpus, training_prompts
+from localdflash.lab.train.code_prompts import (
+    MOST_CHARACTERS,
+    MOST_OF_A_FILE,
+    of_packages,
+    of_source,
+    without_annotations,
+)
 from localdflash.lab.train.examples import functions
-from localdflash.lab.train.training_prompts import Prompt
 from localdflash.lab.train.questions import Question, questions
+from localdflash.lab.train.training_prompts import Prompt
 
 SOURCE = '''
 def double(number: int) -> int:

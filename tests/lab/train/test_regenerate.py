@@ -5,9 +5,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from localdflash.base.errors import TrainingError
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.base.errors import TrainingError
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.lab.train.examples import KINDS
 from localdflash.lab.train.regenerate import MIX, PROMPT_LIMIT, answer, prompts_of, regenerate

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.lab.train.shorten import check, shorten
+from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.weights.gguf import read_header
 from tests.support.random_drafters import config_of, random_weights, write_gguf
 from tests.support.shortened import shortened

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from localdflash.base.errors import TrainingError
-from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.backends.reference.decoder import Decoder
+from localdflash.base.errors import TrainingError
 from localdflash.lab.train import target_training as training
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.lab.train.loop import TrainingBudget, TrainingRun, initialise
 from localdflash.lab.train.target_training import TargetRun, held_out_loss, loss_of, rows, train
+from localdflash.models.shapes.decoder_config import DecoderConfig
 
 SHAPE = DecoderConfig(40, 32, 2, 2, 1, 16, 64)
 

@@ -4,11 +4,11 @@ import json
 import sys
 from typing import cast
 
-from localdflash.models.memory.free import resident
-from localdflash.models.backend_names import Backend
-from localdflash.models.load_options import Options
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.backend_names import Backend
+from localdflash.models.load_options import Options
+from localdflash.models.memory.free import resident
 
 pair, context, backend = sys.argv[1:]
 with LoadedPair(Options(pair, cast(Backend, backend), threads=1, context=int(context))) as loaded:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.models.registry.registry import load_registry
 from localdflash.loading.plan.described import described
+from localdflash.models.registry.registry import load_registry
 from tests.support.tiny_models import SHAPE, write_target
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.models.memory.fit import MemoryBudget
 from localdflash.base.errors import NoDevice
 from localdflash.base.machine.measurements import Measurement
+from localdflash.loading.plan.expected_speed import bytes_per_token
+from localdflash.loading.plan.here import here, why_not
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.models.registry.registry import load_registry
-from localdflash.loading.plan.here import here, why_not
-from localdflash.loading.plan.expected_speed import bytes_per_token
 from localdflash.models.weights.gguf import read_header
 
 MEASURED = Measurement(20.0, "made up", "2026-11-24")

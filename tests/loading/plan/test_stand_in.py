@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from localdflash.base.errors import ModelError
-from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.loading.plan import stand_in as remote
 from localdflash.models.registry import remote_head
 from localdflash.models.registry.hub import Unreachable
 from localdflash.models.registry.pair_entry import DrafterSource, FileSource
-from localdflash.loading.plan import stand_in as remote
+from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.weights.gguf import read_header
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from localdflash.lsp.engine_completer import PATIENCE, Asker
-from localdflash.lsp.foreign import remote_completer as module
 from localdflash.lsp.foreign import llama_server as llama_module
-from localdflash.lsp.foreign.remote_completer import ForeignCompleter
+from localdflash.lsp.foreign import remote_completer as module
 from localdflash.lsp.foreign.named import NamedEngine
+from localdflash.lsp.foreign.remote_completer import ForeignCompleter
 from tests.lsp.desk import run
 from tests.lsp.foreign.made_up import BODY, Answer, Said, llama, llama_said, openai, serving
 

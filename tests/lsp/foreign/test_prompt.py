@@ -18,7 +18,7 @@ from localdflash.text.tokenizer import Tokenizer
 from tests.lsp.foreign.made_up import BODY, QWEN
 
 QWEN_FORM = FORMATS["qwen"]
-EMBEDDED = Path(localdflash.__file__).parent / "embedded/target.gguf"
+EMBEDDED = Path(localdflash.__file__).parent / "models/embedded/target.gguf"
 SPELLED = ["a", "é", "日", "_", " ", "\n", "\t", "(", "1", "<|fim_suffix|>", "<|im_end|>", "<", "|>"]
 code = st.lists(st.sampled_from(SPELLED)).map("".join)
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localdflash.base.errors import OutOfMemory
 from localdflash.models.memory.fit import (
     AS_IT_IS,
     NO_DRAFTER,
@@ -18,7 +19,6 @@ from localdflash.models.memory.fit import (
     weights_of,
 )
 from localdflash.models.memory.parts import DRAFTER, TARGET, TARGET_KV, Parts
-from localdflash.base.errors import OutOfMemory
 
 MB = 10**6
 

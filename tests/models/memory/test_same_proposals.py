@@ -11,15 +11,15 @@ import pytest
 
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
-from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed import open_drafter, open_target
 from localdflash.backends.cpu.team import Team
-from localdflash.engine.pair import Drafter
 from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.dflash_files import load
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.engine.pair import Drafter
 from tests.support.proposals import Case
 from tests.support.random_drafters import VARIANTS
 

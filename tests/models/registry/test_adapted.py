@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.models.registry import fetching
-from localdflash.models.registry import records
-from localdflash.models.registry.pair_entry import Adapted, FileSource, PairEntry, TargetSource, models_folder
-from localdflash.models.registry.registry import Registry, how_to_get, local_files, missing_files
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.lab.train.adapter import Adapter
 from localdflash.lab.train.adapter_export import TRAINED, write_adapter
+from localdflash.models.registry import fetching, records
+from localdflash.models.registry.pair_entry import Adapted, FileSource, PairEntry, TargetSource, models_folder
+from localdflash.models.registry.registry import Registry, how_to_get, local_files, missing_files
 from localdflash.models.weights import low_rank
 from tests.support.converted_models import case_of
 from tests.support.reports import Told

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.registry.launch_commands import LAUNCHERS, Launch, Wishes
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry, TargetSource
 from localdflash.models.registry.registry import load_registry
+from localdflash.models.shapes.dflash_file import config_of_file
 
 # Where each flag is documented (page, version), as read in November 2026.
 VLLM_SPECULATION = "vllm-project/vllm docs/features/speculative_decoding/README.md, 01ed47b"
@@ -159,7 +159,9 @@ def test_dspark_has_a_launch_line_for_llama_server_alone() -> None:
 
 
 def test_our_own_peer_starts_llama_server_with_the_same_flags(root: Path) -> None:
-    spec = importlib.util.spec_from_file_location("llama_server", root / "bench" / "peers" / "llama_server.py")
+    spec = importlib.util.spec_from_file_location(
+        "llama_server", root / "lab" / "scripts" / "peers" / "peer_llama_server.py"
+    )
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)

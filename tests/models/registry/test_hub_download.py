@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.models.registry import download
-from localdflash.models.registry import hub
-from localdflash.models.registry import records
+from localdflash.models.registry import download, hub, records
 from localdflash.models.registry.download import WantedFile, fetch, plan
 from tests.support.fake_hub import COMMIT, FakeHub, File, hub_for_tests, in_hub_cache
 

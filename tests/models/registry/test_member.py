@@ -12,9 +12,7 @@ from zipfile import ZipFile
 import pytest
 
 from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.models.registry import hub
-from localdflash.models.registry import packages
-from localdflash.models.registry import records
+from localdflash.models.registry import hub, packages, records
 from localdflash.models.registry.download import check_space
 from localdflash.models.registry.hub import Unreachable
 from localdflash.models.registry.member import WantedMember, fetch, plan

@@ -184,7 +184,7 @@ def test_embedded_is_inside_the_package() -> None:
     import localdflash
 
     pair = load_registry().resolve("embedded")
-    folder = Path(localdflash.__file__).parent / "embedded"
+    folder = Path(localdflash.__file__).parent / "models" / "embedded"
     assert pair.target.path == folder / "target.gguf"
     assert pair.drafter
     assert pair.drafter.path == folder / "drafter.safetensors"

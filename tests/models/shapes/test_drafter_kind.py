@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from localdflash.base.errors import ModelError
-from localdflash.models.shapes.drafter_kind import check_drafter, drafter_of, has_head, head_bytes, kind_of, kind_of_file
+from localdflash.models.shapes.drafter_kind import (
+    check_drafter,
+    drafter_of,
+    has_head,
+    head_bytes,
+    kind_of,
+    kind_of_file,
+)
 from localdflash.models.weights.gguf import read_header
 
 TOKENS = ("a", "b", "c", "d")

@@ -7,11 +7,11 @@ from pathlib import Path
 import gguf
 import pytest
 
-from localdflash.models.load_options import Options
-from localdflash.loading.backends import load_on
-from localdflash.models.shapes.fingerprint import TrainedFor, mismatch, trained_for
-from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.lab.train.pair_export import add_target, write_json
+from localdflash.loading.backends import load_on
+from localdflash.models.load_options import Options
+from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.shapes.fingerprint import TrainedFor, mismatch, trained_for
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 from tests.support.tiny_models import SHAPE, write_target
 

@@ -12,16 +12,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from localdflash.base.errors import ModelError
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.text.fim import detect
-from localdflash.text.tokenizer import Tokenizer
+from localdflash.base.errors import ModelError
 from localdflash.lab.train import adapter_export
 from localdflash.lab.train.adapter import Adapter
 from localdflash.lab.train.adapter_export import MARKERS, TRAINED, notes_for, write_adapter
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.low_rank import NOTES, merge, sha256_of, write_vocabulary
+from localdflash.text.fim import detect
+from localdflash.text.tokenizer import Tokenizer
 from tests.support.adapters import noisy
 from tests.support.converted_models import case_of
 from tests.support.smollm2 import FILE, needs_smollm2

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.server.answers.completion import complete, prepare_text
-from localdflash.models.load_options import Options
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ContextOverflow, ModelError, UsageError
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.server.answers.completion import complete, prepare_text
 from localdflash.text import fim
 
 GREEDY = SamplingParams()

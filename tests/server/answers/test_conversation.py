@@ -4,11 +4,11 @@ from pathlib import Path
 import gguf
 import pytest
 
-from localdflash.server.answers.conversation import prepare, template_of
-from localdflash.models.load_options import Options
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.base.errors import ModelError
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.server.answers.conversation import prepare, template_of
 from localdflash.text.chat_template import TemplateMessage
 
 GREEDY = SamplingParams()

@@ -7,8 +7,8 @@ import httpx2
 import pytest
 
 from localdflash.server.api import request_body
-from localdflash.server.http_app import create_app
 from localdflash.server.engines import Engines
+from localdflash.server.http_app import create_app
 from localdflash.server.worker import PairWorker
 
 CHAT, COMPLETIONS, INFILL = "/v1/chat/completions", "/v1/completions", "/infill"

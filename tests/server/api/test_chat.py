@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.answers.answer import Answer
 from localdflash.server.answers.conversation import prepare
 from localdflash.server.answers.repetition import LEAST
-from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.chat_template import TemplateMessage
 
 CHAT = "/v1/chat/completions"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from localdflash.server.answers.completion import complete
 from localdflash.code.fim.filler import SPARE, Filler, Filling
 from localdflash.code.fim.prompt import ANSWER
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.completion import complete
 from localdflash.server.worker import PairWorker
 
 BODY = {

@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from localdflash.server.answers.completion import complete, prepare_text
 from localdflash.engine.generate import generate
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.completion import complete, prepare_text
 
 COMPLETIONS = "/v1/completions"
 PREFIX, SUFFIX = "def add(a, b):\n    return ", "\n\nprint(add(1, 2))\n"

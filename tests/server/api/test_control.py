@@ -15,15 +15,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
-from localdflash.server.answers.completion import prepare_text
-from localdflash.models.load_options import Options
+from localdflash.base.errors import OutOfMemory
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
-from localdflash.base.errors import OutOfMemory
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.server.answers.completion import prepare_text
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.http_app import create_app
 from localdflash.server.engines import Engines
+from localdflash.server.http_app import create_app
 from localdflash.server.spawn import loading
 from localdflash.server.worker import PairWorker
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from localdflash.server.answers.completion import complete
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.completion import complete
 
 PREFIX, MIDDLE, SUFFIX = "class Box:\n    def add(self, a, b):\n", "        return", "\n\nbox = Box()\n"
 CHUNKS = [{"text": "def add(a, b):\n    return a + b\n", "time": [1, 2], "filename": "math.py"}]

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from localdflash.backends.cuda.ops import REFERENCES, Op
 from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.ops import REFERENCES, Op
 from localdflash.backends.cuda.proof.calls import bound, run_reference, tensors
-from localdflash.backends.cuda.proof.tolerance import Unsound, same_bits
 from localdflash.backends.cuda.proof.operations import Rows, Watch, around, beside_references, using
+from localdflash.backends.cuda.proof.tolerance import Unsound, same_bits
 from localdflash.backends.cuda.runner import chunks
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import DRAFTING, Stepper, Way

@@ -11,15 +11,15 @@ from starlette.responses import Response
 from localdflash.server.answers.conversation import prompt_ids
 from localdflash.server.api.answer_parts import AnswerParts
 from localdflash.server.api.anthropic.anthropic_body import CountRequest, MessagesRequest
-from localdflash.server.api.anthropic.message import events, message
 from localdflash.server.api.anthropic.anthropic_request import chat_request
-from localdflash.server.api.ask import Ask
-from localdflash.server.api.request_body import read
-from localdflash.server.api.chat_endpoint import ask_of, parts_of, variables_of
-from localdflash.server.api.http_errors import MESSAGES, ApiError, error_body
-from localdflash.server.api.chat_messages import messages_of
-from localdflash.server.api.responses import json_response
+from localdflash.server.api.anthropic.message import events, message
 from localdflash.server.api.api_state import AppState
+from localdflash.server.api.ask import Ask
+from localdflash.server.api.chat_endpoint import ask_of, parts_of, variables_of
+from localdflash.server.api.chat_messages import messages_of
+from localdflash.server.api.http_errors import MESSAGES, ApiError, error_body
+from localdflash.server.api.request_body import read
+from localdflash.server.api.responses import json_response
 from localdflash.server.api.streams import GONE, Disconnected, EventStream, named_event, until_disconnect
 from localdflash.server.api.tools import tools_of
 

@@ -10,9 +10,9 @@ import msgspec
 
 from localdflash.server.api.answer_parts import AnswerParts
 from localdflash.server.api.answers import cached_tokens
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.content_blocks import Block, BlockEvent, Grown, growth, whole
-from localdflash.server.api.api_state import AppState
 
 INVALID = "INVALID_JSON"  # where Anthropic has a client put arguments that are no JSON of an object
 SIGNATURE = ""  # of thoughts: nobody but this machine has made them

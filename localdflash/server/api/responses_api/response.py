@@ -11,11 +11,11 @@ import msgspec
 
 from localdflash.server.api.answer_parts import AnswerParts
 from localdflash.server.api.answers import cached_tokens
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.content_blocks import Block, BlockEvent, Grown, growth
 from localdflash.server.api.http_errors import ApiError
 from localdflash.server.api.responses_api.responses_body import ResponsesRequest
-from localdflash.server.api.api_state import AppState
 
 Event = dict[str, Any]
 

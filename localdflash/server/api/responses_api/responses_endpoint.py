@@ -9,13 +9,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from localdflash.server.api.answer_parts import AnswerParts
-from localdflash.server.api.request_body import read
-from localdflash.server.api.chat_endpoint import ask_of, parts_of
-from localdflash.server.api.responses import json_response
-from localdflash.server.api.responses_api.responses_body import ResponsesRequest
-from localdflash.server.api.responses_api.response import ResponseWriter
-from localdflash.server.api.responses_api.responses_request import chat_request
 from localdflash.server.api.api_state import AppState
+from localdflash.server.api.chat_endpoint import ask_of, parts_of
+from localdflash.server.api.request_body import read
+from localdflash.server.api.responses import json_response
+from localdflash.server.api.responses_api.response import ResponseWriter
+from localdflash.server.api.responses_api.responses_body import ResponsesRequest
+from localdflash.server.api.responses_api.responses_request import chat_request
 from localdflash.server.api.streams import GONE, Disconnected, EventStream, named_event, until_disconnect
 from localdflash.server.api.tools import tools_of
 

@@ -7,9 +7,9 @@ what refers to something kept is refused.
 from collections.abc import Sequence
 from typing import Literal
 
-from localdflash.server.api.request_body import converted
-from localdflash.server.api.http_errors import ApiError
 from localdflash.server.api.chat_messages import bad
+from localdflash.server.api.http_errors import ApiError
+from localdflash.server.api.request_body import converted
 from localdflash.server.api.responses_api.responses_body import (
     ITEMS,
     CallItem,

@@ -13,8 +13,8 @@ import torch
 
 from localdflash.backends.cuda import assembly
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
-from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.proof import stages
 from localdflash.backends.cuda.proof.tolerance import Unsound
 from tests.backends.cuda.proof import test_stages

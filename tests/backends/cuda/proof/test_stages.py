@@ -14,13 +14,11 @@ from torch import Tensor
 
 from localdflash.backends.cuda import assembly
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
-from localdflash.backends.cuda.ops import REFERENCES, Op
 from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.proof import calls
-from localdflash.backends.cuda.proof import operations
-from localdflash.backends.cuda.proof import stages
-from localdflash.backends.cuda.proof.tolerance import Unsound
+from localdflash.backends.cuda.ops import REFERENCES, Op
+from localdflash.backends.cuda.proof import calls, operations, stages
 from localdflash.backends.cuda.proof.operations import around, using
+from localdflash.backends.cuda.proof.tolerance import Unsound
 from localdflash.backends.cuda.runner import Runner
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
 from localdflash.backends.cuda.repack.plane_packing import INT4, INT8, PlaneLayout
-from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.convolve import Changes, convolve_in, convolve_out
 from localdflash.kernels.cuda.embed import embed
 from localdflash.kernels.cuda.fp4 import SPAN, Fp4Matrix, Fp4Rows, fp4_matmul, quantize_rows_fp4
 from localdflash.kernels.cuda.head import HeadScratch, head
+from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.markov import markov_anchor, markov_slot
 from localdflash.kernels.cuda.matmul import matmul
 from localdflash.kernels.cuda.planes import Planes

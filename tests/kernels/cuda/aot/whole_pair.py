@@ -1,4 +1,5 @@
-"""Everything that whole pairs launch, compiled for a chip: `python -m tests.kernels.cuda.aot.whole_pair 120` prints JSON.
+"""Everything that whole pairs launch, compiled for a chip: `python -m tests.kernels.cuda.aot.whole_pair 120` prints
+JSON.
 
 A `Stepper` is built as `load_pair` builds it, from planes without memory in the types of real files, and runs the
 sequences that are captured as graphs: {capability: {pair: {"kernels": [facts], "others": [operations of torch],
@@ -20,7 +21,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from localdflash.lab.scripts.synthetic import QWEN3_8B, QWEN3_8B_DRAFTER
 from localdflash.backends.cuda.assembly import _shared
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
@@ -31,6 +31,7 @@ from localdflash.kernels.cuda import matmul
 from localdflash.kernels.cuda.attention import BUCKETS
 from localdflash.kernels.cuda.launch import withheld
 from localdflash.kernels.cuda.planes import Planes
+from localdflash.lab.scripts.synthetic import QWEN3_8B, QWEN3_8B_DRAFTER
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights.ggml_types import GGMLType

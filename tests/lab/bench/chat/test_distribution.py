@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, chisquare
 
-from localdflash.lab.bench.chat import distribution
-from localdflash.lab.bench.chat.chat_modes import Hosts
 from localdflash.engine import host_pair
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
+from localdflash.lab.bench.chat import distribution
+from localdflash.lab.bench.chat.chat_modes import Hosts
 
 Make = Callable[..., Any]
 TABLE = np.random.default_rng(0).normal(0, 1.0, (4, 4, 4)).astype(np.float32)

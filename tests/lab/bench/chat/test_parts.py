@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.lab.bench.chat import step_parts as measuring
 from localdflash.engine import generate, host_pair
 from localdflash.engine.generate import Request
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.stats import Stats
+from localdflash.lab.bench.chat import step_parts as measuring
 
 Make = Callable[..., Any]
 TABLE = np.zeros((4, 4, 4), np.float32)

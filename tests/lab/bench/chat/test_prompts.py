@@ -10,10 +10,10 @@ from dataclasses import asdict
 
 import pytest
 
+from localdflash.base.errors import UsageError
 from localdflash.lab.bench.chat import chat_prompts
 from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, ChatPrompt, load, schema_of
 from localdflash.lab.bench.prompt_set import FOLDER
-from localdflash.base.errors import UsageError
 from localdflash.lab.train import corpus
 from localdflash.lab.train.questions import QUESTION_LIST
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from localdflash.lab.bench.chat.report import AskedPrompt, report
-from localdflash.lab.bench.bench_run import PromptRun
 from localdflash.engine.pair import Step
 from localdflash.engine.stats import Stats
+from localdflash.lab.bench.bench_run import PromptRun
+from localdflash.lab.bench.chat.report import AskedPrompt, report
 
 PLAIN = (0, 0, 10.0, "none")
 

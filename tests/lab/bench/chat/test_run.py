@@ -7,19 +7,15 @@ from typing import Any
 
 import pytest
 
-from localdflash.models.load_options import Options
-from localdflash.lab.bench import verify_table
-from localdflash.lab.bench.chat import curve
-from localdflash.lab.bench.chat import felt
-from localdflash.lab.bench.chat import measuring
-from localdflash.lab.bench.chat import chat_prompts
-from localdflash.lab.bench.chat import chat_run
-from localdflash.lab.bench.chat.measuring import QUICK, ChatBench, Pace, Turn, size_of
-from localdflash.lab.bench.chat.chat_modes import ChatWays, Hosts, opened
-from localdflash.lab.bench.llama_plain import LoneRowTarget
 from localdflash.base.errors import ModelError
+from localdflash.lab.bench import verify_table
+from localdflash.lab.bench.chat import chat_prompts, chat_run, curve, felt, measuring
+from localdflash.lab.bench.chat.chat_modes import ChatWays, Hosts, opened
+from localdflash.lab.bench.chat.measuring import QUICK, ChatBench, Pace, Turn, size_of
+from localdflash.lab.bench.llama_plain import LoneRowTarget
 from localdflash.loading.backends import load_on
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
 from localdflash.server.wanted import Wanted
 from tests.support.costs import drafting_pays
 
@@ -151,7 +147,7 @@ def test_a_pair_without_a_drafter_has_fewer_ways(options: Options, tiny_pair: Pa
 def test_forced_drafting_drafts_in_every_step_that_has_room(options: Options) -> None:
     with LoadedPair(options) as loaded, opened(loaded, options) as ways:
         bench = ChatBench(loaded, ways, chat_prompts.load(1), 1, QUICK, Watched())
-        done = localdflash.lab.scripts.answer(ways.pairs["forced"], chat_prompts.load(1)[5], measuring.PLAIN_PARAMS, 20)
+        done = bench.answer(ways.pairs["forced"], chat_prompts.load(1)[5], measuring.PLAIN_PARAMS, 20)
         drafted = done.stats.steps_by_drafter
         assert drafted.get("none", 0) <= 1  # the last step has room for one token
         assert drafted["dflash"] >= done.stats.steps - 1
@@ -162,7 +158,7 @@ def test_answers_in_json_follow_their_schema(options: Options) -> None:
     with LoadedPair(options) as loaded, opened(loaded, options) as ways:
         bench = ChatBench(loaded, ways, chat_prompts.load(1), 1, QUICK, Watched())
         texts = {
-            way: loaded.tokenizer.spell(localdflash.lab.scripts.answer(pair, prompt, measuring.PLAIN_PARAMS).ids).decode()
+            way: loaded.tokenizer.spell(bench.answer(pair, prompt, measuring.PLAIN_PARAMS).ids).decode()
             for way, pair in ways.pairs.items()
         }
     assert all(text.lstrip().startswith("{") and '"brand"' in text for text in texts.values()), texts

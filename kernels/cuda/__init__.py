@@ -1,0 +1,1 @@
+"""Triton kernels, each next to its launcher and its torch reference."""

@@ -1,0 +1,1 @@
+"""Training, benchmarks and scripts. Only their own commands import this package, when they run."""

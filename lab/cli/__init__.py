@@ -1,0 +1,1 @@
+"""The commands `localdflash train` and `localdflash bench`."""

@@ -1,0 +1,1 @@
+"""Errors, paths, TOML, locks, processes, sockets, and facts about the machine. Imports nothing above it."""
