@@ -12,13 +12,13 @@ from localdflash.lab.scripts.editors import nvim_scene
 from localdflash.lab.scripts.editors.nvim import Editor
 from localdflash.lab.scripts.editors.nvim_scene import ADD
 from localdflash.lab.scripts.support import instant_engine
-from localdflash.models.registry.registry import PACKAGE
+from localdflash.models.registry.registry import MODELS_FOLDER
 from localdflash.models.weights.low_rank import merge
 from tests.support import daemons
 from tests.support.smollm2 import FILE, needs_smollm2
 
 pytestmark = [pytest.mark.transport, pytest.mark.editors, pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)]
-ADAPTER = PACKAGE / "smollm2" / "code.safetensors"
+ADAPTER = MODELS_FOLDER / "smollm2" / "code.safetensors"
 SERVER = [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
 
 

@@ -21,7 +21,7 @@ from localdflash.loading import trial
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
-from localdflash.models.registry.registry import PACKAGE, load_registry, local_files
+from localdflash.models.registry.registry import MODELS_FOLDER, load_registry, local_files
 from tests.security.gguf_mutations import build, parse
 from tests.support.daemons import until
 
@@ -87,7 +87,7 @@ def test_what_the_child_measured_is_known_afterwards(
 
 def test_files_of_known_bytes_are_not_tried(children: Commands, tmp_path: Path) -> None:
     started = children("")
-    embedded = PACKAGE / "embedded"
+    embedded = MODELS_FOLDER / "embedded"
     trial.try_first(LocalPair("x", embedded / "target.gguf", embedded / "drafter.gguf", None, None, None), Options())
     assert not started
 

@@ -41,7 +41,7 @@ from localdflash.models.shapes.drafter_kind import kind_of_file
 from localdflash.models.weights.gguf import headers_kept, is_gguf, read_header
 from localdflash.models.weights.split import files_of, first_of
 
-PACKAGE = Path(__file__).parents[1]
+MODELS_FOLDER = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Registry:
 
 def load_registry() -> Registry:
     """Read the shipped registry and the user's."""
-    pairs = read_pairs(shipped_file(), PACKAGE)
+    pairs = read_pairs(shipped_file(), MODELS_FOLDER)
     user = config_folder() / "models.toml"
     if user.is_symlink() or user.exists():
         pairs |= read_pairs(user, user.parent, pairs)
@@ -191,8 +191,8 @@ def load_registry() -> Registry:
 
 def shipped_file() -> Path:
     """The path of models.toml: in an installed package, or next to the package in a source tree."""
-    installed = PACKAGE / "models.toml"
-    return installed if installed.exists() else PACKAGE.parent / "models.toml"
+    installed = MODELS_FOLDER.parent / "models.toml"
+    return installed if installed.exists() else MODELS_FOLDER.parents[1] / "models.toml"
 
 
 def missing_files(pair: PairEntry) -> tuple[FileSource, ...]:
