@@ -16,7 +16,7 @@ FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden"),
     *("-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra"),
 )
-COMMON = ("api.cpp", "cpus.cpp", "faults.cpp", "greedy.cpp", "threads.cpp")
+COMMON = ("api.cpp", "cpus.cpp", "faults.cpp", "threads.cpp")
 PORTABLE: dict[str, Sequence[str]] = {"isa_portable.cpp": ()}
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni")

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from localdflash.cli import shell_completion
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.models.backend_names import BACKENDS, PROPOSALS, ROWS_MODES
+from localdflash.models.backend_names import BACKENDS, ROWS_MODES
 from localdflash.models.config import DRAFTER_BITS, KV_FORMATS, Config, load_config
 from localdflash.models.registry import defaults
 from localdflash.server.wanted import PairRole, Wanted
@@ -94,13 +94,6 @@ _RUN = (
         "model.drafter_bits",
         "Bits of a drafter's matrices on the cpu and cuda backends: 4 is faster, and accepts a little less.",
         type=click.Choice(DRAFTER_BITS),
-    ),
-    _setting(
-        "--proposals",
-        "model.proposals",
-        "How a drafter chooses its tokens where answers are sampled: the likeliest, or sampled as well, which is exact,"
-        " too, but a seed's text then depends on what was drafted (backends torch and llama.cpp).",
-        type=click.Choice(PROPOSALS),
     ),
     click.option(
         "--native-fp4",

@@ -1,14 +1,12 @@
 """Lossless acceptance, one rule, greedy and sampled.
 
-Walk from the anchor: draw y from the target's processed distribution, go on to the drafted token if it equals y, else
-stop; y is the bonus. Every committed token is a draw of the target, so drafts cannot change the distribution.
-
-A draft that was drawn itself goes another way to the same distribution: see `drawing`.
+Walk from the anchor: sample y from the target's processed distribution, continue with the draft token if it equals y,
+else stop; y is the bonus token. Every committed token is sampled from the target, so drafts cannot change the text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from localdflash.engine.draft import Chances, Draft
+from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Logits
 from localdflash.engine.sampling import Sampler
 
@@ -18,16 +16,27 @@ def accept(
 ) -> list[int]:
     """Return the tokens to commit after `ids`: at most `limit`, ending at an end token.
 
-    Row 0 of logits [rows, V] is the anchor's. The last token is the bonus, whose keys and values no row
-    holds: as many rows are kept as tokens are committed.
+    Row 0 of logits [rows, V] is the anchor's. The KV cache holds no entry for the last token, the bonus: as many rows
+    are kept as tokens are committed.
     """
     context = list(ids[-sampler.window :]) if sampler.window else []
+
+    def sample(row: int, committed: list[int]) -> int:
+        return sampler.draw(logits[row], [*context, *committed] if context else context)
+
+    return _walk(draft, sample, limit, ends)
+
+
+def accept_likeliest(draft: Draft, likeliest: Sequence[int], limit: int, ends: frozenset[int]) -> list[int]:
+    """Return the tokens to commit, as `accept` does, where each row's token [rows] is known: greedy decoding."""
+    return _walk(draft, lambda row, _: likeliest[row], limit, ends)
+
+
+def _walk(draft: Draft, token_of: Callable[[int, list[int]], int], limit: int, ends: frozenset[int]) -> list[int]:
     committed: list[int] = []
-    chances: Sequence[Chances | None] = draft.chances or [None] * len(draft)
-    for proposed, drawn_from, row in zip((*draft.tokens, None), (*chances, None), logits, strict=True):
-        token = sampler.draw(row, context, proposed, drawn_from)
+    for row, proposed in enumerate((*draft.tokens, None)):
+        token = token_of(row, committed)
         committed.append(token)
         if token != proposed or token in ends or len(committed) == limit:
             break
-        context.append(token)
     return committed

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from localdflash.base.errors import ContextOverflow, UsageError
-from localdflash.engine.accept import accept
+from localdflash.engine.accept import accept, accept_likeliest
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.drawing import nodes_to_verify
-from localdflash.engine.pair import Cancelled, Copying, Drafter, Draw, Drawing, SavedSequence, Step, Target, never
+from localdflash.engine.pair import Cancelled, Copying, Drafter, GreedyTarget, SavedSequence, Step, Target, never
 from localdflash.engine.sampling import Constraint, Sampler
 
 GRAMMAR, FORCED = "grammar", 0.95  # what a grammar forces is a draft too; the target may spell it in other tokens
@@ -33,8 +32,6 @@ class _Open:
 class HostPair:
     """See `Pair`. With `controller=None` it decodes plainly: the same target, nothing drafted.
 
-    With `draws` drafts are drawn wherever tokens are, by a drafter that can: see `drawing`.
-
     A failure midway drops the whole sequence, so that target and drafters never disagree on how much is committed.
     """
 
@@ -49,9 +46,8 @@ class HostPair:
         self.controller = controller
         self.ends: frozenset[int] = frozenset()
         self.drafting = True
-        self.draws = False
-        self._drawing = next((one for one in self.drafters if isinstance(one, Drawing) and one.draws), None)
         self.ids: list[int] = []
+        self._greedy = target if isinstance(target, GreedyTarget) else None
         self._open: dict[str, _Open] = {}
         self._answered = 0  # tokens since the prompt
         self._drafting_ms = 0.0  # that the drafters with a cost of their own took in this step
@@ -60,11 +56,6 @@ class HostPair:
     def cached(self) -> Sequence[int]:
         """See `Pair`."""
         return self.ids[: self.target.length]
-
-    @property
-    def can_draw(self) -> bool:
-        """Whether a drafter says what it draws its tokens from."""
-        return self._drawing is not None
 
     @property
     def room(self) -> int:
@@ -121,15 +112,20 @@ class HostPair:
         began = time.perf_counter()
         limit = min(room, self.target.max_rows) - 1
         looks = self._looks(sampler.constraint)
-        draft = self._draft(anchor, limit, sampler) if looks else NOTHING
+        draft = self._draft(anchor, limit, sampler.constraint) if looks else NOTHING
         drafted = time.perf_counter()
-        verification = self.target.verify(anchor, draft)
-        committed = accept(draft, verification.logits, sampler, self.ids, room, self.ends)
+        if sampler.takes_the_likeliest and self._greedy:
+            likeliest, features = self._greedy.verify_likeliest(anchor, draft)
+            committed = accept_likeliest(draft, likeliest, room, self.ends)
+        else:
+            verification = self.target.verify(anchor, draft)
+            features = verification.taps
+            committed = accept(draft, verification.logits, sampler, self.ids, room, self.ends)
         self.target.keep(len(committed))
         verified = time.perf_counter()
         if self.drafters:
             fresh = [anchor, *committed[:-1]]
-            taps = None if verification.taps is None else verification.taps[: len(fresh)].copy()
+            taps = None if features is None else features[: len(fresh)].copy()
             for drafter in self.drafters:
                 drafter.observe(fresh, taps)
         self.ids += committed
@@ -155,47 +151,7 @@ class HostPair:
         self.controller.learn_verify(rows, ms - apart)
         self.controller.learn_looking(tokens, ms, ms - apart - verify_ms)
 
-    def _draft(self, anchor: int, limit: int, sampler: Sampler) -> Draft:
-        if self.draws and self._drawing and not sampler.greedy:
-            return self._drawn(self._drawing, anchor, limit, sampler)
-        return self._likeliest(anchor, limit, sampler.constraint)
-
-    def _drawn(self, drafter: Drawing, anchor: int, limit: int, sampler: Sampler) -> Draft:
-        """A drawn draft, unless a copy promises more. No token that was drawn may decide that, so that a copy is not
-        held against it; and what a probe drew is verified whole, which alone tells what the drafter is worth.
-        """
-        assert self.controller is not None
-        constraint, asked = sampler.constraint, min(limit, drafter.longest)
-        best, rate = self._copied(anchor, limit, constraint)
-        least = self.controller.plain_rate if best.confidence and best.confidence[0] < GUESS else rate
-        hopeful = self.controller.promise(drafter.name, asked) > least
-        if limit < 1 or not (hopeful or self.controller.may_probe(drafter.name, asked, least)):
-            return best
-        draft = self._propose(drafter, anchor, asked, sampler.propose)
-        nodes = nodes_to_verify(self.controller, draft, rate) if hopeful else len(draft)
-        if constraint:  # the first token that may not come is corrected like any other
-            nodes = min(nodes, constraint.allowed(draft.tokens) + 1)
-        if not nodes:
-            return best
-        draft = draft.first(nodes)
-        self._open[draft.drafter] = _Open(draft, len(self.ids))
-        return draft
-
-    def _copied(self, anchor: int, limit: int, constraint: Constraint | None) -> tuple[Draft, float]:
-        """The best draft of those that cost nothing, and the rate that it promises."""
-        assert self.controller is not None
-        best, rate = NOTHING, self.controller.plain_rate
-        if limit < 1:
-            return best, rate
-        if constraint:
-            best, rate = self._better(_forced(constraint, limit), best, rate)
-        for drafter in self.drafters:
-            if not drafter.is_model:
-                draft = self._propose(drafter, anchor, limit)
-                best, rate = self._better(_allowed(draft, constraint), best, rate)
-        return best, rate
-
-    def _likeliest(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
+    def _draft(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
         """The draft that promises most; drafters that cost a forward are asked only if that can pay."""
         assert self.controller is not None
         best, rate = NOTHING, self.controller.plain_rate
@@ -225,15 +181,12 @@ class HostPair:
         nodes, promised = self.controller.best_prefix(copied)
         return promised if nodes else 0.0
 
-    def _propose(self, drafter: Drafter, anchor: int, limit: int, draw: Draw | None = None) -> Draft:
+    def _propose(self, drafter: Drafter, anchor: int, limit: int) -> Draft:
         assert self.controller is not None
         if drafter.is_model:
             limit = self.controller.nodes(drafter.name, limit)
         began = time.perf_counter()
-        if draw and isinstance(drafter, Drawing):
-            draft = drafter.propose_drawn(anchor, limit, draw)
-        else:
-            draft = drafter.propose(anchor, limit)
+        draft = drafter.propose(anchor, limit)
         if drafter.is_model:
             ms = (time.perf_counter() - began) * 1e3
             self.controller.learn_draft(drafter.name, ms, max(len(draft), 1))

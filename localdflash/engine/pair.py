@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.engine.common_prefix import common_prefix
-from localdflash.engine.draft import Chances, Draft
+from localdflash.engine.draft import Draft
 from localdflash.engine.sampling import Sampler
 
 Logits = NDArray[np.float32]
 Taps = NDArray[np.float32]  # [rows, n_taps * H], the target's hidden states that feed a drafter
 Cancelled = Callable[[], bool]
-Draw = Callable[[NDArray[np.float32], NDArray[np.int64]], tuple[int, Chances]]  # see `Sampler.propose`
 
 
 def never() -> bool:
@@ -122,6 +121,17 @@ class Target(Protocol):
         """The most rows that one call may carry."""
 
 
+@runtime_checkable
+class GreedyTarget(Target, Protocol):
+    """A target that can report the likeliest token of each row without writing out its logits."""
+
+    def verify_likeliest(self, anchor: int, draft: Draft) -> tuple[Sequence[int], Taps | None]:
+        """Run `verify`; return the likeliest token of each row [rows], of equals the lowest id, and the taps.
+
+        LocaldflashError if the logits are not numbers.
+        """
+
+
 class Drafter(Protocol):
     """A model or an index that proposes. It has observed the first `length` committed tokens."""
 
@@ -148,16 +158,6 @@ class Drafter(Protocol):
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
         """Replace what has been observed by a saved state over these ids."""
-
-
-@runtime_checkable
-class Drawing(Drafter, Protocol):
-    """A drafter that can draw its tokens, and say what it drew them from, given those before: see `drawing`."""
-
-    draws: bool  # whether this one can
-
-    def propose_drawn(self, anchor: int, limit: int, draw: Draw) -> Draft:
-        """Return a draft as `propose` does, of tokens that `draw` chose, with their chances."""
 
 
 @runtime_checkable

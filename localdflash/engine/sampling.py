@@ -1,8 +1,7 @@
 """From a row of logits to one token: bias, penalties, temperature, top-k, top-p, min-p, draw.
 
 The order is fixed. One uniform number is used per committed token, whether it was drafted or not: with one seed,
-drafting and plain decoding give the same text at any temperature, as long as the target's logits are the same. Only
-where drafts are drawn, too (see `drawing`), a seed's text depends on what was drafted.
+drafting and plain decoding give the same text at any temperature, as long as the target's logits are the same.
 
 A constraint (a grammar) masks the logits. Drafts are walked by drawing and every draw is committed, so the constraint
 advances with each draw and is never taken back.
@@ -17,12 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.base.errors import LocaldflashError
-from localdflash.engine.draft import Chances
-from localdflash.engine.drawing import draw_from, take_or_correct
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.shift import Shift
 
-DRAFTS = 1  # beside the seed: the stream of random numbers that drafts are drawn by
 NOT_NUMBERS = "the model gave logits that are not numbers: the file may be damaged"
 
 
@@ -70,7 +66,6 @@ class Sampler:
         self._shift = Shift(params)
         self._penalising = params.repetition_penalty != 1.0 and params.penalty_window > 0
         self._random = np.random.default_rng(params.seed)
-        self._drafting = np.random.default_rng(None if params.seed is None else (params.seed, DRAFTS))
 
     @property
     def window(self) -> int:
@@ -92,25 +87,8 @@ class Sampler:
         """Whether a draw is the likeliest token, and nothing else of the logits counts."""
         return self._greedy and not self._penalising and not self.reads_logits
 
-    def propose(self, logits: NDArray[np.float32], tokens: NDArray[np.int64]) -> tuple[int, Chances]:
-        """Draw one of a drafter's tokens [n] by its logits [n], filtered as the target's; its index, and what it was
-        drawn from.
-        """
-        indices, probabilities = self.distribution(logits.astype(np.float64))
-        drawn = draw_from(probabilities, self._drafting)
-        return int(indices[drawn]), Chances(tokens[indices], probabilities)
-
-    def draw(
-        self,
-        logits: NDArray[np.float32],
-        ids: Sequence[int],
-        proposed: int | None = None,
-        drawn_from: Chances | None = None,
-    ) -> int:
-        """The next token after `ids` from logits [V]; LocaldflashError if the logits are not numbers.
-
-        With what a proposed token was `drawn_from`, that one is taken or corrected.
-        """
+    def draw(self, logits: NDArray[np.float32], ids: Sequence[int]) -> int:
+        """Sample the next token after `ids` from logits [V]; LocaldflashError if the logits are not numbers."""
         best = int(logits.argmax())  # the first NaN, if there is one
         if not math.isfinite(logits[best]):
             raise LocaldflashError(NOT_NUMBERS)
@@ -118,7 +96,7 @@ class Sampler:
         if self._greedy and not self._penalising and not self._shift.anything and mask is None:
             token = best
         else:
-            token = self._draw(logits.astype(np.float64), ids, mask, proposed, drawn_from)
+            token = self._draw(logits.astype(np.float64), ids, mask)
         if self._alternatives is not None:
             if mask is not None and self.constraint and self.constraint.conditional:
                 logits = np.where(mask, logits, -np.inf).astype(np.float32)
@@ -128,14 +106,7 @@ class Sampler:
         self._shift.said(token)
         return token
 
-    def _draw(
-        self,
-        scores: NDArray[np.float64],
-        ids: Sequence[int],
-        mask: NDArray[np.bool_] | None,
-        proposed: int | None,
-        drawn_from: Chances | None,
-    ) -> int:
+    def _draw(self, scores: NDArray[np.float64], ids: Sequence[int], mask: NDArray[np.bool_] | None) -> int:
         self._shift.add_bias(scores)
         if self._penalising:
             self._penalise(scores, ids)
@@ -149,9 +120,9 @@ class Sampler:
         tokens, probabilities = self.distribution(scores)
         if allowed is not None:
             tokens = allowed[tokens]
-        if proposed is not None and drawn_from is not None:
-            return take_or_correct(proposed, drawn_from, Chances(tokens, probabilities), self._random)
-        return int(tokens[draw_from(probabilities, self._random)])
+        edges = np.cumsum(probabilities)
+        at = int(np.searchsorted(edges, self._random.random() * edges[-1], side="right"))
+        return int(tokens[min(at, len(tokens) - 1)])
 
     def _penalise(self, scores: NDArray[np.float64], ids: Sequence[int]) -> None:
         seen = np.unique(np.asarray(ids[-self.window :], np.int64))

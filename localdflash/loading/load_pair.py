@@ -120,8 +120,6 @@ def _unused(options: Options, backend: Runner, running: Running) -> Iterator[str
     """What was asked of a GPU or of our own engines, or of one of them alone, where something else runs the pair; or of
     a drafter that cannot do it.
     """
-    if options.proposals == "sampled" and options.draft and not (running.host and running.host.can_draw):
-        yield f"--proposals sampled: the pair has no drafter that draws on {backend}; drafts are the likeliest tokens"
     if options.gpu_layers > 0 and running.device == "cpu":
         yield f"--gpu-layers {options.gpu_layers}: {backend} runs the pair without a GPU"
     usual = Options()

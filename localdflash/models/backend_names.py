@@ -5,10 +5,8 @@ from typing import Literal, get_args
 Runner = Literal["cpu", "cuda", "llama.cpp", "torch"]
 Backend = Literal["auto", Runner]
 RowsMode = Literal["auto", "exact", "fast"]
-Proposals = Literal["deterministic", "sampled"]
 
 RUNNERS: tuple[Runner, ...] = get_args(Runner)
 ROWS_MODES: tuple[RowsMode, ...] = get_args(RowsMode)
-PROPOSALS: tuple[Proposals, ...] = get_args(Proposals)
 BACKENDS: tuple[Backend, ...] = ("auto", *RUNNERS)
 PLANNED: tuple[Backend, ...] = tuple(name for name in BACKENDS if name != "torch")  # the reference plans nothing

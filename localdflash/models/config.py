@@ -7,9 +7,11 @@ comes from.
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,12 @@ from urllib.parse import urlsplit
 from localdflash.base.errors import UsageError
 from localdflash.base.files.paths import config_folder
 from localdflash.base.files.strict_toml import number, one_of, read_toml, text, whole
-from localdflash.models.backend_names import BACKENDS, PROPOSALS, ROWS_MODES, Backend, Proposals, RowsMode
+from localdflash.models.backend_names import BACKENDS, ROWS_MODES, Backend, RowsMode
 
 KV_FORMATS = ("f16", "int8", "fp8")
 DRAFTER_BITS = (8, 4)
 DEFAULT = "default"
+REMOVED = {"model": ("proposals",)}  # settings of earlier versions: accepted and ignored
 
 Convert = Callable[[object], Any]
 Found = dict[str, tuple[Any, str]]  # name of a setting -> its value and where that comes from
@@ -41,7 +44,6 @@ class ModelConfig:
     rows: RowsMode = "auto"  # of llama.cpp: exact or fast; auto: exact where that costs little
     drafter_bits: int = 8  # 8 or 4, of a drafter on our engines
     kv: str = "f16"  # keys and values of our own engines
-    proposals: Proposals = "deterministic"  # or sampled: drafts are drawn where answers are
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,9 @@ def _from_file() -> Found:
     found: Found = {}
     for name, keys in _SETTINGS.items():
         if table := root.table(name):
-            table.only(*keys)
+            table.only(*keys, *REMOVED.get(name, ()))
+            for key in filter(table.__contains__, REMOVED.get(name, ())):
+                _say_once(f"{file}:{table.line(key)}: {name}.{key}: no longer used; remove it")
             for key in filter(table.__contains__, keys):
                 found[f"{name}.{key}"] = (table.optional(key, keys[key]), f"{file}:{table.line(key)}")
     return found
@@ -132,9 +136,12 @@ def _from_file() -> Found:
 
 def _from_environment() -> Found:
     known = {variable(name): name for name in _names()}
+    removed = {variable(f"{table}.{key}") for table, keys in REMOVED.items() for key in keys}
     found: Found = {}
     for name, value in os.environ.items():
-        if name in known:
+        if name in removed:
+            _say_once(f"{name}: no longer used; unset it")
+        elif name in known:
             table, key = known[name].split(".")
             try:
                 found[known[name]] = (_converted(value, _SETTINGS[table][key]), name)
@@ -144,6 +151,11 @@ def _from_environment() -> Found:
             near = get_close_matches(name, known, 1)
             raise UsageError(f"{name}: no such setting; " + (f"did you mean {near[0]}?" if near else "unset it"))
     return found
+
+
+@cache
+def _say_once(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
 
 
 def _converted(value: str, convert: Convert) -> Any:
@@ -229,7 +241,6 @@ _SETTINGS: dict[str, dict[str, Convert]] = {
         "rows": one_of(*ROWS_MODES),
         "drafter_bits": _drafter_bits,
         "kv": one_of(*KV_FORMATS),
-        "proposals": one_of(*PROPOSALS),
     },
     "chat": {"pair": _pair},
     "completion": {"pair": _pair},

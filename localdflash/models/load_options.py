@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from localdflash.engine.controller import Controller
 from localdflash.engine.pair import Drafter, Target
-from localdflash.models.backend_names import Backend, Proposals, RowsMode
+from localdflash.models.backend_names import Backend, RowsMode
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 Compiling = Callable[[int, int], None]  # kernels compiled, kernels in all
@@ -32,7 +32,6 @@ class Options:
     rows: RowsMode = "auto"  # of llama.cpp: "exact" is certified identity at any price, "fast" is none
     drafter: str = ""  # another one than the pair's: a path, or an hf: name
     kv: str = "f16"  # keys and values of our own engines: f16 or int8, on CUDA also fp8
-    proposals: Proposals = "deterministic"  # or sampled, where answers are: see engine/drawing.py
     roomy: bool = field(default=False, compare=False)  # OutOfMemory where it would be cramped
     progress: Progress | None = None
     compiling: Compiling | None = None

@@ -39,11 +39,9 @@ class Running:
         return [drafter.name for drafter in self.host.drafters] if self.host else self.on_device
 
 
-def compose(target: Target, drafters: Sequence[Drafter], options: Options, make: type[HostPair] = HostPair) -> HostPair:
+def compose(target: Target, drafters: Sequence[Drafter], options: Options) -> HostPair:
     """A pair of a target and drafters, with lookup if it may draft at all; costs that `options` lack are measured."""
     if not options.draft:
-        return make(target)
+        return HostPair(target)
     drafters = [LookupDrafter(), *drafters]
-    pair = make(target, drafters, (options.costs or calibrate)(target, drafters))
-    pair.draws = options.proposals == "sampled"
-    return pair
+    return HostPair(target, drafters, (options.costs or calibrate)(target, drafters))

@@ -106,7 +106,6 @@ def test_without_settings_the_options_have_their_defaults(parsed: Callable[..., 
         "rows": "auto",
         "kv": "f16",
         "drafter_bits": 8,
-        "proposals": "deterministic",
         "native_fp4": False,
     }
 

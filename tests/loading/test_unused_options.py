@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from localdflash.engine.generate import Request, generate
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
@@ -55,25 +54,3 @@ def test_all_of_them_are_one_line(tiny_pair: Path) -> None:
         "--drafter-bits 4: for our own engines; llama.cpp runs the pair without;"
         " --kv fp8, --native-fp4: for the CUDA engine; llama.cpp runs the pair without"
     )
-
-
-@pytest.mark.usefixtures("cpu_engine")
-def test_a_drafter_that_draws_no_tokens(tiny_pair: Path) -> None:
-    said, tokens = loaded_with(tiny_pair, "cpu", proposals="sampled")
-    line = "--proposals sampled: the pair has no drafter that draws on cpu; drafts are the likeliest tokens"
-    assert said.endswith(line)
-    assert tokens == loaded_with(tiny_pair, "cpu")[1]
-    assert line not in loaded_with(tiny_pair, "cpu", proposals="sampled", draft=False)[0]
-
-
-@pytest.mark.parametrize("backend", ["llama.cpp", "torch"])
-def test_a_drafter_that_draws(backend: Runner, tiny_pair: Path) -> None:
-    """Greedy answers stay as they are; a sampled one is drafted for, too."""
-    usual = loaded_with(tiny_pair, backend)
-    assert loaded_with(tiny_pair, backend, proposals="sampled") == usual
-    options = Options(str(tiny_pair / "target.gguf"), backend, threads=1, context=64, proposals="sampled")
-    with LoadedPair(options) as loaded:
-        request = Request([5, 6, 7], 40, params=SamplingParams(1.0, seed=2))
-        assert loaded.host
-        assert loaded.host.draws
-        assert len([token for step in generate(loaded.pair, request) for token in step.tokens]) == 40

@@ -35,7 +35,6 @@ gpu_layers = 12
 rows = "exact"
 drafter_bits = 4
 kv = "int8"
-proposals = "sampled"
 
 [chat]
 pair = "of-the-chat"
@@ -64,7 +63,6 @@ OTHERS: list[tuple[str, Any, str]] = [
     ("model.gpu_layers", -1, "-1"),
     ("model.rows", "fast", "fast"),
     ("model.drafter_bits", 8, "8"),
-    ("model.proposals", "deterministic", "deterministic"),
     ("model.kv", "fp8", "fp8"),
     ("chat.pair", "other", "other"),
     ("completion.pair", "hf:o/n/x.gguf", "hf:o/n/x.gguf"),
@@ -96,7 +94,6 @@ WRONG = [
     ("model.gpu_layers", "-2", "expected -1 to 100000, found -2"),
     ("model.rows", '"quick"', "expected one of auto, exact, fast, found 'quick'"),
     ("model.kv", '"f8"', "expected one of f16, int8, fp8, found 'f8'"),
-    ("model.proposals", '"drawn"', "expected one of deterministic, sampled, found 'drawn'"),
     ("server.url", '"example.org"', "expected http://... or https://..., found 'example.org'"),
     ("server.url", '"ftp://example.org"', "expected http://... or https://..., found 'ftp://example.org'"),
     ("server.url", '"http://"', "expected http://... or https://..., found 'http://'"),
@@ -318,3 +315,16 @@ def test_any_file_is_settings_or_one_line(text: str, start: str, write: Write) -
         load_config()
     except LocaldflashError as error:
         assert "\n" not in str(error)  # noqa: PT017
+
+
+def test_a_removed_setting_is_accepted_and_reported(
+    write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write('[model]\nproposals = "sampled"\nthreads = 2\n')
+    monkeypatch.setenv("LOCALDFLASH_MODEL_PROPOSALS", "deterministic")
+    assert load_config().model.threads == 2
+    load_config()
+    assert capsys.readouterr().err.splitlines() == [
+        f"{file}:2: model.proposals: no longer used; remove it",
+        "LOCALDFLASH_MODEL_PROPOSALS: no longer used; unset it",
+    ]

@@ -149,12 +149,6 @@ class PassStruct(ctypes.Structure):
     ]
 
 
-class EngineTargetStruct(ctypes.Structure):
-    """See greedy.h."""
-
-    _fields_ = [(name, c_void_p) for name in ("forward", "model", "pool", "taps")]
-
-
 class KernelsStruct(ctypes.Structure):
     """See kernels.h."""
 
@@ -223,16 +217,6 @@ class Library:
         dll.ldf_pool_delete.restype, dll.ldf_pool_delete.argtypes = None, [c_void_p]
         dll.ldf_guard.restype, dll.ldf_guard.argtypes = None, [c_void_p, c_size_t, c_char_p, ctypes.c_int]
         dll.ldf_unguard.restype, dll.ldf_unguard.argtypes = None, [c_void_p]
-
-    def function(self, name: str, result: Any, *arguments: Any) -> Any:
-        """A function of api.cpp."""
-        found = self._dll[name]
-        found.restype, found.argtypes = result, arguments
-        return found
-
-    def address_of(self, name: str) -> int | None:
-        """Where a function of api.cpp is."""
-        return ctypes.cast(self._dll[name], c_void_p).value
 
     @property
     def instruction_sets(self) -> list[str]:

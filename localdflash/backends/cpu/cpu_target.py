@@ -20,6 +20,7 @@ from localdflash.backends.cpu.team import Team
 from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps, Verification
+from localdflash.engine.sampling import NOT_NUMBERS
 
 
 class CpuTarget:
@@ -58,6 +59,8 @@ class CpuTarget:
         self._ids = np.zeros(MAX_ROWS, np.int32)
         self._logits = np.empty((MAX_ROWS, c.vocab_size), np.float32)
         self._logits_at = address(self._logits)
+        self._best, self._are_numbers = np.zeros(MAX_ROWS, np.int32), np.zeros(MAX_ROWS, np.int32)
+        self._best_at, self._are_numbers_at = address(self._best), address(self._are_numbers)
         self._tapped = np.empty((MAX_ROWS, len(taps) * c.hidden_size), np.float32)
         self._pass = cpu_library.PassStruct(address(self._ids), 0, 0, address(self._tapped) if taps else None)
 
@@ -94,12 +97,13 @@ class CpuTarget:
         self._forward((anchor, *draft.tokens), logits=True)
         return Verification(self._logits[:rows], self._tapped[:rows] if len(self._taps) else None)
 
-    def for_steps(self) -> cpu_library.EngineTargetStruct:
-        """What a whole step in one call needs of this target."""
-        taps = address(self._tapped) if len(self._taps) else None
-        return cpu_library.EngineTargetStruct(
-            self.team.forward_address, ctypes.addressof(self.model), self.team.pool, taps
-        )
+    def verify_likeliest(self, anchor: int, draft: Draft) -> tuple[Sequence[int], Taps | None]:
+        """See `GreedyTarget`."""
+        rows = len(draft) + 1
+        self._forward((anchor, *draft.tokens), logits=False, best=True)
+        if 0 in self._are_numbers[:rows].tolist():  # faster than numpy's `all` on a few rows
+            raise LocaldflashError(NOT_NUMBERS)
+        return self._best[:rows].tolist(), self._tapped[:rows] if len(self._taps) else None
 
     def tapped(self, rows: int) -> Taps:
         """A copy of the taps of the last pass."""
@@ -144,7 +148,7 @@ class CpuTarget:
         """End the threads, which the pair's drafter uses too."""
         self.team.close()
 
-    def _forward(self, ids: Sequence[int], *, logits: bool) -> None:
+    def _forward(self, ids: Sequence[int], *, logits: bool, best: bool = False) -> None:
         rows = len(ids)
         if rows > MAX_ROWS or self.length + rows > self.cache.capacity:
             raise LocaldflashError(f"{rows} rows after {self.length} tokens: the cache holds {self.cache.capacity}")
@@ -154,5 +158,6 @@ class CpuTarget:
         job = self._pass
         job.rows, job.start = rows, self.length
         job.logits = self._logits_at if logits else None
-        job.keeps = not logits
+        job.best, job.numbers = (self._best_at, self._are_numbers_at) if best else (None, None)
+        job.keeps = not (logits or best)
         self.team.forward(self.model, job)

@@ -4,7 +4,6 @@ from contextlib import ExitStack
 
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
 from localdflash.backends.cpu.cpu_kv_cache import kept_in
-from localdflash.backends.cpu.cpu_pair import CpuPair
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.backends.cpu.packed import open_drafter, open_target
@@ -46,7 +45,7 @@ def load(files: LocalPair, options: Options) -> Running:
         stack.callback(team.close)
         target = CpuTarget(weights, team, planned.context, drafting.config.taps if drafting else (), kv)
         drafter = CpuDFlashDrafter(drafting, target) if drafting else None
-        pair = compose(target, [drafter] if drafter else [], options, CpuPair)
+        pair = compose(target, [drafter] if drafter else [], options)
         return Running(
             pair=pair,
             host=pair,

@@ -39,11 +39,6 @@ class Team:
         self._inject(ctypes.byref(model), address(taps), len(taps), start, self.pool)
 
     @property
-    def forward_address(self) -> int | None:
-        """Of the function for a pass."""
-        return ctypes.cast(self._forward, ctypes.c_void_p).value
-
-    @property
     def pool(self) -> int:
         """The threads; LocaldflashError once they have ended."""
         if self._pool is None:

@@ -27,8 +27,8 @@ from localdflash.backends.llamacpp.llama_short_head import check_short_head
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.machine.cores import physical_cores
-from localdflash.engine.draft import NOTHING, Chances, Draft
-from localdflash.engine.pair import Draw, Taps
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.pair import Taps
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_gguf import config_of_gguf
 from localdflash.models.weights.gguf import read_header
@@ -54,10 +54,6 @@ def _sureness(logits: NDArray[np.float32], best: NDArray[np.intp]) -> NDArray[np
     top = logits[np.arange(len(best)), best]
     sure: NDArray[np.float32] = 1.0 / np.exp(logits - top[:, None]).sum(1)
     return sure
-
-
-def _of_chances(name: str, tokens: Sequence[int], chances: Sequence[Chances]) -> Draft:
-    return Draft(name, tokens, [float(chance.probabilities.max()) for chance in chances], chances)
 
 
 def context_params(config: DFlashConfig, target: Any, context: int, threads: int = 0) -> Any:
@@ -100,7 +96,6 @@ class LlamaCppDFlashDrafter:
         self._logits_address = llama_library.logits_reader()
         self._heads_address = llama_library.heads_reader()
         self._selects = self.config.kind == "dflash2"
-        self.draws = self.config.kind != "dspark"  # whose slots the graph chooses itself
         if self._selects or self.config.judges:
             llama_library.set_heads(self.handle, all_rows=self._selects)
         self._vocab_size = target.vocab_size
@@ -130,15 +125,6 @@ class LlamaCppDFlashDrafter:
         self._cache.crop(self.length)
         return draft
 
-    def propose_drawn(self, anchor: int, limit: int, draw: Draw) -> Draft:
-        """See `Drawing`. The slots of a plain drafter know nothing of each other: each is drawn by itself."""
-        if limit < 1:
-            return NOTHING
-        self._decode_block(anchor)
-        draft = self._by_selector(limit, draw) if self._selects else self._drawn(limit, draw)
-        self._cache.crop(self.length)
-        return draft
-
     def _decode_block(self, anchor: int) -> None:
         slots = self.config.block_size
         self._inject()
@@ -162,30 +148,16 @@ class LlamaCppDFlashDrafter:
         tokens = self._tokens[best] if len(self._tokens) else best
         return Draft(self.name, tokens.tolist(), confidence.tolist())
 
-    def _drawn(self, limit: int, draw: Draw) -> Draft:
-        """Of a block that was decoded, a token for each of the first slots."""
-        logits = self._rows(self._logits_address, self._vocab_size)[:limit]
-        ids = self._tokens.astype(np.int64) if len(self._tokens) else np.arange(self._vocab_size)
-        chances = [draw(row, ids) for row in _scaled(logits[:, ids], self.config)]
-        tokens = [int(ids[index]) for index, _ in chances]
-        return _of_chances(self.name, tokens, [chance for _, chance in chances])
-
-    def _by_selector(self, limit: int, draw: Draw | None = None) -> Draft:
-        """Of a block that was decoded, the first slots' best candidates, or some that are drawn, each behind the one
-        before.
-        """
+    def _by_selector(self, limit: int) -> Draft:
+        """Return the best candidate of each of the first slots, given the token chosen before it."""
         count, before = self.config.selector_top_k, 0
-        tokens, confidence, chances = list[int](), list[float](), list[Chances]()
+        tokens, confidence = list[int](), list[float]()
         for row in self._rows(self._heads_address, self.config.decoder.hidden_size)[:limit]:
             scores = row[count:][before * count :][:count]
-            if draw:
-                before, chance = draw(scores, row[:count].astype(np.int64))
-                chances.append(chance)
-            else:
-                before = int(scores.argmax())
-                confidence.append(float(1.0 / np.exp(scores - scores[before]).sum()))
+            before = int(scores.argmax())
+            confidence.append(float(1.0 / np.exp(scores - scores[before]).sum()))
             tokens.append(int(row[before]))
-        return _of_chances(self.name, tokens, chances) if draw else Draft(self.name, tokens, confidence)
+        return Draft(self.name, tokens, confidence)
 
     def _rows(self, reader: Callable[[Any], int | None], columns: int) -> NDArray[np.float32]:
         """What the last decode gave for the slots that propose; valid until the next one."""

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from localdflash.backends.reference.dflash_model import DFlash, block_mask
 from localdflash.base.errors import LocaldflashError
-from localdflash.engine.draft import NOTHING, Chances, Draft
-from localdflash.engine.pair import Draw, Taps
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.pair import Taps
 
 # (token before, hidden state [H], logits [V]) -> tokens [n], their logits [n], and what a confidence head says
 Score = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
@@ -25,7 +25,6 @@ class DFlashDrafter:
 
     name = "dflash"
     is_model, autoregressive, waiting = True, False, 0
-    draws = True
 
     def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:
         self.model = model
@@ -64,29 +63,19 @@ class DFlashDrafter:
         """See `Drafter`; confidence is the softmax probability of the slot's best token among all, or the candidates of
         DFlash 2, or what DSpark's confidence head says.
         """
-        return self._along(anchor, limit, None) if limit > 0 else NOTHING
-
-    def propose_drawn(self, anchor: int, limit: int, draw: Draw) -> Draft:
-        """See `Drawing`. The slots of a plain drafter know nothing of each other: each is drawn by itself."""
-        return self._along(anchor, limit, draw) if limit > 0 else NOTHING
+        return self._along(anchor, limit) if limit > 0 else NOTHING
 
     @torch.inference_mode()
-    def _along(self, anchor: int, limit: int, draw: Draw | None) -> Draft:
+    def _along(self, anchor: int, limit: int) -> Draft:
         """Slot by slot, each behind the token that was chosen before it."""
         hidden, logits = self._block(anchor, limit)
-        tokens, confidence, chances = [anchor], list[float](), list[Chances]()
+        tokens, confidence = [anchor], list[float]()
         for state, scores in zip(hidden, logits, strict=False):
             among, scored, judged = self._score(tokens[-1], state, scores)
-            if draw:
-                index, chance = draw(scored.numpy(), among.numpy())
-                chances.append(chance)
-                sure = float(chance.probabilities.max())
-            else:
-                best = scored.softmax(-1).max(-1)
-                index, sure = int(best.indices), float(best.values)
-            tokens.append(int(among[index]))
-            confidence.append(sure if judged is None else float(judged))
-        return Draft(self.name, tokens[1:], confidence, chances)
+            best = scored.softmax(-1).max(-1)
+            tokens.append(int(among[int(best.indices)]))
+            confidence.append(float(best.values if judged is None else judged))
+        return Draft(self.name, tokens[1:], confidence)
 
     def _block(self, anchor: int, limit: int) -> tuple[Tensor, Tensor]:
         """Hidden states [slots, H] behind the anchor, and logits [limit, V] of the first."""

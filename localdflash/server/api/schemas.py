@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from localdflash.models.backend_names import Backend, Proposals, RowsMode
+from localdflash.models.backend_names import Backend, RowsMode
 from localdflash.server.wanted import Others, PairRole
 
 Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
@@ -280,7 +280,6 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     drafter_bits: Literal[4, 8] | UnsetType = UNSET
     native_fp4: bool | UnsetType = UNSET
     kv: Literal["f16", "int8", "fp8"] | UnsetType = UNSET
-    proposals: Proposals | UnsetType = UNSET
     role: PairRole | UnsetType = UNSET
     others: Others = "wait"
 

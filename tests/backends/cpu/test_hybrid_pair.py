@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.backends.cpu.cpu_pair import CpuPair
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.backends.cpu.packed import open_target
 from localdflash.backends.cpu.team import Team
 from localdflash.engine.checkpoints import APART
 from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
@@ -39,16 +39,18 @@ def target(path: Path, new_team: NewTeam) -> CpuTarget:
 
 
 @pytest.fixture
-def pair(target: CpuTarget) -> CpuPair:
-    return CpuPair(target, [LookupDrafter()], Controller(VERIFY_MS, {}))
+def pair(target: CpuTarget) -> HostPair:
+    return HostPair(target, [LookupDrafter()], Controller(VERIFY_MS, {}))
 
 
-def run(pair: CpuPair, ids: list[int], prefixes: PrefixCache | None = None, **how: object) -> tuple[list[int], Request]:
+def run(
+    pair: HostPair, ids: list[int], prefixes: PrefixCache | None = None, **how: object
+) -> tuple[list[int], Request]:
     request = Request(ids, 60, params=SamplingParams(temperature=0.0), **how)  # type: ignore[arg-type]
     return [token for step in generate(pair, request, prefixes) for token in step.tokens], request
 
 
-def test_drafted_text_is_that_of_plain_decoding(pair: CpuPair) -> None:
+def test_drafted_text_is_that_of_plain_decoding(pair: HostPair) -> None:
     """With drafts that are right for a while: nearly this text stands in a document."""
     ids = ids_of(50, VOCABULARY)
     plain, _ = run(pair, ids, draft=False)
@@ -60,7 +62,7 @@ def test_drafted_text_is_that_of_plain_decoding(pair: CpuPair) -> None:
     assert request.stats.drafted > request.stats.accepted
 
 
-def test_going_back_computes_again_what_no_state_is_kept_of(pair: CpuPair) -> None:
+def test_going_back_computes_again_what_no_state_is_kept_of(pair: HostPair) -> None:
     ids = ids_of(100, VOCABULARY)
     text, first = run(pair, ids)
     assert first.computed == 99
@@ -78,7 +80,7 @@ def test_going_back_computes_again_what_no_state_is_kept_of(pair: CpuPair) -> No
 
 def test_a_long_prompt_leaves_states_on_the_way(target: CpuTarget) -> None:
     ids = ids_of(5 * APART + 30, VOCABULARY)
-    pair = CpuPair(target)
+    pair = HostPair(target)
     pair.prefill(ids)
     for length, kept in ((5 * APART + 10, 5 * APART), (4 * APART, 4 * APART), (3 * APART + 5, 3 * APART)):
         target.crop(length)
@@ -91,7 +93,7 @@ def test_a_long_prompt_leaves_states_on_the_way(target: CpuTarget) -> None:
     assert same(verify(target, ids[kept : kept + 9]), wanted)
 
 
-def test_a_saved_sequence_counts_where_it_is_needed_whole(pair: CpuPair, tmp_path: Path) -> None:
+def test_a_saved_sequence_counts_where_it_is_needed_whole(pair: HostPair, tmp_path: Path) -> None:
     document, other = ids_of(150, VOCABULARY), ids_of(300, VOCABULARY)[150:]
     prefixes = PrefixCache(BIG, DiskCache(tmp_path, "model", BIG))
     text, _ = run(pair, document, prefixes)

@@ -20,7 +20,6 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.models.weights.gguf import read_header
-from tests.support.drawing import nth, taking
 from tests.support.random_drafters import VARIANTS, config_of, random_weights, write_gguf
 
 YARN = {
@@ -122,37 +121,6 @@ def test_a_shorter_part_of_a_saved_state_drafts_as_without_a_load(window: int, t
             np.testing.assert_allclose(one.confidence, other.confidence, rtol=1e-5)
     drafter.close()
     llama.close()
-
-
-@pytest.mark.parametrize("variant", ["full", "reduced vocabulary", "scaled and capped logits", "DFlash 2"])
-def test_what_tokens_are_drawn_from_is_that_of_the_torch_reference(
-    variant: str, tiny_pair: Path, tmp_path: Path
-) -> None:
-    config = config_of(variant, vocabulary_of(tiny_pair))
-    path = write_gguf(tmp_path / "drafter.gguf", config, random_weights(config), tiny_pair / "target.gguf", "F32")
-    target, dflash = load_decoder(tiny_pair / "target.gguf"), load(path)
-    llama = LlamaCppTarget(tiny_pair / "target.gguf", threads=1, taps=(1, 3, 4))
-    ours = DFlashDrafter(dflash, target.embed_tokens.weight, target.lm_head.weight)
-    theirs = LlamaCppDFlashDrafter(path, llama, threads=1)
-    assert theirs.draws
-    apart, near_ties = [], 0
-    for block in range(10):
-        for drafter in (ours, theirs):
-            drafter.observe([7] * 3, taps_of(64 * 3, 3, seed=block))
-        found = theirs.propose_drawn(3 + block, 99, nth(2))
-        try:
-            wanted = ours.propose_drawn(3 + block, 99, taking(found.tokens))
-        except ValueError:  # a token is a candidate in one of them alone
-            near_ties += 1
-            continue
-        assert wanted.tokens == found.tokens
-        for one, other in zip(found.chances, wanted.chances, strict=True):
-            apart.append(sum(abs(one.of(token) - other.of(token)) for token in one.tokens.tolist()) / 2)
-        assert theirs.propose_drawn(3 + block, 99, nth(0)).tokens == theirs.propose(3 + block, 99).tokens
-    theirs.close()
-    llama.close()
-    assert near_ties <= 1
-    assert np.median(apart) < 0.02, "total variation; the head is in Q8_0"
 
 
 def test_dspark_is_not_drawn(tiny_pair: Path, tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights.gguf import read_header
 from tests.support.dflash_oracle import Oracle
-from tests.support.drawing import nth
 from tests.support.random_drafters import (
     VARIANTS,
     YARN,
@@ -55,18 +54,6 @@ def check(path: Path, wanted: DFlashConfig, weights: Weights, pair: Path) -> Non
         assert list(draft.tokens) == tokens
         assert np.allclose(draft.confidence, confidence, rtol=2e-3)
         assert drafter.propose(11, 3).tokens == draft.tokens[:3]
-        check_drawn(drafter, oracle, taps)
-
-
-def check_drawn(drafter: DFlashDrafter, oracle: Oracle, taps: NDArray[np.float32]) -> None:
-    """What tokens are drawn from is the oracle's distribution behind those drawn before; none is the likeliest."""
-    drawn = drafter.propose_drawn(11, 99, nth(2))
-    wanted = oracle.chances(taps.astype(np.float64), 11, drawn.tokens)
-    for chance, probabilities in zip(drawn.chances, wanted, strict=True):
-        assert {*chance.tokens.tolist()} == probabilities.keys()
-        ours = [probabilities[token] for token in chance.tokens.tolist()]
-        assert np.allclose(chance.probabilities, ours, rtol=5e-3, atol=1e-7)
-    assert drafter.propose_drawn(11, 99, nth(0)).tokens == drafter.propose(11, 99).tokens
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
