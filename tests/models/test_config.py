@@ -136,19 +136,19 @@ def test_without_a_file_everything_is_default(home: Path) -> None:
     assert (config.model, config.server) == (ModelConfig(), ServerConfig())
     assert (config.chat.pair, config.completion.pair) == (None, None)
     assert set(config.origins.values()) == {"default"}
-    assert len(config.origins) == 19
+    assert len(config.origins) == 18
     assert not home.exists()
 
 
 def test_the_defaults() -> None:
-    assert ModelConfig() == ModelConfig("embedded", "auto", 0, 0, "auto", -1, "auto", 8, "f16", "deterministic")
+    assert ModelConfig() == ModelConfig("embedded", "auto", 0, 0, "auto", -1, "auto", 8, "f16")
     assert ServerConfig() == ServerConfig("", None, None, 15.0, None, 0, 64)
 
 
 def test_the_file_names_everything(write: Write) -> None:
     file = write(WHOLE)
     config = load_config()
-    assert config.model == ModelConfig("hf:a/b/c.gguf", "cuda", 8192, 4, "Vulkan0", 12, "exact", 4, "int8", "sampled")
+    assert config.model == ModelConfig("hf:a/b/c.gguf", "cuda", 8192, 4, "Vulkan0", 12, "exact", 4, "int8")
     assert (config.chat.pair, config.completion.pair) == ("of-the-chat", "of-completions")
     key = Path("/keys/example")
     assert config.server == ServerConfig("https://example.org:8000/v1", key, 8077, 2.5, 1, 2000, 8)
