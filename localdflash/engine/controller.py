@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 from localdflash.engine.costs import DraftCost, VerifyCosts
 from localdflash.engine.draft import Draft
-from localdflash.engine.worth import Worth
 
 BINS = 12
 PRIOR_WEIGHT = 6.0  # drafts' worth of trust in a claimed confidence before anything was counted
@@ -104,7 +103,6 @@ class Controller:
         read_ms: Mapping[str, float] | None = None,
     ) -> None:
         self.costs = VerifyCosts(verify_ms, growth)
-        self._worth = Worth()
         by_node, read = node_ms or {}, read_ms or {}
         costs = {name: DraftCost(ms, by_node.get(name, 0.0), read.get(name, 0.0)) for name, ms in draft_ms.items()}
         self._drafts = defaultdict[str, DraftCost](DraftCost, costs)
@@ -161,10 +159,6 @@ class Controller:
                 break
         return nodes, rate
 
-    def looks(self) -> bool:
-        """Whether the next step asks the drafters at all."""
-        return self._worth.looks(self.costs.ms(1))
-
     def promise(self, drafter: str, limit: int) -> float:
         """The best tokens per millisecond to expect of a drafter before it is asked, its own cost included."""
         return self._best(drafter, self.calibration[drafter].survival[:limit])[1]
@@ -219,14 +213,6 @@ class Controller:
     def learn_answer(self, tokens: int) -> None:
         """Count an answer of so many tokens."""
         self._answer += RECENT * (tokens - self._answer)
-
-    def learn_looking(self, tokens: int, ms: float, looking_ms: float) -> None:
-        """Count a step that asked the drafters: the tokens it committed, its time, and the part spent on asking."""
-        self._worth.looked(tokens, ms, looking_ms)
-
-    def learn_rest(self, ms: float) -> None:
-        """Count the time of a step that did not ask the drafters."""
-        self._worth.rested(ms)
 
     def learn_draft(self, drafter: str, ms: float, nodes: int = 1) -> None:
         """Count a measured draft; a probe is charged what it took, even if that is more than usual."""

@@ -111,8 +111,8 @@ class HostPair:
             self.controller.follow(self.target.length)
         began = time.perf_counter()
         limit = min(room, self.target.max_rows) - 1
-        looks = self._looks(sampler.constraint)
-        draft = self._draft(anchor, limit, sampler.constraint) if looks else NOTHING
+        controller = self.controller if self.drafting else None
+        draft = self._draft(anchor, limit, sampler.constraint) if controller else NOTHING
         drafted = time.perf_counter()
         if sampler.takes_the_likeliest and self._greedy:
             likeliest, features = self._greedy.verify_likeliest(anchor, draft)
@@ -131,25 +131,11 @@ class HostPair:
         self.ids += committed
         self._answered += len(committed)
         draft_ms, verify_ms = (drafted - began) * 1e3, (verified - drafted) * 1e3
-        if looks:
+        if controller:
             self._judge()
-            self._learn(len(draft) + 1, len(committed), (time.perf_counter() - began) * 1e3, verify_ms)
-        elif self.controller:
-            self.controller.learn_rest((time.perf_counter() - began) * 1e3)
+            ms = (time.perf_counter() - began) * 1e3
+            controller.learn_verify(len(draft) + 1, ms - self._drafting_ms)
         return Step(committed, draft.drafter, len(draft), len(committed) - 1, draft_ms, verify_ms)
-
-    def _looks(self, constraint: Constraint | None) -> bool:
-        """Whether this step asks the drafters."""
-        if self.controller is None or not self.drafting:
-            return False
-        return constraint is not None or self.controller.looks()
-
-    def _learn(self, rows: int, tokens: int, ms: float, verify_ms: float) -> None:
-        """Tell the controller what a step with drafts took; the time of drafters with a cost of their own is apart."""
-        assert self.controller is not None
-        apart = self._drafting_ms
-        self.controller.learn_verify(rows, ms - apart)
-        self.controller.learn_looking(tokens, ms, ms - apart - verify_ms)
 
     def _draft(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
         """The draft that promises most; drafters that cost a forward are asked only if that can pay."""

@@ -20,12 +20,6 @@ class OnPaper(Controller):
         """Whatever it took."""
         super().learn_draft(drafter, self.drafting_ms(drafter, nodes), nodes)
 
-    def learn_looking(self, tokens: int, ms: float, looking_ms: float) -> None:
-        """It costs nothing."""
-
-    def learn_rest(self, ms: float) -> None:
-        """Every step looks."""
-
 
 def drafting_pays(_target: Target, drafters: Sequence[Drafter]) -> Controller:
     """`Options.costs` with which a pair drafts wherever a draft is likely to be right."""
