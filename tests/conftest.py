@@ -17,7 +17,7 @@ if GPU_TESTS != "1":
 if not GPU_TESTS:
     from hypothesis import HealthCheck, settings
 
-    settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("tests", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("tests")  # a machine that is busy breaks no property
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line has it; before llama.cpp is loaded
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has its share of the cores

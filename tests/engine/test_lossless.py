@@ -98,7 +98,7 @@ def check_agreement(pair: HostPair) -> None:
 
 PROMPTS = st.lists(st.integers(0, V - 1), min_size=1, max_size=40)
 KIND_LISTS = st.lists(st.sampled_from(KINDS), min_size=1, max_size=3)
-MANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @MANY

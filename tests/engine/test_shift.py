@@ -22,7 +22,7 @@ __all__ = ["drafting_pair"]
 Make = Callable[..., Any]
 PENALTIES = st.sampled_from([0.0, 0.3, 1.1, 2.0, -0.7, -2.0])
 BIASES = st.dictionaries(st.integers(0, V - 1), st.sampled_from([-100.0, -1.5, 0.4, 3.0, 100.0]), max_size=3)
-MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
