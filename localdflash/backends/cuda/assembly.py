@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from localdflash.backends.cuda import gguf_shapes
-from localdflash.backends.cuda.checkpoint import CheckpointSource
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.device import features, on
 from localdflash.backends.cuda.memory import (
@@ -81,14 +80,14 @@ class CudaSettings:
 
 
 @dataclass(frozen=True)
-class _TargetFiles:
-    """A target whose headers were read, but that is not on the device yet."""
+class _TargetFile:
+    """A target whose header was read, but that is not on the device yet."""
 
     config: DecoderConfig
     source: TensorSource
     nbytes: int
     head_nbytes: int
-    llama: bool = False  # the rows of q and k are in llama.cpp's order
+    llama: bool  # the rows of q and k are in llama.cpp's order
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def load_pair(
     progress: Progress | None = None,
     compiling: Compiling | None = None,
 ) -> CudaPair:
-    """A pair that is ready to step: `target` is a GGUF file, or a Hugging Face folder (see checkpoint.py).
+    """Load a pair that is ready to step; `target` is a GGUF file.
 
     ModelError, OutOfMemory and UsageError say what is wrong before much is loaded; OutOfMemory also if a context that
     was given turns out not to fit.
@@ -172,10 +171,7 @@ def _default_context(memory: Memory, config: DecoderConfig, device: torch.device
     return choose_context(memory, config.context_length, budget.free - budget.spare, budget.margin)
 
 
-def _read_target(path: Path, device: torch.device, progress: Progress | None) -> _TargetFiles:
-    if path.is_dir():
-        checkpoint = CheckpointSource(path, device, progress)
-        return _TargetFiles(checkpoint.config, checkpoint, checkpoint.nbytes, checkpoint.head_nbytes)
+def _read_target(path: Path, device: torch.device, progress: Progress | None) -> _TargetFile:
     header = gguf.read_header(path)
     config = decoder_config(header)
     check_kinds(header)
@@ -183,10 +179,10 @@ def _read_target(path: Path, device: torch.device, progress: Progress | None) ->
     head = header.tensors["token_embd.weight" if config.tie_word_embeddings else "output.weight"]
     head_nbytes = tensor_bytes(head.ggml_type, head.shape)
     source, llama = GGUFSource(header, device, progress), header.architecture == "llama"
-    return _TargetFiles(config, source, file_bytes(header), head_nbytes, llama)
+    return _TargetFile(config, source, file_bytes(header), head_nbytes, llama)
 
 
-def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settings: CudaSettings) -> _DrafterFile:
+def _read_drafter(path: Path, target: _TargetFile, device: torch.device, settings: CudaSettings) -> _DrafterFile:
     """GGUF drafters keep their quantized types; safetensors are quantized at load."""
     source: TensorSource
     if path.suffix == ".gguf":

@@ -58,11 +58,11 @@ def load_planes(
     """
     parts = [_load(header, name, torch.device(device)) for name in names]
     sizes = {part.n for part in parts}
-    if len({(layout(part), part.k, part.experts) for part in parts}) > 1 or (interleave and len(sizes) > 1):
+    if len({(_layout(part), part.k, part.experts) for part in parts}) > 1 or (interleave and len(sizes) > 1):
         found = ", ".join(f"{name} ({header.tensors[name].ggml_type.name})" for name in names)
         raise ModelError(f"{header.path}: the tensors {found} make no single matrix; use `--backend llama.cpp`")
     if interleave:
-        turns = in_turn(parts[0].n, len(parts))
+        turns = torch.arange(parts[0].n * len(parts)).view(len(parts), -1).t().flatten()
         row_order = turns if row_order is None else turns[row_order]
     return join(parts, row_order)
 
@@ -70,7 +70,7 @@ def load_planes(
 def join(parts: Sequence[Planes], row_order: Tensor | None = None) -> Planes:
     """Planes of one layout, one after the other along n; then row i becomes what was row `row_order[i]` (int64)."""
     first = parts[0]
-    if len({(layout(part), part.k, part.experts) for part in parts}) > 1:
+    if len({(_layout(part), part.k, part.experts) for part in parts}) > 1:
         raise ValueError("only planes of one layout, depth and number of experts can be joined")
     if len(parts) == 1 and row_order is None:
         return first
@@ -92,37 +92,10 @@ def join(parts: Sequence[Planes], row_order: Tensor | None = None) -> Planes:
     return replace(first, n=n, base=base, high=high, scale=scale, supers=supers, minimum=minimum)
 
 
-def stack(experts: Sequence[Planes]) -> Planes:
-    """Planes of one layout and size as a stack of experts, in their order."""
-    first = experts[0]
-    if len(experts) == 1:
-        return first
-    if len({(layout(expert), expert.n, expert.k, expert.experts) for expert in experts}) > 1:
-        raise ValueError("only planes of one layout and size can be stacked")
-
-    def stacked(tensors: Sequence[Tensor | None]) -> Tensor | None:
-        own = [tensor for tensor in tensors if tensor is not None]
-        return torch.cat(own) if own else None
-
-    base, scale = stacked([expert.base for expert in experts]), stacked([expert.scale for expert in experts])
-    assert base is not None
-    assert scale is not None
-    high, supers = stacked([expert.high for expert in experts]), stacked([expert.supers for expert in experts])
-    minimum = stacked([expert.minimum for expert in experts])
-    count = sum(expert.experts for expert in experts)
-    return replace(first, experts=count, base=base, high=high, scale=scale, supers=supers, minimum=minimum)
-
-
-def in_turn(n: int, count: int = 2) -> Tensor:
-    """The `row_order` that takes the rows of `count` joined matrices of n rows in turn."""
-    return torch.arange(n * count).view(count, n).t().flatten()
-
-
 def scaled(planes: Planes, power_of_two: float) -> Planes:
     """The planes with all weights multiplied, exactly, through their float scales; ModelError if float16 overflows."""
     if planes.scaling == "block":
-        minimum = None if planes.minimum is None else planes.minimum * power_of_two
-        return replace(planes, scale=planes.scale * power_of_two, minimum=minimum)
+        return replace(planes, scale=planes.scale * power_of_two)
     if planes.scaling == "half4":
         minimum = None if planes.minimum is None else _scaled_halves(planes.minimum, power_of_two)
         return replace(planes, scale=_scaled_halves(planes.scale, power_of_two), minimum=minimum)
@@ -138,8 +111,8 @@ def _scaled_halves(words: Tensor, power_of_two: float) -> Tensor:
     return result
 
 
-def layout(planes: Planes) -> tuple[object, ...]:
-    """The properties that planes must share to form one matrix or stack."""
+def _layout(planes: Planes) -> tuple[object, ...]:
+    """Return the properties that planes must share to form one matrix."""
     p = planes
     return p.rows, p.high_bits, p.scaling, p.zero, p.code, p.minimum is None
 

@@ -35,7 +35,7 @@ class UnpackedRows:
 
     codes: Tensor  # uint8 [rows, k]
     scale: Tensor  # [rows, groups]: float32 ("block"), float16 ("half4"), uint8 or int8 ("byte4")
-    minimum: Tensor | None = None  # [rows, groups]: float32 ("block"), float16 ("half4") or uint8 ("byte4")
+    minimum: Tensor | None = None  # [rows, groups]: float16 ("half4") or uint8 ("byte4")
     supers: Tensor | None = None  # float16 [rows, k / 256, 2]: of the scales, of the minimums
 
 
