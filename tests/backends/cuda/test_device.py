@@ -14,7 +14,7 @@ from triton.runtime.errors import OutOfResources
 
 from localdflash.backends.cuda import assembly
 from localdflash.backends.cuda import device as devices
-from localdflash.backends.cuda.memory import check_kinds
+from localdflash.backends.cuda.cuda_sizes import check_kinds
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.runner import device_errors
 from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory, UsageError

@@ -27,7 +27,7 @@ from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.base.errors import ModelError
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTED_BY, DRAFTER, LIVE
+from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTED_BY, DRAFTER, LIVE
 from localdflash.models.memory.parts import DRAFTER as WEIGHTS
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights.gguf import read_header

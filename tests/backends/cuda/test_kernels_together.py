@@ -15,7 +15,7 @@ from localdflash.backends.cuda.ops import KERNELS, REFERENCES
 from localdflash.backends.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.kernels.cuda.step_state import CONTEXT
+from localdflash.kernels.cuda.rounds import CONTEXT
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
 CPU = torch.device("cpu")

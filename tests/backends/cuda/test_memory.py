@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
-from localdflash.backends.cuda.memory import (
+from localdflash.backends.cuda.cuda_sizes import (
     LONGEST,
     RESERVE,
     Memory,
@@ -22,7 +22,7 @@ from localdflash.backends.cuda.memory import (
 )
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.repack.gguf_planes import planes_of_blocks
-from localdflash.backends.cuda.repack.quantize import quantize
+from localdflash.backends.cuda.repack.plane_packing import quantize
 from localdflash.backends.cuda.stepper import SLACK
 from localdflash.base.errors import OutOfMemory
 from localdflash.models.shapes.dflash_gguf import config_of_gguf

@@ -20,7 +20,7 @@ from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageErro
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.kernels.cuda.step_state import LIVE
+from localdflash.kernels.cuda.rounds import LIVE
 from tests.support.converted_models import MODELS, Case, case_of, ids_of
 
 CPU = torch.device("cpu")

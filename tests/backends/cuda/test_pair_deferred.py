@@ -18,7 +18,7 @@ from localdflash.backends.cuda.leaving import Leaving, Outbox
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.runner import Runner
 from localdflash.base.errors import LocaldflashError
-from localdflash.kernels.cuda.step_state import STEP
+from localdflash.kernels.cuda.rounds import STEP
 from tests.backends.cuda.histories import ACTS, FAILING, STAGE, History, World, fuzz, play, tiny_world
 from tests.support.software_gpu import CUDA, Event, SoftwareGpu, Stream, poisoned
 

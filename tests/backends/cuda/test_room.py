@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.backends.cuda import assembly, display, room
-from localdflash.backends.cuda.cuda_sizes import CudaSizes
+from localdflash.backends.cuda import assembly, room
+from localdflash.backends.cuda.cuda_sizes import RESERVE, CudaSizes
 from localdflash.backends.cuda.device import give_back
 from localdflash.backends.cuda.load_cuda import load
-from localdflash.backends.cuda.memory import RESERVE
 from localdflash.backends.cuda.runner import Runner
 from localdflash.backends.cuda.stepper import Stepper
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
@@ -339,7 +338,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
 )
 def test_a_desktop_is_seen(library: Any, shown: bool, nvml: Callable[[Any], None]) -> None:
     nvml(library)
-    assert display.is_shown_on(torch.device("cuda", 0)) is shown
+    assert room.is_shown_on(torch.device("cuda", 0)) is shown
 
 
 def test_a_desktop_gets_more_room(monkeypatch: pytest.MonkeyPatch) -> None:

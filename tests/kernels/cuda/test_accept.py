@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from localdflash.kernels.cuda.accept_kernel import RECORD, accept, accept_reference
-from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTED_BY, LIVE, STATUS, STEP
+from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTED_BY, LIVE, RECORD, STATUS, STEP, accept, accept_reference
 
 Op = Callable[..., None]
 OPS = pytest.mark.parametrize("op", [accept, accept_reference])

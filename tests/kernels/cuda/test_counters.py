@@ -7,8 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from localdflash.kernels.cuda.counters import set_back, set_back_reference
-from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace, arrive, gather
+from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace, arrive, gather, set_back, set_back_reference
 
 
 @pytest.mark.parametrize("op", [set_back, set_back_reference])

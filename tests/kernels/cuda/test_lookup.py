@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.kernels.cuda.lookup_kernel import LONGEST, lookup, lookup_reference
-from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTED_BY, LIVE
+from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTED_BY, LIVE
 
 Op = Callable[..., None]
 OPS = pytest.mark.parametrize("op", [lookup, lookup_reference])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import localdflash.kernels.cuda.qkv as module
-from localdflash.backends.cuda.repack.quantize import quantize
+from localdflash.backends.cuda.repack.plane_packing import quantize
 from localdflash.backends.reference import decoder as torch_decoder
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.kernels.cuda.kv_cache import CODES, Cache, check_type, encode

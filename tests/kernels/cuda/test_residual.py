@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import localdflash.kernels.cuda.residual as module
-from localdflash.backends.cuda.repack.quantize import quantize
+from localdflash.backends.cuda.repack.plane_packing import quantize
 from localdflash.kernels.cuda.norm import Norm
 from localdflash.kernels.cuda.residual import Tap, residual, residual_reference
 from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import localdflash.kernels.cuda.swiglu as module
-from localdflash.backends.cuda.repack.quantize import quantize
+from localdflash.backends.cuda.repack.plane_packing import quantize
 from localdflash.kernels.cuda.norm import Norm
 from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.cuda.swiglu import swiglu, swiglu_reference

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from localdflash.kernels.cuda.taps import gather_taps, gather_taps_reference
+from localdflash.kernels.cuda.residual import gather_taps, gather_taps_reference
 
 gathers = pytest.mark.parametrize("gather", [gather_taps, gather_taps_reference])
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from triton.runtime.interpreter import interpreter_builder
 
-import localdflash.kernels.cuda.top_k as top_k_module
+import localdflash.kernels.cuda.selector as top_k_module
 from localdflash.base.errors import UsageError
-from localdflash.kernels.cuda.top_k import TopKScratch, top_k, top_k_reference
+from localdflash.kernels.cuda.selector import TopKScratch, top_k, top_k_reference
 
 CPU, NAN, INF = torch.device("cpu"), float("nan"), float("inf")
 both = pytest.mark.parametrize("select", [top_k, top_k_reference])

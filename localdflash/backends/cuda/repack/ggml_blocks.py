@@ -11,8 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from localdflash.backends.cuda.repack.plane_packing import INT8, PlaneLayout, UnpackedRows
-from localdflash.backends.cuda.repack.quantize import quantize_rows
+from localdflash.backends.cuda.repack.plane_packing import INT8, PlaneLayout, UnpackedRows, quantize_rows
 from localdflash.base.errors import ModelError
 from localdflash.models.weights.ggml_types import GGMLType
 

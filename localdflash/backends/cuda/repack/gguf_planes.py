@@ -1,7 +1,7 @@
 """GGUF tensors as planes: the codes and scales of the file, rearranged on the device that will use them.
 
 Exact for every quantized type, except that NVFP4's product of two scales is rounded to float16. F32, F16 and BF16
-tensors are quantized to int8 (quantize.py). Raw blocks are uploaded as they are and unpacked some rows at a time, so
+tensors are quantized to int8. Raw blocks are uploaded as they are and unpacked some rows at a time, so
 that a whole matrix is never unpacked there.
 """
 
@@ -16,6 +16,7 @@ from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
 from localdflash.backends.cuda.repack.plane_packing import UnpackedRows, empty, fill, half_scales
 from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.planes import COLUMNS, Planes, pack_halves, unpack_halves
+from localdflash.models.shapes.short_vocabulary import check_ids
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, load_blocks, load_tensor
 
@@ -90,6 +91,23 @@ def join(parts: Sequence[Planes], row_order: Tensor | None = None) -> Planes:
     high, supers = joined([part.high for part in parts]), joined([part.supers for part in parts])
     minimum = joined([part.minimum for part in parts])
     return replace(first, n=n, base=base, high=high, scale=scale, supers=supers, minimum=minimum)
+
+
+def rows_of(planes: Planes, ids: Tensor) -> Planes:
+    """Return the rows `ids` (int [size]) of a head, bit by bit: the drafter's head over a short vocabulary."""
+    if planes.experts != 1:
+        raise ModelError(f"a head is one matrix, not {planes.experts} experts; use the full vocabulary")
+    columns = check_ids(ids.tolist(), planes.n).to(planes.base.device)
+    missing = -len(columns) % COLUMNS
+
+    def select(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else F.pad(tensor.index_select(-1, columns), (0, missing))
+
+    base, scale = select(planes.base), select(planes.scale)
+    assert base is not None
+    assert scale is not None
+    high, supers, minimum = select(planes.high), select(planes.supers), select(planes.minimum)
+    return replace(planes, n=len(columns), base=base, high=high, scale=scale, supers=supers, minimum=minimum)
 
 
 def scaled(planes: Planes, power_of_two: float) -> Planes:

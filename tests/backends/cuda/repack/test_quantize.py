@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from localdflash.backends.cuda.repack import plane_packing
-from localdflash.backends.cuda.repack.quantize import quantize
+from localdflash.backends.cuda.repack.plane_packing import quantize
 
 
 def written_out(weights: torch.Tensor, bits: int, group: int) -> torch.Tensor:
