@@ -297,7 +297,7 @@ def play(world: World, acts: list[Callable[[History], None]], seed: int) -> None
 
 
 fuzz = settings(  # without shrinking, which takes minutes: an example is short as it is
-    max_examples=15,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     database=None,

@@ -59,6 +59,7 @@ def answer(pair: CudaPair, poison: int, params: SamplingParams) -> tuple[list[in
     return tokens, pair.stepper.stack.buffers.x.clone()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(temperature=0.8, seed=2, repetition_penalty=1.3)])
 def test_a_lost_ticket_ends_with_its_own_step(pair: CudaPair, params: SamplingParams) -> None:

@@ -23,7 +23,10 @@ PROMPT = [7, 8, 9, 10, 11, 7, 8, 9, 10]
 MOE: dict[str, Any] = EXPERTS
 
 
-@pytest.fixture(scope="module", params=["dense f16", "dense int8", "experts"])
+@pytest.fixture(
+    scope="module",
+    params=["dense f16", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("dense int8", "experts"))],
+)
 def pairs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[CudaPair, CudaPair]:
     """The same pair with the kernels, and in float32."""
     folder = tmp_path_factory.mktemp("tiny")
@@ -46,7 +49,7 @@ def run(pair: CudaPair, way: Way, count: int, params: SamplingParams | None = No
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("pairs", ["dense int8", "experts"], indirect=True)
 def test_every_way_gives_the_same_text(pairs: tuple[CudaPair, CudaPair]) -> None:
     kernels, _ = pairs
@@ -61,6 +64,7 @@ def test_every_way_gives_the_same_text(pairs: tuple[CudaPair, CudaPair]) -> None
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.nightly
 @pytest.mark.parametrize("pairs", ["dense f16"], indirect=True)
 def test_sampled_text_is_the_same_too(pairs: tuple[CudaPair, CudaPair]) -> None:
     kernels, _ = pairs
@@ -70,7 +74,7 @@ def test_sampled_text_is_the_same_too(pairs: tuple[CudaPair, CudaPair]) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("pairs", ["dense f16"], indirect=True)
 def test_so_is_text_that_the_host_chooses(pairs: tuple[CudaPair, CudaPair]) -> None:
     kernels, _ = pairs

@@ -22,7 +22,7 @@ from tests.backends.cpu.rounded import relative
 from tests.support.smollm2 import FILE, needs_smollm2
 from tests.support.tiny_models import SHAPE, write_drafter
 
-pytestmark = [needs_smollm2, pytest.mark.slow]
+pytestmark = [needs_smollm2, pytest.mark.nightly]
 CONTEXT, ANSWER = 64, 6  # a step takes a second or two
 PROMPT = "def reverse(text):\n    return text[::-1]\n\n\ndef is_palindrome(text):\n    return"
 

@@ -73,13 +73,10 @@ def one_weight(p: Planes, expert: int, k: int, n: int) -> float:
     value: float = code - p.zero
     if p.code == "e2m1":
         value = E2M1[code]
-    if p.code == "e4m3":
-        sign, exponent, mantissa = code >> 7, code >> 3 & 15, code & 7
-        value = (-1) ** sign * (2.0 ** (exponent - 7) * (1 + mantissa / 8) if exponent else 2.0**-6 * mantissa / 8)
     if p.scaling == "half4":
         return value * half(int(p.scale[block, i // 2, n]), i % 2)
     if p.scaling == "block":
-        return value * float(p.scale[block, n]) - (0.0 if p.minimum is None else float(p.minimum[block, n]))
+        return value * float(p.scale[block, n])
     assert p.supers is not None
     supers = int(p.supers[at // 256, n])
     scale = int.to_bytes(int(p.scale[block, n]) % 2**32, 4, "little")[i]
@@ -91,8 +88,7 @@ def one_weight(p: Planes, expert: int, k: int, n: int) -> float:
 @pytest.mark.parametrize(
     ("rows", "high_bits", "scaling", "code", "zero", "has_minimum"),
     [
-        (32, 0, "block", "int", 8, True),
-        (32, 4, "block", "e4m3", 0, False),
+        (32, 4, "block", "int", 128, False),
         (32, 0, "half4", "e2m1", 0, False),
         (16, 4, "half4", "int", 128, False),
         (32, 2, "byte4", "int", 0, True),
@@ -100,7 +96,7 @@ def one_weight(p: Planes, expert: int, k: int, n: int) -> float:
     ],
 )
 def test_definition(rows: int, high_bits: int, scaling: str, code: str, zero: int, has_minimum: bool) -> None:
-    n, k, experts, padded = 3, 500, 2, 512
+    n, k, experts, padded = 2, 250, 2, 256
     random = generator()
 
     def words(dtype: torch.dtype, *shape: int) -> torch.Tensor:
@@ -116,8 +112,6 @@ def test_definition(rows: int, high_bits: int, scaling: str, code: str, zero: in
         "byte4": words(torch.int32, blocks),
     }
     base, high = words(torch.int16, experts * padded // 4), words(torch.int16, experts * padded // 4)
-    if code == "e4m3":
-        base &= 0x7777  # no NaN
     planes = Planes(
         n=n,
         k=k,

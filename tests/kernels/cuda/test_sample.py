@@ -88,7 +88,7 @@ def quarters(generator: int, rows: int, vocab: int) -> Tensor:
     return torch.randint(-20, 21, (rows, vocab), generator=torch.Generator().manual_seed(generator)) / 4
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     logits=st.lists(st.integers(-40, 40).map(lambda n: n / 4), min_size=1, max_size=24),
     temperature=TEMPERATURES,
@@ -106,7 +106,7 @@ def test_the_reference_keeps_the_tokens_that_the_host_keeps(
     assert sorted(order[keeps].tolist()) == sorted(expected.tolist())
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     seed=st.integers(0, 2**63),
     vocab=st.integers(1, 150),
@@ -124,7 +124,7 @@ def test_the_kernel_draws_what_the_reference_draws(
     assert run(sample, logits, params, after, times=2) == run(sample_reference, logits, params, after)
 
 
-@pytest.mark.parametrize("params", [HOT, replace(HOT, top_p=0.9), replace(HOT, top_k=50, top_p=0.95, min_p=0.02)])
+@pytest.mark.parametrize("params", [HOT, replace(HOT, top_k=50, top_p=0.95, min_p=0.02)])
 def test_a_large_vocabulary_in_full_tiles(params: SamplingParams) -> None:
     logits = 3 * torch.randn(2, 20000, generator=torch.Generator().manual_seed(1))
     with pytest.MonkeyPatch.context() as patch:
@@ -135,9 +135,8 @@ def test_a_large_vocabulary_in_full_tiles(params: SamplingParams) -> None:
 
 
 @pytest.mark.parametrize("op", [penalise, penalise_reference])
-@pytest.mark.parametrize("window", [0, 3, 1000])
-@pytest.mark.parametrize("penalty", [0.5, 1.0, 1.3])
-def test_each_row_is_penalised_for_its_own_text_once(op: Op, window: int, penalty: float) -> None:
+@pytest.mark.parametrize(("penalty", "window"), [(1.3, 3), (0.5, 1000), (1.3, 0), (1.0, 3)])
+def test_each_row_is_penalised_for_its_own_text_once(op: Op, penalty: float, window: int) -> None:
     logits, after = quarters(3, 6, 12), text(length=5, rows=6)
     params = SamplingParams(1.0, repetition_penalty=penalty, penalty_window=window)
     expected = logits.double().numpy()
@@ -213,8 +212,8 @@ def test_of_equal_logits_the_filters_keep_the_lowest_ids(op: Op) -> None:
 
 
 @OPS
-@pytest.mark.parametrize("params", [HOT, replace(HOT, top_k=9, top_p=0.9, repetition_penalty=1.3, penalty_window=3)])
-def test_a_drafted_row_draws_what_plain_decoding_draws(op: Op, params: SamplingParams) -> None:
+def test_a_drafted_row_draws_what_plain_decoding_draws(op: Op) -> None:
+    params = replace(HOT, top_k=9, top_p=0.9, repetition_penalty=1.3, penalty_window=3)
     logits, drafted = quarters(8, 3, 70), text(rows=3)
     rows = run(op, logits, params, drafted)
     for row in range(3):
@@ -242,7 +241,7 @@ def test_draws_follow_the_distribution() -> None:
     assert chisquare(drawn[tokens], probabilities * rows).pvalue > 0.01
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**32, 2**63 - 1])
+@pytest.mark.parametrize("seed", [0, 2**63 - 1])
 def test_noise_is_gumbel_and_new_for_every_seed_position_and_token(seed: int) -> None:
     _, ints = packed(replace(HOT, seed=seed))
     tokens = torch.arange(500).repeat(400, 1)

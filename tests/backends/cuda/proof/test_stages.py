@@ -108,11 +108,7 @@ def test_a_sound_pair_passes_every_check_and_is_empty_afterwards(pair: CudaPair)
     }
 
 
-WRONG = {
-    "embed": "x", "qkv": "cache.v", "attention": "out", "residual": "x", "swiglu": "sums_out", "head": "out",
-    "sample": "choice", "gather_taps": "sums", "begin": "draft", "next_tokens": "ids", "propose": "state",
-    "caught_up": "state", "lookup": "draft", "accept": "state",
-}  # fmt: skip
+WRONG = {"embed": "x", "qkv": "cache.v", "head": "out", "sample": "choice", "gather_taps": "sums", "caught_up": "state"}
 
 
 @pytest.mark.parametrize("operation", WRONG)
@@ -126,8 +122,8 @@ def test_one_wrong_value_is_found_where_it_is(operation: str, pair: CudaPair) ->
     assert e.value.operation.partition(" ")[0] == operation
 
 
-@pytest.mark.parametrize("part", ["x", "a_out", "squares_out"])
-def test_a_nan_is_found(part: str, pair: CudaPair) -> None:
+def test_a_nan_is_found(pair: CudaPair) -> None:
+    part = "squares_out"
     with (
         fault(pair, {"residual": add(part, float("nan"))}),
         pytest.raises(Unsound, match=rf"^residual of layer 0: {part} is not the reference's: 1 of \d+ numbers are NaN"),
@@ -173,14 +169,6 @@ def test_a_head_whose_bits_depend_on_the_row_is_found(pair: CudaPair) -> None:
         assert run(pair, "operations") == ["operations"], "no rounding would be so small"
         with pytest.raises(Unsound, match=r"^head of output: a row's bits in logits depend on its place"):
             run(pair, "rows")
-
-
-def test_rows_that_see_their_neighbours_are_found(pair: CudaPair) -> None:
-    def spoil(arguments: dict[str, Any]) -> None:
-        arguments["x"] += 1e-6 * arguments["x"].sum(0, keepdim=True)
-
-    with fault(pair, {"residual": spoil}), pytest.raises(Unsound, match=r"^residual of layer 0: a row's bits in "):
-        run(pair, "rows")
 
 
 @pytest.mark.parametrize(("part", "what"), [("a_out", "the keys of layer 1"), ("tap", "the drafter's taps")])
@@ -237,7 +225,7 @@ def test_a_graph_that_replays_other_numbers_is_found(pair: CudaPair, stepping: A
         run(pair, "graphs")
 
 
-@pytest.mark.parametrize("way", ["plain", "lookup", "block"])
+@pytest.mark.parametrize("way", ["plain", "lookup"])
 def test_a_text_that_differs_is_found(way: str, pair: CudaPair, stepping: Any) -> None:
     """A second text, or one with drafts, whose later tokens depend on another number in the cache."""
 
@@ -283,11 +271,6 @@ def test_a_fault_of_long_contexts_alone_is_found(pair: CudaPair) -> None:
         assert run(pair, "operations", "texts") == ["operations", "texts"]
         with pytest.raises(Unsound, match=r"^attention of .*layer 0: "):
             run(pair, "long context")
-
-
-def test_a_short_context_has_no_check_of_long_ones(pair: CudaPair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "CONTEXT_NEEDED", 385)
-    assert "long context" not in [name for name, _ in stages.stages(pair, IDS, lambda _: None)]
 
 
 def test_what_breaks_in_an_operation_is_its_fault(pair: CudaPair) -> None:
