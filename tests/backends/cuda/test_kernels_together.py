@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES
 from localdflash.backends.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
+from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.cuda.rounds import CONTEXT
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
@@ -102,3 +104,42 @@ def test_hidden_states_and_drafts_are_those_of_float32(pairs: tuple[CudaPair, Cu
         pair.stepper.fill_block(2)
     drafts = [pair.stepper.block.stack.buffers.x for pair in pairs if pair.stepper.block]
     assert (drafts[0] - drafts[1])[:8].abs().max() < tolerance * drafts[1][:8].abs().max()
+
+
+def answer(pair: CudaPair, poison: int, params: SamplingParams) -> tuple[list[int], Tensor]:
+    """Tokens and hidden states of the step after a prompt, with tickets lost before each sequence of launches."""
+    pair, shared = pair.only("block"), pair.stepper.shared
+    pair.forget()
+    with pytest.MonkeyPatch.context() as patch:
+        run = pair.runner._run
+
+        def poisoned(*arguments: Any) -> None:
+            for counters in (shared.workspace.counters, shared.scratch.counter, shared.head_scratch.counter):
+                counters.fill_(poison)
+            pair.stepper.lookup_scratch.fill_(poison)
+            run(*arguments)
+
+        pair.stepper.sampling.scratch.seen.fill_(poison)  # whole requests see what a penalty had left
+        patch.setattr(pair.runner, "_run", poisoned)
+        patch.setattr("localdflash.backends.cuda.cuda_pair.AHEAD", 1)
+        pair.prefill(PROMPT)
+        tokens = list(pair.step(Sampler(params), 16).tokens)
+    return tokens, pair.stepper.stack.buffers.x.clone()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("pairs", ["dense f16"], indirect=True)
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(temperature=0.8, seed=2, repetition_penalty=1.3)])
+def test_a_lost_ticket_ends_with_its_own_step(pairs: tuple[CudaPair, CudaPair], params: SamplingParams) -> None:
+    pair, _ = pairs
+    tokens, hidden = answer(pair, 0, params)
+    for lost in (1, -3):
+        found, there = answer(pair, lost, params)
+        assert found == tokens
+        assert torch.equal(there, hidden)
+
+
+def test_nothing_is_left_behind(pair: CudaPair) -> None:
+    answer(pair, 5, SamplingParams(temperature=0.8, seed=2))
+    assert not any(bool(each.any()) for each in counters(pair))

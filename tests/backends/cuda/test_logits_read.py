@@ -19,7 +19,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.engine.generate import Generation, Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
-from localdflash.engine.sampling import Chosen, Sampler
+from localdflash.engine.sampling import Chosen
 from localdflash.engine.sampling_params import SamplingParams
 from tests.backends.cuda.test_pair import COPYING, open_pair
 from tests.support.converted_models import ids_of
@@ -155,36 +155,6 @@ def test_log_probabilities_are_recorded_for_every_committed_token(pair: CudaPair
         for one, other in zip(found, expected, strict=True):
             assert [token for token, _ in one.likeliest] == [token for token, _ in other.likeliest]
             assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
-
-
-def test_limits_and_ends_cut_what_is_drawn_and_nothing_counts_beyond(pair: CudaPair) -> None:
-    params = SamplingParams(frequency_penalty=0.4)
-    expected = answer(pair.only("plain"), params=params)
-    end = expected[17]
-    pair.set_documents([[*IDS[-4:], *expected]])
-    assert answer(pair.only("lookup"), params=params, ends=frozenset([end])) == expected[: expected.index(end) + 1]
-    lookup, sampler, got = pair.only("lookup"), Sampler(params), list[int]()
-    lookup.forget()
-    lookup.prefill(IDS)
-    while len(got) < 50:
-        step = lookup.step(sampler, 3)
-        assert 1 <= len(step.tokens) <= 3
-        got += step.tokens
-    pair.set_documents([])
-    assert got[:50] == expected
-
-
-def test_the_next_request_goes_on_from_what_the_host_chose(pair: CudaPair) -> None:
-    """Tokens, keys, values and what the drafter is told are those of the text, not of what the device chose."""
-    shifted = answer(pair.only("plain"), params=SamplingParams(presence_penalty=1.5))
-    longer, blocks = [*IDS, *shifted, 4, 5], pair.only("block")
-    answer(blocks, params=SamplingParams(presence_penalty=1.5))
-    again = Request(longer, 30)
-    steps = [step.tokens for step in generate(blocks, again)]
-    assert again.computed <= 3
-    fresh = pair.only("block")
-    fresh.forget()
-    assert [step.tokens for step in generate(fresh, Request(longer, 30))] == steps
 
 
 @pytest.fixture

@@ -97,17 +97,6 @@ def desktop(monkeypatch: pytest.MonkeyPatch) -> Callable[[Card, int], None]:
     return take
 
 
-def test_a_desktop_that_takes_some_in_between_changes_nothing(
-    files: LocalPair, machine: Callable[..., Card], desktop: Callable[[Card, int], None]
-) -> None:
-    card = machine(needed(files, 8192) + MARGIN)
-    desktop(card, 45_000_000)
-    running = load(files, Options(context=8192))
-    assert running.context == 8192
-    assert not any(running.notices)
-    running.close()
-
-
 def test_one_that_takes_more_than_was_left_shortens_the_context(
     files: LocalPair, machine: Callable[..., Card], desktop: Callable[[Card, int], None]
 ) -> None:

@@ -83,7 +83,7 @@ def test_what_followed_is_proposed(op: Op, text: list[int], documents: list[int]
 
 
 @OPS
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     text=st.lists(st.integers(0, 2), min_size=1, max_size=60),
     documents=st.lists(st.integers(-1, 2), max_size=60),

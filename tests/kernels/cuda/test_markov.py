@@ -55,7 +55,7 @@ def oracle(planes: Planes, table: Tensor, logits: Tensor, slots: range, ids: Ten
 
 
 @both
-@pytest.mark.parametrize(("layout", "slots"), [("q4_k", range(1, 4)), ("int8 by 128", range(4))])
+@pytest.mark.parametrize(("layout", "slots"), [("q4_k", range(1, 4))])
 def test_each_slot_hears_of_the_token_before_it(ops: Ops, layout: str, slots: range) -> None:
     torch.manual_seed(0)
     planes, table, logits = random_planes(layout, VOCABULARY, RANK), table_of(RANK, RANK), torch.randn(16, VOCABULARY)
@@ -85,14 +85,14 @@ def test_of_equals_the_first_wins_and_a_nan_marks_its_slot(ops: Ops) -> None:
     assert chain(ops, planes, table, logits, range(3))[:3].tolist() == [40, -1, 0]
 
 
-@pytest.mark.parametrize("reduce", [1, 128])
+@pytest.mark.parametrize("reduce", [1, pytest.param(128, marks=pytest.mark.nightly)])
 def test_the_order_of_arrival_does_not_show(reduce: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REDUCE", reduce)
     torch.manual_seed(3)
-    planes, table, logits = random_planes("q8_0", 600, 128), table_of(128, 128, 600), torch.randn(16, 600)
-    forward = chain(KERNELS, planes, table, logits, range(3))
+    planes, table, logits = random_planes("q8_0", 300, 128), table_of(128, 128, 300), torch.randn(16, 300)
+    forward = chain(KERNELS, planes, table, logits, range(2))
     with reversed_programs():
-        backward = chain(KERNELS, planes, table, logits, range(3))
+        backward = chain(KERNELS, planes, table, logits, range(2))
     assert torch.equal(forward, backward)
 
 

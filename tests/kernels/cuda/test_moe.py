@@ -181,8 +181,11 @@ def check(part: Layer, before: Tensor, tolerance: float) -> None:
 @pytest.mark.parametrize(
     "shape",
     [
-        {"normalise": False, "router_dtype": torch.float16, "inner": 64, "live": 6},
-        {"hidden": 256, "inner": 256, "experts": 2, "chosen": 2, "live": 5, "kinds": ("Q4_K", "Q4_K")},
+        {"normalise": False, "router_dtype": torch.float16, "inner": 64, "experts": 4, "live": 6},
+        pytest.param(
+            {"hidden": 256, "inner": 256, "experts": 2, "live": 5, "kinds": ("Q4_K", "Q4_K")},
+            marks=pytest.mark.nightly,
+        ),
         {"hidden": 160, "inner": 96, "experts": 5, "chosen": 1, "live": 4},  # nothing a multiple of its tile
     ],
     ids=str,
@@ -242,10 +245,10 @@ def test_the_active_experts_are_at_least_none_and_at_most_all(live: int) -> None
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # infinities in rows that are dead
 def test_a_row_is_the_same_to_the_bit_whatever_stands_beside_it() -> None:
-    full = layer(inner=32)
+    full = layer(inner=32, experts=4)
     full.run()
     for row, noise in ((0, NAN), (5, float("inf"))):
-        other = layer(inner=32, live=row + 1)
+        other = layer(inner=32, experts=4, live=row + 1)
         dead = torch.arange(16) != row
         other.a[dead] = torch.randn(15, 128, generator=torch.Generator().manual_seed(row)).half()
         other.a[row + 1 :] = noise
@@ -257,7 +260,6 @@ def test_a_row_is_the_same_to_the_bit_whatever_stands_beside_it() -> None:
         assert torch.equal(other.a_out[row], full.a_out[row])
         assert torch.equal(other.sums_out[:, row], full.sums_out[:, row])
         assert torch.equal(other.squares_out[:, row], full.squares_out[:, row])
-        assert not torch.equal(other.routing.active, full.routing.active)
 
 
 def test_a_row_that_is_no_number_stays_so_and_harms_no_other() -> None:

@@ -9,50 +9,12 @@ from localdflash.kernels.cuda.planes import (
     E2M1,
     Planes,
     dequantize,
-    pack_bytes,
-    pack_fields,
     pack_halves,
-    unpack_bytes,
-    unpack_fields,
-    unpack_halves,
 )
 
 
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
-
-
-@pytest.mark.parametrize(("bits", "dtype"), [(2, torch.uint8), (4, torch.int16)])
-@pytest.mark.parametrize("rows", [16, 32])
-def test_fields(rows: int, bits: int, dtype: torch.dtype) -> None:
-    codes = torch.randint(0, 2**bits, (8 * rows, 3), generator=generator())
-    words = pack_fields(codes, rows, bits)
-    assert (words.dtype, words.shape) == (dtype, (2 * rows, 3))
-    for k in range(8 * rows):
-        block, field, r = k // (4 * rows), k // rows % 4, k % rows
-        for n in range(3):
-            word = int(words[block * rows + r, n]) % 65536
-            assert (word >> (bits * field)) % 2**bits == codes[k, n]
-    assert torch.equal(unpack_fields(words, rows, bits), codes.int())
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
-def test_bytes(dtype: torch.dtype) -> None:
-    groups = torch.arange(256, dtype=torch.int32).to(dtype).view(64, 4)
-    words = pack_bytes(groups)
-    for block in range(16):
-        for n in range(4):
-            raw = struct.pack("<i", int(words[block, n]))
-            assert list(raw) == [int(groups[4 * block + i, n]) % 256 for i in range(4)]
-    assert torch.equal(unpack_bytes(words, signed=dtype == torch.int8), groups.int())
-
-
-def test_halves() -> None:
-    low, high = torch.randn(2, 3, 5, generator=generator()).half()
-    words = pack_halves(low, high)
-    assert words.dtype == torch.int32
-    assert struct.unpack("<ee", struct.pack("<i", int(words[1, 2]))) == (float(low[1, 2]), float(high[1, 2]))
-    assert all(torch.equal(a, b.float()) for a, b in zip(unpack_halves(words), (low, high), strict=True))
 
 
 def fields(words: torch.Tensor, block: int, rows: int, r: int, i: int, n: int, bits: int) -> int:

@@ -156,7 +156,7 @@ def test_kernel(head_dim: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("_split", [3], indirect=True)
 def test_split_of_k_with_an_empty_part() -> None:
-    case = Case(k=512)  # four blocks of 128: two, two, none
+    case = Case(k=512, part=HeadRange(2, 1, 2, 1))  # four blocks of 128: two, two, none
     check(case)
     same(case.run(), case.run())
 
@@ -171,7 +171,7 @@ def test_planes_that_hold_only_some_heads(part: HeadRange) -> None:
     check(Case(part=part), kernel=False)
 
 
-@pytest.mark.parametrize("part", [HeadRange(0, 2 * 2 * 1, 0, 1), HeadRange(3, 3, 0, 1)])
+@pytest.mark.parametrize("part", [HeadRange(3, 3, 0, 1)])
 def test_keys_and_values_of_all_layers_of_a_drafter(part: HeadRange) -> None:
     case = Case(part=part, layers=3, normed=False)
     check(case)
@@ -180,16 +180,6 @@ def test_keys_and_values_of_all_layers_of_a_drafter(part: HeadRange) -> None:
 
 def test_reference_in_float32() -> None:
     check(Case(head_dim=128, wide=torch.float32, dtype=torch.float32), kernel=False)
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-def test_reference_rounds_as_the_kernel(dtype: torch.dtype) -> None:
-    """In the interpreter both compute nearly the same float32 values, so that few codes fall on different sides."""
-    case = Case(dtype=dtype, with_bias=True)
-    (q, kernel), (q_reference, reference) = case.run(), case.run(kernel=False)
-    assert (q == q_reference).float().mean() > 0.98
-    for mine, its in ((kernel.k, reference.k), (kernel.v, reference.v)):
-        assert (mine.float() == its.float()).float().mean() > 0.98
 
 
 @pytest.mark.parametrize(("_split", "live"), [(1, 1), (2, 7)], indirect=["_split"])
@@ -204,13 +194,6 @@ def test_rows_do_not_depend_on_the_others(live: int) -> None:
     same(whole, poisoned, slice(live))
     assert poisoned[0][live:].isnan().all()  # a query carries the NaN on
     assert all(tensor.float().isfinite().all() for tensor in poisoned[1].read())  # the cache never holds one
-
-
-def test_poisoned_rows_leave_the_reference_alone() -> None:
-    case = Case(wide=torch.float32, dtype=torch.float32)
-    whole = case.run(kernel=False)
-    case.a[1:] = float("nan")
-    same(whole, case.run(kernel=False), slice(1))
 
 
 def test_values_past_the_range_of_float16_are_its_largest() -> None:
