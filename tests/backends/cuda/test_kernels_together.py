@@ -108,22 +108,28 @@ def test_hidden_states_and_drafts_are_those_of_float32(pairs: tuple[CudaPair, Cu
 
 def answer(pair: CudaPair, poison: int, params: SamplingParams) -> tuple[list[int], Tensor]:
     """Tokens and hidden states of the step after a prompt, with tickets lost before each sequence of launches."""
-    pair, shared = pair.only("block"), pair.stepper.shared
+    pair, shared, seen = pair.only("block"), pair.stepper.shared, pair.stepper.sampling.scratch.seen
+    counters = (
+        shared.workspace.counters,
+        shared.scratch.counter,
+        shared.head_scratch.counter,
+        pair.stepper.lookup_scratch,
+    )
     pair.forget()
     with pytest.MonkeyPatch.context() as patch:
         run = pair.runner._run
 
         def poisoned(*arguments: Any) -> None:
-            for counters in (shared.workspace.counters, shared.scratch.counter, shared.head_scratch.counter):
-                counters.fill_(poison)
-            pair.stepper.lookup_scratch.fill_(poison)
+            for each in counters:
+                each.fill_(poison)
             run(*arguments)
 
-        pair.stepper.sampling.scratch.seen.fill_(poison)  # whole requests see what a penalty had left
+        seen.fill_(poison)  # whole requests see what a penalty had left
         patch.setattr(pair.runner, "_run", poisoned)
         patch.setattr("localdflash.backends.cuda.cuda_pair.AHEAD", 1)
         pair.prefill(PROMPT)
         tokens = list(pair.step(Sampler(params), 16).tokens)
+    assert not any(bool(each.any()) for each in counters)
     return tokens, pair.stepper.stack.buffers.x.clone()
 
 
@@ -138,8 +144,3 @@ def test_a_lost_ticket_ends_with_its_own_step(pairs: tuple[CudaPair, CudaPair], 
         found, there = answer(pair, lost, params)
         assert found == tokens
         assert torch.equal(there, hidden)
-
-
-def test_nothing_is_left_behind(pair: CudaPair) -> None:
-    answer(pair, 5, SamplingParams(temperature=0.8, seed=2))
-    assert not any(bool(each.any()) for each in counters(pair))
