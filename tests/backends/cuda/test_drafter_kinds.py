@@ -38,7 +38,6 @@ CPU = torch.device("cpu")
 TAPPED = {"six taps": (0, 1, 2, 3, 4, 6), "eight taps": (0, 1, 2, 3, 4, 5, 6, 7)}  # each once
 BIASED = "biases and YaRN"  # as drafters of gpt-oss have them
 EVERY = [*VARIANTS, BIASED, f"DFlash 2, {BIASED}"]
-INTERPRETED = ["six taps", "DSpark behind the anchor"]  # others are for the night
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 64}
 CHOOSING = ["DSpark that judges", "DSpark, reduced vocabulary", "DFlash 2"]
 ANCHOR = 11
@@ -126,9 +125,8 @@ def test_blocks_are_those_of_the_torch_drafter(variant: str, target: Path, tiny_
         assert found == wanted(drafter, taps)
 
 
-@pytest.mark.parametrize(
-    "variant", [name if name in INTERPRETED else pytest.param(name, marks=pytest.mark.nightly) for name in EVERY]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("variant", EVERY)
 def test_so_are_those_of_the_kernels(variant: str, target: Path, tiny_pair: Path, tmp_path: Path) -> None:
     path = written(variant, tiny_pair, tmp_path)
     pair, drafter = open_pair(target, path, KERNELS), torch_drafter(target, path)

@@ -32,7 +32,7 @@ RUNS = {
     ("attention", "two_runs or block-250-0"): ("attention_kernel", "merge_kernel"),
     ("moe", "best_of_a_softmax and 100"): ("_route",),
     ("moe", "sixteenths and not reference"): ("_gate_up", "_down", "_combine"),
-    ("embed", "layout_of_a_table and nvfp4 and 320"): ("_embed",),
+    ("embed", "scaling_of_a_table and nvfp4"): ("_embed",),
     ("residual", "1001-256-256-gather_taps"): ("_gather_taps",),
     ("convolve", "convolved and not reference or comes_out and not reference and 64"): (
         "_convolve_in",
