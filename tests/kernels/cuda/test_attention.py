@@ -191,7 +191,7 @@ def test_the_reference(dtype: torch.dtype) -> None:
     tolerance = 1e-6 if dtype == torch.float32 else 2e-3
     for options in ({}, {"mask": "block", "live": 10, "block": 10}, {"window": 20}, {"mask": "block", "window": 9}):
         for start in (0, 300):
-            Case(start, dtype=dtype, **options).run(attention_reference).check(tolerance)  # type: ignore[arg-type]
+            Case(start, dtype=dtype, **options).run(attention_reference).check(tolerance)
 
 
 def test_a_row_of_the_reference_is_plain_decoding() -> None:

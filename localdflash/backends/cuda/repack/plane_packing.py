@@ -132,7 +132,8 @@ def quantize(weights: Tensor, bits: int = 8) -> Planes:
 
     The error of a weight is at most half a step: the largest magnitude of its block / 127 (8 bits) or / 7 (4 bits).
     """
-    planes = empty({8: INT8, 4: INT4}[bits], *weights.shape, 1, weights.device)
+    n, k = weights.shape
+    planes = empty({8: INT8, 4: INT4}[bits], n, k, 1, weights.device)
     fill(planes, 0, lambda rows: quantize_rows(weights[rows], bits))
     return planes
 
