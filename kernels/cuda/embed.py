@@ -22,9 +22,6 @@ def _value(code, ZERO: tl.constexpr, CODE: tl.constexpr):
     if CODE == "e2m1":
         bits = ((code & 8) << 12) | ((code & 7) << 9)
         value = bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
-    elif CODE == "e4m3":
-        bits = ((code & 128) << 8) | ((code & 127) << 7)
-        value = bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 256.0
     else:
         value = (code - ZERO).to(tl.float32)
     return value
@@ -66,11 +63,9 @@ def _decode(base, high, scales, supers, minimums, N, column, block, field, r, li
     if HAS_MIN:
         if SCALING == "half4":
             weight -= _half(tl.load(minimums + pair, mask=live, other=0), field % 2)
-        elif SCALING == "byte4":
+        else:
             quad = tl.load(minimums + at, mask=live, other=0)
             weight -= _half(pair, 1) * ((quad >> (8 * field)) & 255).to(tl.float32)
-        else:
-            weight -= tl.load(minimums + at, mask=live, other=0.0)
     return weight
 
 

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTED_BY, LIVE
+from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTED_BY, LIVE
 
 LOOKUP = 1  # what DRAFTED_BY says
 LONGEST = 16  # agreement beyond this adds nothing

@@ -106,28 +106,14 @@ def _multiply(
             acc = tl.fma(product, scale, acc)
             if TILES == 2:
                 other = tl.fma(second, scale, other)
-        if SCALING == "block" and HAS_MIN:
-            sums, minimum = sums_ptr + step * (R // 8 * 16) + m, tl.load(minimum_ptr + step * N + n)[None, :]
-            acc = tl.fma(-_total(sums, R // 8)[:, None], minimum, acc)
-            if TILES == 2:
-                other = tl.fma(-_total(sums + K // 2, R // 8)[:, None], minimum, other)
     if SCALING == "byte4" and R == 32:
         acc *= TINY
         other *= TINY
-    if SCALING != "block" and HAS_MIN:
+    if HAS_MIN:
         less, less_other = minimums(sums_ptr, minimum_ptr, supers_ptr, K, N, first, last, SCALING, BN, ASM, TILES)
         acc -= less
         other -= less_other
     return acc * unit(CODE), other * unit(CODE)
-
-
-@triton.jit
-def _total(sums, GROUPS: tl.constexpr):
-    """The sum of a block's sums: GROUPS rows from sums [16] on."""
-    total = tl.zeros((16,), tl.float32)
-    for g in tl.static_range(GROUPS):
-        total += tl.load(sums + g * 16)
-    return total
 
 
 @triton.jit

@@ -7,14 +7,14 @@ place into four operand tiles, each contiguous in k, and with groups of R weight
     weight = value(code) * scale(group) - minimum(group)
 
 * `base` holds the low four bits, `high` the rest: none, two bits (bytes) or four bits (words).
-* value: `code - zero`, or the floating-point number that the code spells (e4m3, e2m1).
+* value: `code - zero`, or the floating-point number that the code spells (e2m1).
 * scale, by `scaling`:
-    "block"  float32 [k / 4R, n]; a group is one block of 128, or several (the value is repeated)
+    "block"  float32 [k / 4R, n]; a group is one block of 128
     "half4"  int32 [k / 4R, 2, n]: the four float16 scales of a block; word j holds groups 2j (low half) and 2j + 1
     "byte4"  int32 [k / 4R, n]: the four 8-bit sub-scales of a block, lowest byte first, unsigned for R = 32 (Q4_K and
              Q5_K), signed for R = 16 (Q6_K); times the low half of `supers`, int32 [k / 256, n]
 * minimum, with `scaling`: for "byte4" an int32 [k / 4R, n] of unsigned bytes, times the high half of `supers`; for
-  "block" float32 [k / 4R, n]; for "half4" laid out as the scales; None if there is none.
+  "half4" laid out as the scales; "block" has none; None if there is none.
 
 "product" is no weight at all: `base` is a finished product a @ W^T, float32 [rows, n padded], which a kernel takes over
 instead of multiplying itself. So the fused epilogues serve GEMMs of other kinds too
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 Scaling = Literal["block", "half4", "byte4", "product"]
-Code = Literal["int", "e4m3", "e2m1"]
+Code = Literal["int", "e2m1"]
 COLUMNS = 128  # n is a multiple of this
 SUPER = 256  # weights under one pair of super-scales
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
@@ -144,8 +144,6 @@ def dequantize(planes: Planes) -> Tensor:
 def _values(codes: Tensor, planes: Planes) -> Tensor:
     if planes.code == "e2m1":
         return torch.tensor(E2M1, device=codes.device)[codes.long()]
-    if planes.code == "e4m3":
-        return codes.to(torch.uint8).view(torch.float8_e4m3fn).float()
     return (codes - planes.zero).float()
 
 
@@ -153,7 +151,7 @@ def _groups(planes: Planes) -> tuple[Tensor, Tensor | None]:
     """Scales and minimums by group, float32 [groups, N]."""
     p = planes
     if p.scaling == "block":
-        return p.scale, p.minimum
+        return p.scale, None
     if p.scaling == "half4":
         return _four_halves(p.scale), None if p.minimum is None else _four_halves(p.minimum)
     assert p.supers is not None

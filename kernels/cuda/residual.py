@@ -2,7 +2,8 @@
 
 Each tile of 128 columns is read and written by one program only, the last to arrive at it. A tap of the drafter is
 stored as x / 16 in float16: residual streams of some models leave its range, and a power of two costs no digit. The
-drafter's first matrix is multiplied by 16 when it is loaded.
+drafter's first matrix is multiplied by 16 when it is loaded. `gather_taps` reads the taps of the next 16 tokens that the
+drafter has not seen.
 """
 
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from localdflash.kernels.cuda.split_k import SplitWorkspace, arrive, gather
 
 TAP_SCALE = 1 / 16
 GROUP = 32  # columns under one entry of `sums`
+ROWS = 16
+GATHERED = 1024  # columns of a row that one program of `gather_taps` copies
 
 
 @dataclass(frozen=True)
@@ -177,3 +180,38 @@ def hand_on_reference(
 def group_sums_reference(a: Tensor) -> Tensor:
     """Sums of a [..., 16, K] over groups of 32 columns, float32 [..., K / 32, 16]."""
     return a.float().unflatten(-1, (-1, GROUP)).sum(-1).mT
+
+
+@Kernel
+@triton.jit
+def _gather_taps(ring, start, a, sums, RING, width, stride, CHUNK: tl.constexpr, PDL: tl.constexpr):
+    """Grid (16 rows, chunks of a row)."""
+    m = tl.program_id(0)
+    group = tl.program_id(1) * (CHUNK // 32) + tl.arange(0, CHUNK // 32)
+    k = group[:, None] * 32 + tl.arange(0, 32)[None, :]
+    wait(PDL)
+    release(PDL)
+    slot = (tl.load(start) + m) % RING
+    taps = tl.load(ring + slot.to(tl.int64) * width + k, mask=k < width, other=0.0)
+    tl.store(a + m * stride + k, taps, mask=k < stride)
+    tl.store(sums + group * 16 + m, tl.sum(taps.to(tl.float32), 1), mask=group * 32 < stride)
+
+
+def gather_taps(ring: Tensor, start: Tensor, a: Tensor, sums: Tensor) -> None:
+    """Copy a[m] = ring[(start + m) % RING] for all 16 rows, and the sums over groups of 32 columns.
+
+    ring: float16 [RING, taps * H] (the hidden states / 16). start: int32 [1]. a: float16 [16, K >= taps * H], zero from
+    taps * H on. sums: float32 [K / 32, 16].
+    """
+    (size, width), stride = ring.shape, a.shape[1]
+    grid = (ROWS, triton.cdiv(stride, GATHERED))
+    _gather_taps[grid](ring, start, a, sums, size, width, stride, CHUNK=GATHERED, num_warps=4, **every_launch(a.device))
+
+
+def gather_taps_reference(ring: Tensor, start: Tensor, a: Tensor, sums: Tensor) -> None:
+    """Do what `gather_taps` does, in torch; any float dtype."""
+    size, width = ring.shape
+    rows = (start.long() + torch.arange(ROWS, device=a.device)) % size
+    a.zero_()
+    a[:, :width] = ring[rows]
+    sums.copy_(group_sums_reference(a))

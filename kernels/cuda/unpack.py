@@ -19,8 +19,6 @@ def unpack(words, high, HIGH_BITS: tl.constexpr, ZERO: tl.constexpr, CODE: tl.co
         w3 = _value(_code(words, high, 3, HIGH_BITS), ZERO, CODE)
     elif CODE == "e2m1":
         w0, w1, w2, w3 = _assemble(words, high, E2M1_ASM, 0)
-    elif CODE == "e4m3":
-        w0, w1, w2, w3 = _assemble(words, high, E4M3_ASM, 4)
     else:
         STEP: tl.constexpr = 1 if HIGH_BITS == 4 else 16
         w0, w1, w2, w3 = _raise(words, high, HIGH_BITS)
@@ -112,8 +110,8 @@ def byte(words, i: tl.constexpr):
 
 @triton.constexpr_function
 def unit(code):
-    """What `unpack` leaves out: a small float's exponent is taken over as it is, with float16's bias."""
-    return {"int": 1.0, "e4m3": 2.0**8, "e2m1": 2.0**14}[code]
+    """What `unpack` leaves out: the exponent of an e2m1 number is copied, with float16's bias."""
+    return {"int": 1.0, "e2m1": 2.0**14}[code]
 
 
 @triton.jit
@@ -127,9 +125,7 @@ def _code(words, high, i: tl.constexpr, HIGH_BITS: tl.constexpr):
 
 @triton.jit
 def _value(code, ZERO: tl.constexpr, CODE: tl.constexpr):
-    if CODE == "e4m3":
-        return (((code & 0x80) << 8) | ((code & 0x7F) << 7)).to(tl.float16, bitcast=True)
-    elif CODE == "e2m1":  # noqa: RET505
+    if CODE == "e2m1":
         return (((code & 8) << 12) | ((code & 7) << 9)).to(tl.float16, bitcast=True)
     else:
         return (code - ZERO).to(tl.float16)
@@ -285,19 +281,15 @@ def raise_6_asm(magic):
     return text + "\n}"
 
 
-# $4, $5: two words of low and of high nibbles; even: the bytes of codes 0 and 2, odd: of codes 1 and 3.
-BYTES = tl.constexpr("""
+@triton.constexpr_function
+def raise_8_asm(magic):
+    """$4, $5: two words of low and of high nibbles -> $0..$3; even: the bytes of codes 0 and 2, odd: of codes 1 and 3."""
+    return f"""{{
+    .reg .b32 low, high, even, odd, magic;
     shl.b32 high, $5, 4;
     lop3.b32 even, $4, high, 0x0f0f0f0f, 0xe4;
     shr.b32 low, $4, 4;
-    lop3.b32 odd, low, $5, 0x0f0f0f0f, 0xe4;""")
-
-
-@triton.constexpr_function
-def raise_8_asm(magic):
-    """$4, $5: two words of low and of high nibbles -> $0..$3."""
-    return f"""{{
-    .reg .b32 low, high, even, odd, magic;{BYTES.value}
+    lop3.b32 odd, low, $5, 0x0f0f0f0f, 0xe4;
     mov.b32 magic, {magic * 0x1010101:#x};
     prmt.b32 $0, even, magic, 0x4240;
     prmt.b32 $1, odd, magic, 0x4240;
@@ -306,33 +298,15 @@ def raise_8_asm(magic):
 }}"""
 
 
-def _small_float(source: str, target: str, sign: int, rest: int, mask: int) -> str:
-    """Move a sign to bit 15 and the bits below it to the lowest of the exponent and the highest of the mantissa."""
-
-    def shift(by: int) -> str:
-        return f"{'shl' if by > 0 else 'shr'}.b32"
-
+def _e2m1(i: int) -> str:
+    """Move the sign of nibble i to bit 15, its exponent and mantissa to bits 9 to 11."""
+    rest = 9 - 4 * i
     return f"""
-    {shift(sign)} top, {source}, {abs(sign)};
-    {shift(rest)} bottom, {source}, {abs(rest)};
+    shl.b32 top, $4, {12 - 4 * i};
+    {"shl" if rest > 0 else "shr"}.b32 bottom, $4, {abs(rest)};
     lop3.b32 bottom, top, bottom, 0x80008000, 0xe4;
-    and.b32 {target}, bottom, {mask:#x};"""
+    and.b32 ${i}, bottom, 0x8e008e00;"""
 
-
-# $4, $5: as for RAISE_8_ASM -> $0..$3.
-E4M3_ASM = tl.constexpr(
-    "{\n    .reg .b32 low, high, even, odd, top, bottom;"
-    + BYTES.value
-    + _small_float("even", "$0", 8, 7, 0xBF80BF80)
-    + _small_float("odd", "$1", 8, 7, 0xBF80BF80)
-    + _small_float("even", "$2", 0, -1, 0xBF80BF80)
-    + _small_float("odd", "$3", 0, -1, 0xBF80BF80)
-    + "\n}"
-)
 
 # $4: two words of four nibbles -> $0..$3.
-E2M1_ASM = tl.constexpr(
-    "{\n    .reg .b32 top, bottom;"
-    + "".join(_small_float("$4", f"${i}", 12 - 4 * i, 9 - 4 * i, 0x8E008E00) for i in range(4))
-    + "\n}"
-)
+E2M1_ASM = tl.constexpr("{\n    .reg .b32 top, bottom;" + "".join(_e2m1(i) for i in range(4)) + "\n}")

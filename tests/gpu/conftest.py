@@ -5,10 +5,9 @@ themselves. Without the variable they are skipped, since the other tests set up 
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -47,14 +46,12 @@ def device() -> torch.device:
 
 
 @pytest.fixture(autouse=True)
-def _ordered_dot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the interpreter products are summed in the order of k: numpy's own rounds a row by its place in the matrix."""
+def _ordered_dot() -> Iterator[None]:
+    """Sum the interpreter's products in the order of k."""
     if MODE != "interpreter":
+        yield
         return
-    from triton.runtime.interpreter import TensorHandle, interpreter_builder
+    from tests.support.interpreter import ordered_dot
 
-    def dot(a: TensorHandle, b: TensorHandle, acc: TensorHandle, *_: Any) -> TensorHandle:
-        products = a.data.astype(np.float32)[:, :, None] * b.data.astype(np.float32)
-        return TensorHandle((products.sum(1) + acc.data).astype(acc.data.dtype), acc.dtype.scalar)
-
-    monkeypatch.setattr(interpreter_builder, "create_dot", dot)
+    with ordered_dot():
+        yield

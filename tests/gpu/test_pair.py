@@ -18,7 +18,6 @@ from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.device import give_back
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES
-from localdflash.backends.cuda.runner import chunks
 from localdflash.backends.cuda.stepper import Way
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.engine.generate import Request, generate
@@ -118,10 +117,6 @@ def test_a_closed_pair_gives_its_memory_back(device: torch.device) -> None:
     assert abs(free[2] - free[1]) < 4 << 20  # the first one leaves its kernels
 
 
-def test_two_runs_are_equal(pair: CudaPair, prompts: list[list[int]], length: int) -> None:
-    assert run(pair, prompts[0], length) == run(pair, prompts[0], length)
-
-
 def test_what_is_put_aside_while_another_prompt_runs_comes_back(
     pair: CudaPair, prompts: list[list[int]], length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,35 +140,6 @@ def test_integer_keys_and_values(device: torch.device, prompts: list[list[int]],
     pair = load(EMBEDDED, device, kv="int8" if device.type == "cuda" else "f16")
     for ids in prompts[::5]:
         assert run(pair.only("block"), ids, length) == run(pair.only("plain"), ids, length)
-
-
-def test_a_graph_replayed_over_a_growing_context(pair: CudaPair, prompts: list[list[int]], length: int) -> None:
-    """Against the same launches without a graph, from 40 tokens across several chunks of attention."""
-    count, stepper = 6 * length, pair.stepper
-    for way in ("plain", "block"):
-        replayed = run(pair.only(way), prompts[0][:40], count)
-        pair.forget()
-        pair.prefill(prompts[0][:40])
-        for _ in range(count):
-            stepper.step(way, True, chunks(stepper.context, stepper.cache.k.shape[1]))
-            if int(stepper.state[0]) >= 39 + count:
-                break
-        assert stepper.tokens[40 : 40 + count].tolist() == replayed
-    pair.forget()
-
-
-def test_a_context_that_outgrows_its_graph(device: torch.device, tmp_path: Path) -> None:
-    """From 8 chunks of attention to 32, which is another graph and another merge, against one number for all steps."""
-    synthetic.write_target(tmp_path / "target.gguf", synthetic.TINY, "tiny")
-    target, ops = tmp_path / "target.gguf", KERNELS if device.type == "cuda" else REFERENCES
-    pair = load_pair(target, None, device, CudaSettings(context=3000, draft=False), ops)
-    ids, count, stepper = torch.randint(512, (2000,)).tolist(), 80, pair.stepper
-    replayed = run(pair, ids, count)
-    pair.forget()
-    pair.prefill(ids)
-    for _ in range(count):
-        stepper.step("plain", True, chunks(stepper.context, stepper.cache.k.shape[1]))
-    assert stepper.tokens[2000 : 2000 + count].tolist() == replayed
 
 
 def logits(pair: CudaPair, ids: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> Tensor:

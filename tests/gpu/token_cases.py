@@ -7,15 +7,13 @@ import torch
 from torch import Tensor
 
 from localdflash.kernels.cuda import (
-    accept_kernel,
     attention,
-    counters,
     lookup_kernel,
+    residual,
     rounds,
     sample,
     selector,
-    taps,
-    top_k,
+    split_k,
 )
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.sample import SampleScratch
@@ -65,8 +63,8 @@ def _top_k(n: int, k: int) -> Case:
         return {"logits": torch.randn(16, n), "values": torch.zeros(16, k),
                 "tokens": torch.zeros(16, k, dtype=torch.int32)}  # fmt: skip
 
-    build = built(make, scratch=lambda device: top_k.TopKScratch(device, n))
-    return Case(f"top_k {k}", top_k.top_k, top_k.top_k_reference, build, ("values", "tokens"))
+    build = built(make, scratch=lambda device: selector.TopKScratch(device, n))
+    return Case(f"top_k {k}", selector.top_k, selector.top_k_reference, build, ("values", "tokens"))
 
 
 def _select(vocabulary: int, k: int, rank: int) -> Case:
@@ -110,15 +108,15 @@ def _bookkeeping() -> list[Case]:
         case("propose from the anchor", rounds.propose, rounds.propose_reference, ("state", "draft"),
              choice=_ids(1, 2, 3, 4, -1), state=_state(40), draft=_ids(9), first=0, drafts=8),
         case("caught_up", rounds.caught_up, rounds.caught_up_reference, ("state",), state=_state(40, 30)),
-        case("set_back", counters.set_back, counters.set_back_reference, ("tiles", "heads", "last", "found", "slices"),
+        case("set_back", split_k.set_back, split_k.set_back_reference, ("tiles", "heads", "last", "found", "slices"),
              tiles=_ids(1) , heads=_ids(2), last=_ids(3)[:1], found=torch.tensor([5, 6]), slices=_ids(4)),
-        case("accept", accept_kernel.accept, accept_kernel.accept_reference, ("tokens", "state", "record"),
+        case("accept", rounds.accept, rounds.accept_reference, ("tokens", "state", "record"),
              **agreeing, state=_state(40, live=3)),
         case("lookup", lookup_kernel.lookup, lookup_kernel.lookup_reference, ("state", "draft"),
              tokens=text, state=_state(40), draft=_ids(), documents=torch.arange(5000, dtype=torch.int32),
              length=torch.tensor([5000], dtype=torch.int32), scratch=torch.zeros(2, dtype=torch.int64),
              min_match=2, limit=15),
-        case("gather_taps", taps.gather_taps, taps.gather_taps_reference, ("a", "sums"),
+        case("gather_taps", residual.gather_taps, residual.gather_taps_reference, ("a", "sums"),
              ring=torch.randn(32, 1280).half(), start=torch.tensor([25], dtype=torch.int32),
              a=torch.zeros(16, 1280).half(), sums=torch.zeros(40, 16)),
     ]  # fmt: skip

@@ -36,7 +36,6 @@ PHASES = {
     "embedded": 100,
     "tuning": 90,
     "llama": 450,  # most of it compiles; another run goes on where this one was ended
-    "projection": 10,
 }
 
 
@@ -124,7 +123,6 @@ def run_phase(name: str, arguments: argparse.Namespace) -> None:
         environment,
         gpu_llama,
         kernel_rates,
-        projection,
         steps,
     )
     from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
@@ -138,7 +136,6 @@ def run_phase(name: str, arguments: argparse.Namespace) -> None:
         "embedded": embedded.run,
         "llama": gpu_llama.run,
         "tuning": kernel_rates.tune,
-        "projection": projection.run,
     }
     report = BenchReport(arguments.json, name)
     report.start(status="running", commit=arguments.commit or commit(), error="")

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.memory import file_bytes, predict_bytes
+from localdflash.backends.cuda.cuda_sizes import file_bytes, predict_bytes
 from localdflash.backends.cuda.ops import Ops
 from localdflash.backends.cuda.runner import Runner
 from localdflash.backends.cuda.step_choice import Ways
 from localdflash.backends.cuda.stepper import Stepper, Way
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTER, FIELDS, STEP
+from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, FIELDS, STEP
 from localdflash.lab.scripts import synthetic
 from localdflash.lab.scripts.gpu.gpu_timing import milliseconds
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup, guarded

@@ -7,16 +7,13 @@ from pathlib import Path
 
 import torch
 
-from localdflash.backends.cuda import gguf_shapes
-from localdflash.backends.cuda.checkpoint import CheckpointSource
+from localdflash.backends.cuda.cuda_checks import check_drafter, check_heads, check_kinds, check_target
 from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.device import features, on
-from localdflash.backends.cuda.memory import (
+from localdflash.backends.cuda.cuda_sizes import (
+    KV_TYPES,
     LONGEST,
     RESERVE,
     Memory,
-    check_heads,
-    check_kinds,
     choose_context,
     drafter_bytes,
     file_bytes,
@@ -25,6 +22,7 @@ from localdflash.backends.cuda.memory import (
     short_head_bytes,
     tensor_bytes,
 )
+from localdflash.backends.cuda.device import features, on
 from localdflash.backends.cuda.native_fp4 import NativeFp4
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops
 from localdflash.backends.cuda.room import budget_of, is_out_of_memory
@@ -49,13 +47,12 @@ from localdflash.backends.cuda.weights import (
 )
 from localdflash.backends.reference.dflash_files import check_gguf
 from localdflash.backends.reference.dflash_files import load as load_module
-from localdflash.base.errors import ModelError, OutOfMemory, UsageError
+from localdflash.base.errors import OutOfMemory, UsageError
 from localdflash.kernels.cuda import attention, head, matmul, moe
 from localdflash.kernels.cuda.kv_cache import check_type
 from localdflash.kernels.cuda.planes import Planes
+from localdflash.kernels.cuda.rounds import CONTEXT
 from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace
-from localdflash.kernels.cuda.step_state import CONTEXT
-from localdflash.kernels.cuda.top_k import LARGEST_K
 from localdflash.models.load_options import Compiling
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.memory.parts import gigabytes
@@ -66,7 +63,6 @@ from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf
 
 CALIBRATION_CONTEXT, ROUNDS = 64, 3
-KV_TYPES = {"f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
 
 @dataclass(frozen=True)
@@ -81,14 +77,14 @@ class CudaSettings:
 
 
 @dataclass(frozen=True)
-class _TargetFiles:
-    """A target whose headers were read, but that is not on the device yet."""
+class _TargetFile:
+    """A target whose header was read, but that is not on the device yet."""
 
     config: DecoderConfig
     source: TensorSource
     nbytes: int
     head_nbytes: int
-    llama: bool = False  # the rows of q and k are in llama.cpp's order
+    llama: bool  # the rows of q and k are in llama.cpp's order
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,7 @@ def load_pair(
     progress: Progress | None = None,
     compiling: Compiling | None = None,
 ) -> CudaPair:
-    """A pair that is ready to step: `target` is a GGUF file, or a Hugging Face folder (see checkpoint.py).
+    """Load a pair that is ready to step; `target` is a GGUF file.
 
     ModelError, OutOfMemory and UsageError say what is wrong before much is loaded; OutOfMemory also if a context that
     was given turns out not to fit.
@@ -172,21 +168,18 @@ def _default_context(memory: Memory, config: DecoderConfig, device: torch.device
     return choose_context(memory, config.context_length, budget.free - budget.spare, budget.margin)
 
 
-def _read_target(path: Path, device: torch.device, progress: Progress | None) -> _TargetFiles:
-    if path.is_dir():
-        checkpoint = CheckpointSource(path, device, progress)
-        return _TargetFiles(checkpoint.config, checkpoint, checkpoint.nbytes, checkpoint.head_nbytes)
+def _read_target(path: Path, device: torch.device, progress: Progress | None) -> _TargetFile:
     header = gguf.read_header(path)
     config = decoder_config(header)
     check_kinds(header)
-    gguf_shapes.check_target(header, config)
+    check_target(header, config)
     head = header.tensors["token_embd.weight" if config.tie_word_embeddings else "output.weight"]
     head_nbytes = tensor_bytes(head.ggml_type, head.shape)
     source, llama = GGUFSource(header, device, progress), header.architecture == "llama"
-    return _TargetFiles(config, source, file_bytes(header), head_nbytes, llama)
+    return _TargetFile(config, source, file_bytes(header), head_nbytes, llama)
 
 
-def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settings: CudaSettings) -> _DrafterFile:
+def _read_drafter(path: Path, target: _TargetFile, device: torch.device, settings: CudaSettings) -> _DrafterFile:
     """GGUF drafters keep their quantized types; safetensors are quantized at load."""
     source: TensorSource
     if path.suffix == ".gguf":
@@ -204,18 +197,6 @@ def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settin
     if config.short and not config.own_head:
         nbytes += short_head_bytes(target.head_nbytes, c.vocab_size, len(config.short))
     return _DrafterFile(config, source, nbytes)
-
-
-def check_drafter(config: DFlashConfig, where: str) -> None:
-    """ModelError for a drafter that the kernels do not run."""
-    cases = (
-        (config.block_size > ROWS, f"blocks of {config.block_size} rows, more than {ROWS}"),
-        (config.selector_top_k > LARGEST_K, f"{config.selector_top_k} candidates for a slot, more than {LARGEST_K}"),
-        (len(set(config.taps)) < len(config.taps), "a tap that is told twice"),
-    )
-    for is_so, what in cases:
-        if is_so:
-            raise ModelError(f"{where}: the CUDA engine runs no drafters with {what}: use `--backend llama.cpp`")
 
 
 def _shared(

@@ -33,8 +33,8 @@ from localdflash.engine.lookup import BREAK
 from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, never
 from localdflash.engine.sampling import NOT_NUMBERS, Sampler
 from localdflash.kernels.cuda.kv_cache import Cache
+from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, STEP
 from localdflash.kernels.cuda.split_k import MOST_TILES
-from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTER, STEP
 
 MOST = 2**31 - 1
 DRAFTERS = ("none", "lookup", "dflash")  # by their number in a record

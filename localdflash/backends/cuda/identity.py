@@ -28,9 +28,8 @@ def _machine(gpu: Gpu) -> Identity:
     import torch
     import triton
 
-    capability = ".".join(map(str, gpu.capability))
     libraries = f"torch {torch.__version__}", f"triton {triton.__version__}", f"localdflash {version('localdflash')}"
-    return gpu.name, f"compute capability {capability}", f"driver {driver_version()}", *libraries
+    return gpu.name, f"compute capability {gpu.chip}", f"driver {driver_version()}", *libraries
 
 
 def subject(files: LocalPair, options: Options) -> tuple[Identity, Identity]:

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from localdflash.kernels.cuda import (
-    accept_kernel,
     attention,
     convolve,
-    counters,
     embed,
     head,
     lookup_kernel,
@@ -23,9 +21,8 @@ from localdflash.kernels.cuda import (
     rounds,
     sample,
     selector,
+    split_k,
     swiglu,
-    taps,
-    top_k,
 )
 
 Op = Callable[..., None]
@@ -64,7 +61,7 @@ class Ops:
 
 
 KERNELS = Ops(
-    set_back=counters.set_back,
+    set_back=split_k.set_back,
     embed=embed.embed,
     qkv=qkv.qkv,
     attention=attention.attention,
@@ -80,19 +77,19 @@ KERNELS = Ops(
     head=head.head,
     markov_anchor=markov.markov_anchor,
     markov_slot=markov.markov_slot,
-    top_k=top_k.top_k,
+    top_k=selector.top_k,
     select=selector.select,
     sample=sample.sample,
-    gather_taps=taps.gather_taps,
+    gather_taps=residual.gather_taps,
     begin=rounds.begin,
     next_tokens=rounds.next_tokens,
     propose=rounds.propose,
     caught_up=rounds.caught_up,
     lookup=lookup_kernel.lookup,
-    accept=accept_kernel.accept,
+    accept=rounds.accept,
 )
 REFERENCES = Ops(
-    set_back=counters.set_back_reference,
+    set_back=split_k.set_back_reference,
     embed=embed.embed_reference,
     qkv=qkv.qkv_reference,
     attention=attention.attention_reference,
@@ -108,14 +105,14 @@ REFERENCES = Ops(
     head=head.head_reference,
     markov_anchor=markov.markov_anchor_reference,
     markov_slot=markov.markov_slot_reference,
-    top_k=top_k.top_k_reference,
+    top_k=selector.top_k_reference,
     select=selector.select_reference,
     sample=sample.sample_reference,
-    gather_taps=taps.gather_taps_reference,
+    gather_taps=residual.gather_taps_reference,
     begin=rounds.begin_reference,
     next_tokens=rounds.next_tokens_reference,
     propose=rounds.propose_reference,
     caught_up=rounds.caught_up_reference,
     lookup=lookup_kernel.lookup_reference,
-    accept=accept_kernel.accept_reference,
+    accept=rounds.accept_reference,
 )

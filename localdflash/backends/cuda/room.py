@@ -1,15 +1,17 @@
 """How much memory of a GPU a pair may take, and what stays free on it.
 
 What torch holds of closed pairs counts as free. Besides what planning cannot see (`RESERVE`) a desktop gets room to
-grow: under Linux a full card breaks its windows, and it does not say beforehand what it will want.
+grow: under Linux a full card breaks its windows, and it does not say beforehand what it will want. Whether a desktop is
+shown on a GPU is read from NVIDIA's management library (NVML), whose functions return 0 where they succeed.
 """
 
+import ctypes
+import sys
 from dataclasses import replace
 
 import torch
 
-from localdflash.backends.cuda.display import is_shown_on
-from localdflash.backends.cuda.memory import RESERVE
+from localdflash.backends.cuda.cuda_sizes import RESERVE
 from localdflash.base.errors import OutOfMemory
 from localdflash.models.memory.fit import NO_DRAFTER, Fit, MemoryBudget, Sizes, fit
 from localdflash.models.memory.parts import total
@@ -17,6 +19,7 @@ from localdflash.models.memory.parts import total
 DESKTOP, OTHERS = 512 << 20, 128 << 20  # bytes for windows, where some are shown, and for whatever else runs
 SPARE = 8  # the part of what is free that a context which nobody asked for leaves free
 TRIES = 4
+NVML = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 
 
 def budget_of(device: torch.device) -> MemoryBudget:
@@ -25,6 +28,22 @@ def budget_of(device: torch.device) -> MemoryBudget:
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     margin = RESERVE + (DESKTOP if is_shown_on(device) else OTHERS)
     return MemoryBudget(free, margin, "GPU memory", spare=free // SPARE)
+
+
+def is_shown_on(device: torch.device) -> bool:
+    """Return whether a display is active on a GPU; False if NVML does not tell."""
+    try:
+        library = ctypes.CDLL(NVML)
+        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}".encode()
+        handle, active = ctypes.c_void_p(), ctypes.c_uint()
+        known = (
+            library.nvmlInit_v2() == 0
+            and library.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(handle)) == 0
+            and library.nvmlDeviceGetDisplayActive(handle, ctypes.byref(active)) == 0
+        )
+    except (OSError, AttributeError, RuntimeError, AssertionError):  # no library, an old one or an old torch, no CUDA
+        return False
+    return known and active.value == 1
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from localdflash.backends.cuda.stack import ROWS, Stack
 from localdflash.backends.cuda.weights import DrafterWeights, Markov, Selector
-from localdflash.kernels.cuda.top_k import TopKScratch
+from localdflash.kernels.cuda.selector import TopKScratch
 
 
 @dataclass(frozen=True)

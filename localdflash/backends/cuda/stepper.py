@@ -24,9 +24,9 @@ from localdflash.backends.cuda.stack import ROWS, Mask, SharedBuffers, Stack, Ta
 from localdflash.backends.cuda.weights import TAP_SCALE, DrafterWeights, TargetWeights
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.norm import Norm
+from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, FIELDS, LIVE, SECOND
 from localdflash.kernels.cuda.sample import SampleScratch
 from localdflash.kernels.cuda.split_k import MOST_TILES
-from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTER, FIELDS, LIVE, SECOND
 
 Way = Literal["plain", "lookup", "block", "draft"]
 

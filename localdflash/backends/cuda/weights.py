@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from localdflash.backends.cuda.cuda_short_head import rows_of
-from localdflash.backends.cuda.repack.gguf_planes import load_planes, scaled
-from localdflash.backends.cuda.repack.quantize import quantize
+from localdflash.backends.cuda.repack.gguf_planes import load_planes, rows_of, scaled
+from localdflash.backends.cuda.repack.plane_packing import quantize
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import rotate_half_order
 from localdflash.base.errors import ModelError

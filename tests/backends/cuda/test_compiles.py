@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[3]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test of a chip waits for the compiler
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]  # the first test of a chip waits for the compiler
 
 SHARED = {86: 101_376, 120: 101_376}  # bytes that one block may ask for
 CONSTANT = {"gain", "gain_ptr"}  # what a kernel may read before its predecessors have finished

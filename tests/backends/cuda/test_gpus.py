@@ -42,11 +42,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     ("name", "numbers"),
     [
         ("auto", [1, 2, 3]),
-        ("gpu", [1, 2, 3]),
         ("3", [3]),
         ("4090", [1]),
         ("rtx 3090", [2, 3]),
-        ("NVIDIA GeForce RTX 4090", [1]),
         ("GPU-dddddddd-0000-4000-8000-000000000000", [3]),
         ("gpu-cccccccc", [2]),
         ("cccccccc-0000", [2]),
@@ -57,7 +55,7 @@ def test_a_gpu_by_its_names(name: str, numbers: list[int]) -> None:
     assert devices.find_device(name) == torch.device("cuda", numbers[0])
 
 
-@pytest.mark.parametrize("name", ["4", "Vulkan0", "RTX 5090", "GPU-eeeeeeee", "GPU-"])
+@pytest.mark.parametrize("name", ["4", "RTX 5090", "GPU-"])
 def test_a_name_that_none_has_is_told_with_those_there_are(name: str) -> None:
     with pytest.raises(NoDevice) as caught:
         devices.find_gpus(name)
@@ -66,11 +64,6 @@ def test_a_name_that_none_has_is_told_with_those_there_are(name: str) -> None:
     )
     assert "3 (NVIDIA GeForce RTX 3090, GPU-dddddddd-0000-4000-8000-000000000000)" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_one_that_is_too_old_is_told_where_it_is_meant() -> None:
-    with pytest.raises(NoDevice, match=r"RTX 2080 has compute capability 7\.5: 8\.0 is needed"):
-        devices.find_gpus("0")
 
 
 def test_the_others_are_told_with_one_that_is_too_old() -> None:
@@ -118,12 +111,6 @@ def test_doctor_where_cuda_sees_nothing(machine: pytest.MonkeyPatch) -> None:
     assert installation.cuda_gpus("gpus").detail == "none that CUDA sees"
 
 
-def test_a_driver_without_a_gpu(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(NoDevice, match=r"^--device auto: the CUDA engine has no such GPU, CUDA sees none$"):
-        devices.find_gpus()
-
-
 def test_an_older_torch_tells_no_uuid(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace())
     assert str(Gpu(1)) == "1 (NVIDIA GeForce RTX 4090)"
@@ -132,9 +119,8 @@ def test_an_older_torch_tells_no_uuid(machine: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "ours"),
-    [("auto", True), ("gpu", True), ("cpu", False), ("2", True), ("9", True), ("4090", True), ("GPU-9", True),
-     ("Vulkan0", False), ("CUDA0", False)],
-)  # fmt: skip
+    [("gpu", True), ("cpu", False), ("9", True), ("4090", True), ("GPU-9", True), ("Vulkan0", False)],
+)
 def test_names_that_are_ours(name: str, ours: bool, machine: pytest.MonkeyPatch) -> None:
     assert devices.means_gpu(name) is ours
     machine.setattr(devices, "driver_present", lambda: False)

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES
 from localdflash.backends.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
+from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.kernels.cuda.step_state import CONTEXT
+from localdflash.kernels.cuda.rounds import CONTEXT
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
 CPU = torch.device("cpu")
@@ -23,7 +25,10 @@ PROMPT = [7, 8, 9, 10, 11, 7, 8, 9, 10]
 MOE: dict[str, Any] = EXPERTS
 
 
-@pytest.fixture(scope="module", params=["dense f16", "dense int8", "experts"])
+@pytest.fixture(
+    scope="module",
+    params=["dense f16", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("dense int8", "experts"))],
+)
 def pairs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[CudaPair, CudaPair]:
     """The same pair with the kernels, and in float32."""
     folder = tmp_path_factory.mktemp("tiny")
@@ -46,7 +51,7 @@ def run(pair: CudaPair, way: Way, count: int, params: SamplingParams | None = No
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("pairs", ["dense int8", "experts"], indirect=True)
 def test_every_way_gives_the_same_text(pairs: tuple[CudaPair, CudaPair]) -> None:
     kernels, _ = pairs
@@ -61,6 +66,7 @@ def test_every_way_gives_the_same_text(pairs: tuple[CudaPair, CudaPair]) -> None
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.nightly
 @pytest.mark.parametrize("pairs", ["dense f16"], indirect=True)
 def test_sampled_text_is_the_same_too(pairs: tuple[CudaPair, CudaPair]) -> None:
     kernels, _ = pairs
@@ -70,7 +76,7 @@ def test_sampled_text_is_the_same_too(pairs: tuple[CudaPair, CudaPair]) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("pairs", ["dense f16"], indirect=True)
 def test_so_is_text_that_the_host_chooses(pairs: tuple[CudaPair, CudaPair]) -> None:
     kernels, _ = pairs
@@ -98,3 +104,43 @@ def test_hidden_states_and_drafts_are_those_of_float32(pairs: tuple[CudaPair, Cu
         pair.stepper.fill_block(2)
     drafts = [pair.stepper.block.stack.buffers.x for pair in pairs if pair.stepper.block]
     assert (drafts[0] - drafts[1])[:8].abs().max() < tolerance * drafts[1][:8].abs().max()
+
+
+def answer(pair: CudaPair, poison: int, params: SamplingParams) -> tuple[list[int], Tensor]:
+    """Tokens and hidden states of the step after a prompt, with tickets lost before each sequence of launches."""
+    pair, shared, seen = pair.only("block"), pair.stepper.shared, pair.stepper.sampling.scratch.seen
+    counters = (
+        shared.workspace.counters,
+        shared.scratch.counter,
+        shared.head_scratch.counter,
+        pair.stepper.lookup_scratch,
+    )
+    pair.forget()
+    with pytest.MonkeyPatch.context() as patch:
+        run = pair.runner._run
+
+        def poisoned(*arguments: Any) -> None:
+            for each in counters:
+                each.fill_(poison)
+            run(*arguments)
+
+        seen.fill_(poison)  # whole requests see what a penalty had left
+        patch.setattr(pair.runner, "_run", poisoned)
+        patch.setattr("localdflash.backends.cuda.cuda_pair.AHEAD", 1)
+        pair.prefill(PROMPT)
+        tokens = list(pair.step(Sampler(params), 16).tokens)
+    assert not any(bool(each.any()) for each in counters)
+    return tokens, pair.stepper.stack.buffers.x.clone()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("pairs", ["dense f16"], indirect=True)
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(temperature=0.8, seed=2, repetition_penalty=1.3)])
+def test_a_lost_ticket_ends_with_its_own_step(pairs: tuple[CudaPair, CudaPair], params: SamplingParams) -> None:
+    pair, _ = pairs
+    tokens, hidden = answer(pair, 0, params)
+    for lost in (1, -3):
+        found, there = answer(pair, lost, params)
+        assert found == tokens
+        assert torch.equal(there, hidden)

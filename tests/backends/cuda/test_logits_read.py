@@ -19,18 +19,13 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.engine.generate import Generation, Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
-from localdflash.engine.sampling import Chosen, Sampler
+from localdflash.engine.sampling import Chosen
 from localdflash.engine.sampling_params import SamplingParams
 from tests.backends.cuda.test_pair import COPYING, open_pair
 from tests.support.converted_models import ids_of
 
 WAYS: tuple[Way, ...] = ("plain", "lookup", "block", "draft")
-SHIFTS: dict[str, dict[str, Any]] = {
-    "presence": {"presence_penalty": 1.5},
-    "frequency": {"frequency_penalty": 0.8, "presence_penalty": -0.5},
-    "bias": {"logit_bias": ((3, 1.0), (5, -100.0), (8, 0.5))},
-    "all": {"frequency_penalty": -0.3, "presence_penalty": 0.7, "logit_bias": ((13, 0.8),)},
-}
+SHIFTED: dict[str, Any] = {"frequency_penalty": -0.3, "presence_penalty": 0.7, "logit_bias": ((13, 0.8), (5, -100.0))}
 IDS = ids_of(30) + COPYING
 
 
@@ -53,7 +48,7 @@ def model(tiny_pair: Path) -> Decoder:
     return load_decoder(tiny_pair / "target.gguf")
 
 
-def answer(pair: Pair, count: int = 50, **fields: Any) -> list[int]:
+def answer(pair: Pair, count: int = 24, **fields: Any) -> list[int]:
     pair.forget()
     return [token for step in generate(pair, Request(IDS, count, **fields)) for token in step.tokens]
 
@@ -73,19 +68,16 @@ def by_formula(model: Decoder, count: int, params: SamplingParams) -> list[int]:
     return ids[len(IDS) :]
 
 
-@pytest.mark.parametrize("shift", SHIFTS.values(), ids=SHIFTS)
-def test_greedy_answers_are_those_of_the_formula_whatever_is_drafted(
-    pair: CudaPair, model: Decoder, shift: dict[str, Any]
-) -> None:
-    params = SamplingParams(**shift)
-    expected = by_formula(model, 50, params)
+def test_greedy_answers_are_those_of_the_formula_whatever_is_drafted(pair: CudaPair, model: Decoder) -> None:
+    params = SamplingParams(**SHIFTED)
+    expected = by_formula(model, 24, params)
     assert expected != answer(pair.only("plain"))
     pair.set_documents([[*IDS[-4:], *expected]])  # long drafts that are accepted
     assert {way: answer(pair.only(way), params=params) for way in WAYS} == dict.fromkeys(WAYS, expected)
     pair.set_documents([])
 
 
-@pytest.mark.parametrize("shift", [*SHIFTS.values(), {"presence_penalty": 0.6, "repetition_penalty": 1.3}], ids=str)
+@pytest.mark.parametrize("shift", [SHIFTED, {"presence_penalty": 0.6, "repetition_penalty": 1.3}], ids=str)
 def test_a_seed_gives_the_text_of_another_backend_whatever_is_drafted(
     pair: CudaPair, model: Decoder, shift: dict[str, Any]
 ) -> None:
@@ -96,7 +88,7 @@ def test_a_seed_gives_the_text_of_another_backend_whatever_is_drafted(
 
 def test_drafts_are_accepted_several_at_once(pair: CudaPair) -> None:
     params = SamplingParams(presence_penalty=0.1)
-    expected = answer(pair.only("plain"), params=params)
+    expected = answer(pair.only("plain"), 50, params=params)
     pair.set_documents([[*IDS[-4:], *expected]])
     request, lookup = Request(IDS, 50, params), pair.only("lookup")
     lookup.forget()
@@ -129,9 +121,8 @@ class Alternating:
         raise NotImplementedError
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_constraint_masks_every_row_of_a_draft(pair: CudaPair, model: Decoder, temperature: float) -> None:
-    params = SamplingParams(temperature, seed=3)
+def test_a_constraint_masks_every_row_of_a_draft(pair: CudaPair, model: Decoder) -> None:
+    params = SamplingParams(0.8, seed=3)
     expected = answer(HostPair(TorchTarget(model)), params=params, constraint=Alternating())
     assert {token % 2 for token in expected[::2]} == {1}
     assert {token % 2 for token in expected[1::2]} == {0}
@@ -158,36 +149,6 @@ def test_log_probabilities_are_recorded_for_every_committed_token(pair: CudaPair
         for one, other in zip(found, expected, strict=True):
             assert [token for token, _ in one.likeliest] == [token for token, _ in other.likeliest]
             assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
-
-
-def test_limits_and_ends_cut_what_is_drawn_and_nothing_counts_beyond(pair: CudaPair) -> None:
-    params = SamplingParams(frequency_penalty=0.4)
-    expected = answer(pair.only("plain"), params=params)
-    end = expected[17]
-    pair.set_documents([[*IDS[-4:], *expected]])
-    assert answer(pair.only("lookup"), params=params, ends=frozenset([end])) == expected[: expected.index(end) + 1]
-    lookup, sampler, got = pair.only("lookup"), Sampler(params), list[int]()
-    lookup.forget()
-    lookup.prefill(IDS)
-    while len(got) < 50:
-        step = lookup.step(sampler, 3)
-        assert 1 <= len(step.tokens) <= 3
-        got += step.tokens
-    pair.set_documents([])
-    assert got[:50] == expected
-
-
-def test_the_next_request_goes_on_from_what_the_host_chose(pair: CudaPair) -> None:
-    """Tokens, keys, values and what the drafter is told are those of the text, not of what the device chose."""
-    shifted = answer(pair.only("plain"), params=SamplingParams(presence_penalty=1.5))
-    longer, blocks = [*IDS, *shifted, 4, 5], pair.only("block")
-    answer(blocks, params=SamplingParams(presence_penalty=1.5))
-    again = Request(longer, 30)
-    steps = [step.tokens for step in generate(blocks, again)]
-    assert again.computed <= 3
-    fresh = pair.only("block")
-    fresh.forget()
-    assert [step.tokens for step in generate(fresh, Request(longer, 30))] == steps
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def test_a_fused_kernel_takes_the_product_over(tmp_path: Path) -> None:
     torch.testing.assert_close(out.double(), expected * gain.double(), rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_drafts_change_nothing_in_this_mode_either(tmp_path: Path) -> None:
     settings = CudaSettings(context=256, native_fp4=True)

@@ -18,12 +18,11 @@ from localdflash.backends.cuda.leaving import Leaving, Outbox
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.runner import Runner
 from localdflash.base.errors import LocaldflashError
-from localdflash.kernels.cuda.step_state import STEP
+from localdflash.kernels.cuda.rounds import STEP
 from tests.backends.cuda.histories import ACTS, FAILING, STAGE, History, World, fuzz, play, tiny_world
 from tests.support.software_gpu import CUDA, Event, SoftwareGpu, Stream, poisoned
 
 GPU = SoftwareGpu()
-few = settings(fuzz, max_examples=10)
 LATE = None  # nothing happens before it is waited for
 PACES = (LATE, 1, 2, 3, 4, 5)
 LONG = [History.prefill, *[History.steps] * 6, History.save, History.steps, History.rollback, *[History.steps] * 6]
@@ -83,15 +82,17 @@ def play_late(world: World, acts: list[Any], seed: int, pace: int | None) -> Non
         play(world, acts, seed)
 
 
-@few
-@given(st.lists(st.sampled_from(ACTS), min_size=4, max_size=14), st.integers(0, 2**32))
+@fuzz
+@given(st.lists(st.sampled_from(FAILING), min_size=4, max_size=14), st.integers(0, 2**32))
 def test_any_history_leads_to_the_right_tokens(world: World, acts: list[Any], seed: int) -> None:
+    """Where some calls fail, too."""
     play_late(world, acts, seed, seed if seed % 2 else LATE)
 
 
-@few
-@given(st.lists(st.sampled_from(FAILING), min_size=4, max_size=14), st.integers(0, 2**32))
-def test_what_fails_in_between_leaves_nothing_behind(world: World, acts: list[Any], seed: int) -> None:
+@pytest.mark.nightly
+@settings(fuzz, max_examples=40)
+@given(st.lists(st.sampled_from(ACTS), min_size=4, max_size=14), st.integers(0, 2**32))
+def test_more_histories(world: World, acts: list[Any], seed: int) -> None:
     play_late(world, acts, seed, seed if seed % 2 else LATE)
 
 
@@ -105,48 +106,44 @@ def finds(world: World, acts: list[Any]) -> bool:
     return False
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("acts", [LONG, MOVING])
 def test_the_histories_that_find_the_faults_are_right_without(world: World, acts: list[Any]) -> None:
     assert not finds(world, acts)
 
 
-def test_a_record_that_is_read_before_its_step_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Event, "synchronize", lambda self: None)
-    assert finds(world, LONG)
-
-
-def test_records_that_are_written_over_in_flight_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for pair in (world.pair, world.other):
-        monkeypatch.setattr(pair.stepper, "records", pair.stepper.records[:1])
-    assert finds(world, LONG)
-
-
-def test_slots_that_are_written_over_before_they_left_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LateLeaving, "wait_for", lambda self, slots: None)
-    assert finds(world, MOVING)
-
-
-def test_a_sequence_that_leaves_before_it_is_computed_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Runner, "synchronize", lambda self: None)
-    assert finds(world, MOVING)
-
-
-def test_a_capture_whose_trial_does_not_wait_for_the_step_in_flight_is_found(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Stream, "wait_stream", lambda self, other: None)
-    assert finds(world, LONG)
-
-
-def test_a_capture_that_leaves_the_state_changed_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    capture = Runner._capture
+def changed_state(capture: Any) -> Any:
+    """A capture that leaves the state changed."""
 
     def moved(self: Runner, sequence: Any) -> Any:
         graph = capture(self, sequence)
         sequence()
         return graph
 
-    monkeypatch.setattr(Runner, "_capture", moved)
+    return moved
+
+
+FAULTS: dict[str, tuple[Any, str, Any, list[Any]]] = {
+    "a record is read before its step": (Event, "synchronize", lambda self: None, LONG),
+    "slots are written over before they left": (LateLeaving, "wait_for", lambda self, slots: None, MOVING),
+    "a sequence leaves before it is computed": (Runner, "synchronize", lambda self: None, MOVING),
+    "a capture's trial does not wait for the step in flight": (Stream, "wait_stream", lambda self, other: None, LONG),
+    "a capture leaves the state changed": (Runner, "_capture", changed_state(Runner._capture), LONG),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_found(fault: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, name, broken, acts = FAULTS[fault]
+    monkeypatch.setattr(owner, name, broken)
+    assert finds(world, acts)
+
+
+@pytest.mark.nightly
+def test_records_that_are_written_over_in_flight_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pair in (world.pair, world.other):
+        monkeypatch.setattr(pair.stepper, "records", pair.stepper.records[:1])
     assert finds(world, LONG)
 
 

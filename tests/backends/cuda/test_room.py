@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.backends.cuda import assembly, display, room
-from localdflash.backends.cuda.cuda_sizes import CudaSizes
+from localdflash.backends.cuda import assembly, room
+from localdflash.backends.cuda.cuda_sizes import RESERVE, CudaSizes
 from localdflash.backends.cuda.device import give_back
 from localdflash.backends.cuda.load_cuda import load
-from localdflash.backends.cuda.memory import RESERVE
 from localdflash.backends.cuda.runner import Runner
 from localdflash.backends.cuda.stepper import Stepper
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic
 from localdflash.models.load_options import Options
-from localdflash.models.memory.fit import COMFORTABLE, Fit, MemoryBudget, fit
+from localdflash.models.memory.fit import COMFORTABLE, Fit, MemoryBudget
 from localdflash.models.memory.parts import SCRATCH, Parts, gigabytes, total
 from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.cards import Card, in_this_machine
@@ -98,17 +97,6 @@ def desktop(monkeypatch: pytest.MonkeyPatch) -> Callable[[Card, int], None]:
     return take
 
 
-def test_a_desktop_that_takes_some_in_between_changes_nothing(
-    files: LocalPair, machine: Callable[..., Card], desktop: Callable[[Card, int], None]
-) -> None:
-    card = machine(needed(files, 8192) + MARGIN)
-    desktop(card, 45_000_000)
-    running = load(files, Options(context=8192))
-    assert running.context == 8192
-    assert not any(running.notices)
-    running.close()
-
-
 def test_one_that_takes_more_than_was_left_shortens_the_context(
     files: LocalPair, machine: Callable[..., Card], desktop: Callable[[Card, int], None]
 ) -> None:
@@ -137,15 +125,6 @@ def test_a_context_that_nobody_asked_for_does_not_fill_the_card(files: LocalPair
     asked.close()
 
 
-def test_a_comfortable_context_is_not_cut_to_leave_memory() -> None:
-    sizes = Straight()
-    budget = MemoryBudget(5000, 0, "GPU memory", spare=2000)
-    assert fit(sizes, budget, 0).context == COMFORTABLE
-    assert fit(sizes, replace(budget, free=9000), 0).context == 6912
-    assert fit(sizes, replace(budget, free=3000), 0).context == 2816
-    assert fit(sizes, budget, 4800).context == 4800
-
-
 class Straight:
     """A byte for a token."""
 
@@ -161,7 +140,7 @@ class Straight:
 def test_pairs_come_and_go_without_leaving_anything(files: LocalPair, machine: Callable[..., Card]) -> None:
     card = machine(LARGE)
     free, contexts = set[int](), set[int]()
-    for _ in range(20):
+    for _ in range(4):
         running = load(files, Options())
         contexts.add(running.context)
         assert card.allocated() > 10_000_000
@@ -169,17 +148,6 @@ def test_pairs_come_and_go_without_leaving_anything(files: LocalPair, machine: C
         free.add(card.left())
     assert free == {card.size}
     assert len(contexts) == 1
-
-
-def test_a_second_pair_has_what_the_first_one_left(files: LocalPair, machine: Callable[..., Card]) -> None:
-    card = machine(needed(files, 8192) + MARGIN)
-    first = load(files, Options(context=8192))
-    with pytest.raises(OutOfMemory):
-        load(files, Options(context=8192))
-    first.close()
-    second = load(files, Options(context=8192))
-    assert (second.context, card.left() < MARGIN + 10_000_000) == (8192, True)
-    second.close()
 
 
 def test_what_torch_keeps_of_others_counts_as_free(machine: Callable[..., Card]) -> None:
@@ -193,7 +161,7 @@ def test_what_torch_keeps_of_others_counts_as_free(machine: Callable[..., Card])
 
 # Less than was planned
 
-STAGES = ["load_target", "load_drafter", "_shared", "Stepper", "Runner", "measure", "prepare"]
+STAGES = [("load_drafter", 0), ("Stepper", 12_000), ("measure", 0), ("prepare", 12_000)]
 SAID = {"measure": "CUDA error: out of memory", "prepare": "Triton Error [CUDA]: out of memory"}
 
 
@@ -213,8 +181,7 @@ def fail(stage: str, times: int, card: Card, patch: pytest.MonkeyPatch) -> list[
     return seen
 
 
-@pytest.mark.parametrize("context", [0, 12_000], ids=["default", "asked for"])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("stage", "context"), STAGES)
 def test_where_it_runs_out_of_memory_the_next_smaller_plan_is_loaded(
     stage: str, context: int, files: LocalPair, machine: Callable[..., Card], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +210,7 @@ def test_a_context_that_was_asked_for_is_kept_and_the_drafter_shrinks(files: Loc
     )
 
 
-@pytest.mark.parametrize(("times", "context"), [(1, 7680), (2, 7168), (3, 6144)])
+@pytest.mark.parametrize(("times", "context"), [(1, 7680), (3, 6144)])
 def test_plans_shrink_by_more_the_more_often_they_fail(times: int, context: int) -> None:
     planned = Fit("none", 8192, {SCRATCH: 8192})
     assert (
@@ -331,15 +298,14 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     [
         (Library(1), True),
         (Library(0), False),
-        (Library(1, "nvmlInit_v2"), False),
         (Library(1, "nvmlDeviceGetDisplayActive"), False),
         (OSError("no such file"), False),
     ],
-    ids=["a desktop", "none", "not ready", "not told", "no library"],
+    ids=["a desktop", "none", "not told", "no library"],
 )
 def test_a_desktop_is_seen(library: Any, shown: bool, nvml: Callable[[Any], None]) -> None:
     nvml(library)
-    assert display.is_shown_on(torch.device("cuda", 0)) is shown
+    assert room.is_shown_on(torch.device("cuda", 0)) is shown
 
 
 def test_a_desktop_gets_more_room(monkeypatch: pytest.MonkeyPatch) -> None:

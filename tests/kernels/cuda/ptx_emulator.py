@@ -35,6 +35,7 @@ _EXECUTE: dict[str, Callable[..., Words]] = {
     "shl.b32": lambda a, n: a << n,
     "shr.b32": lambda a, n: a >> n,
     "and.b32": lambda a, b: a & b,
+    "xor.b32": lambda a, b: a ^ b,
     "lop3.b32": _lop3,
     "prmt.b32": _prmt,
     "neg.f16x2": lambda a: a ^ np.uint32(0x80008000),

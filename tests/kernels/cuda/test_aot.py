@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.timeout(900)  # the first test of a chip waits for the compilers
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]  # the first test of a chip waits for the compilers
 
-EVERY, MOST, FIRST = (86, 89, 90, 120), (86, 90, 120), 120  # FIRST has every case
+EVERY, MOST = (86, 89, 90, 120), (86, 90, 120)
 SHARED = {86: 101_376, 89: 101_376, 90: 232_448, 120: 101_376}  # bytes that one block may ask for
 Limits = dict[int, float]
 
@@ -101,14 +102,7 @@ Results = dict[str, list[Facts] | str]
 PAIRS = [(name, chip) for name, chips in (BUDGETS | OTHERS).items() for chip in chips]
 
 
-def first(*values: Any) -> Any:
-    """A parameter of a test, of which the last is the chip: the others are compiled for by `make test-all`."""
-    return pytest.param(*values, marks=() if values[-1] == FIRST else pytest.mark.slow)
-
-
-on_each = pytest.mark.parametrize(("case", "chip"), [first(*pair) for pair in PAIRS])
-on_each_loop = pytest.mark.parametrize(("case", "chip"), [first(*pair) for pair in PAIRS if pair[0] in BUDGETS])
-on_every_chip = pytest.mark.parametrize("chip", [first(chip) for chip in EVERY])
+on_every_chip = pytest.mark.parametrize("chip", EVERY)
 
 
 @cache
@@ -136,68 +130,71 @@ def loop(case: str, chip: int) -> Facts:
     return found
 
 
+def kernels_on(chip: int) -> Iterator[tuple[str, Facts]]:
+    """The name of each case and the facts of each of its kernels."""
+    for case, on in PAIRS:
+        if on == chip:
+            yield from ((case, kernel) for kernel in kernels(case, chip))
+
+
 @on_every_chip
 def test_the_table_here_names_every_case(chip: int) -> None:
     named = {*PAIRS, *REFUSED, *((f"trap: {name}", 120) for name in TRAPS)}
     assert compiled(chip).keys() == {case for case, on in named if on == chip}
-
-
-@pytest.mark.slow
-def test_what_a_chip_lacks_is_refused() -> None:
-    assert all(compiled(chip)[case] == "refused: type fp8e4nv not supported" for case, chip in REFUSED)
-
-
-@on_each
-def test_resources(case: str, chip: int) -> None:
-    for kernel in kernels(case, chip):
-        assert kernel["shared"] <= SHARED[chip]
-        assert kernel["spills"] <= SPILLS.get((case, chip), 0)
-
-
-@on_each
-def test_tickets_are_ordered_after_what_they_announce(case: str, chip: int) -> None:
-    for kernel in kernels(case, chip):
-        assert kernel["ticket_fenced"] is not False
-        assert kernel["ticket_fenced"] is True or kernel["kernel"] not in TICKETS or case == "taken over"
-
-
-@on_each
-def test_dependent_launch(case: str, chip: int) -> None:
-    for kernel in kernels(case, chip):
-        assert kernel["pdl"] is (chip >= 90)
-        assert kernel["releases"] is (chip >= 90)
-        assert (kernel["before_wait"] is not None) is (chip >= 90)
-        assert set(kernel["before_wait"] or ()) <= CONSTANT
-
-
-@on_each_loop
-def test_main_loop(case: str, chip: int) -> None:
-    found = loop(case, chip)
-    assert found["tiles"] >= 1
-    assert found["per_4k"] <= BUDGETS[case][chip]
-    assert found["blocking"] == found["spilled"] == 0
-    assert found["asynchronous"] > 0
-    expected = MMA.get(case, HALF_MMA)
-    assert any(expected in name for name in found["mma"])
-    assert all(expected in name or HALF_MMA in name for name in found["mma"])  # minimums are always float16
-
-
-@pytest.mark.parametrize("chip", [first(chip) for chip in MOST])
-@pytest.mark.parametrize(("case", "single"), TILED)
-def test_two_tiles_fuse_products_and_sums_as_one_does(case: str, single: str, chip: int) -> None:
-    """The assembler chooses what is fused: where it chose another for two tiles, a row would be rounded otherwise."""
-    assert loop(case, chip)["fused"] == 2 * loop(single, chip)["fused"] > 0
-
-
-@pytest.mark.parametrize(("case", "chip"), [first(*pair) for pair in SMALL])
-def test_small_keys_and_values_cost_at_most_twice_the_instructions(case: str, chip: int) -> None:
-    small, full = loop(f"attention {case}", chip), loop("attention fp16", chip)
-    assert small["loop"] / int(small["tiles"]) <= 2 * full["loop"] / int(full["tiles"])
+    refused = (case for case, on in REFUSED if on == chip)
+    assert all(compiled(chip)[case] == "refused: type fp8e4nv not supported" for case in refused)
 
 
 @on_every_chip
-def test_no_integer_is_converted_to_a_float_in_the_loop_of_int4(chip: int) -> None:
-    assert loop("matmul int4", chip)["conversions"] == 0
+def test_resources(chip: int) -> None:
+    for case, kernel in kernels_on(chip):
+        assert kernel["shared"] <= SHARED[chip], case
+        assert kernel["spills"] <= SPILLS.get((case, chip), 0), case
+
+
+@on_every_chip
+def test_tickets_are_ordered_after_what_they_announce(chip: int) -> None:
+    for case, kernel in kernels_on(chip):
+        assert kernel["ticket_fenced"] is not False, case
+        assert kernel["ticket_fenced"] is True or kernel["kernel"] not in TICKETS or case == "taken over", case
+
+
+@on_every_chip
+def test_dependent_launch(chip: int) -> None:
+    for case, kernel in kernels_on(chip):
+        assert kernel["pdl"] is (chip >= 90), case
+        assert kernel["releases"] is (chip >= 90), case
+        assert (kernel["before_wait"] is not None) is (chip >= 90), case
+        assert set(kernel["before_wait"] or ()) <= CONSTANT, case
+
+
+@on_every_chip
+def test_main_loops(chip: int) -> None:
+    for case, on in PAIRS:
+        if on != chip or case not in BUDGETS:
+            continue
+        found = loop(case, chip)
+        assert found["tiles"] >= 1, case
+        assert found["per_4k"] <= BUDGETS[case][chip], case
+        assert found["blocking"] == found["spilled"] == 0, case
+        assert found["asynchronous"] > 0, case
+        expected = MMA.get(case, HALF_MMA)
+        assert any(expected in name for name in found["mma"]), case
+        assert all(expected in name or HALF_MMA in name for name in found["mma"]), case  # minimums are always float16
+    assert loop("matmul int4", chip)["conversions"] == 0, "no integer is converted to a float"
+
+
+@pytest.mark.parametrize("chip", MOST)
+def test_two_tiles_fuse_products_and_sums_as_one_does(chip: int) -> None:
+    """The assembler chooses what is fused: where it chose another for two tiles, a row would be rounded otherwise."""
+    for case, single in TILED:
+        assert loop(case, chip)["fused"] == 2 * loop(single, chip)["fused"] > 0, case
+
+
+@pytest.mark.parametrize(("case", "chip"), SMALL)
+def test_small_keys_and_values_cost_at_most_twice_the_instructions(case: str, chip: int) -> None:
+    small, full = loop(f"attention {case}", chip), loop("attention fp16", chip)
+    assert small["loop"] / int(small["tiles"]) <= 2 * full["loop"] / int(full["tiles"])
 
 
 def test_the_checks_find_what_they_look_for() -> None:

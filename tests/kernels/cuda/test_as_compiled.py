@@ -12,10 +12,10 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 CHIPS = (120, 86, 90)
-TESTS = ("test_matmul.py", "test_norm.py", "test_counters.py")
+TESTS = ("test_matmul.py", "test_norm.py", "test_split_k.py")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("names", [TESTS, ("test_tiles.py",)], ids=["multiply", "two tiles"])

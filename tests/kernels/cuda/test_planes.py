@@ -9,50 +9,12 @@ from localdflash.kernels.cuda.planes import (
     E2M1,
     Planes,
     dequantize,
-    pack_bytes,
-    pack_fields,
     pack_halves,
-    unpack_bytes,
-    unpack_fields,
-    unpack_halves,
 )
 
 
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
-
-
-@pytest.mark.parametrize(("bits", "dtype"), [(2, torch.uint8), (4, torch.int16)])
-@pytest.mark.parametrize("rows", [16, 32])
-def test_fields(rows: int, bits: int, dtype: torch.dtype) -> None:
-    codes = torch.randint(0, 2**bits, (8 * rows, 3), generator=generator())
-    words = pack_fields(codes, rows, bits)
-    assert (words.dtype, words.shape) == (dtype, (2 * rows, 3))
-    for k in range(8 * rows):
-        block, field, r = k // (4 * rows), k // rows % 4, k % rows
-        for n in range(3):
-            word = int(words[block * rows + r, n]) % 65536
-            assert (word >> (bits * field)) % 2**bits == codes[k, n]
-    assert torch.equal(unpack_fields(words, rows, bits), codes.int())
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
-def test_bytes(dtype: torch.dtype) -> None:
-    groups = torch.arange(256, dtype=torch.int32).to(dtype).view(64, 4)
-    words = pack_bytes(groups)
-    for block in range(16):
-        for n in range(4):
-            raw = struct.pack("<i", int(words[block, n]))
-            assert list(raw) == [int(groups[4 * block + i, n]) % 256 for i in range(4)]
-    assert torch.equal(unpack_bytes(words, signed=dtype == torch.int8), groups.int())
-
-
-def test_halves() -> None:
-    low, high = torch.randn(2, 3, 5, generator=generator()).half()
-    words = pack_halves(low, high)
-    assert words.dtype == torch.int32
-    assert struct.unpack("<ee", struct.pack("<i", int(words[1, 2]))) == (float(low[1, 2]), float(high[1, 2]))
-    assert all(torch.equal(a, b.float()) for a, b in zip(unpack_halves(words), (low, high), strict=True))
 
 
 def fields(words: torch.Tensor, block: int, rows: int, r: int, i: int, n: int, bits: int) -> int:
@@ -73,13 +35,10 @@ def one_weight(p: Planes, expert: int, k: int, n: int) -> float:
     value: float = code - p.zero
     if p.code == "e2m1":
         value = E2M1[code]
-    if p.code == "e4m3":
-        sign, exponent, mantissa = code >> 7, code >> 3 & 15, code & 7
-        value = (-1) ** sign * (2.0 ** (exponent - 7) * (1 + mantissa / 8) if exponent else 2.0**-6 * mantissa / 8)
     if p.scaling == "half4":
         return value * half(int(p.scale[block, i // 2, n]), i % 2)
     if p.scaling == "block":
-        return value * float(p.scale[block, n]) - (0.0 if p.minimum is None else float(p.minimum[block, n]))
+        return value * float(p.scale[block, n])
     assert p.supers is not None
     supers = int(p.supers[at // 256, n])
     scale = int.to_bytes(int(p.scale[block, n]) % 2**32, 4, "little")[i]
@@ -91,8 +50,7 @@ def one_weight(p: Planes, expert: int, k: int, n: int) -> float:
 @pytest.mark.parametrize(
     ("rows", "high_bits", "scaling", "code", "zero", "has_minimum"),
     [
-        (32, 0, "block", "int", 8, True),
-        (32, 4, "block", "e4m3", 0, False),
+        (32, 4, "block", "int", 128, False),
         (32, 0, "half4", "e2m1", 0, False),
         (16, 4, "half4", "int", 128, False),
         (32, 2, "byte4", "int", 0, True),
@@ -100,7 +58,7 @@ def one_weight(p: Planes, expert: int, k: int, n: int) -> float:
     ],
 )
 def test_definition(rows: int, high_bits: int, scaling: str, code: str, zero: int, has_minimum: bool) -> None:
-    n, k, experts, padded = 3, 500, 2, 512
+    n, k, experts, padded = 2, 250, 2, 256
     random = generator()
 
     def words(dtype: torch.dtype, *shape: int) -> torch.Tensor:
@@ -116,8 +74,6 @@ def test_definition(rows: int, high_bits: int, scaling: str, code: str, zero: in
         "byte4": words(torch.int32, blocks),
     }
     base, high = words(torch.int16, experts * padded // 4), words(torch.int16, experts * padded // 4)
-    if code == "e4m3":
-        base &= 0x7777  # no NaN
     planes = Planes(
         n=n,
         k=k,

@@ -7,15 +7,14 @@ import torch
 from torch import Tensor
 
 import localdflash.kernels.cuda.qkv as module
-from localdflash.backends.cuda.repack.quantize import quantize
 from localdflash.backends.reference import decoder as torch_decoder
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.kernels.cuda.kv_cache import CODES, Cache, check_type, encode
 from localdflash.kernels.cuda.norm import Norm
-from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.qkv import HeadRange, qkv, qkv_reference
 from localdflash.kernels.cuda.rope import rope_tables, rotate
 from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace
+from tests.support.random_planes import group_sums, random_planes
 
 CPU = torch.device("cpu")
 THETA, EPS, START, SLOTS = 10000.0, 0.02, 21, 40  # an epsilon that shows
@@ -40,8 +39,7 @@ class Case:
     def __post_init__(self) -> None:
         torch.manual_seed(0)
         d = self.head_dim
-        planes = quantize(torch.randn(self.part.count * d, self.k) / 8)
-        self.planes: Planes = dataclasses.replace(planes, minimum=torch.randn_like(planes.scale) / 50)
+        planes = self.planes = random_planes("q4_1", self.part.count * d, self.k)
         self.a = torch.zeros(16, planes.padded_k, dtype=self.wide)
         self.a[:, : self.k] = torch.randn(16, self.k)
         self.sums = group_sums(self.a)
@@ -99,10 +97,6 @@ class Case:
         return torch.cat((*torch.view_as_real(pair * torch.polar(torch.ones_like(angle), angle)).unbind(-1),), 1)
 
 
-def group_sums(a: Tensor) -> Tensor:
-    return a.float().unflatten(1, (-1, 32)).sum(-1).t().contiguous()
-
-
 @pytest.fixture(autouse=True)
 def _split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many programs share a tile; 1 unless a test says otherwise."""
@@ -153,15 +147,16 @@ def same(one: tuple[Tensor, Cache], other: tuple[Tensor, Cache], rows: slice = s
             assert torch.equal(*kept)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(
+    ("head_dim", "dtype"), [(64, torch.float16), (128, torch.int8), (64, torch.float8_e4m3fn)], ids=str
+)
 def test_kernel(head_dim: int, dtype: torch.dtype) -> None:
     check(Case(head_dim=head_dim, dtype=dtype))
 
 
 @pytest.mark.parametrize("_split", [3], indirect=True)
 def test_split_of_k_with_an_empty_part() -> None:
-    case = Case(k=512)  # four blocks of 128: two, two, none
+    case = Case(k=512, part=HeadRange(2, 1, 2, 1))  # four blocks of 128: two, two, none
     check(case)
     same(case.run(), case.run())
 
@@ -170,40 +165,26 @@ def test_llama_has_no_norm_per_head_and_qwen2_a_bias() -> None:
     check(Case(head_norm=False, with_bias=True, normed=False))
 
 
-@pytest.mark.parametrize("part", [HeadRange(0, 3, 2, 1), HeadRange(3, 1, 2, 1), HeadRange(2, 1, 2, 1)])
+@pytest.mark.parametrize("part", [HeadRange(0, 3, 2, 1), HeadRange(3, 1, 2, 1)])
 def test_planes_that_hold_only_some_heads(part: HeadRange) -> None:
     check(Case(part=part))
     check(Case(part=part), kernel=False)
 
 
-@pytest.mark.parametrize("part", [HeadRange(0, 3 * 2 * 2, 0, 2), HeadRange(6, 6, 0, 2)])
+@pytest.mark.parametrize("part", [HeadRange(3, 3, 0, 1)])
 def test_keys_and_values_of_all_layers_of_a_drafter(part: HeadRange) -> None:
     case = Case(part=part, layers=3, normed=False)
     check(case)
     check(case, kernel=False)
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("part", [ALL, HeadRange(3, 1, 2, 1)])
-def test_reference_in_float32(head_dim: int, part: HeadRange) -> None:
-    check(Case(head_dim=head_dim, part=part, wide=torch.float32, dtype=torch.float32), kernel=False)
+def test_reference_in_float32() -> None:
+    check(Case(head_dim=128, wide=torch.float32, dtype=torch.float32), kernel=False)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-def test_reference_rounds_as_the_kernel(dtype: torch.dtype) -> None:
-    """In the interpreter both compute nearly the same float32 values, so that few codes fall on different sides."""
-    case = Case(dtype=dtype, with_bias=True)
-    (q, kernel), (q_reference, reference) = case.run(), case.run(kernel=False)
-    assert (q == q_reference).float().mean() > 0.98
-    for mine, its in ((kernel.k, reference.k), (kernel.v, reference.v)):
-        assert (mine.float() == its.float()).float().mean() > 0.98
-
-
-@pytest.mark.parametrize("_split", [1, 2], indirect=True)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.int8])
-@pytest.mark.parametrize("live", [1, 7])
-def test_rows_do_not_depend_on_the_others(live: int, dtype: torch.dtype) -> None:
-    case = Case(dtype=dtype, k=256)
+@pytest.mark.parametrize(("_split", "live"), [(1, 1), (2, 7)], indirect=["_split"])
+def test_rows_do_not_depend_on_the_others(live: int) -> None:
+    case = Case(dtype=torch.int8, k=256)
     whole = case.run()
     case.a[live:] = float("nan")
     case.sums[:, live:] = float("nan")
@@ -213,13 +194,6 @@ def test_rows_do_not_depend_on_the_others(live: int, dtype: torch.dtype) -> None
     same(whole, poisoned, slice(live))
     assert poisoned[0][live:].isnan().all()  # a query carries the NaN on
     assert all(tensor.float().isfinite().all() for tensor in poisoned[1].read())  # the cache never holds one
-
-
-def test_poisoned_rows_leave_the_reference_alone() -> None:
-    case = Case(wide=torch.float32, dtype=torch.float32)
-    whole = case.run(kernel=False)
-    case.a[1:] = float("nan")
-    same(whole, case.run(kernel=False), slice(1))
 
 
 def test_values_past_the_range_of_float16_are_its_largest() -> None:

@@ -88,7 +88,7 @@ def quarters(generator: int, rows: int, vocab: int) -> Tensor:
     return torch.randint(-20, 21, (rows, vocab), generator=torch.Generator().manual_seed(generator)) / 4
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     logits=st.lists(st.integers(-40, 40).map(lambda n: n / 4), min_size=1, max_size=24),
     temperature=TEMPERATURES,
@@ -106,7 +106,8 @@ def test_the_reference_keeps_the_tokens_that_the_host_keeps(
     assert sorted(order[keeps].tolist()) == sorted(expected.tolist())
 
 
-@settings(max_examples=8, deadline=None)
+@pytest.mark.nightly
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**63),
     vocab=st.integers(1, 150),
@@ -116,6 +117,7 @@ def test_the_reference_keeps_the_tokens_that_the_host_keeps(
     min_p=MIN_P,
     penalty=st.sampled_from([1.0, 0.5, 1.3]),
 )
+@pytest.mark.timeout(600)
 def test_the_kernel_draws_what_the_reference_draws(
     seed: int, vocab: int, temperature: float, top_k: int, top_p: float, min_p: float, penalty: float
 ) -> None:
@@ -124,8 +126,22 @@ def test_the_kernel_draws_what_the_reference_draws(
     assert run(sample, logits, params, after, times=2) == run(sample_reference, logits, params, after)
 
 
-@pytest.mark.parametrize("params", [HOT, replace(HOT, top_p=0.9), replace(HOT, top_k=50, top_p=0.95, min_p=0.02)])
-def test_a_large_vocabulary_in_full_tiles(params: SamplingParams) -> None:
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(3.0, 40, 0.517, 0.05, 1.3, 3, 2**62 + 5),
+        SamplingParams(1.0, 0, 0.913, 0.0, 0.5, 3, 1),
+        SamplingParams(0.7, 7, 1.0, 0.3, 1.0, 3, 9),
+    ],
+    ids=str,
+)
+def test_the_kernel_draws_among_ties_what_the_reference_draws(params: SamplingParams) -> None:
+    logits, after = quarters(3, 1, 130), Text([4], [0])
+    assert run(sample, logits, params, after, times=2) == run(sample_reference, logits, params, after)
+
+
+def test_a_large_vocabulary_in_full_tiles() -> None:
+    params = replace(HOT, top_k=50, top_p=0.95, min_p=0.02)
     logits = 3 * torch.randn(2, 20000, generator=torch.Generator().manual_seed(1))
     with pytest.MonkeyPatch.context() as patch:
         module = sys.modules[sample.__module__]
@@ -135,9 +151,8 @@ def test_a_large_vocabulary_in_full_tiles(params: SamplingParams) -> None:
 
 
 @pytest.mark.parametrize("op", [penalise, penalise_reference])
-@pytest.mark.parametrize("window", [0, 3, 1000])
-@pytest.mark.parametrize("penalty", [0.5, 1.0, 1.3])
-def test_each_row_is_penalised_for_its_own_text_once(op: Op, window: int, penalty: float) -> None:
+@pytest.mark.parametrize(("penalty", "window"), [(1.3, 3), (0.5, 1000), (1.3, 0), (1.0, 3)])
+def test_each_row_is_penalised_for_its_own_text_once(op: Op, penalty: float, window: int) -> None:
     logits, after = quarters(3, 6, 12), text(length=5, rows=6)
     params = SamplingParams(1.0, repetition_penalty=penalty, penalty_window=window)
     expected = logits.double().numpy()
@@ -185,17 +200,16 @@ def test_where_nothing_is_asked_for_the_logits_keep_their_bits(op: Op) -> None:
 
 
 @OPS
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # infinity - infinity, never used
-def test_rows_that_are_not_numbers_have_no_token_and_leave_the_others(op: Op, temperature: float) -> None:
-    params = replace(HOT, temperature=temperature, top_k=9, repetition_penalty=1.1)
+def test_rows_that_are_not_numbers_have_no_token_and_leave_the_others(op: Op) -> None:
+    params = replace(HOT, top_k=9, repetition_penalty=1.1)
     logits = quarters(7, 6, 100)
     whole = run(op, logits, params)
     logits[1, 80], logits[2, 0], logits[3], logits[4, 5] = torch.nan, torch.inf, -torch.inf, -torch.inf
     assert run(op, logits, params) == [whole[0], -1, -1, -1, whole[4], whole[5]]
 
 
-@OPS
+@pytest.mark.parametrize("op", [pytest.param(sample, marks=pytest.mark.nightly), sample_reference])
 def test_of_equal_logits_the_filters_keep_the_lowest_ids(op: Op) -> None:
     flat = torch.zeros(2, 70)
     assert run(op, flat, replace(HOT, top_p=1e-6)) == [0] * 2
@@ -212,24 +226,14 @@ def test_of_equal_logits_the_filters_keep_the_lowest_ids(op: Op) -> None:
     assert run(op, four[:3], replace(HOT, top_p=0.5, top_k=2)) == [0] * 3
 
 
-@OPS
-@pytest.mark.parametrize("params", [HOT, replace(HOT, top_k=9, top_p=0.9, repetition_penalty=1.3, penalty_window=3)])
-def test_a_drafted_row_draws_what_plain_decoding_draws(op: Op, params: SamplingParams) -> None:
+@pytest.mark.parametrize("op", [pytest.param(sample, marks=pytest.mark.nightly), sample_reference])
+def test_a_drafted_row_draws_what_plain_decoding_draws(op: Op) -> None:
+    params = replace(HOT, top_k=9, top_p=0.9, repetition_penalty=1.3, penalty_window=3)
     logits, drafted = quarters(8, 3, 70), text(rows=3)
     rows = run(op, logits, params, drafted)
     for row in range(3):
         plain = drafted.before(row)
         assert run(op, logits[row : row + 1], params, Text(plain, plain[-1:])) == rows[row : row + 1]
-
-
-@OPS
-@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-def test_a_row_does_not_depend_on_the_others(op: Op) -> None:
-    params, logits = replace(HOT, top_p=0.9, repetition_penalty=1.3), quarters(9, 4, 90)
-    other = logits.clone()
-    other[2:] = torch.nan
-    other[1] *= 100
-    assert run(op, other, params)[0] == run(op, logits, params)[0]
 
 
 def test_draws_follow_the_distribution() -> None:
@@ -242,7 +246,7 @@ def test_draws_follow_the_distribution() -> None:
     assert chisquare(drawn[tokens], probabilities * rows).pvalue > 0.01
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**32, 2**63 - 1])
+@pytest.mark.parametrize("seed", [0, 2**63 - 1])
 def test_noise_is_gumbel_and_new_for_every_seed_position_and_token(seed: int) -> None:
     _, ints = packed(replace(HOT, seed=seed))
     tokens = torch.arange(500).repeat(400, 1)

@@ -1,33 +1,24 @@
 """Deterministic split-K: who is last, what is summed, and what is left behind."""
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 import triton
 import triton.language as tl
-from triton.runtime.interpreter import interpreter_builder
 
-from localdflash.kernels.cuda.split_k import MOST_TILES, SplitPlan, SplitWorkspace, arrive, gather
+from localdflash.kernels.cuda.split_k import (
+    MOST_TILES,
+    SplitPlan,
+    SplitWorkspace,
+    arrive,
+    gather,
+    set_back,
+    set_back_reference,
+)
+from tests.support.interpreter import reversed_programs
 
 CPU = torch.device("cpu")
-
-
-@contextlib.contextmanager
-def programs_in_reverse() -> Iterator[None]:
-    """The interpreter runs programs one after another; from the last to the first here."""
-    forward = interpreter_builder.set_grid_idx
-
-    def backward(x: int, y: int, z: int) -> None:
-        nx, ny, nz = interpreter_builder.grid_dim
-        forward(nx - 1 - x, ny - 1 - y, nz - 1 - z)
-
-    interpreter_builder.set_grid_idx = backward
-    try:
-        yield
-    finally:
-        interpreter_builder.set_grid_idx = forward
 
 
 @triton.jit
@@ -47,7 +38,7 @@ def run(parts, workspace):
     return out, last.tolist()
 
 
-@pytest.mark.parametrize("splits", [1, 2, 5])
+@pytest.mark.parametrize("splits", [1, 5])
 def test_the_last_to_arrive_sums_in_index_order(splits):
     parts = torch.randn(3, splits, 16, 32) * 10.0 ** torch.arange(splits).view(1, -1, 1, 1)
     want = parts[:, 0].clone()
@@ -57,7 +48,7 @@ def test_the_last_to_arrive_sums_in_index_order(splits):
     workspace.partials.fill_(float("nan"))
     first, last = run(parts, workspace)
     again, _ = run(parts, workspace)
-    with programs_in_reverse():
+    with reversed_programs():
         reverse, last_in_reverse = run(parts, workspace)
     assert torch.equal(first, want)
     assert torch.equal(again, want)
@@ -71,3 +62,34 @@ def test_a_workspace_serves_the_largest_plan():
     workspace = SplitWorkspace(CPU, [SplitPlan(3, 128, 2), SplitPlan(9, 64, 1), SplitPlan(2, 128, 8)])
     assert workspace.partials.numel() == MOST_TILES * 2 * 8 * 16 * 128
     assert workspace.counters.numel() == 3
+
+
+@pytest.mark.parametrize("op", [set_back, set_back_reference])
+@pytest.mark.parametrize(("slices", "tiles"), [(True, 700), (False, 255)])
+def test_every_counter_is_zero_and_what_lies_beside_it_is_not(
+    op: Callable[..., None], slices: bool, tiles: int
+) -> None:
+    sizes = [tiles, 32, 1, 2, 16]
+    rooms = [torch.full((size + 2,), 7, dtype=torch.int64 if size == 2 else torch.int32) for size in sizes]
+    counters = [room[1:-1] for room in rooms]
+    op(*counters[:4], counters[4] if slices else None)
+    for room in rooms[: 5 if slices else 4]:
+        assert room.tolist() == [7, *[0] * (len(room) - 2), 7]
+    assert slices or bool((rooms[4] == 7).all())
+
+
+@pytest.mark.parametrize("lost", [1, -1])
+def test_a_ticket_that_was_lost_before_is_forgotten(lost):
+    workspace = SplitWorkspace(CPU, [SplitPlan(3, 32, 4)])
+    heads, last, found = (torch.zeros(n, dtype=torch.int64 if n == 2 else torch.int32) for n in (8, 1, 2))
+
+    def is_right(step):
+        parts = torch.arange(12.0).view(3, 4, 1, 1).expand(3, 4, 16, 32) + step
+        return torch.equal(run(parts.contiguous(), workspace)[0], parts.sum(1))
+
+    assert is_right(1)
+    workspace.counters[1] += lost
+    assert not is_right(2)
+    assert not is_right(3), "every later step would be wrong too"
+    set_back(workspace.counters, heads, last, found)
+    assert is_right(4)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 import localdflash.kernels.cuda.swiglu as module
-from localdflash.backends.cuda.repack.quantize import quantize
+from localdflash.backends.cuda.repack.plane_packing import quantize
 from localdflash.kernels.cuda.norm import Norm
 from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.cuda.swiglu import swiglu, swiglu_reference
+from tests.support.random_planes import group_sums
 
 CPU = torch.device("cpu")
 EPS = 0.02  # one that shows
@@ -30,8 +31,7 @@ class Case:
     def __post_init__(self) -> None:
         torch.manual_seed(0)
         gate, up = torch.randn(2, self.features, self.k) * self.scale
-        planes = quantize(torch.stack((gate, up), 1).flatten(0, 1))
-        self.planes = dataclasses.replace(planes, minimum=torch.randn_like(planes.scale) / 50)
+        planes = self.planes = quantize(torch.stack((gate, up), 1).flatten(0, 1))
         self.a = torch.zeros(16, planes.padded_k, dtype=self.wide)
         self.a[:, : self.k] = torch.randn(16, self.k)
         self.sums = group_sums(self.a)
@@ -56,10 +56,6 @@ class Case:
         out = torch.zeros(16, self.width, dtype=torch.float64)
         out[:, : self.features] = gate / (1 + (-gate).exp()) * up / 16
         return out
-
-
-def group_sums(a: Tensor) -> Tensor:
-    return a.float().unflatten(1, (-1, 32)).sum(-1).t().contiguous()
 
 
 @pytest.fixture(autouse=True)
@@ -95,18 +91,11 @@ def test_other_tiles_and_a_split_with_an_empty_part() -> None:
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("features", [128, 72])
-def test_reference_in_float32(features: int) -> None:
-    check(Case(wide=torch.float32, features=features), kernel=False)
+def test_reference_in_float32() -> None:
+    check(Case(wide=torch.float32, features=72), kernel=False)
 
 
-def test_reference_rounds_as_the_kernel() -> None:
-    case = Case()
-    assert (case.run()[0] == case.run(kernel=False)[0]).float().mean() > 0.98
-
-
-@pytest.mark.parametrize("_cut", [(128, 1), (128, 2)], indirect=True)
-@pytest.mark.parametrize("live", [1, 7])
+@pytest.mark.parametrize(("_cut", "live"), [((128, 1), 1), ((128, 2), 7)], indirect=["_cut"])
 def test_rows_do_not_depend_on_the_others(live: int) -> None:
     case = Case()
     whole, whole_reference = case.run(), case.run(kernel=False)

@@ -7,6 +7,7 @@ compiler chooses, and a prompt would have other keys and values than decoding if
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -95,13 +96,25 @@ def run_qkv(rows: Rows, dtype: torch.dtype, head_norm: bool) -> Iterator[Tensor]
             yield part.view(torch.uint8)[START : START + 32].unflatten(0, (2, 16))[rows.tiles].squeeze(0)
 
 
-@pytest.fixture(params=[(1, 4), (3, 4), (1, 6)], ids=["whole", "split", "roomy"], autouse=True)
+@pytest.fixture(
+    params=[
+        pytest.param((1, 4), id="whole", marks=pytest.mark.nightly),
+        pytest.param((3, 4), id="split"),
+        pytest.param((1, 6), id="roomy", marks=pytest.mark.nightly),
+    ],
+    autouse=True,
+)
 def _cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that share a tile, of three the last has nothing to do; and stages, six on data centre chips."""
     split, stages = request.param
     for module in (residual, swiglu, qkv):
         plan = lambda n, _k, _device, BN=128: SplitPlan(-(-n // BN), BN, split, stages)  # noqa: E731
         monkeypatch.setattr(module, "plan", plan)
+
+
+def layouts(*always: str) -> list[Any]:
+    """All layouts, of which most are for the night."""
+    return [name if name in always else pytest.param(name, marks=pytest.mark.nightly) for name in LAYOUTS]
 
 
 def check(run: Callable[[Rows], Iterator[Tensor]], planes: Planes) -> None:
@@ -114,7 +127,7 @@ def check(run: Callable[[Rows], Iterator[Tensor]], planes: Planes) -> None:
     assert not WORKSPACE.counters.any()
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", layouts("q4_k"))
 def test_the_residual_stream(name: str) -> None:
     check(lambda rows: run_residual(rows, True), random_planes(name, 160, K))  # a last tile of 32 columns
 
@@ -123,7 +136,7 @@ def test_a_residual_stream_that_begins() -> None:
     check(lambda rows: run_residual(rows, False), random_planes("q8_0", 160, K))
 
 
-@pytest.mark.parametrize("name", ["q4_k", "q6_k", "q8_0", "mxfp4"])
+@pytest.mark.parametrize("name", layouts("mxfp4"))
 def test_swiglu(name: str) -> None:
     check(run_swiglu, random_planes(name, 2 * 72, K))  # a last group of 8
 
@@ -131,8 +144,12 @@ def test_swiglu(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "size", "dtype"),
     [
-        *(("q4_k", 128, torch.float16), ("q4_k", 128, torch.int8), ("q8_0", 128, torch.float8_e4m3fn)),
-        *(("q6_k", 64, torch.float16), ("q8_0", 64, torch.int8), ("q4_k", 64, torch.float8_e4m3fn)),
+        ("q6_k", 64, torch.float16),
+        ("q8_0", 64, torch.int8),
+        *(
+            pytest.param("q4_k", 128, dtype, marks=pytest.mark.nightly)
+            for dtype in (torch.float16, torch.float8_e4m3fn)
+        ),
     ],
 )
 def test_heads(name: str, size: int, dtype: torch.dtype) -> None:

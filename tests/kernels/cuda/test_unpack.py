@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from localdflash.kernels.cuda import unpack
@@ -61,12 +60,6 @@ def test_the_offset_comes_off(step, codes, zeros):
 
 
 def test_small_floats():
-    out = run_ptx(unpack.E4M3_ASM.value, **{"$4": PAIRS, "$5": OTHERS})
-    for i in range(4):
-        code = fields(PAIRS, i, 4) + 16 * fields(OTHERS, i, 4)
-        want = torch.from_numpy(code.astype(np.uint8)).view(torch.float8_e4m3fn).double().numpy()
-        finite = np.isfinite(want)
-        assert np.array_equal(numbers(out[f"${i}"])[finite] * unpack.unit("e4m3"), want[finite])
     out = run_ptx(unpack.E2M1_ASM.value, **{"$4": PAIRS})
     for i in range(4):
         assert np.array_equal(numbers(out[f"${i}"]) * unpack.unit("e2m1"), np.array(E2M1)[fields(PAIRS, i, 4)])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.lab.scripts.gpu import boundary, embedded, gpu_llama, kernel_rates, projection, steps
+from localdflash.lab.scripts.gpu import boundary, embedded, gpu_llama, kernel_rates, steps
 from localdflash.lab.scripts.gpu.correctness import outcome
 from localdflash.lab.scripts.gpu.gpu_summary import goals, lines
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
@@ -32,7 +32,7 @@ def report(tmp_path: Path) -> BenchReport:
     return BenchReport(tmp_path / "results.json", "tried")
 
 
-def test_the_pair_is_timed_and_projected(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pair_is_timed(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "DRAFTER_TYPES", steps.DRAFTER_TYPES[:1])
     report = BenchReport(tmp_path / "results.json", "steps")
     steps.run(setup, report)
@@ -42,9 +42,6 @@ def test_the_pair_is_timed_and_projected(setup: Setup, tmp_path: Path, monkeypat
     assert found["alone_us_plain"]["attention"]["launches"] == 8
     assert found["acceptance"]["plain"]["tau"] == 1.0
     assert found["memory"]["predicted"] > 0
-    projecting = BenchReport(report.path, "projection")
-    projection.run(setup, projecting)
-    assert set(projecting.phase("projection")["Q4_K"]["cards"]) == set(projection.CARDS)
 
 
 def test_a_given_number_of_drafts_is_accepted(setup: Setup) -> None:
@@ -124,14 +121,6 @@ def test_llama_without_its_sources_says_so(setup: Setup, report: BenchReport, mo
         gpu_llama.run(setup, report)
 
 
-def test_a_fit_finds_bandwidth_and_boundary_again() -> None:
-    cases = [
-        projection.ProjectedCase("", n * 10**8, launches, n * 0.1 + launches * 2e-3)
-        for n, launches in ((50, 200), (9, 99))
-    ]
-    assert projection.fit(cases) == pytest.approx((1000.0, 2.0, 0.0), abs=1e-6)
-
-
 def test_goals_from_whatever_is_there() -> None:
     step = {"step_ms_1024": {"plain": 2.0, "lookup_in_plain": 1.02, "block_in_plain": 1.5}}
     phases = {
@@ -165,18 +154,16 @@ def test_phases_run_apart_and_are_ended(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
     command = [sys.executable, str(SCRIPT), "--json", str(results), "--device", "cpu", "--tiny"]
     command += ["--folder", str(tmp_path / "models")]
-    done = subprocess.run([*command, "--only", "projection,environment"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, "--only", "llama,environment"], capture_output=True, text=True, check=False)
     phases = json.loads(results.read_text())["phases"]
     assert done.returncode == 1
     assert phases["environment"]["status"] == "done"
-    assert (phases["projection"]["status"], phases["projection"]["error"][:28]) == (
-        "failed",
-        "RuntimeError: nothing to pro",
-    )
+    assert phases["llama"]["status"] == "failed"
+    assert phases["llama"]["error"].startswith("RuntimeError: ")
     subprocess.run([*command, "--only", "environment", "--patience", "0.01"], capture_output=True, check=False)
     phases = json.loads(results.read_text())["phases"]
     assert phases["environment"]["status"] == "out of time"
-    assert phases["projection"]["status"] == "failed"  # kept
+    assert phases["llama"]["status"] == "failed"  # kept
 
 
 def test_only_what_a_gpu_machine_has_is_needed(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ import torch
 
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.cuda_sizes import CudaSizes
-from localdflash.backends.cuda.memory import predict_bytes
+from localdflash.backends.cuda.cuda_sizes import CudaSizes, predict_bytes
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.stepper import Way
 from localdflash.backends.reference import dflash_files

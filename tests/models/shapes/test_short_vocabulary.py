@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
-from localdflash.backends.cuda.cuda_short_head import rows_of
+from localdflash.backends.cuda.repack.gguf_planes import rows_of
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.kernels.cuda.planes import Planes, pack_halves
 from localdflash.models.shapes.short_vocabulary import count, load, save

@@ -22,7 +22,7 @@ from localdflash.backends.cuda.stepper import DRAFTING, Stepper, Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.cuda.attention import BUCKETS, CHUNK
-from localdflash.kernels.cuda.step_state import CONTEXT, DRAFTER, LIVE
+from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, LIVE
 
 TOKENS = 64  # of a text
 SAMPLED = 16

@@ -11,8 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from localdflash.backends.cuda.repack.plane_packing import INT8, PlaneLayout, UnpackedRows
-from localdflash.backends.cuda.repack.quantize import quantize_rows
+from localdflash.backends.cuda.repack.plane_packing import INT8, PlaneLayout, UnpackedRows, quantize_rows
 from localdflash.base.errors import ModelError
 from localdflash.models.weights.ggml_types import GGMLType
 
@@ -109,10 +108,10 @@ def _q6_k(blocks: Tensor) -> UnpackedRows:
 def _mxfp4(blocks: Tensor) -> UnpackedRows:
     """The exponent of a power of two (e8m0), and 16 bytes: low nibbles are weights 0-15, high ones 16-31."""
     codes = fields(blocks[..., 1:], 4).flatten(-2)
-    return UnpackedRows(codes.flatten(1), powers_of_two(blocks[..., 0], codes))
+    return UnpackedRows(codes.flatten(1), _powers_of_two(blocks[..., 0], codes))
 
 
-def powers_of_two(exponents: Tensor, codes: Tensor) -> Tensor:
+def _powers_of_two(exponents: Tensor, codes: Tensor) -> Tensor:
     """e8m0 scales as float16: uint8 [...] -> [...]; e2m1 `codes` [..., 32] say which groups are zero anyway.
 
     ModelError when a scale that counts is none of the powers of two of float16.

@@ -1,7 +1,7 @@
 """GGUF tensors as planes: the codes and scales of the file, rearranged on the device that will use them.
 
 Exact for every quantized type, except that NVFP4's product of two scales is rounded to float16. F32, F16 and BF16
-tensors are quantized to int8 (quantize.py). Raw blocks are uploaded as they are and unpacked some rows at a time, so
+tensors are quantized to int8. Raw blocks are uploaded as they are and unpacked some rows at a time, so
 that a whole matrix is never unpacked there.
 """
 
@@ -16,6 +16,7 @@ from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
 from localdflash.backends.cuda.repack.plane_packing import UnpackedRows, empty, fill, half_scales
 from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.planes import COLUMNS, Planes, pack_halves, unpack_halves
+from localdflash.models.shapes.short_vocabulary import check_ids
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, load_blocks, load_tensor
 
@@ -58,11 +59,11 @@ def load_planes(
     """
     parts = [_load(header, name, torch.device(device)) for name in names]
     sizes = {part.n for part in parts}
-    if len({(layout(part), part.k, part.experts) for part in parts}) > 1 or (interleave and len(sizes) > 1):
+    if len({(_layout(part), part.k, part.experts) for part in parts}) > 1 or (interleave and len(sizes) > 1):
         found = ", ".join(f"{name} ({header.tensors[name].ggml_type.name})" for name in names)
         raise ModelError(f"{header.path}: the tensors {found} make no single matrix; use `--backend llama.cpp`")
     if interleave:
-        turns = in_turn(parts[0].n, len(parts))
+        turns = torch.arange(parts[0].n * len(parts)).view(len(parts), -1).t().flatten()
         row_order = turns if row_order is None else turns[row_order]
     return join(parts, row_order)
 
@@ -70,7 +71,7 @@ def load_planes(
 def join(parts: Sequence[Planes], row_order: Tensor | None = None) -> Planes:
     """Planes of one layout, one after the other along n; then row i becomes what was row `row_order[i]` (int64)."""
     first = parts[0]
-    if len({(layout(part), part.k, part.experts) for part in parts}) > 1:
+    if len({(_layout(part), part.k, part.experts) for part in parts}) > 1:
         raise ValueError("only planes of one layout, depth and number of experts can be joined")
     if len(parts) == 1 and row_order is None:
         return first
@@ -92,37 +93,27 @@ def join(parts: Sequence[Planes], row_order: Tensor | None = None) -> Planes:
     return replace(first, n=n, base=base, high=high, scale=scale, supers=supers, minimum=minimum)
 
 
-def stack(experts: Sequence[Planes]) -> Planes:
-    """Planes of one layout and size as a stack of experts, in their order."""
-    first = experts[0]
-    if len(experts) == 1:
-        return first
-    if len({(layout(expert), expert.n, expert.k, expert.experts) for expert in experts}) > 1:
-        raise ValueError("only planes of one layout and size can be stacked")
+def rows_of(planes: Planes, ids: Tensor) -> Planes:
+    """Return the rows `ids` (int [size]) of a head, bit by bit: the drafter's head over a short vocabulary."""
+    if planes.experts != 1:
+        raise ModelError(f"a head is one matrix, not {planes.experts} experts; use the full vocabulary")
+    columns = check_ids(ids.tolist(), planes.n).to(planes.base.device)
+    missing = -len(columns) % COLUMNS
 
-    def stacked(tensors: Sequence[Tensor | None]) -> Tensor | None:
-        own = [tensor for tensor in tensors if tensor is not None]
-        return torch.cat(own) if own else None
+    def select(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else F.pad(tensor.index_select(-1, columns), (0, missing))
 
-    base, scale = stacked([expert.base for expert in experts]), stacked([expert.scale for expert in experts])
+    base, scale = select(planes.base), select(planes.scale)
     assert base is not None
     assert scale is not None
-    high, supers = stacked([expert.high for expert in experts]), stacked([expert.supers for expert in experts])
-    minimum = stacked([expert.minimum for expert in experts])
-    count = sum(expert.experts for expert in experts)
-    return replace(first, experts=count, base=base, high=high, scale=scale, supers=supers, minimum=minimum)
-
-
-def in_turn(n: int, count: int = 2) -> Tensor:
-    """The `row_order` that takes the rows of `count` joined matrices of n rows in turn."""
-    return torch.arange(n * count).view(count, n).t().flatten()
+    high, supers, minimum = select(planes.high), select(planes.supers), select(planes.minimum)
+    return replace(planes, n=len(columns), base=base, high=high, scale=scale, supers=supers, minimum=minimum)
 
 
 def scaled(planes: Planes, power_of_two: float) -> Planes:
     """The planes with all weights multiplied, exactly, through their float scales; ModelError if float16 overflows."""
     if planes.scaling == "block":
-        minimum = None if planes.minimum is None else planes.minimum * power_of_two
-        return replace(planes, scale=planes.scale * power_of_two, minimum=minimum)
+        return replace(planes, scale=planes.scale * power_of_two)
     if planes.scaling == "half4":
         minimum = None if planes.minimum is None else _scaled_halves(planes.minimum, power_of_two)
         return replace(planes, scale=_scaled_halves(planes.scale, power_of_two), minimum=minimum)
@@ -138,8 +129,8 @@ def _scaled_halves(words: Tensor, power_of_two: float) -> Tensor:
     return result
 
 
-def layout(planes: Planes) -> tuple[object, ...]:
-    """The properties that planes must share to form one matrix or stack."""
+def _layout(planes: Planes) -> tuple[object, ...]:
+    """Return the properties that planes must share to form one matrix."""
     p = planes
     return p.rows, p.high_bits, p.scaling, p.zero, p.code, p.minimum is None
 

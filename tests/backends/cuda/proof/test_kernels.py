@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,13 +16,14 @@ from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.proof import stages
 from localdflash.backends.cuda.proof.tolerance import Unsound
-from tests.backends.cuda.proof import test_stages
-from tests.backends.cuda.proof.test_stages import Spoil, add, fault
+from tests.backends.cuda.proof.test_stages import Spoil, add, fault, run
+from tests.support.interpreter import ordered_dot
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
 CPU = torch.device("cpu")
-IDS = test_stages.IDS[:17]  # one forward of a prompt
 Load = Callable[..., CudaPair]
+
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
@@ -43,47 +43,27 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _ordered_dot() -> Iterator[None]:
-    """Products are summed in the order of k: numpy's own rounds a row by its place in the matrix."""
-    from triton.runtime.interpreter import TensorHandle, interpreter_builder
-
-    def dot(a: TensorHandle, b: TensorHandle, acc: TensorHandle, *_: Any) -> TensorHandle:
-        products = a.data.astype(np.float32)[:, :, None] * b.data.astype(np.float32)
-        return TensorHandle((products.sum(1) + acc.data).astype(acc.data.dtype), acc.dtype.scalar)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter_builder, "create_dot", dot)
-        for name, value in {"TOKENS": 2, "SAMPLED": 1, "REPLAYS": 1, "FAR": 256, "CONTEXT_NEEDED": 320}.items():
+def _small() -> Iterator[None]:
+    sizes = {"TOKENS": 2, "SAMPLED": 1, "REPLAYS": 1, "FAR": 256, "CONTEXT_NEEDED": 320, "PLACES": (6,)}
+    with pytest.MonkeyPatch.context() as patch, ordered_dot():
+        for name, value in sizes.items():
             patch.setattr(stages, name, value)
-        patch.setattr(stages, "PLACES", (6,))
         yield
 
 
-def run(pair: CudaPair, *only: str) -> list[str]:
-    passed = []
-    for name, check in stages.stages(pair, IDS, lambda _: None):
-        if not only or name in only:
-            check()
-            passed.append(name)
-    return passed
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "kind", ["experts", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("int8 keys", "with a drafter"))]
-)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["experts", "int8 keys", "with a drafter"])
 def test_sound_kernels_pass(kind: str, load: Load) -> None:
     pair = load(kind == "experts", drafts=kind == "with a drafter", kv="int8" if kind == "int8 keys" else "f16")
     assert run(pair, "operations", "short prompt", "rows") == ["operations", "short prompt", "rows"]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_sound_kernels_pass_every_check(load: Load) -> None:
     assert len(run(load())) == 8
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("operation", "part", "value"),
     [("qkv", "cache.k", 1.0), ("attention", "out", float("nan")), ("route", "routing.weights", 0.01)],
@@ -95,7 +75,7 @@ def test_one_wrong_value_is_named(operation: str, part: str, value: float, load:
         run(pair, "operations")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_head_whose_bits_differ_is_named(load: Load) -> None:
     pair = load(drafts=False)
 

@@ -5,6 +5,7 @@ The references stand in for the kernels where the kernels' own numbers do not ma
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from localdflash.backends.cuda.runner import Runner
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
-CPU = torch.device("cpu")
+CPU, NAN = torch.device("cpu"), float("nan")
 IDS = torch.randint(150, (20,), generator=torch.Generator().manual_seed(1)).tolist()
 Spoil = Callable[[dict[str, Any]], None]
 
@@ -108,104 +109,83 @@ def test_a_sound_pair_passes_every_check_and_is_empty_afterwards(pair: CudaPair)
     }
 
 
-WRONG = {
-    "embed": "x", "qkv": "cache.v", "attention": "out", "residual": "x", "swiglu": "sums_out", "head": "out",
-    "sample": "choice", "gather_taps": "sums", "begin": "draft", "next_tokens": "ids", "propose": "state",
-    "caught_up": "state", "lookup": "draft", "accept": "state",
-}  # fmt: skip
+RUNS = count()
 
 
-@pytest.mark.parametrize("operation", WRONG)
-def test_one_wrong_value_is_found_where_it_is(operation: str, pair: CudaPair) -> None:
-    part = WRONG[operation]
-    with (
-        fault(pair, {operation: add(part, 1)}),
-        pytest.raises(Unsound, match=f"^{operation}.*{part} is not the reference") as e,
-    ):
-        run(pair, "operations")
-    assert e.value.operation.partition(" ")[0] == operation
+def differ(arguments: dict[str, Any]) -> None:
+    """Change every second run by less than any rounding."""
+    add("out", 1e-6 * (next(RUNS) % 2))(arguments)
 
 
-@pytest.mark.parametrize("part", ["x", "a_out", "squares_out"])
-def test_a_nan_is_found(part: str, pair: CudaPair) -> None:
-    with (
-        fault(pair, {"residual": add(part, float("nan"))}),
-        pytest.raises(Unsound, match=rf"^residual of layer 0: {part} is not the reference's: 1 of \d+ numbers are NaN"),
-    ):
-        run(pair, "operations")
+def place_logits(arguments: dict[str, Any]) -> None:
+    """Make bits depend on the row, by less than any rounding."""
+    if (logits := arguments.get("logits")) is not None:
+        logits *= 1 + 1e-6 * torch.arange(16).unsqueeze(1)
 
 
-def test_a_fault_in_a_late_layer_of_the_drafter_is_named(pair: CudaPair) -> None:
-    assert pair.stepper.block
-    down = pair.stepper.block.weights.layers[1].mlp.down
-
-    def spoil(arguments: dict[str, Any]) -> None:
-        if arguments["planes"] is down:
-            add("x", 1)(arguments)
-
-    with (
-        fault(pair, {"residual": spoil}),
-        pytest.raises(Unsound, match=r"^residual of the drafter's layer 1: x is not"),
-    ):
-        run(pair, "operations")
+def second_keys(arguments: dict[str, Any]) -> None:
+    """Change what the second of two tiles leaves in the first layer by less than any rounding."""
+    if arguments["x"].ndim == 3:
+        arguments["a_out"][1, 3] *= 1 + 1e-6
 
 
-def test_a_second_run_that_differs_is_found(pair: CudaPair) -> None:
-    """By less than any rounding."""
-    runs = iter(range(1000))
-
-    def spoil(arguments: dict[str, Any]) -> None:
-        add("out", 1e-6 * (next(runs) % 2))(arguments)
-
-    with (
-        fault(pair, {"attention": spoil}),
-        pytest.raises(Unsound, match=r"^attention of layer 0: two runs on the same numbers differ in out"),
-    ):
-        run(pair, "operations")
+def second_taps(arguments: dict[str, Any]) -> None:
+    """Change a tap of two tiles, which nothing but the drafter reads."""
+    if arguments["x"].ndim == 3 and arguments.get("tap"):
+        arguments["tap"].ring[5] *= 1 + 1e-6
 
 
-def test_a_head_whose_bits_depend_on_the_row_is_found(pair: CudaPair) -> None:
-    def spoil(arguments: dict[str, Any]) -> None:
-        if (logits := arguments.get("logits")) is not None:
-            logits *= 1 + 1e-6 * torch.arange(16).unsqueeze(1)
-
-    with fault(pair, {"head": spoil}):
-        assert run(pair, "operations") == ["operations"], "no rounding would be so small"
-        with pytest.raises(Unsound, match=r"^head of output: a row's bits in logits depend on its place"):
-            run(pair, "rows")
+def negate(arguments: dict[str, Any]) -> None:
+    """Compute another model."""
+    arguments["x"] *= -1
+    arguments["a_out"] *= -1
 
 
-def test_rows_that_see_their_neighbours_are_found(pair: CudaPair) -> None:
-    def spoil(arguments: dict[str, Any]) -> None:
-        arguments["x"] += 1e-6 * arguments["x"].sum(0, keepdim=True)
-
-    with fault(pair, {"residual": spoil}), pytest.raises(Unsound, match=r"^residual of layer 0: a row's bits in "):
-        run(pair, "rows")
+def break_down(_arguments: dict[str, Any]) -> None:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
 
 
-@pytest.mark.parametrize(("part", "what"), [("a_out", "the keys of layer 1"), ("tap", "the drafter's taps")])
-def test_two_tiles_that_leave_other_bits_are_found(part: str, what: str, pair: CudaPair) -> None:
-    """By less than any rounding: in the first layer, or where nothing but the drafter reads it."""
-
-    def spoil(arguments: dict[str, Any]) -> None:
-        if part == "a_out" and arguments["x"].ndim == 3:
-            arguments["a_out"][1, 3] *= 1 + 1e-6
-        if part == "tap" and arguments["x"].ndim == 3 and arguments.get("tap"):
-            arguments["tap"].ring[5] *= 1 + 1e-6
-
-    with fault(pair, {"residual": spoil}), pytest.raises(Unsound, match=rf"^a prompt in two tiles: {what} "):
-        run(pair, "prompts")
+def add_far(arguments: dict[str, Any]) -> None:
+    """Change a number in long contexts alone."""
+    if int(arguments["start"]) > 256:
+        arguments["out"][0, 0] += 1
 
 
-def test_a_model_that_is_another_one_is_found(pair: CudaPair) -> None:
-    """Where no operation has a reference beside it."""
+# What is wrong in which operation, the check that must find it, and how its message begins.
+FAULTS: dict[str, tuple[Spoil, str, str]] = {
+    "embed": (add("x", 1), "operations", "embed.*x is not the reference"),
+    "qkv": (add("cache.v", 1), "operations", "qkv.*cache.v is not the reference"),
+    "head": (add("out", 1), "operations", "head.*out is not the reference"),
+    "sample": (add("choice", 1), "operations", "sample.*choice is not the reference"),
+    "gather_taps": (add("sums", 1), "operations", "gather_taps.*sums is not the reference"),
+    "caught_up": (add("state", 1), "operations", "caught_up.*state is not the reference"),
+    "residual": (
+        add("squares_out", NAN),
+        "operations",
+        r"residual of layer 0: squares_out .*: 1 of \d+ numbers are NaN",
+    ),
+    "attention": (differ, "operations", "attention of layer 0: two runs on the same numbers differ in out"),
+    "swiglu": (
+        break_down,
+        "operations",
+        "swiglu of layer 0: RuntimeError: CUDA error: an illegal memory access was en",
+    ),
+    "head, by place": (place_logits, "rows", "head of output: a row's bits in logits depend on its place"),
+    "residual, two tiles": (second_keys, "prompts", "a prompt in two tiles: the keys of layer 1 "),
+    "residual, two taps": (second_taps, "prompts", "a prompt in two tiles: the drafter's taps "),
+    "residual, all": (negate, "short prompt", r"the short prompt: after token \d+ the"),
+    "attention, far": (add_far, "long context", "attention of .*layer 0: "),
+}
 
-    def spoil(arguments: dict[str, Any]) -> None:
-        arguments["x"] *= -1
-        arguments["a_out"] *= -1
 
-    with fault(pair, {"residual": spoil}), pytest.raises(Unsound, match=r"^the short prompt: after token \d+ the"):
-        run(pair, "short prompt")
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_and_named(name: str, pair: CudaPair) -> None:
+    spoil, stage, words = FAULTS[name]
+    with fault(pair, {name.partition(",")[0]: spoil}):
+        if stage == "long context":
+            assert run(pair, "operations") == ["operations"], "no other check sees it"
+        with pytest.raises(Unsound, match=f"^{words}"):
+            run(pair, stage)
 
 
 @pytest.fixture
@@ -237,7 +217,7 @@ def test_a_graph_that_replays_other_numbers_is_found(pair: CudaPair, stepping: A
         run(pair, "graphs")
 
 
-@pytest.mark.parametrize("way", ["plain", "lookup", "block"])
+@pytest.mark.parametrize("way", ["plain", "lookup"])
 def test_a_text_that_differs_is_found(way: str, pair: CudaPair, stepping: Any) -> None:
     """A second text, or one with drafts, whose later tokens depend on another number in the cache."""
 
@@ -251,16 +231,6 @@ def test_a_text_that_differs_is_found(way: str, pair: CudaPair, stepping: Any) -
         run(pair, "texts")
 
 
-def test_sampled_texts_are_compared(pair: CudaPair, stepping: Any) -> None:
-    def spoil(way: str, number: int) -> None:
-        if way == "block":
-            pair.stepper.cache.v[0, : int(pair.stepper.state[0])] *= -3
-
-    stepping(spoil)
-    with pytest.raises(Unsound, match=r"^block, sampled: drafts change the text"):
-        run(pair, "sampled texts")
-
-
 def test_texts_that_the_host_draws_are_compared_too(pair: CudaPair, monkeypatch: pytest.MonkeyPatch) -> None:
     read = Runner.draft_and_logits
 
@@ -272,33 +242,6 @@ def test_texts_that_the_host_draws_are_compared_too(pair: CudaPair, monkeypatch:
     monkeypatch.setattr(Runner, "draft_and_logits", shifted)
     with pytest.raises(Unsound, match="sampled: drafts change the text"):
         run(pair, "sampled texts")
-
-
-def test_a_fault_of_long_contexts_alone_is_found(pair: CudaPair) -> None:
-    def spoil(arguments: dict[str, Any]) -> None:
-        if int(arguments["start"]) > 256:
-            arguments["out"][0, 0] += 1
-
-    with fault(pair, {"attention": spoil}):
-        assert run(pair, "operations", "texts") == ["operations", "texts"]
-        with pytest.raises(Unsound, match=r"^attention of .*layer 0: "):
-            run(pair, "long context")
-
-
-def test_a_short_context_has_no_check_of_long_ones(pair: CudaPair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "CONTEXT_NEEDED", 385)
-    assert "long context" not in [name for name, _ in stages.stages(pair, IDS, lambda _: None)]
-
-
-def test_what_breaks_in_an_operation_is_its_fault(pair: CudaPair) -> None:
-    def spoil(_arguments: dict[str, Any]) -> None:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
-
-    with (
-        fault(pair, {"swiglu": spoil}),
-        pytest.raises(Unsound, match=r"^swiglu of layer 0: RuntimeError: CUDA error: an illegal memory access was en"),
-    ):
-        run(pair, "operations")
 
 
 def test_memory_that_runs_out_is_nobodys_fault(pair: CudaPair) -> None:

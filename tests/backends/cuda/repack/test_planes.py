@@ -65,53 +65,24 @@ def test_every_type_is_tested() -> None:
     assert {kind.name for kind in FORMATS} == {*EXACT, *FLOATS}
 
 
-@pytest.mark.parametrize("n", [128, 5, 131])
 @pytest.mark.parametrize("name", EXACT)
-def test_weights_are_the_file_s(name: str, n: int) -> None:
-    raw = random_matrix(name, n, 512)
-    planes = repacked(name, raw, 512)
-    assert (planes.n, planes.k, planes.dense.shape) == (n, 512, (n, 512))
-    assert torch.equal(planes.dense, oracle(name, raw))
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_many_chunks_and_experts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_the_file_s_and_padding_is_zero(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In several chunks, for several experts."""
     monkeypatch.setattr(plane_packing, "CHUNK_WEIGHTS", 256 * 128)
-    raw = random_matrix(name, 3 * 300, 256)
+    raw = random_matrix(name, 3 * 131, 256)
     planes = repacked(name, raw, 256, experts=3)
+    assert (planes.n, planes.k, planes.padded_n, planes.padded_k) == (131, 256, 256, 256)
     assert torch.equal(planes.dense, oracle(name, raw))
+    for tensor in (planes.base, planes.high, planes.scale, planes.supers, planes.minimum):
+        assert tensor is None or not tensor[..., 131:].any()
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0", "MXFP4", "NVFP4"])
+@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "MXFP4", "NVFP4"])
 def test_rows_that_are_no_whole_blocks(name: str) -> None:
     raw = random_matrix(name, 2 * 3, 192)
     planes = repacked(name, raw, 192, experts=2)
     assert planes.padded_k == {"NVFP4": 192}.get(name, 256)
     assert torch.equal(planes.dense, oracle(name, raw))
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_padding_is_zero(name: str) -> None:
-    planes = repacked(name, random_matrix(name, 3, 256), 256)
-    assert (planes.padded_n, planes.padded_k) == (128, 256)
-    for tensor in (planes.base, planes.high, planes.scale, planes.supers, planes.minimum):
-        assert tensor is None or not tensor[..., 3:].any()
-
-
-@pytest.mark.parametrize(
-    ("name", "bits"),
-    [
-        ("Q4_0", 4.5),
-        ("Q4_1", 5.0),
-        ("Q8_0", 8.5),
-        ("Q4_K", 4.625),
-        ("Q5_K", 6.625),
-        ("Q6_K", 6.625),
-        ("MXFP4", 4.5),
-    ],
-)
-def test_bits_per_weight(name: str, bits: float) -> None:
-    assert repacked(name, random_matrix(name, 128, 512), 512).nbytes * 8 / (128 * 512) == bits
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -138,14 +109,14 @@ def test_nvfp4_scale_127_is_zero() -> None:
     assert torch.equal(repacked("NVFP4", raw, 64).dense, oracle("NVFP4", raw))
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q4_K", "Q6_K", "F16"])
+@pytest.mark.parametrize("name", ["Q4_1", "Q6_K", "F16"])
 def test_scaled_is_exact(name: str) -> None:
     planes = repacked(name, random_matrix(name, 8, 256), 256)
     assert torch.equal(scaled(planes, 16).dense, planes.dense * 16)
     assert torch.equal(scaled(scaled(planes, 16), 1 / 16).dense, planes.dense)
 
 
-@pytest.mark.parametrize(("name", "factor"), [("Q4_0", 2.0**40), ("Q6_K", 2.0**-30), ("Q4_K", 2.0**40)])
+@pytest.mark.parametrize(("name", "factor"), [("Q4_0", 2.0**40), ("Q6_K", 2.0**-30)])
 def test_scaled_beyond_float16(name: str, factor: float) -> None:
     with pytest.raises(ModelError, match="float16 cannot hold"):
         scaled(repacked(name, random_matrix(name, 8, 256), 256), factor)
@@ -166,8 +137,8 @@ def test_load_one_after_the_other(tmp_path: Path) -> None:
         assert not tensor[..., 135:].any()
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0"])
-def test_load_in_turn(name: str, tmp_path: Path) -> None:
+def test_load_in_turn(tmp_path: Path) -> None:
+    name = "Q6_K"
     gate, up = random_matrix(name, 70, 256, 1), random_matrix(name, 70, 256, 2)
     header = write_gguf(tmp_path / "model.gguf", {"gate": (name, gate), "up": (name, up)})
     planes = load_planes(header, ["gate", "up"], "cpu", interleave=True)

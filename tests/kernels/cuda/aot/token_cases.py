@@ -2,14 +2,12 @@
 
 import torch
 
-from localdflash.kernels.cuda.accept_kernel import accept
-from localdflash.kernels.cuda.counters import set_back
 from localdflash.kernels.cuda.lookup_kernel import lookup
-from localdflash.kernels.cuda.rounds import begin, caught_up, next_tokens, propose
+from localdflash.kernels.cuda.residual import gather_taps
+from localdflash.kernels.cuda.rounds import accept, begin, caught_up, next_tokens, propose
 from localdflash.kernels.cuda.sample import SampleScratch, sample
-from localdflash.kernels.cuda.selector import select
-from localdflash.kernels.cuda.taps import gather_taps
-from localdflash.kernels.cuda.top_k import TopKScratch, top_k
+from localdflash.kernels.cuda.selector import TopKScratch, select, top_k
+from localdflash.kernels.cuda.split_k import set_back
 from tests.kernels.cuda.aot.case import META, SLOTS, Case, H, V, floats, halves, ints, rows
 
 

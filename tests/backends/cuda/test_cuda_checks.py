@@ -1,16 +1,22 @@
-"""Tensors of a GGUF that are not what its metadata says are refused before a kernel reads beyond them."""
+"""What the kernels cannot run, or would read beyond, is refused by name before it is loaded."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 import torch
 
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.cuda_checks import check_drafter, check_kinds
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.base.errors import ModelError
+from localdflash.models.weights.gguf import read_header
 from tests.security.gguf_mutations import build, parse
+from tests.support.random_drafters import config_of
 
 
 def load(target: Path, drafter: Path | None = None) -> CudaPair:
@@ -22,7 +28,6 @@ def load(target: Path, drafter: Path | None = None) -> CudaPair:
     [
         ("blk.0.attn_output.weight", (64, 32), r"has shape \[32, 64\], not \[64, 64\]"),
         ("blk.5.attn_norm.weight", (32,), r"has shape \[32\], not \[64\]"),
-        ("output_norm.weight", (), "is missing"),
         ("blk.3.ffn_up.weight", (), "is missing"),
     ],
 )
@@ -32,15 +37,8 @@ def test_a_target(name: str, ne: tuple[int, ...], said: str, tiny_pair: Path, tm
         load(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("fc.weight", "fc.weight"),
-        ("enc.output_norm.weight", "hidden_norm.weight"),
-        ("blk.1.attn_k.weight", "layers.1.self_attn.k_proj.weight"),
-    ],
-)
-def test_a_drafter(name: str, told: str, tiny_pair: Path, tmp_path: Path) -> None:
+def test_a_drafter(tiny_pair: Path, tmp_path: Path) -> None:
+    name, told = "blk.1.attn_k.weight", "layers.1.self_attn.k_proj.weight"
     for ne, said in {(32,): "has shape", (): "is missing"}.items():
         path = changed(tiny_pair / "drafter.gguf", name, ne, tmp_path)
         with pytest.raises(ModelError, match=f"tensor {told} {said}"):
@@ -56,3 +54,31 @@ def changed(path: Path, name: str, ne: tuple[int, ...], folder: Path) -> Path:
     out = folder / path.name
     out.write_bytes(build(replace(parsed, tensors=kept)))
     return out
+
+
+def test_a_quantization_that_planes_do_not_hold(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "qwen3")
+    data = np.zeros((4, 136), np.uint8)
+    writer.add_tensor("blk.0.attn_q.weight", data, raw_dtype=gguf.GGMLQuantizationType.IQ4_XS)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match=r"blk\.0\.attn_q\.weight is IQ4_XS.*--backend llama\.cpp"):
+        check_kinds(read_header(path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"block_size": 17}, "blocks of 17 rows, more than 16"),
+        ({"selector_top_k": 17}, "17 candidates for a slot, more than 16"),
+        ({"taps": (1, 3, 1)}, "a tap that is told twice"),
+    ],
+)
+def test_a_drafter_that_is_too_large(changes: dict[str, Any], what: str) -> None:
+    config = config_of("DFlash 2", 500)
+    check_drafter(config, "x")
+    with pytest.raises(ModelError, match=f"x: the CUDA engine runs no drafters with {what}.*--backend llama.cpp"):
+        check_drafter(replace(config, **changes), "x")
