@@ -63,6 +63,7 @@ def test_differences_of_two_rows_by_hand() -> None:
     assert report["relative_rms_of_logits"] == pytest.approx(math.sqrt(2.0), rel=1e-2)
 
 
+@pytest.mark.nightly
 @needs_library
 def test_the_engines_are_measured_on_a_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_quality, "RANDOM_TOKENS", 40)
@@ -113,6 +114,7 @@ def test_attention_covers_the_heads_of_all_layers(kv: str, monkeypatch: pytest.M
     assert attention.end[:4].tolist() == [34, 34, 35, 35]  # a group of two query heads
 
 
+@pytest.mark.nightly
 @needs_library
 def test_a_table_of_an_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_kernels, "ROUNDS", 1)

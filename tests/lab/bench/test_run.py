@@ -1,11 +1,9 @@
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from localdflash.base.errors import ModelError
@@ -107,15 +105,6 @@ def test_every_run_counts_for_identity(plain: list[list[int]], drafted: list[lis
     assert category.report(0.0)["identical"] == identical
 
 
-def test_percentiles_of_the_first_token() -> None:
-    category = Category()
-    times = [float(t) for t in range(1, 22)]
-    for first in reversed(times):
-        category.add([run_of([1], PLAIN)], [run_of([1], PLAIN, first=first)])
-    expected = np.percentile(times, [50, 95])
-    assert list(category.report(0.0)["ttft_ms"].values()) == pytest.approx(list(expected))
-
-
 # Prompts and runs
 
 
@@ -172,6 +161,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "load", shortened)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("short")
 def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = ""
@@ -197,6 +187,7 @@ def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.Mon
     assert result["verify"]["over_ar"][8] > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("short")
 def test_a_backend_that_cannot_run_the_model_is_left_out(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without: set[str] = {"cpu"}
@@ -223,19 +214,6 @@ def test_the_machine_is_named() -> None:
     assert machine.commit().strip()
     assert 0.1 < machine.bandwidth() < 10_000
     assert 0.1 < machine.bandwidth(threads=1) < 10_000
-
-
-@pytest.mark.parametrize("git", [True, False])
-def test_outside_of_its_source_tree_the_version_is_the_commit(
-    git: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    if git:  # an environment inside of somebody's own repository
-        subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    else:
-        monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(machine, "__file__", str(tmp_path / "machine.py"))
-    monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1.2.3")
-    assert machine.commit() == "localdflash 1.2.3"
 
 
 def test_a_copy_that_is_not_installed_has_no_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -37,10 +37,9 @@ def test_what_runs_to_its_end_has_passed() -> None:
 @pytest.mark.parametrize(
     "program",
     [
-        *("assert 0", "1 +", "import os; os._exit(0)", "raise SystemExit(0)", "import sys; sys.exit()", "x = '\ud800'"),
+        *("assert 0", "1 +", "import os; os._exit(0)", "raise SystemExit(0)", "x = '\ud800'"),
         "import os, signal\nsignal.alarm(1)\nwhile True: pass",
         "import ctypes; ctypes.string_at(0)",
-        "def f(): f()\nf()",
         "import os\nfor number in range(3, 20):\n    try: os.write(number, b'y' * 100_000)\n    except OSError: pass",
     ],
 )
@@ -51,7 +50,7 @@ def test_what_does_not_has_not(program: str) -> None:
 def test_an_endless_loop_ends() -> None:
     began = time.monotonic()
     assert outcome("while True: pass", seconds=1) == "timeout"
-    assert outcome("import time; time.sleep(60)", seconds=0.5) == "timeout"
+    assert outcome("import time; time.sleep(60)", seconds=0.2) == "timeout"
     assert time.monotonic() - began < 10
 
 

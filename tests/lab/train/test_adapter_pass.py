@@ -12,16 +12,9 @@ FILL = ExampleIds(np.array([15, 40, 14, 20, 21, 16, 22, 23, 0]), 6, "python", "r
 CHAT = ExampleIds(np.array([1, 30, 31, 2, 33, 34, 2]), 4, "chat", "chat")
 
 
-def test_a_middle_is_learned_with_its_end_and_nothing_of_its_prompt() -> None:
-    found = Pass.of([FILL])
-    assert found.places.tolist() == [5, 6, 7]  # of the marker and of what follows it, but not of the end
-    assert found.labels.tolist() == [22, 23, 0]
-    assert found.weights.tolist() == [1.0, 1.0, 1.0]
-    assert found.middle.all()
-
-
-def test_an_answer_of_a_chat_weighs_less() -> None:
+def test_middles_and_answers_are_learned_with_their_ends_and_answers_weigh_less() -> None:
     found = Pass.of([CHAT, FILL])
+    assert found.places.tolist() == [3, 4, 5, 12, 13, 14]  # of what stands before each label
     assert found.labels.tolist() == [33, 34, 2, 22, 23, 0]
     assert found.weights.tolist() == [pytest.approx(CHAT_WEIGHT)] * 3 + [1.0] * 3
     assert found.middle.tolist() == [False] * 3 + [True] * 3

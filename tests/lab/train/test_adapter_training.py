@@ -117,23 +117,6 @@ def test_the_rate_rises_stays_and_falls() -> None:
     assert rates[-1] < 1e-4
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda path: path.write_bytes(path.read_bytes()[:100]), "damaged, or of an adapter of another shape"),
-        (lambda path: path.write_bytes(b""), "damaged, or of an adapter of another shape"),
-    ],
-)
-def test_a_damaged_checkpoint_is_named(
-    data: tuple[FillData, FillData], tmp_path: Path, change: object, reason: str
-) -> None:
-    AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).save()
-    assert callable(change)
-    change(tmp_path / "last.pt")
-    with pytest.raises(TrainingError, match=reason):
-        AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE)
-
-
 def test_a_checkpoint_is_not_taken_for_another_runs(data: tuple[FillData, FillData], tmp_path: Path) -> None:
     AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).save()
     with pytest.raises(TrainingError, match="another shape"):
@@ -154,18 +137,3 @@ def test_a_loss_that_is_no_number_ends_the_run_and_spoils_no_checkpoint(
     with pytest.raises(TrainingError, match="the loss is nan at step 0"):
         run.train(Said())
     assert (tmp_path / "last.pt").read_bytes() == before
-
-
-def test_a_full_disk_keeps_the_checkpoint_before(
-    data: tuple[FillData, FillData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE)
-    run.save()
-
-    def full(*_: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(TrainingError, match="no space left on device; the one before is kept"):
-        run.save()
-    assert AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).step == 0

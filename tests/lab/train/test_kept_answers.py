@@ -1,6 +1,5 @@
 """Answers on the disk, and what is left of them after a crash."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train.kept_answers import RECORD, AnswerWriter, KeptAnswers
+from localdflash.lab.train.kept_answers import AnswerWriter, KeptAnswers
 from localdflash.lab.train.likely import COUNT, LIKELY
 
 ABOUT = {"sha256": "0" * 64, "taps": [1, 3], "hidden_size": 4}
@@ -51,12 +50,11 @@ def test_answers_come_back_and_more_follow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["tokens.bin", "taps.bin", "likely.bin", "index.bin"])
-@pytest.mark.parametrize("left", [1, 3, 17])
-def test_what_a_crash_left_behind_is_cut_off(file: str, left: int, tmp_path: Path) -> None:
+def test_what_a_crash_left_behind_is_cut_off(file: str, tmp_path: Path) -> None:
     with AnswerWriter(tmp_path, ABOUT) as writer:
         writer.add(*answer(0))
     with (tmp_path / file).open("ab") as torn:
-        torn.write(b"\xff" * left)
+        torn.write(b"\xff" * 17)
     with AnswerWriter(tmp_path, ABOUT) as writer:
         writer.add(*answer(1))
     check(tmp_path, [0, 1])
@@ -98,7 +96,7 @@ def test_files_that_lost_their_end(name: str, tmp_path: Path) -> None:
         AnswerWriter(tmp_path, ABOUT)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"taps": 3, "hidden_size": 4}', "null"])
+@pytest.mark.parametrize("text", ["", "[]", '{"taps": 3, "hidden_size": 4}'])
 def test_a_damaged_description(text: str, tmp_path: Path) -> None:
     AnswerWriter(tmp_path, ABOUT).close()
     (tmp_path / "target.json").write_text(text)
@@ -138,8 +136,3 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.Mo
         check(tmp_path, [0])
     writer.close()  # there is room again
     check(tmp_path, [0, 1])
-
-
-def test_a_record_is_as_documented() -> None:
-    assert RECORD.itemsize == 24
-    assert json.loads(json.dumps(ABOUT)) == ABOUT

@@ -48,7 +48,7 @@ def test_another_list_takes_the_place_of_the_first(tiny_pair: Path, tmp_path: Pa
         assert (folder / name).read_bytes() == (wanted / name).read_bytes()
 
 
-@pytest.mark.parametrize("variant", ["DSpark", "DFlash 2", "own embedding and head"])
+@pytest.mark.parametrize("variant", ["DSpark", "own embedding and head"])
 def test_a_drafter_whose_head_cannot_be_shortened_is_refused(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
     target = read_header(tiny_pair / "target.gguf")
     config = config_of(variant, len(target.require("tokenizer.ggml.tokens", list)))
