@@ -19,11 +19,10 @@ from localdflash.base.errors import TrainingError
 from localdflash.lab.train.adapter import Adapter
 from localdflash.lab.train.adapter_attention import within
 from localdflash.lab.train.adapter_data import LANGUAGES, ExampleIds, FillData
-from localdflash.lab.train.adapter_loss import Found, weighted_loss
-from localdflash.lab.train.adapter_pass import Pass, packed
-from localdflash.lab.train.adapter_picture import draw
+from localdflash.lab.train.adapter_pass import Pass, PassLoss, packed, weighted_loss
 from localdflash.lab.train.reporter import Reporter
 from localdflash.lab.train.resumable_run import ResumableRun, State
+from localdflash.lab.train.training_pictures import draw_adapter_training
 
 LOG = "log.jsonl"
 
@@ -108,7 +107,7 @@ class AdapterRun(ResumableRun):
         found_of_middles = {"loss": torch.cat(losses).mean().item(), "right": torch.cat(right).float().mean().item()}
         return {"weighted": total / whole, "norm": norm, **found_of_middles}
 
-    def _loss(self, one: Pass) -> Found:
+    def _loss(self, one: Pass) -> PassLoss:
         hidden, _ = self.adapter.model(one.ids[None], one.positions[None], within(one.lengths))
         return weighted_loss(hidden[0, one.places], one.labels, one.weights, self.adapter.embedding)
 
@@ -134,7 +133,7 @@ class AdapterRun(ResumableRun):
     def _measured(self, reporter: Reporter) -> None:
         found = self.measure()
         self._log(found)
-        draw(self.folder / LOG, self.folder / "training.png")
+        draw_adapter_training(self.folder / LOG, self.folder / "training.png")
         numbers = "  ".join(f"{name} {value:.3f}" for name, value in found.items())
         reporter.say(f"step {self.step}  {self.tokens:,} tokens  {numbers}")
 

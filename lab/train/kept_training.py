@@ -21,11 +21,14 @@ from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train.kept_batches import Source
 from localdflash.lab.train.kept_drafter import Frozen, accepted, logits_of, loss_of, verifies
-from localdflash.lab.train.kept_picture import draw
 from localdflash.lab.train.muon import Muon
+from localdflash.lab.train.pair_export import our_fields, write_drafter_for, write_drafter_safetensors
 from localdflash.lab.train.reporter import Reporter
 from localdflash.lab.train.resumable_run import ResumableRun, State, smoothed
+from localdflash.lab.train.training_pictures import draw_drafter_training
 from localdflash.lab.train.training_prompts import KINDS
+from localdflash.models.shapes import short_vocabulary
+from localdflash.models.weights.gguf import read_header
 
 LOG = "log.jsonl"
 FUSE_SHARE = 0.1  # of the learning rate: `fc` sums up thousands of channels
@@ -119,7 +122,7 @@ class KeptRun(ResumableRun):
     def _measured(self, source: Source, reporter: Reporter) -> None:
         found = self.measure(source, self.schedule.measured)
         self._log(found)
-        draw(self.folder / LOG, self.folder / "training.png")
+        draw_drafter_training(self.folder / LOG, self.folder / "training.png")
         what = f"{_numbers(found)} tokens a verify" if found else "no answer is held out to measure with"
         reporter.say(f"step {self.step}  {what}")
 
@@ -181,3 +184,27 @@ def optimizers(drafter: DFlash, learning_rate: float) -> list[torch.optim.Optimi
         Muon(matrices, learning_rate, dtype=product_type()),
         torch.optim.AdamW(groups, learning_rate, (0.9, 0.95), weight_decay=0.0),
     ]
+
+
+def served(run: KeptRun) -> DFlash:
+    """The drafter as it serves: it reads taps as they come."""
+    drafter = copy.deepcopy(run.average)
+    with torch.no_grad():
+        drafter.fc.weight.div_(run.sizes)
+    return drafter.eval()
+
+
+def export_drafter(run: KeptRun, trained_in: Path, target: Path, into: Path, blocks: int) -> None:
+    """Write the averaged weights as drafter.gguf (Q8_0), and as drafter.safetensors with config.json.
+
+    The files say for which target the drafter was trained and what it reached on held-out answers, and carry its short
+    vocabulary.
+
+    `blocks` is how many the target has; `trained_in` the run's folder.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    drafter, header = served(run), read_header(target)
+    ids = short_vocabulary.load(trained_in / short_vocabulary.FILE, drafter.config.decoder.vocab_size).tolist()
+    name = f"drafter for {target.stem}"
+    write_drafter_for(into / "drafter.gguf", drafter, header, "Q8_0", name, ids, run.tau)
+    write_drafter_safetensors(into / "drafter.safetensors", drafter, blocks, our_fields(header, ids, run.tau))

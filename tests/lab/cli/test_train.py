@@ -9,21 +9,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
 
 from localdflash.backends.reference import dflash_files
-from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.cli import main
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.lab.bench import prompt_set
 from localdflash.lab.train import loop
-from localdflash.lab.train.dataset import Dataset, train_tokenizer, write
+from localdflash.lab.train.dataset import train_tokenizer, write
 from localdflash.lab.train.examples import examples
-from localdflash.lab.train.regenerate import answer
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 
@@ -84,24 +81,6 @@ def test_what_training_leaves(trained: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_the_exported_target_is_the_trained_one(trained: Path) -> None:
-    exported = load_decoder(trained / "target.gguf")
-    state = torch.load(trained / "target" / "last.pt", weights_only=True)["model"]
-    for name, weight in exported.state_dict().items():
-        assert (weight - state[name]).abs().max() <= state[name].abs().max() / 127, name
-
-
-@pytest.mark.nightly
-def test_the_drafter_was_taught_what_the_target_answers(trained: Path) -> None:
-    model = load_decoder(trained / "target.gguf")
-    data = Dataset.load(trained / "answers")
-    for row in data.examples[:3]:
-        ids = data.tokens[row["start"] : row["start"] + row["length"]].astype(np.int64)
-        prompt, given = ids[: row["prompt"]], ids[row["prompt"] :].tolist()
-        assert answer(model, [prompt], len(given), frozenset()) == [given]
-
-
-@pytest.mark.nightly
 def test_both_forms_of_the_drafter_are_the_trained_one(trained: Path) -> None:
     state = torch.load(trained / "drafter" / "last.pt", weights_only=True)["model"]
     for name in ("drafter.gguf", "drafter.safetensors"):
@@ -110,9 +89,8 @@ def test_both_forms_of_the_drafter_are_the_trained_one(trained: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("backend", ["llama.cpp", "torch"])
-def test_the_pair_runs_and_drafting_changes_nothing(backend: Any, trained: Path) -> None:
-    options = {"pair": str(trained / "target.gguf"), "backend": backend, "threads": 1}
+def test_the_pair_runs_and_drafting_changes_nothing(trained: Path) -> None:
+    options: dict[str, Any] = {"pair": str(trained / "target.gguf"), "backend": "torch", "threads": 1}
     tokenizer = Tokenizer.from_file(str(trained / "corpus" / "tokenizer.json"))
     ids = tokenizer.encode("def add(first, second):\n    ").ids
     found = {}
@@ -216,25 +194,6 @@ def test_the_steps_are_named_in_their_order(folder: Path, fails: Callable[..., s
     for step in ("target", "drafter"):
         assert f"run `localdflash train corpus {empty}` first" in fails(1, "train", step, empty, *SECONDS)
     assert f"run `localdflash train target {folder}` first" in fails(1, "train", "drafter", folder, *SECONDS)
-
-
-def test_a_corpus_too_small_to_train_on(tmp_path: Path, fails: Callable[..., str]) -> None:
-    tokenizer = train_tokenizer(["x = 1\n"], 600)
-    (tmp_path / "corpus").mkdir()
-    tokenizer.save(str(tmp_path / "corpus" / "tokenizer.json"))
-    source = "def add(first, second):\n    return first + second\n\n\n" * 8
-    for name in ("train", "held_out"):
-        write(tmp_path / "corpus" / name, tokenizer, examples(source, random.Random(0)))
-    assert "take a larger corpus" in fails(1, "train", "target", tmp_path, *SECONDS, *SHAPE)
-
-
-@pytest.mark.system
-def test_a_corpus_without_a_network(tmp_path: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    said = fails(1, "train", "corpus", tmp_path / "folder")
-    assert said.startswith("corpus: pip download into ")
-    assert said.endswith("; this step needs a network")
 
 
 def test_missing_packages_are_named(tmp_path: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def test_a_run_that_was_killed_gets_the_numbers_of_one_that_was_not(
 
     with monkeypatch.context() as patch:
         patch.setattr(AdapterRun, "_log", fall)
-        patch.setattr(adapter_training, "draw", lambda *_: None)
+        patch.setattr(adapter_training, "draw_adapter_training", lambda *_: None)
         with pytest.raises(Killed):
             AdapterRun(tiny_adapter(), *data, tmp_path / "parts", SCHEDULE).train(Said())
     with (tmp_path / "parts" / "log.jsonl").open("a") as log_file:
@@ -89,7 +89,7 @@ def test_an_interrupted_run_keeps_its_last_step(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(AdapterRun, "_log", interrupt)
-    monkeypatch.setattr(adapter_training, "draw", lambda *_: None)
+    monkeypatch.setattr(adapter_training, "draw_adapter_training", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).train(Said())
     assert AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).step == 3

@@ -12,8 +12,7 @@ from localdflash.base.errors import LocaldflashError, ModelError, TrainingError
 from localdflash.engine.draft import NOTHING
 from localdflash.lab.train import batched_answers
 from localdflash.lab.train.batched_answers import SHORTER_LIMITS, Asker, answer_prompts, repeats
-from localdflash.lab.train.kept_answers import ENDINGS, AnswerWriter, KeptAnswers
-from localdflash.lab.train.likely import COUNT, LIKELY
+from localdflash.lab.train.kept_answers import COUNT, ENDINGS, LIKELY, AnswerWriter, KeptAnswers
 from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
 from localdflash.lab.train.parallel_target import ParallelTarget, Step
 from localdflash.lab.train.training_prompts import Prompt

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 from localdflash.lab.train import corpus
 from localdflash.lab.train.corpus import Package
 from localdflash.lab.train.dataset import SPECIALS, Dataset, build, special_ids, train_tokenizer, write
-from localdflash.lab.train.draft_vocabulary import answers_of
 from localdflash.lab.train.examples import KINDS, Example, ExamplePiece, Special, examples
+from localdflash.lab.train.shorten import answers_of
 from localdflash.models.shapes.short_vocabulary import count
 from localdflash.text.tokenizer import Tokenizer as ModelTokenizer
 

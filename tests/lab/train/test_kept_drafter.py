@@ -18,13 +18,11 @@ from localdflash.base.errors import TrainingError, UsageError
 from localdflash.lab.train import kept_batches, kept_setup, kept_training
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.drafter_training import Batch, block_logits
-from localdflash.lab.train.kept_answers import AnswerWriter, KeptAnswers
+from localdflash.lab.train.kept_answers import COUNT, LIKELY, AnswerWriter, KeptAnswers, likely
 from localdflash.lab.train.kept_batches import NO_TOKEN, NOT_SHORT, Blocks, Source
 from localdflash.lab.train.kept_drafter import SHARED, Frozen, accepted, logits_of, loss_of, start_from, verifies
-from localdflash.lab.train.kept_export import export
 from localdflash.lab.train.kept_setup import Wanted
-from localdflash.lab.train.kept_training import KeptRun, Schedule
-from localdflash.lab.train.likely import COUNT, LIKELY, likely
+from localdflash.lab.train.kept_training import KeptRun, Schedule, export_drafter
 from localdflash.lab.train.loop import initialise
 from localdflash.models.shapes import short_vocabulary
 from localdflash.models.shapes.dflash_config import DFlashConfig
@@ -310,7 +308,7 @@ def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Pat
     out, path = tmp_path / "out", tiny_pair / "target.gguf"
     found = run.measure(source, 2)
     assert run.tau == found["held_out"] >= 1.0
-    export(run, tmp_path / "run", path, out, 6)
+    export_drafter(run, tmp_path / "run", path, out, 6)
     header, wanted = read_header(out / "drafter.gguf"), read_header(path)
     for key in ("tokens", "merges", "token_type", "eos_token_id", "pre"):
         assert header.metadata[f"tokenizer.ggml.{key}"] == wanted.metadata[f"tokenizer.ggml.{key}"]
@@ -338,7 +336,7 @@ def test_a_start_from_a_drafter(folder: Path, tiny_pair: Path, tmp_path: Path) -
     first, source, _ = prepared(folder, tiny_pair, tmp_path / "first")
     first.train(source, 0.02, Said())
     out = tmp_path / "out"
-    export(first, tmp_path / "first", tiny_pair / "target.gguf", out, 6)
+    export_drafter(first, tmp_path / "first", tiny_pair / "target.gguf", out, 6)
     wanted = replace(WANTED, layers=2, block_size=4, short=5, start=out / "drafter.safetensors")  # its own shape wins
     second, _, _ = prepared(folder, tiny_pair, tmp_path / "second", wanted)
     assert second.drafter.config == first.drafter.config

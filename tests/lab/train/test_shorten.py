@@ -1,6 +1,5 @@
 """A drafter that is given a short vocabulary: what its files say, what stays, and what is refused."""
 
-import json
 from pathlib import Path
 
 import gguf
@@ -28,13 +27,6 @@ def test_nothing_else_changes_in_a_gguf(tiny_pair: Path, tmp_path: Path) -> None
         assert one.tensor_type == other.tensor_type
         np.testing.assert_array_equal(one.data, other.data)
     assert after[-2].data.tolist() == [4, 9, 200]
-
-
-def test_nothing_else_changes_in_a_configuration(tiny_pair: Path, tmp_path: Path) -> None:
-    folder = shortened(tiny_pair, tmp_path / "pair", [4, 9, 200])
-    old, new = (json.loads((pair / "config.json").read_text()) for pair in (tiny_pair, folder))
-    assert new == old | {"localdflash": {"short_vocabulary": [4, 9, 200]}}
-    assert (folder / "drafter.safetensors").read_bytes() == (tiny_pair / "drafter.safetensors").read_bytes()
 
 
 def test_another_list_takes_the_place_of_the_first(tiny_pair: Path, tmp_path: Path) -> None:
