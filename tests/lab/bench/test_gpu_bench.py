@@ -1,7 +1,6 @@
 """The scripts of the GPU day on a CPU: the phases on tiny shapes, what they save, and what the summary makes of it."""
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -111,15 +110,6 @@ def test_what_llama_bench_prints_is_read() -> None:
     ]
     found = gpu_llama.times(answer)
     assert (found["plain_ms"], found["rows_8_in_plain"], found["rows_16_in_plain"]) == (4.0, 1.5, 2.0)
-
-
-def test_llama_without_its_sources_says_so(setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda _name: None)
-    with pytest.raises(RuntimeError, match="cmake and nvcc not found"):
-        gpu_llama.run(setup, report)
-    monkeypatch.setattr(shutil, "which", lambda name: name)
-    with pytest.raises(RuntimeError, match="--llama-source"):
-        gpu_llama.run(setup, report)
 
 
 def test_a_fit_finds_bandwidth_and_boundary_again() -> None:
