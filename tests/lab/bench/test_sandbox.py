@@ -50,7 +50,7 @@ def test_what_does_not_has_not(program: str) -> None:
 def test_an_endless_loop_ends() -> None:
     began = time.monotonic()
     assert outcome("while True: pass", seconds=1) == "timeout"
-    assert outcome("import time; time.sleep(60)", seconds=0.2) == "timeout"
+    assert outcome("import time; time.sleep(60)", seconds=0.5) == "timeout"
     assert time.monotonic() - began < 10
 
 

@@ -32,6 +32,7 @@ def steps(folder: Path) -> list[int]:
     return [json.loads(line)["step"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.nightly
 def test_it_learns(data: tuple[FillData, FillData], tmp_path: Path) -> None:
     run = AdapterRun(tiny_adapter(), *data, tmp_path, replace(SCHEDULE, tokens=6000, learning_rate=2e-2))
     before, said = run.measure(), Said()
@@ -95,6 +96,7 @@ def test_an_interrupted_run_keeps_its_last_step(
     assert AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).step == 3
 
 
+@pytest.mark.nightly
 def test_asked_for_fewer_tokens_it_ends_and_for_more_it_goes_on(
     data: tuple[FillData, FillData], tmp_path: Path
 ) -> None:

@@ -251,6 +251,7 @@ def prepared(folder: Path, tiny_pair: Path, into: Path, wanted: Wanted = WANTED)
     return run, source, said
 
 
+@pytest.mark.nightly
 def test_it_learns_goes_on_and_measures(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     run, source, said = prepared(folder, tiny_pair, tmp_path)
@@ -273,6 +274,7 @@ def test_it_learns_goes_on_and_measures(folder: Path, tiny_pair: Path, tmp_path:
     assert "tokens a verify" in said.lines[-1]
 
 
+@pytest.mark.nightly
 def test_products_in_bfloat16_teach_the_same(
     folder: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +334,7 @@ def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Pat
         assert (served - trained).abs().max() < error * trained.abs().max()
 
 
+@pytest.mark.nightly
 def test_a_start_from_a_drafter(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     first, source, _ = prepared(folder, tiny_pair, tmp_path / "first")
     first.train(source, 0.02, Said())

@@ -91,6 +91,7 @@ def run_of(seconds: float, rate: float = 0.02) -> TargetRun:
     return TargetRun(SHAPE, TrainingBudget(seconds / 60, rate), batch_tokens=256, micro_tokens=128, row=32)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("uncompiled", "steady_clock")
 def test_a_target_learns_what_is_to_be_learned(tmp_path: Path) -> None:
     data = dataset(*[40] * 20, tokens=[token for _ in range(20) for token in range(40)])
