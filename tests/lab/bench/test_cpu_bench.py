@@ -11,7 +11,6 @@ import torch
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
 from localdflash.backends.cpu.matrices import Kind, MatrixShape
-from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.lab.scripts import cpu_kernels, cpu_quality, synthetic
@@ -29,15 +28,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # Quality
-
-
-def test_the_reference_is_the_decoder(target: Path) -> None:
-    reference = cpu_quality.Reference(target, [IDS[:5], IDS])
-    model = load_decoder(target)
-    hidden, _ = model(torch.tensor([IDS]), torch.arange(len(IDS)), causal)
-    expected = model.logits(hidden)[0]
-    assert torch.allclose(reference.logits(1, slice(0, len(IDS))), expected, atol=1e-4)
-    assert reference.logits(0, slice(2, 5)).shape == (3, 512)
 
 
 def test_a_float32_target_does_not_differ(target: Path) -> None:

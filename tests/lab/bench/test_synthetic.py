@@ -76,6 +76,7 @@ def test_real_shapes_have_their_number_of_weights() -> None:
         assert sum(parameter.numel() for parameter in model.parameters()) / 1e9 == pytest.approx(weights, rel=0.005)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", synthetic.HEADS)
 def test_llama_cpp_and_torch_agree_on_it(kind: GGMLType, tmp_path: Path) -> None:
     target = tmp_path / "target.gguf"

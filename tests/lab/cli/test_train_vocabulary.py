@@ -156,6 +156,7 @@ def test_drafts_are_those_of_the_torch_drafter(drafter: str, folder: Path) -> No
     assert all(same) if drafter == "drafter.gguf" else sum(same) >= 5  # safetensors are quantized at load
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_plan_counts_what_is_loaded(drafter: str, folder: Path) -> None:
     planned = []
