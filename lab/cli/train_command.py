@@ -144,7 +144,7 @@ def vocabulary(folder: Path, size: int, drafter: Path | None) -> int:
     """
     need("tokenizers")
     from localdflash.lab.train import shorten
-    from localdflash.lab.train.draft_vocabulary import count_answers
+    from localdflash.lab.train.shorten import count_answers
     from localdflash.models.shapes.gguf_config import decoder_config
     from localdflash.models.weights.gguf import read_header
     from localdflash.text.tokenizer import Tokenizer

@@ -1,17 +1,19 @@
-"""Several examples side by side in one pass: ids in one row, and the positions whose next id is learned."""
+"""Several examples side by side in one pass: ids in one row, the positions whose next id is learned, and their loss."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from localdflash.lab.train.adapter import AdaptedEmbedding
 from localdflash.lab.train.adapter_data import ExampleIds
 
 CHAT_WEIGHT = 0.2  # of an answer's id: answers are long, middles short
+CHUNK = 128  # rows whose logits exist at a time
 PASS_TOKENS = 768  # of a pass, unless one example has more: its activations stay in the caches
 
 
@@ -64,3 +66,50 @@ def packed(examples: Sequence[ExampleIds]) -> Iterator[list[ExampleIds]]:
         count += len(example.ids)
     if group:
         yield group
+
+
+class PassLoss(NamedTuple):
+    """The weighted sum, which has a gradient; each row's cross-entropy, and whether its label is the likeliest id."""
+
+    total: Tensor
+    losses: Tensor  # [N], nats
+    right: Tensor  # [N], bool
+
+
+def weighted_loss(hidden: Tensor, labels: Tensor, weights: Tensor, embedding: AdaptedEmbedding) -> PassLoss:
+    """Return the loss of hidden states [N, H], whose next ids are `labels`.
+
+    Logits over the large vocabulary exist for a chunk of rows at a time, and never twice: the gradient is computed
+    along with the loss. Of the head only the trained rows get one.
+    """
+    return PassLoss(*_Loss.apply(hidden, labels, weights, embedding.head, embedding.rows, embedding.tokens))
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, labels: Tensor, weights: Tensor, head: Tensor, rows: Tensor, tokens: Tensor
+    ) -> tuple[Tensor, ...]:
+        narrow = hidden.to(head.dtype)
+        losses, right = torch.empty(len(labels)), torch.empty(len(labels), dtype=torch.bool)
+        to_hidden, to_rows = torch.empty_like(hidden), torch.zeros_like(rows)
+        for start in range(0, len(labels), CHUNK):
+            part = slice(start, start + CHUNK)
+            logits = (narrow[part] @ head.T).float()  # [n, V]
+            right[part] = logits.argmax(-1) == labels[part]
+            gradient = logits.log_softmax(-1)
+            at = torch.arange(len(gradient)), labels[part]
+            losses[part] = -gradient[at]
+            gradient.exp_()
+            gradient[at] -= 1
+            gradient *= weights[part, None]
+            to_rows += gradient[:, tokens].T @ hidden[part].float()
+            to_hidden[part] = (gradient.to(head.dtype) @ head).to(hidden.dtype)
+        ctx.save_for_backward(to_hidden, to_rows)
+        ctx.mark_non_differentiable(losses, right)
+        return (losses * weights).sum(), losses, right
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        to_hidden, to_rows = ctx.saved_tensors
+        return to_hidden * gradients[0], None, None, None, to_rows * gradients[0], None

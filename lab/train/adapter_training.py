@@ -19,12 +19,12 @@ from localdflash.base.errors import TrainingError
 from localdflash.lab.train.adapter import Adapter
 from localdflash.lab.train.adapter_attention import within
 from localdflash.lab.train.adapter_data import LANGUAGES, ExampleIds, FillData
-from localdflash.lab.train.adapter_loss import Found, weighted_loss
-from localdflash.lab.train.adapter_pass import Pass, packed
-from localdflash.lab.train.adapter_picture import draw
+from localdflash.lab.train.adapter_pass import Pass, PassLoss, packed, weighted_loss
 from localdflash.lab.train.reporter import Reporter
+from localdflash.lab.train.resumable_run import ResumableRun, State
+from localdflash.lab.train.training_pictures import draw_adapter_training
 
-LOG, CHECKPOINT = "log.jsonl", "last.pt"
+LOG = "log.jsonl"
 
 
 @dataclass(frozen=True)
@@ -47,48 +47,39 @@ class AdapterSchedule:
         return self.learning_rate * max(min(1.0, (done + 1e-3) / self.warm_up, (1 - done) / self.decline), 0.01)
 
 
-class AdapterRun:
+class AdapterRun(ResumableRun):
     """One run in one folder: `last.pt`, `log.jsonl`, `training.png`."""
 
     def __init__(self, adapter: Adapter, train: FillData, held_out: FillData, folder: Path, schedule: AdapterSchedule):
+        super().__init__(folder, time.process_time, schedule.save_seconds)
         self.adapter, self.schedule = adapter, schedule
-        self._train, self._held_out, self._folder = train, held_out, folder
+        self._train, self._held_out = train, held_out
         self._parameters = dict(adapter.parameters())
         matrices = [p for name, p in self._parameters.items() if not name.startswith("embed")]
         self._stepper = torch.optim.AdamW(
             [{"params": matrices}, {"params": [adapter.embedding.rows]}], betas=(0.9, 0.98), weight_decay=0.0
         )
-        self.step = self.position = self.tokens = 0
-        self.spent = 0.0  # seconds of processor time
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / CHECKPOINT).exists():
-            self._resume()
+        self.position = self.tokens = 0
+        self.resume()
         self._forget_later_steps()
 
     def train(self, reporter: Reporter) -> None:
         """Learn until all tokens were seen; Ctrl-C keeps a checkpoint."""
-        order = self._train.endless(self.schedule.seed, self.position)
-        before, saved, measured = self.spent - time.process_time(), time.monotonic(), time.monotonic()
+        order, measured = self._train.endless(self.schedule.seed, self.position), time.monotonic()
         if not self.step:
             self._measured(reporter)
-        try:
+        with self.sitting():
             while self.tokens < self.schedule.tokens:
                 found = self._one_step(order)
-                self.step, self.spent = self.step + 1, before + time.process_time()
+                self.count_step()
                 self._log(found)
                 pace = f"{self.tokens / self.spent:.0f} tokens a second of processor time"
                 text = f"step {self.step}  {self.tokens:,} tokens  loss {found['loss']:.3f}  {pace}"
                 reporter.move(self.tokens / self.schedule.tokens, text)
-                if time.monotonic() - saved > self.schedule.save_seconds:
-                    self.save()
-                    saved = time.monotonic()
+                self.save_if_due()
                 if time.monotonic() - measured > self.schedule.measure_seconds:
                     self._measured(reporter)
                     measured = time.monotonic()
-        except KeyboardInterrupt:  # not after an error: a spoilt adapter must not replace a good one
-            self.save()
-            raise
-        self.save()
         self._measured(reporter)
 
     def _one_step(self, order: Iterator[int]) -> dict[str, float]:
@@ -106,8 +97,7 @@ class AdapterRun:
             losses.append(found.losses[one.middle])
             right.append(found.right[one.middle])
         norm = nn.utils.clip_grad_norm_(self._parameters.values(), 1.0).item()
-        if not np.isfinite(total) or not np.isfinite(norm):
-            raise TrainingError(f"the loss is {total} at step {self.step}, its gradient's norm {norm}")
+        self.check_finite(total, norm)
         for group in self._stepper.param_groups:
             group["lr"] = self.schedule.rate(self.tokens)
         self._stepper.step()
@@ -117,7 +107,7 @@ class AdapterRun:
         found_of_middles = {"loss": torch.cat(losses).mean().item(), "right": torch.cat(right).float().mean().item()}
         return {"weighted": total / whole, "norm": norm, **found_of_middles}
 
-    def _loss(self, one: Pass) -> Found:
+    def _loss(self, one: Pass) -> PassLoss:
         hidden, _ = self.adapter.model(one.ids[None], one.positions[None], within(one.lengths))
         return weighted_loss(hidden[0, one.places], one.labels, one.weights, self.adapter.embedding)
 
@@ -143,53 +133,41 @@ class AdapterRun:
     def _measured(self, reporter: Reporter) -> None:
         found = self.measure()
         self._log(found)
-        draw(self._folder / LOG, self._folder / "training.png")
+        draw_adapter_training(self.folder / LOG, self.folder / "training.png")
         numbers = "  ".join(f"{name} {value:.3f}" for name, value in found.items())
         reporter.say(f"step {self.step}  {self.tokens:,} tokens  {numbers}")
 
     def _log(self, values: dict[str, float]) -> None:
         row = {"step": self.step, "tokens": self.tokens, "cpu_minutes": round(self.spent / 60, 1)}
         row |= {name: round(value, 4) for name, value in values.items()}
-        with (self._folder / LOG).open("a", encoding="utf-8") as log:
+        with (self.folder / LOG).open("a", encoding="utf-8") as log:
             log.write(json.dumps(row) + "\n")
 
-    def save(self) -> None:
-        """Keep a checkpoint; the one before is there until this one is."""
-        state = {name: getattr(self, name) for name in ("step", "position", "tokens", "spent")}
-        state |= {"seed": self.schedule.seed, "examples": len(self._train)}
-        state |= {"parameters": {name: p.detach() for name, p in self._parameters.items()}}
-        state["optimizer"] = self._stepper.state_dict()
-        path = self._folder / CHECKPOINT
-        part = path.with_suffix(".part")
-        try:
-            torch.save(state, part)
-            part.replace(path)
-        except (OSError, RuntimeError) as error:
-            part.unlink(missing_ok=True)
-            raise TrainingError(f"{part}: cannot write the checkpoint: {error}; the one before is kept") from None
+    def state(self) -> State:
+        """See `ResumableRun`."""
+        return {
+            "position": self.position,
+            "tokens": self.tokens,
+            "seed": self.schedule.seed,
+            "examples": len(self._train),
+            "parameters": {name: p.detach() for name, p in self._parameters.items()},
+            "optimizer": self._stepper.state_dict(),
+        }
 
-    def _resume(self) -> None:
-        path = self._folder / CHECKPOINT
-        try:
-            state = torch.load(path, weights_only=True)
-            with torch.no_grad():
-                for name, parameter in self._parameters.items():
-                    parameter.copy_(state["parameters"][name])
-            self._stepper.load_state_dict(state["optimizer"])
-            for name in ("step", "position", "tokens", "spent"):
-                setattr(self, name, state[name])
-            same = (state["seed"], state["examples"]) == (self.schedule.seed, len(self._train))
-        except Exception as error:  # torch raises all sorts, with pages of text
-            raise TrainingError(
-                f"{path}: damaged, or of an adapter of another shape ({type(error).__name__}): move it away"
-            ) from None
-        if not same:
-            raise TrainingError(f"{path}: trained on other examples, or with another --seed")
+    def restore(self, state: State) -> None:
+        """See `ResumableRun`."""
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(state["parameters"][name])
+        self._stepper.load_state_dict(state["optimizer"])
+        self.position, self.tokens = state["position"], state["tokens"]
+        if (state["seed"], state["examples"]) != (self.schedule.seed, len(self._train)):
+            raise TrainingError(f"{self.checkpoint}: trained on other examples, or with another --seed")
         self.adapter.merge()
 
     def _forget_later_steps(self) -> None:
         """Take what came after the checkpoint out of the log, and a line that was not finished: it is done again."""
-        log = self._folder / LOG
+        log = self.folder / LOG
         if log.exists():
             whole = [line for line in log.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
             log.write_text("".join(line for line in whole if json.loads(line)["step"] <= self.step), encoding="utf-8")

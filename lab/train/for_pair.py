@@ -142,7 +142,7 @@ def train(work: Work, schedule: Schedule, reporter: Reporter) -> None:
     import torch
 
     from localdflash.lab.train import kept_setup
-    from localdflash.lab.train.kept_export import export
+    from localdflash.lab.train.kept_training import export_drafter
 
     torch.manual_seed(0)
     into = work.folder / "training"
@@ -153,7 +153,7 @@ def train(work: Work, schedule: Schedule, reporter: Reporter) -> None:
     if before and run.tau < before["held_out"]:
         reporter.say(f"it got worse, {run.tau:.3f}: go on with the old drafter, or with more questions of that kind")
     blocks = decoder_config(read_header(work.target)).num_hidden_layers
-    export(run, into, work.target, work.folder, blocks)
+    export_drafter(run, into, work.target, work.folder, blocks)
     if not os.path.lexists(work.folder / "target.gguf"):  # beside its drafter, so that one name finds both
         link_or_copy(work.target, work.folder / "target.gguf")
 

@@ -17,11 +17,11 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 import numpy as np
+import torch
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train.likely import COUNT, LIKELY
 
 RECORD = np.dtype(
     [
@@ -37,6 +37,8 @@ RECORD = np.dtype(
 )
 ENDINGS = ("end", "limit", "repeats")
 LARGEST_HALF = 65504.0
+COUNT = 16  # ids that are kept of a row of logits
+LIKELY = np.dtype([("id", "<u4"), ("share", "<f2")])
 ROWS = ("tokens.bin", "taps.bin", "likely.bin")  # a row for each id
 
 
@@ -173,6 +175,19 @@ def _writing(file: BinaryIO) -> Iterator[None]:
 def _sync(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
+
+
+def likely(logits: NDArray[np.float32]) -> NDArray[np.void]:
+    """Return the likeliest ids of logits [N, vocabulary] and their shares among themselves: LIKELY [N, COUNT].
+
+    The likeliest comes first. A drafter that learns from them needs a few hundred thousand tokens, where hard labels
+    need millions (knowledge distillation, arXiv 1503.02531; for drafters DistillSpec, arXiv 2310.08461).
+    """
+    best = torch.topk(torch.from_numpy(logits), min(COUNT, logits.shape[-1]))
+    found = np.zeros((len(logits), COUNT), LIKELY)
+    found["id"][:, : best.indices.shape[-1]] = best.indices.numpy()
+    found["share"][:, : best.indices.shape[-1]] = best.values.softmax(-1).numpy()
+    return found
 
 
 def read_about(folder: Path) -> dict[str, object]:

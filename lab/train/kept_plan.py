@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
 from localdflash.lab.train.batched_answers import CONTEXT, LONGEST_FILL, LONGEST_PROMPT
-from localdflash.lab.train.likely import COUNT, LIKELY
+from localdflash.lab.train.kept_answers import COUNT, LIKELY
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.memory.parts import gigabytes
 from localdflash.models.shapes.decoder_config import DecoderConfig

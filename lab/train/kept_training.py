@@ -21,10 +21,14 @@ from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train.kept_batches import Source
 from localdflash.lab.train.kept_drafter import Frozen, accepted, logits_of, loss_of, verifies
-from localdflash.lab.train.kept_picture import draw
 from localdflash.lab.train.muon import Muon
+from localdflash.lab.train.pair_export import our_fields, write_drafter_for, write_drafter_safetensors
 from localdflash.lab.train.reporter import Reporter
+from localdflash.lab.train.resumable_run import ResumableRun, State, smoothed
+from localdflash.lab.train.training_pictures import draw_drafter_training
 from localdflash.lab.train.training_prompts import KINDS
+from localdflash.models.shapes import short_vocabulary
+from localdflash.models.weights.gguf import read_header
 
 LOG = "log.jsonl"
 FUSE_SHARE = 0.1  # of the learning rate: `fc` sums up thousands of channels
@@ -45,46 +49,35 @@ class Schedule:
     measured: int = 24  # held-out answers
 
 
-class KeptRun:
+class KeptRun(ResumableRun):
     """One run in one folder: `last.pt`, `log.jsonl`, `training.png`."""
 
     def __init__(self, drafter: DFlash, frozen: Frozen, sizes: Tensor, folder: Path, schedule: Schedule) -> None:
+        super().__init__(folder, time.process_time, schedule.save_seconds)
         self.drafter, self.frozen, self.sizes, self.schedule = drafter, frozen, sizes, schedule
         self.average = copy.deepcopy(drafter).requires_grad_(False)
         self.steppers = optimizers(drafter, schedule.learning_rate)
-        self.step, self.spent = 0, 0.0  # seconds of processor time
         self.tau = 0.0  # tokens per verify on held-out answers when last measured
         self._slots = [drafter.config.block_size, drafter.config.first_slot]
-        self._folder, self._checkpoint = folder, folder / "last.pt"
-        if self._checkpoint.exists():
-            self._resume()
+        self.resume()
 
     def train(self, source: Source, minutes: float, reporter: Reporter) -> None:
         """Learn for so many minutes more; Ctrl-C keeps a checkpoint."""
         schedule = self.schedule
         stream = source.endless(schedule.anchors, np.random.default_rng([7, self.step]), schedule.in_prompt)
-        began = saved = time.monotonic()
-        measured, seconds = self.spent, minutes * 60
-        before, smooth = self.spent - time.process_time(), dict[str, float]()
-        try:
+        began, measured, seconds, smooth = time.monotonic(), self.spent, minutes * 60, dict[str, float]()
+        with self.sitting():
             while (gone := time.monotonic() - began) < seconds:
-                found = self._one_step(stream)
-                self.step, self.spent = self.step + 1, before + time.process_time()
-                smooth = {k: smooth.get(k, v) + 0.05 * (v - smooth.get(k, v)) for k, v in found.items()}
+                smooth = smoothed(smooth, self._one_step(stream))
+                self.count_step()
                 left = f"{(seconds - gone) / 60:.1f} min left"
                 reporter.move(gone / seconds, f"step {self.step}  {_numbers(smooth)}  {left}")
                 if self.step % 10 == 0:
                     self._log(smooth)
-                if self.spent - measured > self.schedule.measure_seconds:
+                if self.spent - measured > schedule.measure_seconds:
                     self._measured(source, reporter)
                     measured = self.spent
-                if time.monotonic() - saved > self.schedule.save_seconds:
-                    self._save()
-                    saved = time.monotonic()
-        except KeyboardInterrupt:  # not after an error: a spoilt model must not replace a good one
-            self._save()
-            raise
-        self._save()
+                self.save_if_due()
         self._measured(source, reporter)
 
     def _one_step(self, stream: Any) -> dict[str, float]:
@@ -99,8 +92,7 @@ class KeptRun:
             losses, weights = losses + loss.item(), weights + weight.item()
             taken.append(accepted(logits.detach(), blocks.labels).float())
         norm = nn.utils.clip_grad_norm_(self.drafter.parameters(), 1.0).item()
-        if not np.isfinite(losses) or not np.isfinite(norm):
-            raise TrainingError(f"the loss is {losses} at step {self.step}, its gradient's norm {norm}")
+        self.check_finite(losses, norm)
         for stepper in self.steppers:
             for group in stepper.param_groups:
                 group["lr"] = rate * group.get("share", 1.0)
@@ -130,7 +122,7 @@ class KeptRun:
     def _measured(self, source: Source, reporter: Reporter) -> None:
         found = self.measure(source, self.schedule.measured)
         self._log(found)
-        draw(self._folder / LOG, self._folder / "training.png")
+        draw_drafter_training(self.folder / LOG, self.folder / "training.png")
         what = f"{_numbers(found)} tokens a verify" if found else "no answer is held out to measure with"
         reporter.say(f"step {self.step}  {what}")
 
@@ -140,37 +132,29 @@ class KeptRun:
             "cpu_minutes": round(self.spent / 60, 1),
             **{k: round(v, 4) for k, v in values.items()},
         }
-        with (self._folder / LOG).open("a", encoding="utf-8") as log:
+        with (self.folder / LOG).open("a", encoding="utf-8") as log:
             log.write(json.dumps(rounded) + "\n")
 
-    def _save(self) -> None:
-        state = {"step": self.step, "spent": self.spent, "schedule": asdict(self.schedule), "sizes": self.sizes}
-        state["slots"] = self._slots
-        state |= {"model": self.drafter.state_dict(), "average": self.average.state_dict()}
-        state["optimizers"] = [stepper.state_dict() for stepper in self.steppers]
-        part = self._checkpoint.with_suffix(".part")  # a full disk must not cost the checkpoint before
-        try:
-            torch.save(state, part)
-            part.replace(self._checkpoint)
-        except (OSError, RuntimeError) as error:
-            part.unlink(missing_ok=True)
-            raise TrainingError(f"{part}: cannot write the checkpoint: {error}; the one before is kept") from None
+    def state(self) -> State:
+        """See `ResumableRun`."""
+        return {
+            "schedule": asdict(self.schedule),
+            "sizes": self.sizes,
+            "slots": self._slots,
+            "model": self.drafter.state_dict(),
+            "average": self.average.state_dict(),
+            "optimizers": [stepper.state_dict() for stepper in self.steppers],
+        }
 
-    def _resume(self) -> None:
-        try:
-            state = torch.load(self._checkpoint, weights_only=True)
-            slots = state["slots"]
-            self.drafter.load_state_dict(state["model"])
-            self.average.load_state_dict(state["average"])
-            for stepper, saved in zip(self.steppers, state["optimizers"], strict=True):
-                stepper.load_state_dict(saved)
-            self.step, self.spent, self.sizes = state["step"], state["spent"], state["sizes"]
-        except Exception as error:  # torch raises all sorts, with pages of text
-            raise TrainingError(
-                f"{self._checkpoint}: damaged, or of a model of another shape ({type(error).__name__}): move it away"
-            ) from None
-        if slots != self._slots:
-            raise TrainingError(f"{self._checkpoint}: trained for other slots: take its --block-size and --first-slot")
+    def restore(self, state: State) -> None:
+        """See `ResumableRun`."""
+        self.drafter.load_state_dict(state["model"])
+        self.average.load_state_dict(state["average"])
+        for stepper, saved in zip(self.steppers, state["optimizers"], strict=True):
+            stepper.load_state_dict(saved)
+        self.sizes = state["sizes"]
+        if state["slots"] != self._slots:
+            raise TrainingError(f"{self.checkpoint}: trained for other slots: take its --block-size and --first-slot")
 
 
 def product_type() -> torch.dtype:
@@ -200,3 +184,27 @@ def optimizers(drafter: DFlash, learning_rate: float) -> list[torch.optim.Optimi
         Muon(matrices, learning_rate, dtype=product_type()),
         torch.optim.AdamW(groups, learning_rate, (0.9, 0.95), weight_decay=0.0),
     ]
+
+
+def served(run: KeptRun) -> DFlash:
+    """The drafter as it serves: it reads taps as they come."""
+    drafter = copy.deepcopy(run.average)
+    with torch.no_grad():
+        drafter.fc.weight.div_(run.sizes)
+    return drafter.eval()
+
+
+def export_drafter(run: KeptRun, trained_in: Path, target: Path, into: Path, blocks: int) -> None:
+    """Write the averaged weights as drafter.gguf (Q8_0), and as drafter.safetensors with config.json.
+
+    The files say for which target the drafter was trained and what it reached on held-out answers, and carry its short
+    vocabulary.
+
+    `blocks` is how many the target has; `trained_in` the run's folder.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    drafter, header = served(run), read_header(target)
+    ids = short_vocabulary.load(trained_in / short_vocabulary.FILE, drafter.config.decoder.vocab_size).tolist()
+    name = f"drafter for {target.stem}"
+    write_drafter_for(into / "drafter.gguf", drafter, header, "Q8_0", name, ids, run.tau)
+    write_drafter_safetensors(into / "drafter.safetensors", drafter, blocks, our_fields(header, ids, run.tau))

@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from localdflash.base.errors import TrainingError, UsageError
+from localdflash.base.errors import UsageError
 from localdflash.lab.train.muon import Muon
+from localdflash.lab.train.resumable_run import ResumableRun, State, smoothed
 
 SAVE_SECONDS = 300
 LOG_STEPS = 10
@@ -66,39 +67,28 @@ def optimizers(model: nn.Module, learning_rate: float) -> list[torch.optim.Optim
     return [Muon(matrices, learning_rate), torch.optim.AdamW(rest, learning_rate, (0.9, 0.95), weight_decay=0.0)]
 
 
-class TrainingRun:
+class TrainingRun(ResumableRun):
     """One training run in one folder."""
 
     def __init__(self, model: nn.Module, budget: TrainingBudget, folder: Path) -> None:
-        self.model, self.budget, self.folder = model, budget, folder
+        super().__init__(folder, time.monotonic, SAVE_SECONDS)
+        self.model, self.budget = model, budget
         self.steppers = optimizers(model, budget.learning_rate)
-        self.step, self.spent = 0, 0.0
-        folder.mkdir(parents=True, exist_ok=True)
-        self._checkpoint = folder / "last.pt"
-        if self._checkpoint.exists():
-            self._resume()
+        self.resume(next(model.parameters()).device)
 
     def train(self, accumulate: Accumulate) -> None:
         """Learn until the budget is spent."""
-        total, began = self.budget.minutes * 60, time.monotonic() - self.spent
-        saved, smooth = time.monotonic(), dict[str, float]()
-        with (self.folder / "loss.jsonl").open("a", encoding="utf-8") as log:
-            try:
-                while self.spent < total:
-                    logged = self._one_step(accumulate, self.spent / total)
-                    self.step, self.spent = self.step + 1, time.monotonic() - began
-                    smooth = {k: smooth.get(k, v) + 0.05 * (v - smooth.get(k, v)) for k, v in logged.items()}
-                    if self.step % LOG_STEPS == 0:
-                        log.write(json.dumps({"step": self.step, **{k: round(v, 4) for k, v in smooth.items()}}) + "\n")
-                        log.flush()
-                        self._show(smooth, self.spent / total, total - self.spent)
-                    if time.monotonic() - saved > SAVE_SECONDS:
-                        self._save()
-                        saved = time.monotonic()
-            except KeyboardInterrupt:  # not after an error: a spoilt model must not replace a good one
-                self._save()
-                raise
-        self._save()
+        total, smooth = self.budget.minutes * 60, dict[str, float]()
+        with (self.folder / "loss.jsonl").open("a", encoding="utf-8") as log, self.sitting():
+            while self.spent < total:
+                logged = self._one_step(accumulate, self.spent / total)
+                self.count_step()
+                smooth = smoothed(smooth, logged)
+                if self.step % LOG_STEPS == 0:
+                    log.write(json.dumps({"step": self.step, **{k: round(v, 4) for k, v in smooth.items()}}) + "\n")
+                    log.flush()
+                    self._show(smooth, self.spent / total, total - self.spent)
+                self.save_if_due()
         draw_curve(self.folder / "loss.jsonl", self.folder / "loss.png")
 
     def _one_step(self, accumulate: Accumulate, progress: float) -> Mapping[str, float]:
@@ -106,11 +96,7 @@ class TrainingRun:
             for group in stepper.param_groups:
                 group["lr"] = self.budget.learning_rate * rate(progress)
         logged = accumulate(progress)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item()
-        if not math.isfinite(logged["loss"]) or not math.isfinite(norm):
-            raise TrainingError(
-                f"the loss is {logged['loss']} at step {self.step}, its gradient's norm {norm}: lower the learning rate"
-            )
+        self.check_finite(logged["loss"], nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item())
         for stepper in self.steppers:
             stepper.step()
             stepper.zero_grad(set_to_none=True)
@@ -122,29 +108,15 @@ class TrainingRun:
         line = f"[{bar:20}] step {self.step}  {numbers}  {left / 60:.1f} min left"
         print(line, file=sys.stderr, flush=True, end="\r" if sys.stderr.isatty() else "\n")
 
-    def _save(self) -> None:
-        state = {"step": self.step, "spent": self.spent, "model": self.model.state_dict()}
-        state["optimizers"] = [stepper.state_dict() for stepper in self.steppers]
-        part = self._checkpoint.with_suffix(".part")  # a full disk must not cost the checkpoint before
-        try:
-            torch.save(state, part)
-            part.replace(self._checkpoint)
-        except (OSError, RuntimeError) as error:
-            part.unlink(missing_ok=True)
-            raise TrainingError(f"{part}: cannot write the checkpoint: {error}; the one before is kept") from None
+    def state(self) -> State:
+        """See `ResumableRun`."""
+        return {"model": self.model.state_dict(), "optimizers": [stepper.state_dict() for stepper in self.steppers]}
 
-    def _resume(self) -> None:
-        device = next(self.model.parameters()).device
-        try:
-            state = torch.load(self._checkpoint, map_location=device, weights_only=True)
-            self.model.load_state_dict(state["model"])
-            for stepper, saved in zip(self.steppers, state["optimizers"], strict=True):
-                stepper.load_state_dict(saved)
-            self.step, self.spent = state["step"], state["spent"]
-        except Exception as error:  # torch raises all sorts, with pages of text
-            raise TrainingError(
-                f"{self._checkpoint}: damaged, or of a model of another shape ({type(error).__name__}): move it away"
-            ) from None
+    def restore(self, state: State) -> None:
+        """See `ResumableRun`."""
+        self.model.load_state_dict(state["model"])
+        for stepper, saved in zip(self.steppers, state["optimizers"], strict=True):
+            stepper.load_state_dict(saved)
 
 
 def draw_curve(log: Path, picture: Path) -> None:

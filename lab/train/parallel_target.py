@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp import llama_library
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
-from localdflash.lab.train.likely import likely
+from localdflash.lab.train.kept_answers import likely
 
 
 class Step(NamedTuple):

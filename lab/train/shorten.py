@@ -1,16 +1,22 @@
-"""Give a drafter that is there a short vocabulary, or another one: its files are written anew, its weights stay."""
+"""Give a drafter a short vocabulary, or another one: the most frequent tokens of its target's own answers.
+
+Prompts are not counted: the drafter must be able to propose what the target writes. The drafter's files are rewritten,
+its weights stay.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import gguf
 
 from localdflash.base.errors import ModelError, TrainingError, UsageError
+from localdflash.lab.train.dataset import Dataset
 from localdflash.lab.train.pair_export import add_short_head, write_json
 from localdflash.models.shapes.dflash_config import OURS, SHORT_HEAD, SHORT_KEY, check_fit
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.gguf_config import decoder_config
+from localdflash.models.shapes.short_vocabulary import ShortVocabulary, count
 from localdflash.models.weights.gguf import GGUFHeader
 
 
@@ -61,3 +67,37 @@ def _write_gguf(old: Path, new: Path, target: GGUFHeader, ids: Sequence[int]) ->
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def answers_of(data: Dataset) -> Iterator[list[int]]:
+    """The ids of each answer."""
+    for row in data.examples:
+        start = int(row["start"])
+        yield data.tokens[start + int(row["prompt"]) : start + int(row["length"])].tolist()
+
+
+def count_answers(folder: Path, vocab_size: int, size: int, ends: frozenset[int]) -> ShortVocabulary:
+    """The `size` most frequent tokens of the answers that `regenerate` wrote into `folder`; end tokens are among them.
+
+    UsageError for a size that makes no short vocabulary, TrainingError if there is nothing to count.
+    """
+    if size >= vocab_size:
+        raise UsageError(f"--size {size}: expected less than the {vocab_size} tokens of the target's vocabulary")
+    if not (folder / "examples.npy").is_file():
+        raise TrainingError(f"{folder} holds no answers: run `localdflash train drafter {folder.parent}` first")
+    short = count(answers_of(_load(folder)), vocab_size, size, sorted(ends))
+    if not short.counted:
+        raise TrainingError(f"{folder} holds no token of an answer: let the target answer more prompts")
+    return short
+
+
+def _load(folder: Path) -> Dataset:
+    again = "remove it and run `localdflash train drafter` again"
+    try:
+        data = Dataset.load(folder)
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{folder}: cannot be read: {error}; {again}") from None
+    needed = max((int(row["start"]) + int(row["length"]) for row in data.examples), default=0)
+    if needed > len(data.tokens):
+        raise TrainingError(f"{folder}: cannot be read: {len(data.tokens)} tokens of {needed} are there; {again}")
+    return data

@@ -315,11 +315,15 @@ class TestCuda:
         )
 
     @staticmethod
-    def sizes() -> Any:
+    def sizes(pair: Path) -> Any:
         from localdflash.backends.cuda.cuda_sizes import CudaSizes
 
-        embedded = Path(llamacpp.__file__).parents[2] / "models" / "embedded"
-        return CudaSizes(embedded / "target.gguf", embedded / "drafter.safetensors")
+        return CudaSizes(pair / "target.gguf", pair / "drafter.safetensors")
+
+    @staticmethod
+    def options(pair: Path, **more: Any) -> Options:
+        """A pair whose drafter is there as safetensors, which the CUDA engine quantizes itself."""
+        return Options(str(pair / "target.gguf"), "cuda", context=512, **more)
 
     @pytest.mark.parametrize(
         ("holds", "most_bits", "name", "bits"),
@@ -332,23 +336,30 @@ class TestCuda:
         ],
     )
     def test_the_drafter_shrinks_then_goes(
-        self, holds: str, most_bits: int, name: str | None, bits: int, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+        self,
+        holds: str,
+        most_bits: int,
+        name: str | None,
+        bits: int,
+        tiny_pair: Path,
+        asked: list[Any],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        self.with_room(total(self.sizes().parts(1024, holds)), monkeypatch)
+        self.with_room(total(self.sizes(tiny_pair).parts(512, holds)), monkeypatch)
         with pytest.raises(ModelError, match="no GPU here"):
-            LoadedPair(Options(backend="cuda", context=1024, drafter_bits=most_bits))
+            LoadedPair(self.options(tiny_pair, drafter_bits=most_bits))
         ((found, settings),) = asked
-        assert (found, settings.drafter_bits, settings.context, settings.draft) == (name, bits, 1024, True)
+        assert (found, settings.drafter_bits, settings.context, settings.draft) == (name, bits, 512, True)
 
     @pytest.mark.usefixtures("asked")
-    def test_what_one_drafter_saved_is_for_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_one_drafter_saved_is_for_no_other(self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         target = SimpleNamespace(config=SimpleNamespace(vocab_size=64))
         pair = SimpleNamespace(stepper=SimpleNamespace(context=1024, block=0, target=target), close=lambda: None)
         monkeypatch.setattr("localdflash.backends.cuda.load_cuda.load_pair", lambda *_, **__: pair)
         identities = set()
         for holds in ("8 bits", "4 bits", "none"):
-            self.with_room(total(self.sizes().parts(1024, holds)), monkeypatch)
-            with LoadedPair(Options(backend="cuda", context=1024)) as loaded:
+            self.with_room(total(self.sizes(tiny_pair).parts(512, holds)), monkeypatch)
+            with LoadedPair(self.options(tiny_pair)) as loaded:
                 identities.add(loaded.identity())
         assert len(identities) == 3
 

@@ -14,6 +14,7 @@ from tests.support.random_models import Shape, write
 pytestmark = needs_library
 
 
+@pytest.mark.nightly
 def test_files_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = Shape("Q8_0", DENSE.hidden_size, 1, 4, 2, 256, 512)
     files = [write(tmp_path / f"{kind}.gguf", replace(shape, quantization=kind)) for kind in ("Q8_0", "Q4_0")]

@@ -1,7 +1,6 @@
 """The scripts of the GPU day on a CPU: the phases on tiny shapes, what they save, and what the summary makes of it."""
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -32,6 +31,7 @@ def report(tmp_path: Path) -> BenchReport:
     return BenchReport(tmp_path / "results.json", "tried")
 
 
+@pytest.mark.nightly
 def test_the_pair_is_timed(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "DRAFTER_TYPES", steps.DRAFTER_TYPES[:1])
     report = BenchReport(tmp_path / "results.json", "steps")
@@ -44,6 +44,7 @@ def test_the_pair_is_timed(setup: Setup, tmp_path: Path, monkeypatch: pytest.Mon
     assert found["memory"]["predicted"] > 0
 
 
+@pytest.mark.nightly
 def test_a_given_number_of_drafts_is_accepted(setup: Setup) -> None:
     from localdflash.backends.cuda.assembly import CudaSettings, load_pair
     from localdflash.backends.cuda.cuda_pair import CudaPair
@@ -66,6 +67,7 @@ def once(calls: Sequence[Callable[[], object]], _device: torch.device) -> float:
     return 1.0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("run", [boundary.run, kernel_rates.tune])
 def test_kernels_are_timed(run: Any, setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_rates, "microseconds", once)
@@ -73,13 +75,7 @@ def test_kernels_are_timed(run: Any, setup: Setup, report: BenchReport, monkeypa
     assert len(report.phase("tried")) > 0
 
 
-def test_every_kind_of_launch_is_timed(setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_rates, "microseconds", once)
-    kernel_rates.run(setup, report)
-    found = report.phase("tried")
-    assert all("us" in answer for answer in (*found["gemms"].values(), *found["attention"].values()))
-
-
+@pytest.mark.nightly
 def test_a_failing_measurement_leaves_the_others(
     setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +88,7 @@ def test_a_failing_measurement_leaves_the_others(
     assert "us" in found["tiny head"]
 
 
+@pytest.mark.nightly
 def test_the_embedded_pair_gives_every_way_the_same(
     setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +146,7 @@ def test_outcome_of_tests(tmp_path: Path) -> None:
     assert found["failed"]["b::bad"].startswith("no")
 
 
+@pytest.mark.system
 def test_phases_run_apart_and_are_ended(tmp_path: Path) -> None:
     """A phase without time, and one that fails; the results say so and the script goes on. A GPU is asked for."""
     results = tmp_path / "results.json"
@@ -166,6 +164,7 @@ def test_phases_run_apart_and_are_ended(tmp_path: Path) -> None:
     assert phases["llama"]["status"] == "failed"  # kept
 
 
+@pytest.mark.system
 def test_only_what_a_gpu_machine_has_is_needed(tmp_path: Path) -> None:
     """The whole import chain, with most of our dependencies refused; the package need not be installed."""
     program = f"""

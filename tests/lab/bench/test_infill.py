@@ -88,12 +88,9 @@ GOOD = json.dumps(LINE).encode() + b"\n"
     ("content", "error"),
     [
         (GOOD + b"{]\n", ":2: no task"),
-        (GOOD + b"\n[]\n", ":3: no task"),
         (GOOD + json.dumps({**LINE, "prompt": 1}).encode(), r":2: no task .*`\$\.prompt`"),
-        (json.dumps({"task_id": "x"}).encode(), ":1: no task .*missing"),
         (GOOD + b'{"task_id": "\xff"}', ":2: no task"),
         (GOOD + b" " * (infill.LONGEST + 1), ":2: a line of more than"),
-        (b"\n \n", "has no tasks"),
         (b"", "has no tasks"),
     ],
 )
@@ -108,7 +105,7 @@ def test_a_wrong_file_is_one_line(content: bytes, error: str, tmp_path: Path) ->
 ARCHIVE = gzip.compress(GOOD, mtime=0)
 
 
-@pytest.mark.parametrize("content", [b"no gzip", ARCHIVE[:40], ARCHIVE[:20] + b"x" * 40])
+@pytest.mark.parametrize("content", [b"no gzip", ARCHIVE[:40]])
 def test_a_wrong_archive_is_one_line(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(content)
     with pytest.raises(ModelError, match="cannot be read"):
@@ -129,9 +126,3 @@ def test_edit_similarity(one: str, other: str) -> None:
     a, b = one.strip(), other.strip()
     expected = 1 - recursive(a, b) / max(len(a), len(b)) if a or b else 1.0
     assert similarity(one, other) == similarity(other, one) == pytest.approx(expected)
-
-
-def test_the_warning_names_the_file() -> None:
-    said = infill.warning(Path("tasks.jsonl"))
-    assert said.startswith("The tests of tasks.jsonl")
-    assert "executed" in said

@@ -55,15 +55,6 @@ def test_rates_and_speedup_are_ratios_of_sums() -> None:
     assert report["steps_by_drafter"] == {"dflash": 3}
 
 
-def test_the_best_plain_rate_is_that_of_any_backend() -> None:
-    category = Category()
-    category.add([run_of([1], PLAIN)], [run_of([1], PLAIN)])
-    assert category.report(0.0)["best_ar_tok_s"] == 100.0
-    assert category.report(99.0)["best_ar_tok_s"] == 100.0
-    report = category.report(150.0)
-    assert (report["best_ar_tok_s"], report["ar_tok_s"], report["speedup"]) == (150.0, 100.0, 1.0)
-
-
 def test_llama_cpp_is_a_plain_way_too() -> None:
     category = Category()
     category.add([run_of([1], PLAIN, PLAIN)], [run_of([1], (1, 1, 8.0))], [run_of([2], PLAIN, (0, 0, 6.0))])
@@ -71,13 +62,10 @@ def test_llama_cpp_is_a_plain_way_too() -> None:
     assert (report["ar_tok_s"], report["llama_cpp_ar_tok_s"], report["best_ar_tok_s"]) == (100.0, 125.0, 125.0)
     assert (report["ar_over_llama_cpp_ar"], report["over_best_ar"]) == (0.8, 2.0)
     assert report["identical"] == "1/1"  # llama.cpp rounds otherwise: its text does not count
-    assert "llama_cpp_ar_tok_s" not in _without_llama()
-
-
-def _without_llama() -> dict[str, Any]:
-    category = Category()
-    category.add([run_of([1], PLAIN)], [run_of([1], PLAIN)])
-    return category.report(0.0)
+    without = Category()
+    without.add([run_of([1], PLAIN)], [run_of([1], PLAIN)])
+    assert "llama_cpp_ar_tok_s" not in without.report(0.0)
+    assert [without.report(other)["best_ar_tok_s"] for other in (0.0, 99.0, 150.0)] == [100.0, 100.0, 150.0]
 
 
 def test_the_fastest_repeat_counts() -> None:
@@ -94,11 +82,9 @@ def test_the_fastest_repeat_counts() -> None:
 @pytest.mark.parametrize(
     ("plain", "drafted", "identical"),
     [
-        ([[1, 2], [1, 2]], [[1, 2], [1, 2]], "1/1"),
         ([[1, 2], [1, 2]], [[1, 2], [1, 3]], "0/1"),
         ([[1, 2], [1, 3]], [[1, 2], [1, 2]], "0/1"),
         ([[1, 2]], [[1]], "0/1"),
-        ([[1, 2]], [[2, 1]], "0/1"),
     ],
 )
 def test_every_run_counts_for_identity(plain: list[list[int]], drafted: list[list[int]], identical: str) -> None:
@@ -112,8 +98,7 @@ def test_percentiles_of_the_first_token() -> None:
     times = [float(t) for t in range(1, 22)]
     for first in reversed(times):
         category.add([run_of([1], PLAIN)], [run_of([1], PLAIN, first=first)])
-    expected = np.percentile(times, [50, 95])
-    assert list(category.report(0.0)["ttft_ms"].values()) == pytest.approx(list(expected))
+    assert list(category.report(0.0)["ttft_ms"].values()) == pytest.approx(list(np.percentile(times, [50, 95])))
 
 
 # Prompts and runs
@@ -172,6 +157,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "load", shortened)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("short")
 def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = ""
@@ -197,6 +183,7 @@ def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.Mon
     assert result["verify"]["over_ar"][8] > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("short")
 def test_a_backend_that_cannot_run_the_model_is_left_out(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without: set[str] = {"cpu"}
@@ -225,14 +212,10 @@ def test_the_machine_is_named() -> None:
     assert 0.1 < machine.bandwidth(threads=1) < 10_000
 
 
-@pytest.mark.parametrize("git", [True, False])
-def test_outside_of_its_source_tree_the_version_is_the_commit(
-    git: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_in_somebody_elses_repository_the_version_is_the_commit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    if git:  # an environment inside of somebody's own repository
-        subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    else:
-        monkeypatch.setenv("PATH", str(tmp_path))
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     monkeypatch.setattr(machine, "__file__", str(tmp_path / "machine.py"))
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1.2.3")
     assert machine.commit() == "localdflash 1.2.3"

@@ -12,7 +12,6 @@ from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.engine.draft import NOTHING
 from localdflash.lab.scripts import synthetic
-from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import check_fit
 from localdflash.models.shapes.dflash_gguf import config_of_gguf
 from localdflash.models.shapes.gguf_config import decoder_config
@@ -47,16 +46,8 @@ def test_types_are_mixed_as_in_q4_k_m(target: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["blk.0.attn_q.weight", "blk.0.attn_v.weight", "output.weight"])
-def test_weights_are_of_a_sane_size(target: Path, name: str) -> None:
-    weights = gguf.load_tensor(gguf.read_header(target), name)
-    assert abs(float(weights.mean())) < 1e-3
-    assert float(weights.std()) == pytest.approx(synthetic.STD, rel=0.1)
-
-
-@pytest.mark.parametrize("kind", [GGMLType.Q4_K, GGMLType.Q8_0])
-def test_a_drafter_fits_its_target(kind: GGMLType, tmp_path: Path) -> None:
-    synthetic.write_drafter(tmp_path / "drafter.gguf", synthetic.TINY_DRAFTER, kind, "tiny")
+def test_a_drafter_fits_its_target(tmp_path: Path) -> None:
+    synthetic.write_drafter(tmp_path / "drafter.gguf", synthetic.TINY_DRAFTER, GGMLType.Q4_K, "tiny")
     header = gguf.read_header(tmp_path / "drafter.gguf")
     config = config_of_gguf(header)
     assert (config.block_size, config.mask_token_id, config.taps) == (16, 511, (1, 3, 5))
@@ -64,12 +55,8 @@ def test_a_drafter_fits_its_target(kind: GGMLType, tmp_path: Path) -> None:
     assert float(gguf.load_tensor(header, "fc.weight").std()) == pytest.approx(synthetic.STD, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("kind", "head", "file_type"), [(GGMLType.Q8_0, GGMLType.Q8_0, 7), (GGMLType.Q4_0, GGMLType.Q6_K, 2)]
-)
-def test_a_whole_file_of_one_type_but_for_its_head(
-    kind: GGMLType, head: GGMLType, file_type: int, tmp_path: Path
-) -> None:
+def test_a_whole_file_of_one_type_but_for_its_head(tmp_path: Path) -> None:
+    kind, head, file_type = GGMLType.Q4_0, GGMLType.Q6_K, 2
     path = tmp_path / "target.gguf"
     synthetic.write_target(path, replace(synthetic.TINY, tie_word_embeddings=True), "tiny", kind)
     header = gguf.read_header(path)
@@ -82,15 +69,14 @@ def test_a_whole_file_of_one_type_but_for_its_head(
     assert float(weights.std()) == pytest.approx(synthetic.STD, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("config", "weights"), [(synthetic.QWEN3_0_6B, 0.596), (synthetic.QWEN3_1_7B, 1.72), (synthetic.QWEN3_4B, 4.02)]
-)
-def test_real_shapes_have_their_number_of_weights(config: DecoderConfig, weights: float) -> None:
-    with torch.device("meta"):
-        model = Decoder(config)
-    assert sum(parameter.numel() for parameter in model.parameters()) / 1e9 == pytest.approx(weights, rel=0.005)
+def test_real_shapes_have_their_number_of_weights() -> None:
+    for config, weights in ((synthetic.QWEN3_0_6B, 0.596), (synthetic.QWEN3_1_7B, 1.72), (synthetic.QWEN3_4B, 4.02)):
+        with torch.device("meta"):
+            model = Decoder(config)
+        assert sum(parameter.numel() for parameter in model.parameters()) / 1e9 == pytest.approx(weights, rel=0.005)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", synthetic.HEADS)
 def test_llama_cpp_and_torch_agree_on_it(kind: GGMLType, tmp_path: Path) -> None:
     target = tmp_path / "target.gguf"

@@ -24,15 +24,10 @@ USAGE = [
     ("--typing", "--server"),
     ("--typing", "--infill", "FILE"),
     ("size.py",),
-    ("--commit", "HEAD"),
-    ("--picture", "a.png"),
     ("--typing", "--picture", "a.gif"),
     ("--typing", "--commit", "HEAD", "FILE"),
     ("--typing", "missing.py"),
     ("--typing", "FILE", "FILE"),
-    ("--typing", "--commit", "HEAD"),
-    ("--typing", "--speed", "0"),
-    ("--typing", "--as", "emacs"),
     ("--infill", "missing.jsonl"),
 ]
 
@@ -56,9 +51,10 @@ def oracle(short_home: Path, file: Path, root: Path) -> Iterator[Path]:
         engine.wait()
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)
-@pytest.mark.parametrize("style", ["neovim", "vscode"])
-def test_typing_with_an_engine_that_knows_what_comes(style: str, oracle: Path, run: Callable[..., Any]) -> None:
+def test_typing_with_an_engine_that_knows_what_comes(oracle: Path, run: Callable[..., Any]) -> None:
+    style = "neovim"
     result = oracle.with_suffix(".json")
     picture = oracle.with_suffix(".svg")
     arguments = ("--as", style, "--speed", 2, "--keys", 60, "--json", result, "--picture", picture)
@@ -82,6 +78,7 @@ def test_what_makes_no_sense_is_said_before_anything_starts(
     fails(2, "bench", *(str(file) if argument == "FILE" else argument for argument in arguments))
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)
 @pytest.mark.usefixtures("short_home")
 def test_infilling(run: Callable[..., Any], tiny: tuple[str, ...], tmp_path: Path) -> None:

@@ -9,21 +9,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
 
 from localdflash.backends.reference import dflash_files
-from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.cli import main
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.lab.bench import prompt_set
 from localdflash.lab.train import loop
-from localdflash.lab.train.dataset import Dataset, train_tokenizer, write
+from localdflash.lab.train.dataset import train_tokenizer, write
 from localdflash.lab.train.examples import examples
-from localdflash.lab.train.regenerate import answer
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 
@@ -73,6 +70,7 @@ def folder(corpus: Path, tmp_path: Path) -> Path:
 # From a corpus to a pair that runs
 
 
+@pytest.mark.nightly
 def test_what_training_leaves(trained: Path) -> None:
     for name in ("target.gguf", "drafter.gguf", "drafter.safetensors", "config.json"):
         assert (trained / name).is_file()
@@ -82,22 +80,7 @@ def test_what_training_leaves(trained: Path) -> None:
     assert json.loads((trained / "config.json").read_text())["dflash_config"]["target_layer_ids"] == [1, 3, 4]
 
 
-def test_the_exported_target_is_the_trained_one(trained: Path) -> None:
-    exported = load_decoder(trained / "target.gguf")
-    state = torch.load(trained / "target" / "last.pt", weights_only=True)["model"]
-    for name, weight in exported.state_dict().items():
-        assert (weight - state[name]).abs().max() <= state[name].abs().max() / 127, name
-
-
-def test_the_drafter_was_taught_what_the_target_answers(trained: Path) -> None:
-    model = load_decoder(trained / "target.gguf")
-    data = Dataset.load(trained / "answers")
-    for row in data.examples[:3]:
-        ids = data.tokens[row["start"] : row["start"] + row["length"]].astype(np.int64)
-        prompt, given = ids[: row["prompt"]], ids[row["prompt"] :].tolist()
-        assert answer(model, [prompt], len(given), frozenset()) == [given]
-
-
+@pytest.mark.nightly
 def test_both_forms_of_the_drafter_are_the_trained_one(trained: Path) -> None:
     state = torch.load(trained / "drafter" / "last.pt", weights_only=True)["model"]
     for name in ("drafter.gguf", "drafter.safetensors"):
@@ -105,9 +88,9 @@ def test_both_forms_of_the_drafter_are_the_trained_one(trained: Path) -> None:
             assert (weight - state[key]).abs().max() <= state[key].abs().max() / 100, (name, key)
 
 
-@pytest.mark.parametrize("backend", ["llama.cpp", "torch"])
-def test_the_pair_runs_and_drafting_changes_nothing(backend: Any, trained: Path) -> None:
-    options = {"pair": str(trained / "target.gguf"), "backend": backend, "threads": 1}
+@pytest.mark.nightly
+def test_the_pair_runs_and_drafting_changes_nothing(trained: Path) -> None:
+    options: dict[str, Any] = {"pair": str(trained / "target.gguf"), "backend": "torch", "threads": 1}
     tokenizer = Tokenizer.from_file(str(trained / "corpus" / "tokenizer.json"))
     ids = tokenizer.encode("def add(first, second):\n    ").ids
     found = {}
@@ -123,6 +106,7 @@ def test_the_pair_runs_and_drafting_changes_nothing(backend: Any, trained: Path)
 # Stopping and going on
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_ctrl_c_keeps_a_checkpoint_and_the_next_run_goes_on(
     folder: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
@@ -152,12 +136,14 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_next_run_goes_on(
     assert (folder / "target.gguf").is_file()
 
 
+@pytest.mark.nightly
 def test_another_shape_does_not_go_on(trained: Path, fails: Callable[..., str], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(trained, tmp_path / "folder"))
     said = fails(1, "train", "target", folder, *SECONDS, *SHAPE[2:], "--hidden", "128")
     assert "last.pt: damaged, or of a model of another shape" in said
 
 
+@pytest.mark.nightly
 def test_answers_are_not_made_twice(trained: Path, run: Callable[..., Any], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(trained, tmp_path / "folder"))
     before = (folder / "answers" / "tokens.bin").read_bytes()
@@ -173,18 +159,11 @@ def test_answers_are_not_made_twice(trained: Path, run: Callable[..., Any], tmp_
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--hidden", "100", "expected 64 or a multiple of 128"),
         ("--hidden", "320", "expected 64 or a multiple of 128"),
         ("--mlp", "100", "expected a multiple of 32"),
         ("--micro-tokens", "4096", "expected a multiple of --micro-tokens 4096"),
-        ("--minutes", "0", "--minutes"),
-        ("--layers", "2", "--layers"),
-        ("--learning-rate", "0", "--learning-rate"),
         ("--learning-rate", "nan", "learning rate is nan"),
-        ("--minutes", "nan", "minutes is nan"),
         ("--minutes", "inf", "minutes is inf"),
-        ("--quantization", "Q1_0", "--quantization"),
-        ("--device", "tpu", "--device"),
     ],
 )
 def test_sizes_that_cannot_be_trained(
@@ -193,11 +172,12 @@ def test_sizes_that_cannot_be_trained(
     assert said in fails(2, "train", "target", folder, *SECONDS, *SHAPE, option, value)
 
 
-@pytest.mark.parametrize("taps", ["", "1,x", "1 3", "1,,3", "-1", "\u0661"])
+@pytest.mark.parametrize("taps", ["1,,3", "\u0661"])
 def test_taps_that_are_no_numbers(taps: str, folder: Path, fails: Callable[..., str]) -> None:
     assert "expected block numbers with commas" in fails(2, "train", "drafter", folder, *SECONDS, "--taps", taps)
 
 
+@pytest.mark.nightly
 def test_taps_outside_of_the_target(trained: Path, fails: Callable[..., str]) -> None:
     said = fails(3, "train", "drafter", trained, *SECONDS, "--taps", "1,5")
     assert said == "--taps: taps block 5, but the target has blocks 0 to 4 to tap"
@@ -216,29 +196,7 @@ def test_the_steps_are_named_in_their_order(folder: Path, fails: Callable[..., s
     assert f"run `localdflash train target {folder}` first" in fails(1, "train", "drafter", folder, *SECONDS)
 
 
-def test_a_corpus_too_small_to_train_on(tmp_path: Path, fails: Callable[..., str]) -> None:
-    tokenizer = train_tokenizer(["x = 1\n"], 600)
-    (tmp_path / "corpus").mkdir()
-    tokenizer.save(str(tmp_path / "corpus" / "tokenizer.json"))
-    source = "def add(first, second):\n    return first + second\n\n\n" * 8
-    for name in ("train", "held_out"):
-        write(tmp_path / "corpus" / name, tokenizer, examples(source, random.Random(0)))
-    assert "take a larger corpus" in fails(1, "train", "target", tmp_path, *SECONDS, *SHAPE)
-
-
-def test_a_corpus_without_a_network(tmp_path: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    said = fails(1, "train", "corpus", tmp_path / "folder")
-    assert said.startswith("corpus: pip download into ")
-    assert said.endswith("; this step needs a network")
-
-
-@pytest.mark.parametrize("step", ["corpus", "target", "drafter"])
-def test_missing_packages_are_named(
-    step: str, tmp_path: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_packages_are_named(tmp_path: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    minutes = () if step == "corpus" else SECONDS
-    said = fails(1, "train", step, tmp_path, *minutes)
+    said = fails(1, "train", "target", tmp_path, *SECONDS)
     assert said == "training needs the package 'tokenizers': run `pip install 'localdflash[train]'`"

@@ -12,10 +12,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.chat.messages import Message
-from localdflash.chat.store import ChatStore
 from localdflash.cli import main
-from localdflash.cli.chat_command import chats_file
 from localdflash.lab.train import adapter_corpus, adapter_mixture, batched_answers, kept_plan
 from localdflash.lab.train.adapter_corpus import Archive
 from localdflash.lab.train.kept_answers import KeptAnswers
@@ -71,15 +68,16 @@ def test_what_it_leaves(trained: Path, target: Path) -> None:
     assert found.drafter_gguf == trained / "drafter.gguf"
 
 
-@pytest.mark.parametrize("backend", ["llama.cpp", "torch"])
-def test_the_pair_runs(backend: str, trained: Path, run: Callable[..., Any]) -> None:
-    given = ("chat", "-p", "What is 3?", "--no-daemon", "--backend", backend, "--max-tokens", "12")
+@pytest.mark.nightly
+def test_the_pair_runs(trained: Path, run: Callable[..., Any]) -> None:
+    given = ("chat", "-p", "What is 3?", "--no-daemon", "--backend", "llama.cpp", "--max-tokens", "12")
     pair = ("--pair", str(trained / "target.gguf"))
     drafted, plain = run(*given, *pair), run(*given, *pair, "--no-draft")
     assert (drafted.code, plain.code) == (0, 0)
     assert drafted.out == plain.out
 
 
+@pytest.mark.nightly
 def test_a_second_call_goes_on(
     trained: Path, target: Path, questions: Path, run: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -109,26 +107,25 @@ def test_another_target_wants_another_folder(
     assert "answers of another target" in said
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-@pytest.mark.parametrize("stage", ["answers", "training"])
 def test_ctrl_c_loses_nothing_that_was_kept(
-    stage: str, target: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    target: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(batched_answers, "ANSWER_LIMIT", 60)
     monkeypatch.setattr(kept_plan, "SEQUENCES", (4,))
     arguments = ("train", "drafter", tmp_path / "folder", "--pair", target, "--prompts", questions, *QUICK)
-    place, name = (batched_answers, "_step") if stage == "answers" else (KeptRun, "_one_step")
-    whole, calls = getattr(place, name), 0
+    whole, calls = batched_answers._step, 0
 
     def stopped(*given: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == (130 if stage == "answers" else 3):
+        if calls == 130:
             signal.raise_signal(signal.SIGINT)
-        return whole(*given)
+        whole(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(place, name, stopped)
+        patch.setattr(batched_answers, "_step", stopped)
         found = run(*arguments)
     assert (found.code, found.out) == (130, "")
     assert "internal error" not in found.err
@@ -140,19 +137,7 @@ def test_ctrl_c_loses_nothing_that_was_kept(
     assert len(set(again.index["number"].tolist())) == len(again.index)
 
 
-def test_my_chats(target: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(batched_answers, "ANSWER_LIMIT", 30)
-    store = ChatStore.open(chats_file(), print)
-    for number in range(40):
-        asked = store.add(store.create(folder="/"), None, Message("user", f"My question {number}?"))
-        assert asked.id
-    store.close()
-    done = run("train", "drafter", tmp_path / "folder", "--pair", target, "--my-chats", *QUICK)
-    assert done.code == 0
-    assert "on this machine alone" in done.err
-    assert "My question 7?" in (tmp_path / "folder" / "prompts.jsonl").read_text()
-
-
+@pytest.mark.nightly
 def test_a_pairs_own_drafter_is_where_it_starts(
     trained: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -165,6 +150,7 @@ def test_a_pairs_own_drafter_is_where_it_starts(
     assert config_of_file(tmp_path / "fresh" / "drafter.gguf").block_size == 4
 
 
+@pytest.mark.nightly
 def test_a_drafter_that_got_worse_is_said(
     trained: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -199,6 +185,7 @@ def completing(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_a_drafter_for_completions(completing: Path) -> None:
     prompts = [json.loads(line) for line in (completing / "prompts.jsonl").read_text().splitlines()]
     kept = KeptAnswers.load(completing / "answers")
@@ -213,47 +200,7 @@ def test_a_drafter_for_completions(completing: Path) -> None:
     assert len(config_of_file(completing / "drafter.gguf").short) == 90
 
 
-@pytest.mark.parametrize("backend", ["llama.cpp", "torch"])
-def test_a_completion_is_the_same_with_and_without_its_drafts(
-    backend: str, completing: Path, run: Callable[..., Any], tmp_path: Path
-) -> None:
-    file = tmp_path / "add.py"
-    file.write_text(CODE)
-    given = (
-        "--no-daemon",
-        "--backend",
-        backend,
-        "--threads",
-        1,
-        "--max-tokens",
-        "24",
-        "--pair",
-        completing / "target.gguf",
-    )
-    for place in ("2:5", "2:17", "7:12", "88:1"):
-        drafted, plain = (run("complete", f"{file}:{place}", *given, *more) for more in ((), ("--no-draft",)))
-        assert (drafted.code, plain.code) == (0, 0)
-        assert drafted.out == plain.out
-
-
-def test_a_start_from_another_pairs_drafter(
-    trained: Path,
-    target: Path,
-    questions: Path,
-    run: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.setattr(batched_answers, "ANSWER_LIMIT", 60)
-    start = trained / "drafter.safetensors"
-    given = ("--pair", target, "--prompts", questions, *SHORTLY, "--start", start)
-    for name, more in (("kept", ()), ("chosen", ("--short", "70"))):
-        assert run("train", "drafter", tmp_path / name, *given, *more).code == 0
-    assert config_of_file(tmp_path / "kept" / "drafter.gguf").short == config_of_file(start).short
-    assert len(config_of_file(tmp_path / "chosen" / "drafter.gguf").short) == 70
-
-
-@pytest.mark.parametrize("shape", ["--first-slot=mask", "--layers=2", "--block-size=8", "--taps=0,1"])
+@pytest.mark.parametrize("shape", ["--first-slot=mask", "--taps=0,1"])
 def test_a_drafter_to_start_from_has_a_shape(
     shape: str, trained: Path, questions: Path, fails: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -270,13 +217,10 @@ def test_a_drafter_to_start_from_has_a_shape(
     ("options", "code", "said"),
     [
         (("--batch-tokens", "2048"), 2, "--batch-tokens is for a drafter without --pair"),
-        (("--device", "cpu"), 2, "--device is for a drafter without --pair"),
         (("--taps", "1,5"), 3, "tap 5: the target has blocks 0 to 4 to tap"),
         (("--mask", "<nothing>"), 3, "'<nothing>' is not a single special token"),
-        (("--minutes", "nan"), 2, "minutes is nan"),
         (("--completions",), 2, "--prompts asks questions: leave it or --completions out"),
         (("--start", __file__, "--fresh"), 2, "--start and --fresh exclude each other"),
-        (("--pair", "missing.gguf"), 3, "no such .gguf file"),
         (("--pair", "embeded"), 3, "embedded"),
     ],
 )
@@ -306,11 +250,6 @@ def test_a_target_in_parts(target: Path, questions: Path, fails: Callable[..., s
     first = split_file(target, tmp_path, "m", 2)
     said = fails(1, "train", "drafter", tmp_path / "folder", "--pair", first, "--prompts", questions, *QUICK)
     assert "m-00001-of-00002.gguf: training reads one file: join its parts" in said
-
-
-def test_options_that_want_a_pair(fails: Callable[..., str], tmp_path: Path) -> None:
-    said = fails(2, "train", "drafter", tmp_path, "--minutes", "1", "--my-chats")
-    assert said == "--my-chats is for a drafter with --pair"
 
 
 def test_a_machine_that_is_too_small(

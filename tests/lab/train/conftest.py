@@ -7,13 +7,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from localdflash.lab.train import loop
+from localdflash.lab.train import loop, resumable_run
 
 
 @pytest.fixture
 def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of training takes one second: the loop looks at the clock twice a step."""
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=count(0.0, 0.5).__next__))
+    seconds = count(0.0, 0.5)
+    for module in (loop, resumable_run):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=seconds.__next__))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from localdflash.lab.train import adapter_attention
 from localdflash.lab.train.adapter_attention import within
 
 
-@pytest.mark.parametrize("lengths", [[1], [7], [8], [9], [20, 1, 13], [5, 16, 3]])
+@pytest.mark.parametrize("lengths", [[1], [8], [20, 1, 13]])
 def test_sequences_attend_as_they_do_alone(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter_attention, "BLOCK", 8)
     torch.manual_seed(0)

@@ -13,7 +13,6 @@ import pytest
 
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train.adapter_corpus import Archive, ScriptPackage, fetch, read_list, sources
-from tests.lab.train.test_corpus import SOURCE, wheel
 
 LIST = read_list()
 PERMISSIVE = {"MIT", "ISC", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0"}
@@ -34,14 +33,11 @@ def package(folder: Path, files: dict[str, str], name: str = "@fake/one") -> Scr
 
 def test_the_list_is_pinned_and_each_package_once() -> None:
     assert len({entry.name for entry in LIST}) == len({entry.file for entry in LIST}) == len(LIST) >= 40
+    assert 5 <= sum(entry.held_out for entry in LIST) <= len(LIST) // 5
     for entry in LIST:
         assert re.fullmatch(r"[0-9a-f]{64}", entry.sha256), entry.name
         assert re.fullmatch(r"\d+\.\d+\.\d+", entry.version), entry.name
         assert entry.licence in PERMISSIVE, entry.name
-
-
-def test_some_packages_are_held_out() -> None:
-    assert 5 <= sum(entry.held_out for entry in LIST) <= len(LIST) // 5
 
 
 def test_archives_that_are_there_are_checked_and_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,8 +77,3 @@ def test_hand_written_sources_below_the_folder_count(tmp_path: Path) -> None:
     package(tmp_path, wanted | others)
     found = sources(Archive(tmp_path / "fake-one-1.2.3.tgz", False, "src"))
     assert found == wanted  # with their tabs
-
-
-def test_of_a_wheel_python_counts(tmp_path: Path) -> None:
-    path = wheel(tmp_path, {"fake/a.py": SOURCE, "fake/tests/b.py": SOURCE, "fake/c.js": SCRIPT})
-    assert sources(Archive(path, False)) == {"fake/a.py": SOURCE}

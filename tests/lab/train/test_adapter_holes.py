@@ -35,7 +35,7 @@ def drawn(language: str, text: str, count: int = 400) -> list[TrainingHole]:
     return [holes.draw(rng) for _ in range(count)]
 
 
-@pytest.mark.parametrize(("language", "text"), [("python", PYTHON), ("javascript", SCRIPT), ("tsx", SCRIPT)])
+@pytest.mark.parametrize(("language", "text"), [("python", PYTHON), ("tsx", SCRIPT)])
 def test_holes_of_all_kinds_lie_in_the_text(language: str, text: str) -> None:
     found = drawn(language, text)
     assert {hole.kind for hole in found} == set(SHARES)
@@ -72,7 +72,3 @@ def test_code_is_chosen_more_often_than_prose_and_imports() -> None:
     dull = [number for number, line in enumerate(lines) if "import" in line or '"""' in line]
     code = [number for number, line in enumerate(lines) if line.strip() and number not in dull]
     assert sum(first.count(number) for number in code) / len(code) > 2 * sum(map(first.count, dull)) / len(dull)
-
-
-def test_a_text_of_dull_lines_alone_has_holes_too() -> None:
-    assert all(hole.end > hole.start for hole in drawn("python", "import os\n", 20))

@@ -11,8 +11,7 @@ from localdflash.lab.train import adapter_mixture
 from localdflash.lab.train.adapter_corpus import Archive
 from localdflash.lab.train.adapter_examples import FillExamples
 from localdflash.lab.train.adapter_mixture import SHARES, chat_examples, fill_examples
-from localdflash.lab.train.kept_answers import AnswerWriter
-from localdflash.lab.train.likely import COUNT, LIKELY
+from localdflash.lab.train.kept_answers import COUNT, LIKELY, AnswerWriter
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.said import Said

@@ -3,25 +3,21 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from localdflash.lab.train import adapter_pass
+from localdflash.lab.train.adapter import AdaptedEmbedding
 from localdflash.lab.train.adapter_data import ExampleIds
-from localdflash.lab.train.adapter_pass import CHAT_WEIGHT, Pass, packed
+from localdflash.lab.train.adapter_pass import CHAT_WEIGHT, CHUNK, Pass, packed, weighted_loss
+from tests.support.adapters import noisy
 
 FILL = ExampleIds(np.array([15, 40, 14, 20, 21, 16, 22, 23, 0]), 6, "python", "rest")
 CHAT = ExampleIds(np.array([1, 30, 31, 2, 33, 34, 2]), 4, "chat", "chat")
 
 
-def test_a_middle_is_learned_with_its_end_and_nothing_of_its_prompt() -> None:
-    found = Pass.of([FILL])
-    assert found.places.tolist() == [5, 6, 7]  # of the marker and of what follows it, but not of the end
-    assert found.labels.tolist() == [22, 23, 0]
-    assert found.weights.tolist() == [1.0, 1.0, 1.0]
-    assert found.middle.all()
-
-
-def test_an_answer_of_a_chat_weighs_less() -> None:
+def test_middles_and_answers_are_learned_with_their_ends_and_answers_weigh_less() -> None:
     found = Pass.of([CHAT, FILL])
+    assert found.places.tolist() == [3, 4, 5, 12, 13, 14]  # of what stands before each label
     assert found.labels.tolist() == [33, 34, 2, 22, 23, 0]
     assert found.weights.tolist() == [pytest.approx(CHAT_WEIGHT)] * 3 + [1.0] * 3
     assert found.middle.tolist() == [False] * 3 + [True] * 3
@@ -46,3 +42,24 @@ def test_passes_are_filled_in_order() -> None:
 def test_an_example_longer_than_a_pass_is_one_alone() -> None:
     long = ExampleIds(np.zeros(2 * adapter_pass.PASS_TOKENS, np.int64), 4, "python", "rest")
     assert [len(group) for group in packed([FILL, long, FILL, CHAT])] == [1, 1, 2]
+
+
+def test_loss_and_gradients_are_those_of_the_whole_head() -> None:
+    torch.manual_seed(0)
+    count = CHUNK + 30
+    embedding = AdaptedEmbedding(torch.randn(40, 8), (2, 5, 7), torch.float32)
+    noisy([embedding.rows])
+    embedding.merge()
+    hidden = torch.randn(count, 8, requires_grad=True)
+    labels, weights = torch.randint(0, 40, (count,)), torch.rand(count)
+    found = weighted_loss(hidden, labels, weights, embedding)
+
+    logits = hidden @ embedding.weight.index_copy(0, torch.tensor((2, 5, 7)), embedding.rows).T
+    losses = F.cross_entropy(logits, labels, reduction="none")
+    total = (losses * weights).sum()
+    torch.testing.assert_close(found.total, total)
+    torch.testing.assert_close(found.losses, losses.detach())
+    assert torch.equal(found.right, logits.argmax(-1) == labels)
+    gradients = (torch.autograd.grad(3 * each, [hidden, embedding.rows]) for each in (found.total, total))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)

@@ -32,6 +32,7 @@ def steps(folder: Path) -> list[int]:
     return [json.loads(line)["step"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.nightly
 def test_it_learns(data: tuple[FillData, FillData], tmp_path: Path) -> None:
     run = AdapterRun(tiny_adapter(), *data, tmp_path, replace(SCHEDULE, tokens=6000, learning_rate=2e-2))
     before, said = run.measure(), Said()
@@ -66,7 +67,7 @@ def test_a_run_that_was_killed_gets_the_numbers_of_one_that_was_not(
 
     with monkeypatch.context() as patch:
         patch.setattr(AdapterRun, "_log", fall)
-        patch.setattr(adapter_training, "draw", lambda *_: None)
+        patch.setattr(adapter_training, "draw_adapter_training", lambda *_: None)
         with pytest.raises(Killed):
             AdapterRun(tiny_adapter(), *data, tmp_path / "parts", SCHEDULE).train(Said())
     with (tmp_path / "parts" / "log.jsonl").open("a") as log_file:
@@ -89,12 +90,13 @@ def test_an_interrupted_run_keeps_its_last_step(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(AdapterRun, "_log", interrupt)
-    monkeypatch.setattr(adapter_training, "draw", lambda *_: None)
+    monkeypatch.setattr(adapter_training, "draw_adapter_training", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).train(Said())
     assert AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).step == 3
 
 
+@pytest.mark.nightly
 def test_asked_for_fewer_tokens_it_ends_and_for_more_it_goes_on(
     data: tuple[FillData, FillData], tmp_path: Path
 ) -> None:
@@ -117,23 +119,6 @@ def test_the_rate_rises_stays_and_falls() -> None:
     assert rates[-1] < 1e-4
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda path: path.write_bytes(path.read_bytes()[:100]), "damaged, or of an adapter of another shape"),
-        (lambda path: path.write_bytes(b""), "damaged, or of an adapter of another shape"),
-    ],
-)
-def test_a_damaged_checkpoint_is_named(
-    data: tuple[FillData, FillData], tmp_path: Path, change: object, reason: str
-) -> None:
-    AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).save()
-    assert callable(change)
-    change(tmp_path / "last.pt")
-    with pytest.raises(TrainingError, match=reason):
-        AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE)
-
-
 def test_a_checkpoint_is_not_taken_for_another_runs(data: tuple[FillData, FillData], tmp_path: Path) -> None:
     AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).save()
     with pytest.raises(TrainingError, match="another shape"):
@@ -154,18 +139,3 @@ def test_a_loss_that_is_no_number_ends_the_run_and_spoils_no_checkpoint(
     with pytest.raises(TrainingError, match="the loss is nan at step 0"):
         run.train(Said())
     assert (tmp_path / "last.pt").read_bytes() == before
-
-
-def test_a_full_disk_keeps_the_checkpoint_before(
-    data: tuple[FillData, FillData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE)
-    run.save()
-
-    def full(*_: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(TrainingError, match="no space left on device; the one before is kept"):
-        run.save()
-    assert AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).step == 0

@@ -12,8 +12,7 @@ from localdflash.base.errors import LocaldflashError, ModelError, TrainingError
 from localdflash.engine.draft import NOTHING
 from localdflash.lab.train import batched_answers
 from localdflash.lab.train.batched_answers import SHORTER_LIMITS, Asker, answer_prompts, repeats
-from localdflash.lab.train.kept_answers import ENDINGS, AnswerWriter, KeptAnswers
-from localdflash.lab.train.likely import COUNT, LIKELY
+from localdflash.lab.train.kept_answers import COUNT, ENDINGS, LIKELY, AnswerWriter, KeptAnswers
 from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
 from localdflash.lab.train.parallel_target import ParallelTarget, Step
 from localdflash.lab.train.training_prompts import Prompt
@@ -132,13 +131,9 @@ def test_prompts_that_are_too_long_are_left_out(tmp_path: Path, monkeypatch: pyt
     [
         ([7] * 48, True),
         ([7] * 47, False),
-        ([1, 2, 3] * 16, True),
-        (list(range(20)) * 3, True),
         ([5, 6, *list(range(20)) * 3], True),
-        (list(range(20)) * 2, False),
         ([*list(range(20)) * 3, 99], False),
         (list(range(60)) * 3, False),
-        (list(range(200)), False),
         ([], False),
     ],
 )
@@ -256,10 +251,10 @@ def test_limits_of_a_slot(engine: Any) -> None:
     target.close()
 
 
-@pytest.mark.parametrize("tap", [-1, 5, 99])
-def test_taps_that_are_not_there(tap: int, engine: Any) -> None:
-    with pytest.raises(ModelError, match=f"tap {tap}"):
-        engine((1, tap))
+def test_taps_that_are_not_there(engine: Any) -> None:
+    for tap in (-1, 5):
+        with pytest.raises(ModelError, match=f"tap {tap}"):
+            engine((1, tap))
 
 
 def test_prompts_are_asked_in_the_targets_own_template(tiny_pair: Path) -> None:
@@ -288,9 +283,3 @@ def test_a_completion_is_asked_by_its_ids_and_ends_at_the_formats_markers(
     assert asker.encode(Prompt(0, "rest", False, "", ids=(5, 6, 7))) == [5, 6, 7]
     assert {asker.tokenizer.special(marker) for marker in fim.markers} < asker.ends
     assert asker.longest + SHORTER_LIMITS["open"] <= batched_answers.CONTEXT
-
-
-def test_a_target_without_a_chat_template(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tokenizer, "chat_template", lambda _self: None)
-    with pytest.raises(TrainingError, match="has no chat template"):
-        Asker(tiny_pair / "target.gguf")

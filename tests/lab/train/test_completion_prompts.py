@@ -88,7 +88,7 @@ def test_the_prompts_are_those_of_an_editor_while_a_hole_is_typed(
         assert common_prefix(first.ids, second.ids) > 0.7 * len(first.ids)
 
 
-@pytest.mark.parametrize("kind", ["rest", "node", "open"])
+@pytest.mark.parametrize("kind", ["rest", "open"])
 def test_cursors_are_inside_the_hole_and_apart(kind: str) -> None:
     for seed in range(40):
         rng = random.Random(seed)

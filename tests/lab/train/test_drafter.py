@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from localdflash.backends.reference.decoder import Decoder
-from localdflash.backends.reference.dflash_model import DFlash, block_mask
+from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.reference_target import TorchTarget
@@ -100,18 +100,6 @@ def test_the_mask_against_loops(config: DFlashConfig, data: st.DataObject) -> No
         assert mask[:, 0].tolist() == [slow_mask(config, layer, row, context) for row in anchors]
 
 
-@settings(max_examples=60)
-@given(config=CONFIGS, anchor=st.integers(0, 14))
-def test_the_serving_mask_against_the_same_loops(config: DFlashConfig, anchor: int) -> None:
-    for layer in range(2):
-        expected = slow_mask(config, layer, [anchor], anchor)
-        mask = block_mask(config, layer, anchor, config.block_size, torch.arange(anchor))
-        if mask is None:
-            assert all(all(row) for row in expected)
-        else:
-            assert mask.tolist() == expected
-
-
 # Batches
 
 
@@ -150,11 +138,6 @@ def test_anchors_are_drawn_anew_from_the_whole_answer() -> None:
     assert len(draws) > 30
 
 
-def test_short_answers_are_padded_with_blocks_that_teach_nothing() -> None:
-    (batch,) = first_batches(dataset((4, 6)), run_of(anchors=5), count=1)
-    assert (batch.labels == -100).all(-1).tolist() == [[False, False, True, True, True]]
-
-
 def test_answers_of_one_token_are_left_out() -> None:
     for batch in first_batches(dataset((4, 5), (4, 9)), run_of()):
         assert (batch.ids[:, 0] == 1000).all()
@@ -191,9 +174,7 @@ def recorded(drafter: DFlashDrafter, monkeypatch: pytest.MonkeyPatch) -> list[Te
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "causal": {"causal": True},
     "sliding": {"window": 9, "sliding": (True, False)},
-    "sliding, not causal": {"window": 9, "sliding": (True, True), "causal": False},
     "a window smaller than the block": {"window": 3, "sliding": (True, True), "causal": False},
     "scaled": {"embedding_scale": 3.0, "logit_scale": 0.5, "softcap": 2.0},
     "biases": {"biases": True},
@@ -280,9 +261,9 @@ def slow_loss(logits: Tensor, labels: Tensor, gamma: float) -> tuple[float, floa
     return total / weight, sum(lengths) / len(lengths)
 
 
-@pytest.mark.parametrize("gamma", [4.0, 1.0, 7.0])
-def test_the_loss_against_loops(gamma: float) -> None:
+def test_the_loss_against_loops() -> None:
     torch.manual_seed(0)
+    gamma = 7.0
     logits = torch.randn(3, 5, 4, 6)
     labels = logits.argmax(-1)  # right, but for some
     labels[torch.rand(labels.shape) < 0.3] = 2
@@ -295,15 +276,7 @@ def test_the_loss_against_loops(gamma: float) -> None:
     assert tau == pytest.approx(accepted, rel=1e-6)
 
 
-def test_what_the_anchor_slot_says_is_no_part_of_the_loss() -> None:
-    torch.manual_seed(0)
-    logits, labels = torch.randn(1, 2, 4, 6), torch.ones(1, 2, 4, dtype=torch.long)
-    labels[:, :, 0] = -100
-    other = logits.clone()
-    other[:, :, 0] = 100.0
-    assert loss_of(logits, labels, 4.0)[0] == loss_of(other, labels, 4.0)[0]
-
-
+@pytest.mark.nightly
 @pytest.mark.usefixtures("steady_clock")
 def test_a_drafter_learns_a_simple_target_and_the_target_stays(target: Decoder, tmp_path: Path) -> None:
     """Answers that repeat one of two tokens, as the prompt says: in sixty steps, drafts become better."""

@@ -46,26 +46,9 @@ def test_llamacpp_knows_the_special_tokens(tiny_pair: Path, specials: dict[str, 
         }.items():
             assert function(vocabulary) == specials[name], name
         assert not api.llama_vocab_get_add_bos(vocabulary)
+        assert fields(tiny_pair / "drafter.gguf")["tokenizer.ggml.mask_token_id"] == specials["<|mask|>"]
     finally:
         api.llama_model_free(model)
-
-
-def test_the_metadata_says_it_to_other_readers_too(tiny_pair: Path, specials: dict[str, int]) -> None:
-    for name in ("target.gguf", "drafter.gguf"):
-        found = fields(tiny_pair / name)
-        for key, token in {
-            "eos": "<|endoftext|>",
-            "eot": "<|im_end|>",
-            "padding": "<|endoftext|>",
-            "fim_pre": "<|fim_prefix|>",
-            "fim_suf": "<|fim_suffix|>",
-            "fim_mid": "<|fim_middle|>",
-        }.items():
-            assert found[f"tokenizer.ggml.{key}_token_id"] == specials[token], (name, key)
-        tokens = found["tokenizer.ggml.tokens"]
-        assert isinstance(tokens, list)
-        assert tokens[-len(SPECIALS) :] == list(SPECIALS)
-    assert fields(tiny_pair / "drafter.gguf")["tokenizer.ggml.mask_token_id"] == specials["<|mask|>"]
 
 
 def test_the_template_makes_the_chats_of_training(tiny_pair: Path, specials: dict[str, int]) -> None:
@@ -82,8 +65,7 @@ def test_the_template_makes_the_chats_of_training(tiny_pair: Path, specials: dic
     ]
 
 
-@pytest.mark.parametrize("quantization", ["Q8_0", "Q4_0"])
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("quantization", "tied"), [("Q8_0", True), ("Q4_0", False)])
 def test_a_target_comes_back(quantization: str, tied: bool, tiny_pair: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(tiny_pair / "tokenizer.json"))
     shape = DecoderConfig(

@@ -5,8 +5,6 @@ import math
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,19 +18,16 @@ from localdflash.base.errors import TrainingError, UsageError
 from localdflash.lab.train import kept_batches, kept_setup, kept_training
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.drafter_training import Batch, block_logits
-from localdflash.lab.train.kept_answers import AnswerWriter, KeptAnswers
+from localdflash.lab.train.kept_answers import COUNT, LIKELY, AnswerWriter, KeptAnswers, likely
 from localdflash.lab.train.kept_batches import NO_TOKEN, NOT_SHORT, Blocks, Source
 from localdflash.lab.train.kept_drafter import SHARED, Frozen, accepted, logits_of, loss_of, start_from, verifies
-from localdflash.lab.train.kept_export import export
-from localdflash.lab.train.kept_setup import Wanted, mask_of
-from localdflash.lab.train.kept_training import KeptRun, Schedule
-from localdflash.lab.train.likely import COUNT, LIKELY, likely
+from localdflash.lab.train.kept_setup import Wanted
+from localdflash.lab.train.kept_training import KeptRun, Schedule, export_drafter
 from localdflash.lab.train.loop import initialise
 from localdflash.models.shapes import short_vocabulary
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.fingerprint import trained_for
 from localdflash.models.weights.gguf import read_header
-from localdflash.text.tokenizer import Tokenizer
 from tests.support.said import Said
 from tests.support.tiny_models import SHAPE, write_target
 
@@ -141,8 +136,7 @@ def test_what_the_target_held_for_likely(folder: Path) -> None:
 # The pass
 
 
-@pytest.mark.parametrize("from_anchor", [False, True])
-@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(("layers", "from_anchor"), [(1, True), (2, False)])
 def test_it_is_the_pass_that_serves(
     layers: int, from_anchor: bool, target: Decoder, folder: Path, tiny_pair: Path
 ) -> None:
@@ -225,14 +219,6 @@ def test_loss_of_one_block_by_hand() -> None:
     assert loss.item() == pytest.approx(-weights[0] * math.log(p0) - weights[1] * math.log(p1), rel=1e-5)
 
 
-def test_nothing_is_learned_where_there_is_no_label() -> None:
-    logits = torch.zeros(2, 3, 5, requires_grad=True)
-    labels = only_labels(torch.tensor([[1, NO_TOKEN, NO_TOKEN], [NOT_SHORT, 2, NO_TOKEN]]))
-    torch.autograd.backward(loss_of(logits, labels)[0])
-    assert logits.grad is not None
-    assert (logits.grad.abs().sum(-1) > 0).tolist() == [[True, False, False], [False, True, False]]
-
-
 def test_loss_of_a_target_that_wavers() -> None:
     logits = torch.tensor([[[1.0, 0.0, -1.0]]])
     likely, shares = torch.zeros(1, 1, COUNT, dtype=torch.long), torch.zeros(1, 1, COUNT)
@@ -265,15 +251,18 @@ def prepared(folder: Path, tiny_pair: Path, into: Path, wanted: Wanted = WANTED)
     return run, source, said
 
 
+@pytest.mark.nightly
 def test_it_learns_goes_on_and_measures(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     run, source, said = prepared(folder, tiny_pair, tmp_path)
+    assert "300 tokens cover 100.00%" in said.lines[0]
     assert "9 answers to learn from, 3 held out" in said.lines[-1]
     stream = source.endless(6, np.random.default_rng(0))
     losses = [run._one_step(stream)["loss"] for _ in range(30)]
     assert sum(losses[-5:]) < sum(losses[:5])
     run.train(source, 0.02, said)
-    again, _, _ = prepared(folder, tiny_pair, tmp_path)
+    again, _, told = prepared(folder, tiny_pair, tmp_path)
+    assert not any("cover" in line for line in told.lines)  # the short vocabulary is chosen once
     assert (again.step, again.spent) == (run.step, run.spent)
     for name, values in run.drafter.state_dict().items():
         assert (again.drafter.state_dict()[name] == values).all()
@@ -285,6 +274,7 @@ def test_it_learns_goes_on_and_measures(folder: Path, tiny_pair: Path, tmp_path:
     assert "tokens a verify" in said.lines[-1]
 
 
+@pytest.mark.nightly
 def test_products_in_bfloat16_teach_the_same(
     folder: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,17 +296,13 @@ def test_a_run_keeps_its_slots(folder: Path, tiny_pair: Path, tmp_path: Path) ->
     assert next(source.endless(3, np.random.default_rng(0))).labels.shape[1] == 8
     run.train(source, 0.001, said)
     prepared(folder, tiny_pair, tmp_path, wanted)
-    for other in (WANTED, replace(wanted, block_size=7)):
-        with pytest.raises(TrainingError, match="other slots"):
+    for other, reason in (
+        (WANTED, "other slots"),
+        (replace(wanted, block_size=7), "other slots"),
+        (replace(wanted, layers=2), "shape"),
+    ):
+        with pytest.raises(TrainingError, match=reason):
             prepared(folder, tiny_pair, tmp_path, other)
-
-
-def test_the_short_vocabulary_is_chosen_once(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
-    run, _, said = prepared(folder, tiny_pair, tmp_path)
-    assert "300 tokens cover 100.00%" in said.lines[0]
-    _, _, said = prepared(folder, tiny_pair, tmp_path)
-    assert not any("cover" in line for line in said.lines)
-    assert len(run.frozen.head) == 300
 
 
 def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
@@ -324,7 +310,7 @@ def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Pat
     out, path = tmp_path / "out", tiny_pair / "target.gguf"
     found = run.measure(source, 2)
     assert run.tau == found["held_out"] >= 1.0
-    export(run, tmp_path / "run", path, out, 6)
+    export_drafter(run, tmp_path / "run", path, out, 6)
     header, wanted = read_header(out / "drafter.gguf"), read_header(path)
     for key in ("tokens", "merges", "token_type", "eos_token_id", "pre"):
         assert header.metadata[f"tokenizer.ggml.{key}"] == wanted.metadata[f"tokenizer.ggml.{key}"]
@@ -348,11 +334,12 @@ def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Pat
         assert (served - trained).abs().max() < error * trained.abs().max()
 
 
+@pytest.mark.nightly
 def test_a_start_from_a_drafter(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     first, source, _ = prepared(folder, tiny_pair, tmp_path / "first")
     first.train(source, 0.02, Said())
     out = tmp_path / "out"
-    export(first, tmp_path / "first", tiny_pair / "target.gguf", out, 6)
+    export_drafter(first, tmp_path / "first", tiny_pair / "target.gguf", out, 6)
     wanted = replace(WANTED, layers=2, block_size=4, short=5, start=out / "drafter.safetensors")  # its own shape wins
     second, _, _ = prepared(folder, tiny_pair, tmp_path / "second", wanted)
     assert second.drafter.config == first.drafter.config
@@ -372,41 +359,6 @@ def test_a_start_from_a_drafter(folder: Path, tiny_pair: Path, tmp_path: Path) -
         writer.add(record, np.arange(9, dtype=np.uint32), np.zeros((8, 128), np.float32), np.zeros((7, COUNT), LIKELY))
     with pytest.raises(TrainingError, match="reads blocks 1, 3, 4, the answers keep those of 0, 2"):
         prepared(other.parent, tiny_pair, tmp_path / "third", wanted)
-
-
-def test_a_mask_that_the_target_never_writes(tiny_pair: Path) -> None:
-    tokenizer = Tokenizer.load(tiny_pair / "target.gguf")
-    assert mask_of(WANTED, tokenizer) == tokenizer.special("<|mask|>")
-    assert mask_of(replace(WANTED, mask="<|fim_pad|>"), tokenizer) == tokenizer.special("<|fim_pad|>")
-    without: Any = SimpleNamespace(specials={"<|im_end|>": 3, "<|my_pad|>": 4}, ends={4})
-    with pytest.raises(TrainingError, match="name one with --mask"):
-        mask_of(WANTED, without)
-
-
-def test_a_checkpoint_of_another_shape(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
-    run, source, said = prepared(folder, tiny_pair, tmp_path)
-    run.train(source, 0.0, said)
-    with pytest.raises(TrainingError, match="another shape"):
-        prepared(folder, tiny_pair, tmp_path, replace(WANTED, layers=2))
-    (tmp_path / "last.pt").write_bytes(b"torn")
-    with pytest.raises(TrainingError, match="damaged"):
-        prepared(folder, tiny_pair, tmp_path)
-
-
-def test_a_full_disk_keeps_the_checkpoint_before(
-    folder: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, source, said = prepared(folder, tiny_pair, tmp_path)
-    run.train(source, 0.0, said)
-    before = (tmp_path / "last.pt").read_bytes()
-
-    def full(*_arguments: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(TrainingError, match="the one before is kept"):
-        run.train(source, 0.0, said)
-    assert (tmp_path / "last.pt").read_bytes() == before
 
 
 def test_a_loss_that_is_no_number_ends_the_run(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:

@@ -57,12 +57,12 @@ def test_taps_as_published_drafters_have_them() -> None:
         default_taps(4)
 
 
-@pytest.mark.parametrize("blocks", range(5, 100))
-def test_taps_are_blocks_before_the_last(blocks: int) -> None:
-    taps = default_taps(blocks)
-    assert list(taps) == sorted(set(taps))
-    assert taps[0] >= 0
-    assert taps[-1] < blocks - 1
+def test_taps_are_blocks_before_the_last() -> None:
+    for blocks in range(5, 100):
+        taps = default_taps(blocks)
+        assert list(taps) == sorted(set(taps))
+        assert taps[0] >= 0
+        assert taps[-1] < blocks - 1
 
 
 def test_a_vocabulary_that_is_too_large() -> None:

@@ -1,7 +1,5 @@
-import errno
 import json
 import math
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train import loop
+from localdflash.lab.train import loop, resumable_run
 from localdflash.lab.train.loop import Accumulate, TrainingBudget, TrainingRun, draw_curve, initialise
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -32,7 +30,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=clock.monotonic))
+    for module in (loop, resumable_run):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
     return clock
 
 
@@ -75,12 +74,6 @@ def learn(model: Model, clock: Clock, until: int = 10**9, loss_is: float | None 
     return accumulate
 
 
-def checkpoint(folder: Path) -> dict[str, Any]:
-    state = torch.load(folder / "last.pt", weights_only=True)
-    assert isinstance(state, dict)
-    return state
-
-
 def equal(one: Any, two: Any) -> bool:
     """Whether nested states hold the same tensors and numbers."""
     if isinstance(one, Tensor):
@@ -99,16 +92,15 @@ def test_a_run_lasts_its_minutes_and_learns(clock: Clock, tmp_path: Path) -> Non
     run.train(learn(model, clock))
     assert (run.step, run.spent) == (STEPS, 60.0)
     assert (model(torch.arange(8)) - 2).square().mean().item() < 0.5 * before
-    assert equal(checkpoint(tmp_path)["model"], model.state_dict())
-
-
-def test_the_log_and_the_picture(clock: Clock, tmp_path: Path) -> None:
-    model = make()
-    TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(learn(model, clock))
+    assert equal(torch.load(tmp_path / "last.pt", weights_only=True)["model"], model.state_dict())
     lines = [json.loads(line) for line in (tmp_path / "loss.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [10, 20, 30, 40, 50, 60]
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert (tmp_path / "loss.png").read_bytes().startswith(PNG)
+    for minutes, steps in ((1.0, STEPS), (1.5, 90)):  # a finished run is not trained further, but for a longer budget
+        again = TrainingRun(make(), TrainingBudget(minutes, 0.05), tmp_path)
+        again.train(learn(again.model, clock))  # type: ignore[arg-type]
+        assert again.step == steps
 
 
 def test_an_interrupted_run_goes_on_exactly_where_it_stopped(clock: Clock, tmp_path: Path) -> None:
@@ -133,74 +125,6 @@ def test_an_interrupted_run_goes_on_exactly_where_it_stopped(clock: Clock, tmp_p
     assert equal(second.state_dict(), whole.state_dict())
 
 
-def test_a_finished_run_is_not_trained_further(clock: Clock, tmp_path: Path) -> None:
-    model = make()
-    TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(learn(model, clock))
-    again = TrainingRun(make(), TrainingBudget(1.0, 0.05), tmp_path)
-    again.train(learn(model, clock, until=0))
-    assert (again.step, again.spent) == (STEPS, 60.0)
-
-
-def test_a_longer_budget_goes_on(clock: Clock, tmp_path: Path) -> None:
-    for minutes in (1.0, 1.5):
-        model = make()
-        run = TrainingRun(model, TrainingBudget(minutes, 0.05), tmp_path)
-        run.train(learn(model, clock))
-    assert run.step == 90
-
-
-def test_checkpoints_are_written_along_the_way(clock: Clock, tmp_path: Path) -> None:
-    model = make()
-    inner = learn(model, clock)
-    seen: list[bool] = []
-
-    def accumulate(progress: float) -> Mapping[str, float]:
-        seen.append((tmp_path / "last.pt").exists())
-        return inner(progress)
-
-    TrainingRun(model, TrainingBudget(loop.SAVE_SECONDS / 60 + 0.2, 0.05), tmp_path).train(accumulate)
-    assert seen.index(True) in (loop.SAVE_SECONDS + 1, loop.SAVE_SECONDS + 2)
-
-
-@pytest.fixture
-def good(clock: Clock, tmp_path: Path) -> bytes:
-    """The checkpoint of a run that was stopped after 20 steps."""
-    model = make()
-    with pytest.raises(KeyboardInterrupt):
-        TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(learn(model, clock, until=20))
-    return (tmp_path / "last.pt").read_bytes()
-
-
-@pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("PytorchStreamWriter failed")]
-)
-def test_a_full_disk_keeps_the_checkpoint_before(
-    good: bytes, error: Exception, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(_state: object, path: Path) -> None:
-        path.write_bytes(b"half a checkpoint")
-        raise error
-
-    monkeypatch.setattr(torch, "save", fails)
-    model = make()
-    with pytest.raises(TrainingError, match=r"cannot write the checkpoint: [^\n]+; the one before is kept$"):
-        TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(learn(model, clock))
-    monkeypatch.undo()
-    assert (tmp_path / "last.pt").read_bytes() == good
-    assert list(tmp_path.glob("*.part")) == []
-    assert TrainingRun(make(), TrainingBudget(1.0, 0.05), tmp_path).step == 20
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_ends_training_and_spoils_nothing(
-    good: bytes, loss: float, clock: Clock, tmp_path: Path
-) -> None:
-    model = make()
-    with pytest.raises(TrainingError, match=r"^the loss is (nan|inf) at step 20, [^\n]*lower the learning rate$"):
-        TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(learn(model, clock, loss_is=loss))
-    assert (tmp_path / "last.pt").read_bytes() == good
-
-
 def test_a_gradient_that_is_no_number_never_reaches_the_weights(clock: Clock, tmp_path: Path) -> None:
     model = make()
     before = {name: p.clone() for name, p in model.state_dict().items()}
@@ -215,38 +139,6 @@ def test_a_gradient_that_is_no_number_never_reaches_the_weights(clock: Clock, tm
         TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(accumulate)
     assert equal(model.state_dict(), before)
     assert not (tmp_path / "last.pt").exists()
-
-
-class Attack:
-    """Runs when unpickled."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return exec, ("raise SystemExit('code from a checkpoint ran')",)
-
-
-@pytest.mark.parametrize("damage", ["cut", "empty", "text", "pickle", "other file"])
-def test_a_checkpoint_that_cannot_be_read(good: bytes, damage: str, tmp_path: Path) -> None:
-    path = tmp_path / "last.pt"
-    match damage:
-        case "cut":
-            path.write_bytes(good[: len(good) // 2])
-        case "empty":
-            path.write_bytes(b"")
-        case "text":
-            path.write_text("no checkpoint")
-        case "pickle":
-            path.write_bytes(pickle.dumps(Attack()))
-        case _:
-            torch.save({"weights": torch.zeros(3)}, path)
-    with pytest.raises(TrainingError, match=r"^[^\n]*last\.pt: damaged[^\n]*move it away$"):
-        TrainingRun(make(), TrainingBudget(1.0, 0.05), tmp_path)
-
-
-def test_a_checkpoint_of_another_shape(good: bytes, tmp_path: Path) -> None:
-    assert good
-    with pytest.raises(TrainingError, match=r"^[^\n]*last\.pt: [^\n]*another shape[^\n]*$") as caught:
-        TrainingRun(make(size=12), TrainingBudget(1.0, 0.05), tmp_path)
-    assert len(str(caught.value)) < 300
 
 
 def test_the_rate_follows_the_schedule(clock: Clock, tmp_path: Path) -> None:
@@ -292,7 +184,7 @@ def test_initial_weights_keep_activations_in_range() -> None:
     assert torch.equal(matrices["q_proj"].bias, bias)
 
 
-@pytest.mark.parametrize("lines", [0, 1, 3])
+@pytest.mark.parametrize("lines", [0, 3])
 def test_a_curve_of_any_length(lines: int, tmp_path: Path) -> None:
     log = tmp_path / "loss.jsonl"
     log.write_text("".join(json.dumps({"step": i, "loss": 1.0 / (i + 1)}) + "\n" for i in range(lines)))

@@ -22,20 +22,6 @@ def test_singular_values_come_close_to_one(rows: int, columns: int, seed: int, s
     assert found.max() < 1.3
 
 
-def test_the_singular_vectors_stay() -> None:
-    torch.manual_seed(0)
-    matrix = torch.randn(1, 12, 7)
-    u, _, v = torch.linalg.svd(matrix[0], full_matrices=False)
-    inner = u.T @ orthogonal(matrix)[0] @ v.T  # diagonal, and close to the identity
-    assert (inner - torch.diag(inner.diag())).abs().max() < 1e-4
-    assert inner.diag().min() > 0.6
-
-
-@pytest.mark.parametrize("shape", [(1, 4, 6), (3, 6, 4)])
-def test_nothing_to_learn_changes_nothing(shape: tuple[int, ...]) -> None:
-    assert torch.equal(orthogonal(torch.zeros(shape)), torch.zeros(shape))
-
-
 def quadratic(weights: list[Tensor], goals: list[Tensor]) -> Tensor:
     return torch.stack([(w - g).square().sum() for w, g in zip(weights, goals, strict=True)]).sum()
 
@@ -103,11 +89,6 @@ def test_every_parameter_has_exactly_one_optimizer() -> None:
     taken = [p for stepper in (muon, adam) for group in stepper.param_groups for p in group["params"]]
     assert sorted(map(id, taken)) == sorted(map(id, model.parameters()))
     assert [p.shape for group in muon.param_groups for p in group["params"]] == [(6, 4)]
-
-
-@given(st.floats(0, 1))
-def test_the_rate_stays_within_its_bounds(progress: float) -> None:
-    assert 0.02 <= rate(progress) <= 1.0
 
 
 def test_the_rate_warms_up_and_falls() -> None:

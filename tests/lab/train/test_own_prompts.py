@@ -9,7 +9,6 @@ from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import ChatStore
 from localdflash.lab.train import own_prompts
 from localdflash.lab.train.own_prompts import held_out_file, of_chats, of_file, of_repository
-from localdflash.lab.train.questions import Question
 
 
 def test_lines_of_a_file(tmp_path: Path) -> None:
@@ -28,7 +27,7 @@ def test_some_lines_are_held_out_always_the_same(tmp_path: Path) -> None:
     assert set(of_file(path)) == set(found)
 
 
-@pytest.mark.parametrize("line", ["What?", "{", "[]", '{"text": ""}', '{"text": 3}', "3", '" "', "[" * 100_000])
+@pytest.mark.parametrize("line", ["What?", '{"text": 3}', '" "', "[" * 100_000])
 def test_a_line_that_asks_nothing(line: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text(f'"What?"\n{line}\n')
@@ -116,7 +115,3 @@ def test_no_chats(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no chats are kept"):
         list(of_chats(tmp_path / "chats.db"))
     assert not list(tmp_path.iterdir())
-
-
-def test_a_question_says_what_prompts_need() -> None:
-    assert Question("own", "x", False).before == ()

@@ -1,6 +1,5 @@
 """General questions and questions about code."""
 
-import ast
 import random
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from localdflash.lab.train.code_prompts import (
     of_source,
     without_annotations,
 )
-from localdflash.lab.train.examples import functions
 from localdflash.lab.train.questions import Question, questions
 from localdflash.lab.train.training_prompts import Prompt
 
@@ -53,28 +51,15 @@ def test_a_subject_is_held_out_in_all_patterns_or_in_none() -> None:
         assert len({q.held_out for q in found if subject in q.text.lower() and "load" not in q.text}) == 1
 
 
-def test_the_order_is_that_of_the_seed() -> None:
-    first, again, other = (list(questions(random.Random(seed))) for seed in (1, 1, 2))
-    assert first == again
-    assert first != other
-    assert set(first) == set(other)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_a_function_is_asked_about_once_in_a_known_way(seed: int) -> None:
-    found = list(of_source(SOURCE, random.Random(seed)))
-    assert len(found) <= 3
-    for asked in found:
-        assert asked.kind in code_prompts.SHARES
-        assert sum(name in asked.text for name in ("double", "shout", "count(", "`count`", "new_count")) >= 1
-        assert "Twice a number" not in asked.text or asked.kind in ("function", "edit", "types")
-
-
-def test_an_explanation_is_not_given_away() -> None:
-    for seed in range(60):
-        for asked in of_source(SOURCE, random.Random(seed)):
-            if asked.kind in ("explain", "tests"):
-                assert "A text in capitals" not in asked.text
+def test_a_function_is_asked_about_once_in_a_known_way() -> None:
+    for seed in range(40):
+        found = list(of_source(SOURCE, random.Random(seed)))
+        assert len(found) <= 3
+        for asked in found:
+            assert asked.kind in code_prompts.SHARES
+            assert sum(name in asked.text for name in ("double", "shout", "count(", "`count`", "new_count")) >= 1
+            gives_it_away = "Twice a number" in asked.text or "A text in capitals" in asked.text
+            assert not gives_it_away or asked.kind in ("function", "edit", "types")
 
 
 def test_long_functions_and_broken_sources_are_left_out() -> None:
@@ -106,15 +91,9 @@ def test_annotations_are_taken_off(code: str, bare: str) -> None:
     assert without_annotations(code) == bare
 
 
-@pytest.mark.parametrize("code", ["def f(self):\n    return 1", "def f() -> int:\n    return 1", "x = 1", "def f(:"])
+@pytest.mark.parametrize("code", ["def f(self):\n    return 1", "x = 1", "def f(:"])
 def test_what_has_no_arguments_to_annotate(code: str) -> None:
     assert without_annotations(code) is None
-
-
-def test_functions_of_a_source() -> None:
-    assert [function.node.name for function in functions(SOURCE)] == ["double", "shout", "count"]
-    for function in functions(SOURCE):
-        ast.parse(function.text)
 
 
 # Prompt files
@@ -183,13 +162,9 @@ LINE = '{"number": 1, "kind": "talk", "held_out": false, "text": "x", "before": 
 @pytest.mark.parametrize(
     "line",
     [
-        "",
         "{",
         "[]",
-        '{"number": 1}',
         '{"number": 1, "kind": "song", "held_out": false, "text": "x"}',
-        "null",
-        "1",
         LINE % "3",
         LINE % '[""]',
         '{"number": 1, "kind": "rest", "held_out": false, "text": "x"}',

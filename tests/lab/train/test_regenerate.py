@@ -51,10 +51,6 @@ def test_answers_stop_at_their_own_ends(target: Decoder) -> None:
     assert len(found[1]) == 1
 
 
-def test_one_token_is_enough(target: Decoder) -> None:
-    assert [len(ids) for ids in answer(target, prompts(4, 2), 1, NO_ENDS)] == [1, 1]
-
-
 def corpus(counts: dict[str, int], prompt: int = 6) -> Dataset:
     rows, tokens = [], list[int]()
     rng = np.random.default_rng(0)

@@ -41,7 +41,7 @@ def test_questions_of_a_hundred_tokens_follow_what_was_said(monkeypatch: pytest.
     assert len({conversation[-1]["content"].split()[0] for conversation in client.asked}) == 4  # new from its start on
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_real_daemon_is_started_asked_and_ended(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[int] = []
     with daemons.short_home(monkeypatch) as folder:

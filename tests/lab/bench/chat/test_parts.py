@@ -1,13 +1,12 @@
 """Where a step's time goes: the parts are those of a clock that a test moves, and objects are left as they were."""
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from localdflash.engine import generate, host_pair
+from localdflash.engine import generate
 from localdflash.engine.generate import Request
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.stats import Stats
@@ -35,20 +34,3 @@ def test_parts_add_up_to_the_whole(drafts: bool, fake_target: Make, fake_drafter
     assert (found["draft"] > 0) == drafts
     assert not {"verify", "keep"} & vars(pair.target).keys()
     assert not {"propose", "observe"} & vars(drafter).keys()
-
-
-def test_each_part_is_the_time_of_its_own_calls(monkeypatch: pytest.MonkeyPatch, fake_target: Make) -> None:
-    """Every look at the clock moves it by a millisecond, so times are counts of looks."""
-    for module in (measuring, host_pair, generate):
-        monkeypatch.setattr(module.time, "perf_counter", itertools.count(0.0, 1e-3).__next__)
-    pair = HostPair(fake_target(TABLE))
-
-    def answer() -> Stats:
-        request = Request([1, 2, 3], 5)
-        list(generate.generate(pair, request))
-        return request.stats
-
-    found = measuring.parts(pair, answer)
-    assert found["verify"] == pytest.approx(1.0)
-    assert found["draft"] == found["observe"] == 0.0
-    assert found["accept"] == pytest.approx(3.0)  # between the two looks of a step: the ends of verify and keep

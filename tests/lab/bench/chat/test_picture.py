@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from localdflash.lab.bench.chat.chat_picture import draw
 
 POINTS = [
@@ -29,9 +27,3 @@ def test_shares_and_contexts_are_written_into_it(tmp_path: Path) -> None:
         draw(result_of([0.81, 0.42], [0.13], points=POINTS), tmp_path / "a.svg")
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "a.svg").read_text())
     assert {"function", "talk", "0.81", "0.42", "0.13", "256", "512", "plain, tokens/s"} <= set(texts)
-
-
-@pytest.mark.parametrize("slots", [(), ([],), ([1.0], [])])
-def test_a_run_that_was_cut_short_is_drawn(slots: Any, tmp_path: Path) -> None:
-    draw(result_of(*slots), tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

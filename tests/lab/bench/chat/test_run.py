@@ -11,7 +11,7 @@ from localdflash.base.errors import ModelError
 from localdflash.lab.bench import verify_table
 from localdflash.lab.bench.chat import chat_prompts, chat_run, curve, felt, measuring
 from localdflash.lab.bench.chat.chat_modes import ChatWays, Hosts, opened
-from localdflash.lab.bench.chat.measuring import QUICK, ChatBench, Pace, Turn, size_of
+from localdflash.lab.bench.chat.measuring import QUICK, ChatBench
 from localdflash.lab.bench.llama_plain import LoneRowTarget
 from localdflash.loading.backends import load_on
 from localdflash.loading.load_pair import LoadedPair
@@ -62,6 +62,7 @@ def measured(options: Options, watcher: Watched, limit: int = 1) -> dict[str, An
     return chat_run.run(options, Wanted({"pair": options.pair, "backend": "auto"}), limit, 1, watcher)
 
 
+@pytest.mark.nightly
 def test_everything_is_in_the_result(options: Options) -> None:
     watcher = Watched()
     result = measured(options, watcher)
@@ -92,6 +93,7 @@ def test_everything_is_in_the_result(options: Options) -> None:
     assert "7 prompts, 8 ways in turn" in watcher.line
 
 
+@pytest.mark.nightly
 def test_ctrl_c_leaves_what_was_measured(options: Options) -> None:
     prompt = chat_prompts.load(1)[3].id  # the fourth: of the first three everything is there
     result = measured(options, Watched(stop=prompt))
@@ -99,19 +101,6 @@ def test_ctrl_c_leaves_what_was_measured(options: Options) -> None:
     assert list(result["categories"]) == list(chat_prompts.CATEGORIES[:3])
     assert result["overall"]["prompts"] == 3
     assert not {"distribution", "context", "daemon"} & result.keys()
-
-
-def test_ctrl_c_among_the_contexts_keeps_the_costs(options: Options) -> None:
-    result = measured(options, Watched(stop="context 256"))
-    assert result["interrupted"]
-    assert result["overall"]["prompts"] == 7
-    assert result["verify"]["over_ar"]
-
-
-def test_ctrl_c_before_the_first_prompt_leaves_no_numbers(options: Options) -> None:
-    result = measured(options, Watched(stop=chat_prompts.load(1)[0].id))
-    assert result["interrupted"]
-    assert "overall" not in result
 
 
 # Ways
@@ -153,6 +142,7 @@ def test_forced_drafting_drafts_in_every_step_that_has_room(options: Options) ->
         assert drafted["dflash"] >= done.stats.steps - 1
 
 
+@pytest.mark.nightly
 def test_answers_in_json_follow_their_schema(options: Options) -> None:
     prompt = next(p for p in chat_prompts.load(1) if p.schema)
     with LoadedPair(options) as loaded, opened(loaded, options) as ways:
@@ -168,26 +158,16 @@ def test_answers_in_json_follow_their_schema(options: Options) -> None:
 # The plan
 
 
-def test_a_limit_measures_less_of_everything() -> None:
-    assert size_of(None) == measuring.FULL
-    assert size_of(5) == measuring.QUICK
-    assert all(less < more for less, more in zip(size_of(1), size_of(None), strict=True))
-
-
 def test_the_slow_ways_run_every_other_round() -> None:
     names = ["plain", "drafting", "forced", "llama.cpp"]
     every = {turn.name: turn.every for turn in measuring.turns(ChatWays(dict.fromkeys(names)))}  # type: ignore[arg-type]
     assert every == {"plain": 1, "drafting": 1, "forced": 2, "llama.cpp": 2, "sampled plain": 1, "sampled": 1}
 
 
-def test_a_pace_is_time_to_read_and_to_write() -> None:
-    assert Pace(read=2.0, write=5.0).seconds(100, 40) == 0.4
-    assert Turn("plain", "plain").temperature == 0.0
-
-
 # Longer contexts
 
 
+@pytest.mark.nightly
 def test_contexts_are_filled_but_not_overfilled(options: Options) -> None:
     with LoadedPair(options) as loaded, opened(loaded, options) as ways:
         assert ways.hosts
@@ -223,6 +203,7 @@ def test_a_document_is_read_once(options: Options) -> None:
 # Other backends
 
 
+@pytest.mark.nightly
 def test_backends_that_cannot_run_it_are_left_out(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("LOCALDFLASH_MODEL_BACKEND", "llama.cpp")

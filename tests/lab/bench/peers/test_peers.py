@@ -108,6 +108,7 @@ def test_sides_take_turns_and_are_compared_by_category() -> None:
     assert (ours["same_as_own_plain"], other["same_as_own_plain"]) == ("3/3", "0/3")
 
 
+@pytest.mark.system
 def test_a_drafting_server_is_asked_as_a_plain_one(server: Path, said: Any, tmp_path: Path) -> None:
     target, drafter = tmp_path / "target.gguf", tmp_path / "drafter.gguf"
     asked = Question("json", [5, 6], 9, {"type": "object"})
@@ -127,7 +128,7 @@ def test_a_drafting_server_is_asked_as_a_plain_one(server: Path, said: Any, tmp_
     assert requests[0]["json_schema"] == {"type": "object"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("suite", ["chat", "code"])
 def test_our_daemon_gets_the_same_questions(suite: str, server: Path, said: Any, tiny_pair: Path) -> None:
@@ -141,12 +142,3 @@ def test_our_daemon_gets_the_same_questions(suite: str, server: Path, said: Any,
     assert found["sides"]["llama-server plain"]["tok_s"] == 100.0
     prompts = [line["prompt"] for line in said() if isinstance(line, dict)]
     assert sorted(prompts) == sorted([*(list(q.ids) for q in asked), list(asked[0].ids)] * 2)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("home")
-def test_without_a_drafter_only_plain_decoding_is_compared(server: Path, tiny_pair: Path, tmp_path: Path) -> None:
-    alone = tmp_path / "alone.gguf"
-    alone.symlink_to(tiny_pair / "target.gguf")
-    found = compare_peers.compare_drafting(server, Options(str(alone), "llama.cpp", 1), "chat", [3, 7], 1)
-    assert found["sides"].keys() == {OURS, f"{OURS} plain", "llama-server plain"}

@@ -1,0 +1,76 @@
+"""Pictures of a training's log: a drafter's loss and tokens per verify step, an adapter's loss and right middles."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from localdflash.lab.train.resumable_run import SMOOTHING
+
+
+def draw_drafter_training(log: Path, picture: Path) -> None:
+    """Draw loss, tau in training and tau on held-out prompts over the steps of `log`, as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, sharex=True)
+    above.set_ylabel("loss, nats a token")
+    below.set(xlabel="step", ylabel="tokens a verify")
+    above.plot(*_column(rows, "loss"))
+    below.plot(*_column(rows, "tau"), label="a draft from any token, training")
+    kinds = sorted({name for row in rows for name in row if name.startswith("held_out_")})
+    for name in ("held_out", *kinds):
+        width, alpha = (2.0, 1.0) if name == "held_out" else (0.8, 0.6)
+        below.plot(
+            *_column(rows, name), label=name.replace("held_out", "held out").replace("_", ", "), lw=width, alpha=alpha
+        )
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+    below.legend(fontsize="small")
+    figure.savefig(picture, dpi=110)
+
+
+def draw_adapter_training(log: Path, picture: Path) -> None:
+    """Draw the rows of `log` over the tokens, as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, sharex=True)
+    above.set_ylabel("loss of a middle, nats a token")
+    below.set(xlabel="million tokens", ylabel="held-out middles that are right, %")
+    tokens, losses = _column(rows, "loss", "tokens", 1e6)
+    above.plot(tokens, _smooth(losses), label="training", lw=0.8, alpha=0.6)
+    for name in sorted({name for row in rows for name in row if name.startswith(("loss_", "held_out"))}):
+        above.plot(
+            *_column(rows, name, "tokens", 1e6), label=name.removeprefix("loss_").replace("_", " "), lw=_width(name)
+        )
+    for name in sorted({name for row in rows for name in row if name.startswith("exact")}):
+        tokens, shares = _column(rows, name, "tokens", 1e6)
+        below.plot(tokens, [100 * share for share in shares], label=name.removeprefix("exact_"), lw=_width(name))
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    figure.savefig(picture, dpi=110)
+
+
+def _width(name: str) -> float:
+    return 2.0 if name in ("held_out", "exact") else 0.8
+
+
+def _column(
+    rows: list[dict[str, Any]], name: str, over: str = "step", unit: float = 1
+) -> tuple[list[float], list[float]]:
+    found = [(row[over] / unit, row[name]) for row in rows if name in row]
+    return [place for place, _ in found], [value for _, value in found]
+
+
+def _smooth(values: list[float]) -> list[float]:
+    smooth = values[:1]
+    for value in values[1:]:
+        smooth.append(smooth[-1] + SMOOTHING * (value - smooth[-1]))
+    return smooth
