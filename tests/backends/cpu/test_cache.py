@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from localdflash.backends.cpu.binding import open_target
 from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KeysAndValues
-from localdflash.backends.cpu.cpu_library import MAX_ROWS, load
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, load
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
@@ -33,7 +32,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "gpt-oss": lambda path: gpt_oss_models.case_of("Q8_0", "MXFP4").write(path, "Q8_0", "MXFP4"),
     "qwen35": lambda path: qwen35_models.case_of("qwen35", "Q8_0").write(path, "Q8_0"),
 }
-NewTeam = Callable[..., Team]
+NewTeam = Callable[..., ThreadPool]
 Open = Callable[..., CpuTarget]
 
 

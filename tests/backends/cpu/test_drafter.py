@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from localdflash.backends.cpu import cpu_drafter as module
+from localdflash.backends.cpu.binding import PackedDrafter, open_drafter, open_target
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_drafter, open_target
-from localdflash.backends.cpu.packed_model import PackedDrafter
-from localdflash.backends.cpu.team import Team
 from localdflash.backends.reference.dflash_files import load
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
@@ -44,7 +43,7 @@ def packed(files: tuple[Path, Path]) -> PackedDrafter:
 
 
 @pytest.fixture
-def target(files: tuple[Path, Path], new_team: Callable[..., Team]) -> CpuTarget:
+def target(files: tuple[Path, Path], new_team: Callable[..., ThreadPool]) -> CpuTarget:
     return CpuTarget(open_target(files[0]), new_team(), taps=(0, 1))
 
 
@@ -200,7 +199,7 @@ def test_a_window_wider_than_the_text_sees_all_of_it(packed: PackedDrafter, targ
 
 
 def test_more_threads_than_the_head_has_panels(
-    packed: PackedDrafter, files: tuple[Path, Path], new_team: Callable[..., Team]
+    packed: PackedDrafter, files: tuple[Path, Path], new_team: Callable[..., ThreadPool]
 ) -> None:
     drafts = []
     for threads in (1, 40):
@@ -226,13 +225,13 @@ def test_what_no_block_will_see_is_not_injected(
     windowed: PackedDrafter, target: CpuTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[int] = []
-    inject = Team.inject
+    inject = ThreadPool.inject
 
-    def counted(team: Team, model: Any, features: NDArray[np.float32], start: int) -> None:
+    def counted(team: ThreadPool, model: Any, features: NDArray[np.float32], start: int) -> None:
         rows.append(len(features))
         inject(team, model, features, start)
 
-    monkeypatch.setattr(Team, "inject", counted)
+    monkeypatch.setattr(ThreadPool, "inject", counted)
     lean, whole = CpuDFlashDrafter(windowed, target), CpuDFlashDrafter(windowed, target)
     whole._reach = 0
     taps, wanted = features(300), []

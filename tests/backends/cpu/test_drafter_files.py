@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localdflash.backends.cpu.binding import open_drafter, open_target
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter, waiting_bytes
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_drafter, open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.backends.reference.dflash_files import load
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
@@ -41,7 +41,7 @@ def vocabulary_of(pair: Path) -> int:
     return len(read_header(pair / "target.gguf").require("tokenizer.ggml.tokens", list))
 
 
-def check(path: Path, pair: Path, config: DFlashConfig, new_team: Callable[..., Team]) -> None:
+def check(path: Path, pair: Path, config: DFlashConfig, new_team: Callable[..., ThreadPool]) -> None:
     target, dflash = load_decoder(pair / "target.gguf"), load(path)
     round_inputs(dflash)
     reference = DFlashDrafter(dflash, target.embed_tokens.weight, target.lm_head.weight)
@@ -62,19 +62,19 @@ def check(path: Path, pair: Path, config: DFlashConfig, new_team: Callable[..., 
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_gguf(variant: str, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
+def test_gguf(variant: str, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., ThreadPool]) -> None:
     config = config_of(variant, vocabulary_of(tiny_pair))
     path = write_gguf(tmp_path / "d.gguf", config, random_weights(config), tiny_pair / "target.gguf")
     check(path, tiny_pair, config, new_team)
 
 
 @pytest.mark.parametrize("variant", ["own embedding and head", "reduced vocabulary", "eight taps", *SEQUENTIAL[:-1]])
-def test_speculators(variant: str, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
+def test_speculators(variant: str, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., ThreadPool]) -> None:
     config = config_of(variant, vocabulary_of(tiny_pair))
     check(write_speculators(tmp_path, config, random_weights(config)), tiny_pair, config, new_team)
 
 
-def test_biases_and_yarn(tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
+def test_biases_and_yarn(tiny_pair: Path, tmp_path: Path, new_team: Callable[..., ThreadPool]) -> None:
     """Those of drafters for gpt-oss."""
     config = config_of("full", vocabulary_of(tiny_pair))
     config = replace(config, decoder=replace(config.decoder, attention_bias=True))
@@ -87,7 +87,7 @@ def test_biases_and_yarn(tiny_pair: Path, tmp_path: Path, new_team: Callable[...
 @pytest.mark.parametrize("variant", ["own embedding and head", "reduced vocabulary", *SEQUENTIAL])
 @pytest.mark.parametrize("bits", [8, 4])
 def test_what_it_takes_is_planned(
-    variant: str, bits: int, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]
+    variant: str, bits: int, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., ThreadPool]
 ) -> None:
     """Of safetensors, whose configuration alone is read."""
     config = config_of(variant, vocabulary_of(tiny_pair))
@@ -103,7 +103,7 @@ def test_what_it_takes_is_planned(
     assert parts[SCRATCH] == pytest.approx(scratch, rel=0.01)
 
 
-def test_a_confidence_head_without_a_bias(tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
+def test_a_confidence_head_without_a_bias(tiny_pair: Path, tmp_path: Path, new_team: Callable[..., ThreadPool]) -> None:
     config = config_of("DSpark that judges", vocabulary_of(tiny_pair))
     weights = random_weights(config)
     del weights["confidence_head.proj.bias"]

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from localdflash.backends.cpu import cpu_library
+from localdflash.backends.cpu.binding import open_drafter, open_target
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_drafter, open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler
@@ -32,12 +32,12 @@ KINDS = (
 SETS = [] if cpu_library.available() else cpu_library.load().instruction_sets
 
 
-def drafter_of(case: Case, folder: Path, team: Team) -> CpuDFlashDrafter:
+def drafter_of(case: Case, folder: Path, team: ThreadPool) -> CpuDFlashDrafter:
     target = CpuTarget(open_target(case.target), team, taps=(1, 3, 4))
     return CpuDFlashDrafter(open_drafter(case.write(folder / "drafter.gguf")), target)
 
 
-def drafts_of(case: Case, folder: Path, team: Team) -> list[Draft]:
+def drafts_of(case: Case, folder: Path, team: ThreadPool) -> list[Draft]:
     drafter, drafts = drafter_of(case, folder, team), []
     for index in range(12):
         taps = case.taps(index)
@@ -49,7 +49,7 @@ def drafts_of(case: Case, folder: Path, team: Team) -> list[Draft]:
 @pytest.mark.parametrize("variant", KINDS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_whatever_drafts_the_text_is_the_targets(
-    variant: str, temperature: float, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]
+    variant: str, temperature: float, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., ThreadPool]
 ) -> None:
     case, texts, drafted = Case(variant, tiny_pair / "target.gguf"), [], 0
     drafter = drafter_of(case, tmp_path, new_team())
@@ -70,7 +70,7 @@ def test_whatever_drafts_the_text_is_the_targets(
 
 @pytest.mark.parametrize("variant", KINDS)
 def test_the_same_drafts_on_every_instruction_set(
-    variant: str, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]
+    variant: str, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., ThreadPool]
 ) -> None:
     case = Case(variant, tiny_pair / "target.gguf")
     best, *others = (drafts_of(case, tmp_path, new_team(2, name)) for name in SETS)
@@ -78,7 +78,9 @@ def test_the_same_drafts_on_every_instruction_set(
 
 
 @pytest.mark.parametrize("variant", KINDS)
-def test_however_many_threads(variant: str, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
+def test_however_many_threads(
+    variant: str, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., ThreadPool]
+) -> None:
     case = Case(variant, tiny_pair / "target.gguf")
     one, *others = (drafts_of(case, tmp_path, new_team(threads)) for threads in (1, 3, 40))
     for drafts in others:
@@ -87,7 +89,7 @@ def test_however_many_threads(variant: str, tiny_pair: Path, tmp_path: Path, new
             assert found.confidence == pytest.approx(wanted.confidence, rel=1e-5)
 
 
-def test_a_markov_head_that_decides_alone(tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
+def test_a_markov_head_that_decides_alone(tiny_pair: Path, tmp_path: Path, new_team: Callable[..., ThreadPool]) -> None:
     """No slot is right before the one before it is: all of them are corrected again and again."""
     case = Case("DSpark that judges", tiny_pair / "target.gguf")
     case.weights["markov_head.markov_w1.weight"] *= 64  # still in steps that Q8_0 holds

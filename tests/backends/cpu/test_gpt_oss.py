@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.models.gpt_oss import modeling_gpt_oss
 
+from localdflash.backends.cpu.binding import open_target
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target
@@ -23,7 +23,7 @@ from tests.support.gpt_oss_models import case_of
 from tests.support.llama_ways import WIDE
 
 pytestmark = needs_library
-NewTeam = Callable[..., Team]
+NewTeam = Callable[..., ThreadPool]
 KINDS = (("F32", "F32"), ("Q8_0", "MXFP4"))
 
 

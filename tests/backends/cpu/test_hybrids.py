@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localdflash.backends.cpu.cpu_library import MAX_ROWS, load
+from localdflash.backends.cpu.binding import open_target
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, load
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_target
-from localdflash.backends.cpu.team import Team
 from tests.backends.cpu.conftest import needs_library
 from tests.backends.cpu.verifying import ids_of, one_by_one, same, verify
 from tests.support import gpt_oss_models, qwen35_models
@@ -24,7 +23,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "qwen35moe": lambda path: qwen35_models.case_of("qwen35moe", "Q8_0").write(path, "Q8_0"),
 }
 
-NewTeam = Callable[..., Team]
+NewTeam = Callable[..., ThreadPool]
 
 
 @pytest.fixture(scope="module", params=WRITERS)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localdflash.backends.cpu.matrices import KINDS, Kind, MatrixShape, PackedMatrix, pack_rows
+from localdflash.backends.cpu.packing import KINDS, Kind, MatrixShape, PackedMatrix, pack_rows
 from localdflash.base.errors import ModelError
 from localdflash.models.weights.ggml_types import GGMLType
 from tests.backends.cpu.packed_models import QUANTIZED, SCALES, Bytes, dequantized, random_blocks, unpacked

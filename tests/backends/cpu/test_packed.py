@@ -10,10 +10,9 @@ import gguf
 import numpy as np
 import pytest
 
-from localdflash.backends.cpu.matrices import PackedMatrix
-from localdflash.backends.cpu.packed import open_drafter, open_target
-from localdflash.backends.cpu.packed_model import PackedLayer
-from localdflash.backends.cpu.tensors import LAYER_FIELDS, MIXTURE_FIELDS, drafter_names
+from localdflash.backends.cpu.binding import PackedLayer, open_drafter, open_target
+from localdflash.backends.cpu.model_source import LAYER_FIELDS, MIXTURE_FIELDS, drafter_names
+from localdflash.backends.cpu.packing import PackedMatrix
 from localdflash.backends.reference import dflash_files
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.dflash_file import config_of_file
@@ -158,7 +157,7 @@ def test_what_is_no_number_is_named(tmp_path: Path, name: str, start: int, part:
 
 def test_an_open_model_costs_no_import_of_torch(tiny_pair: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from localdflash.backends.cpu.packed import open_drafter, open_target;"
+        "import sys; from pathlib import Path; from localdflash.backends.cpu.binding import open_drafter, open_target;"
         f"folder = Path({str(tiny_pair)!r});"
         "open_target(folder / 'target.gguf'); open_drafter(folder / 'drafter.gguf');"
         "open_drafter(folder / 'drafter.safetensors');"

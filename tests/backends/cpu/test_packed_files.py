@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from localdflash.backends.cpu import image, packed, packed_files, packing
-from localdflash.backends.cpu.packed import open_drafter, open_target
+from localdflash.backends.cpu.binding import open_drafter, open_target
 from localdflash.base.errors import ModelError, OutOfMemory
 from tests.backends.cpu.packed_models import dequantized, target_tensors, unpacked, write
 
@@ -384,7 +384,7 @@ def test_weights_are_asked_for_in_huge_pages(model: Path, folder: Path) -> None:
 
 def test_processes_may_pack_at_once(model: Path, folder: Path) -> None:
     code = (
-        "from pathlib import Path; from localdflash.backends.cpu.packed import open_target;"
+        "from pathlib import Path; from localdflash.backends.cpu.binding import open_target;"
         f"print(open_target(Path({str(model)!r})).notice, end='')"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(4)]
@@ -397,7 +397,7 @@ def test_processes_may_pack_at_once(model: Path, folder: Path) -> None:
 def test_a_file_cut_while_it_is_in_use_is_one_line(model: Path, folder: Path, cpu_engine: None) -> None:
     open_target(model)
     program = (
-        "import os, sys; from pathlib import Path; from localdflash.backends.cpu.packed import open_target;"
+        "import os, sys; from pathlib import Path; from localdflash.backends.cpu.binding import open_target;"
         "model = open_target(Path(sys.argv[1])); os.truncate(sys.argv[2], 100); print(model.embedding.codes.sum())"
     )
     command = [sys.executable, "-P", "-c", program, str(model), str(the_only(folder))]
@@ -412,7 +412,7 @@ def test_a_file_cut_while_it_is_in_use_is_one_line(model: Path, folder: Path, cp
 def test_other_faults_end_a_process_as_ever(model: Path, tmp_path: Path, cpu_engine: None) -> None:
     (tmp_path / "other").write_bytes(bytes(1 << 16))
     program = (
-        "import mmap, os, sys; from pathlib import Path; from localdflash.backends.cpu.packed import open_target;"
+        "import mmap, os, sys; from pathlib import Path; from localdflash.backends.cpu.binding import open_target;"
         "model = open_target(Path(sys.argv[1])); file = open(sys.argv[2], 'r+b');"
         "memory = mmap.mmap(file.fileno(), 0); os.truncate(sys.argv[2], 0); memory[100]"
     )

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
 
+from localdflash.backends.cpu.binding import open_target
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.backends.llamacpp.decode_flags import Way
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from tests.backends.cpu.conftest import needs_library
@@ -24,7 +24,7 @@ from tests.support.llama_ways import WIDE
 from tests.support.qwen35_models import case_of
 
 pytestmark = needs_library
-NewTeam = Callable[..., Team]
+NewTeam = Callable[..., ThreadPool]
 ARCHITECTURES = ("qwen35", "qwen35moe")
 
 

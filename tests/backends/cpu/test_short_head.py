@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from localdflash.backends.cpu.binding import PackedDrafter, open_drafter, open_target
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
-from localdflash.backends.cpu.cpu_library import address
-from localdflash.backends.cpu.cpu_short_head import rows_of
+from localdflash.backends.cpu.cpu_library import ThreadPool, address
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.matrices import KINDS, PackedMatrix, pack_rows
-from localdflash.backends.cpu.packed import open_drafter, open_target
-from localdflash.backends.cpu.packed_model import PackedDrafter
-from localdflash.backends.cpu.team import Team
+from localdflash.backends.cpu.packing import KINDS, PackedMatrix, pack_rows
 from localdflash.models.memory.fit import AS_IT_IS
 from localdflash.models.memory.parts import DRAFTER
 from localdflash.models.weights.ggml_types import GGMLType
@@ -36,7 +33,7 @@ def test_its_weights_are_those_of_the_rows(kind: GGMLType, count: int) -> None:
     raw = random_blocks(random, kind, (70, 512))
     whole = PackedMatrix(KINDS[kind], 70, 512, 1, *(array[np.newaxis] for array in pack_rows(raw, kind)))
     ids = np.sort(random.permutation(70)[:count]).astype(np.int32)
-    short = rows_of(whole, ids)
+    short = select_rows(whole, ids)
     assert (short.kind, short.n, short.k) == (whole.kind, count, 512)
     np.testing.assert_array_equal(unpacked(short)[0], dequantized(kind, raw)[ids])
     for ours, theirs in zip(whole_arrays(short), whole_arrays(whole), strict=True):
@@ -54,7 +51,7 @@ def whole_arrays(matrix: PackedMatrix) -> list[NDArray[np.generic]]:
 
 
 @pytest.fixture
-def target(tiny_pair: Path, new_team: Callable[..., Team]) -> CpuTarget:
+def target(tiny_pair: Path, new_team: Callable[..., ThreadPool]) -> CpuTarget:
     return CpuTarget(open_target(tiny_pair / "target.gguf"), new_team(), taps=TAPS)
 
 
@@ -98,7 +95,7 @@ def test_it_proposes_the_best_of_its_rows(ids: list[int], target: CpuTarget, pac
 @needs_library
 def test_of_equal_rows_the_lowest_id_wins(target: CpuTarget, packed: PackedDrafter) -> None:
     pairs = np.arange(target.vocab_size, dtype=np.int32) // 2 * 2
-    target.packed = replace(target.packed, head=rows_of(target.packed.head, pairs))
+    target.packed = replace(target.packed, head=select_rows(target.packed.head, pairs))
     short = replace(packed.config, short=tuple(range(1, target.vocab_size)))
     drafter = CpuDFlashDrafter(replace(packed, config=short), target)
     for length in range(1, 20):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from localdflash.backends.cpu.binding import open_drafter, open_target
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_drafter, open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.base.machine import measurements
 from localdflash.engine.checkpoints import MOST as CHECKPOINTS
@@ -50,7 +50,7 @@ def test_keys_and_values_are_float16_in_groups_of_sixteen(context: int, cells: i
 
 @pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe", "gpt-oss"])
 def test_hybrids_are_planned_with_their_states(
-    architecture: str, tmp_path: Path, new_team: Callable[..., Team]
+    architecture: str, tmp_path: Path, new_team: Callable[..., ThreadPool]
 ) -> None:
     """Those of as many checkpoints as there may be included."""
     case = gpt_oss_models.case_of() if architecture == "gpt-oss" else qwen35_models.case_of(architecture)

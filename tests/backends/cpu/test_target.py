@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from localdflash.backends.cpu.cpu_library import MAX_ROWS, load
+from localdflash.backends.cpu.binding import open_target
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, load
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, UsageError
 from localdflash.engine.draft import Draft
@@ -23,7 +22,7 @@ pytestmark = needs_library
 TAPS = (0, 1)
 WIDTHS = (*range(1, 34), MAX_ROWS)
 
-NewTeam = Callable[..., Team]
+NewTeam = Callable[..., ThreadPool]
 Files = Callable[[str], Path]
 
 

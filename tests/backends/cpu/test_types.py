@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from localdflash.backends.cpu.cpu_library import MAX_ROWS, load
+from localdflash.backends.cpu.binding import open_target
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, load
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.engine.draft import Draft
@@ -22,7 +21,7 @@ from tests.backends.cpu.rounded import logits_of, relative, round_inputs
 from tests.support import random_models
 
 pytestmark = needs_library
-NewTeam = Callable[..., Team]
+NewTeam = Callable[..., ThreadPool]
 IDS = [int(i) for i in np.random.default_rng(5).integers(0, VOCABULARY, 33)]
 EVERY_TYPE = pytest.mark.parametrize("kind", QUANTIZED, ids=[kind.name for kind in QUANTIZED])
 # Files as people have them, and the types that are in them beside F32.
