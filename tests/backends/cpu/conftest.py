@@ -35,7 +35,7 @@ def target_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 @pytest.fixture
 def new_team() -> Iterator[Callable[..., ThreadPool]]:
-    """Makes teams of threads, which end with the test."""
+    """Make thread pools, which end with the test."""
     teams: list[ThreadPool] = []
 
     def make(threads: int = 2, instruction_set: str = "") -> ThreadPool:

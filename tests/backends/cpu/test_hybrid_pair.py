@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.backends.cpu.verifying import ids_of, same, verify
 
 from localdflash.backends.cpu.cpu_pair import CpuPair
 from localdflash.backends.cpu.cpu_target import CpuTarget
@@ -17,7 +18,6 @@ from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.sampling_params import SamplingParams
 from tests.backends.cpu.conftest import needs_library
-from tests.backends.cpu.verifying import ids_of, same, verify
 from tests.support import qwen35_models
 
 pytestmark = needs_library

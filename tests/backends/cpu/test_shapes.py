@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,7 +57,8 @@ def logits(target: CpuTarget, ids: list[int], width: int) -> torch.Tensor:
     return torch.from_numpy(np.concatenate(rows))
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@pytest.mark.nightly
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(
     shape=shapes(),
     kind=st.sampled_from(["Q8_0", "Q4_0", "Q5_1", "MXFP4"]),
