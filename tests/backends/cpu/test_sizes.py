@@ -10,11 +10,14 @@ from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.base.errors import ModelError
+from localdflash.base.machine import measurements
 from localdflash.engine.checkpoints import MOST as CHECKPOINTS
+from localdflash.loading.choice import Case
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.loading.plan.planner import make_plan
 from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
-from localdflash.models.memory.parts import DRAFTER, SCRATCH, TARGET, TARGET_KV
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV
 from localdflash.models.weights.gguf import read_header
 from tests.support import gpt_oss_models, qwen35_models
 from tests.support.random_models import Shape, write
@@ -87,3 +90,20 @@ def test_what_the_engine_does_not_run_is_refused(tmp_path: Path, tiny_pair: Path
         CpuSizes(odd, None)
     with pytest.raises(ModelError, match="architecture 'qwen3' is no DFlash drafter"):
         CpuSizes(tiny_pair / "target.gguf", tiny_pair / "target.gguf")
+
+
+def test_ours_is_planned_until_both_were_timed_then_the_faster_one(
+    tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
+    monkeypatch.setattr(measurements, "bandwidth", lambda: measurements.Measurement(50.0, "a test", "2026-01-01"))
+    plan = make_plan(str(tiny_pair / "target.gguf"))
+    assert plan.backend == "cpu"
+    assert plan.why.startswith("not timed yet; not CUDA: no NVIDIA driver")
+    assert plan.parts.keys() >= {TARGET, TARGET_KV, DRAFTER, DRAFTER_KV, SCRATCH, PROGRAM}
+    case = Case(tiny_pair / "target.gguf", tiny_pair / "drafter.gguf")
+    measurements.remember(case.name("cpu"), 2.0, "a test")
+    measurements.remember(case.name("llama.cpp"), 1.0, "a test")
+    plan = make_plan(str(tiny_pair / "target.gguf"))
+    assert plan.backend == "llama.cpp"
+    assert plan.why.startswith("1 ms a token on llama.cpp and 2 ms a token on cpu, timed here; not CUDA")

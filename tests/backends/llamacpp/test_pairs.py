@@ -72,34 +72,25 @@ def run(
     return [token for step in generate(pair, request, prefixes) for token in step.tokens], request
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_random_requests(target: LlamaCppTarget, plain: Plain, seed: int) -> None:
+def test_random_requests(target: LlamaCppTarget, plain: Plain) -> None:
     """Two documents and what was typed after a part of them, some answers cut short; taps are plain decoding's, too."""
-    random, documents = np.random.default_rng(seed), (ids_of(100, 1), ids_of(100, 2))
-    pair, guessing = drafting(target, seed)
+    random, documents = np.random.default_rng(0), (ids_of(100, 1), ids_of(100, 2))
+    pair, guessing = drafting(target)
     prefixes, accepted, drafted = PrefixCache(BIG), 0, 0
     for _ in range(12):
-        prompt = [*documents[random.integers(2)][: random.integers(1, 100)], *ids_of(int(random.integers(3)), seed)]
+        prompt = [*documents[random.integers(2)][: random.integers(1, 100)], *ids_of(int(random.integers(3)), 7)]
         prompt = prompt if random.random() < 0.7 or len(pair.ids) > 120 else [*pair.ids, 5]  # as a chat goes on
-        wanted, taps = plain(prompt, 30)
+        params = SAMPLED if random.random() < 0.3 else GREEDY
+        wanted, taps = plain(prompt, 30, params)
         guessing.coming = [*prompt, *wanted]
         left = int(random.integers(1, 30)) if random.random() < 0.4 else 30
-        found, request = run(pair, prompt, left, prefixes)
+        found, request = run(pair, prompt, left, prefixes, params=params)
         assert found == wanted[: len(found)]
         assert len(found) == left
         assert guessing.ids == pair.ids[:-1]
         assert np.array_equal(guessing.taps, taps[: len(guessing.taps)])
         accepted, drafted = accepted + request.stats.accepted, drafted + request.stats.drafted
     assert 20 < accepted < drafted
-
-
-def test_a_sampled_text(target: LlamaCppTarget, plain: Plain) -> None:
-    ids = ids_of(40)
-    wanted, _ = plain(ids, 60, SAMPLED)
-    pair, guessing = drafting(target)
-    guessing.coming = [*ids, *wanted]
-    found, request = run(pair, ids, 60, params=SAMPLED)
-    assert (found, request.stats.accepted > 10) == (wanted, True)
 
 
 def test_a_text_up_to_the_end_of_the_context(target: LlamaCppTarget, plain: Plain) -> None:
@@ -192,7 +183,7 @@ def test_the_next_question_of_a_chat_goes_on_from_where_the_prompt_ended(
 
 
 @pytest.mark.parametrize("path", ["gpt-oss", "gemma4"], indirect=True)
-@pytest.mark.parametrize("between", [0, 1, 20])
+@pytest.mark.parametrize("between", [0, 20])
 def test_a_shorter_part_of_a_saved_sequence_has_all_keys_of_its_window(
     target: LlamaCppTarget, plain: Plain, between: int
 ) -> None:

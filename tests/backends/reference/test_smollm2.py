@@ -23,7 +23,7 @@ from localdflash.text.tokenizer import Tokenizer
 from tests.backends.cpu.rounded import relative
 from tests.support.smollm2 import FILE, needs_smollm2
 
-pytestmark = [needs_smollm2, pytest.mark.slow]
+pytestmark = [needs_smollm2, pytest.mark.nightly]
 HEADS, KV_HEADS, HEAD_DIM, LAYERS = 9, 3, 64, 30
 PARTS = {
     "attn_norm": "input_layernorm",
