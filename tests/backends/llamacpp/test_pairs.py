@@ -14,7 +14,6 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.prefix import PrefixCache
-from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.sampling_params import SamplingParams
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.guessing import Eager, Guessing
@@ -116,53 +115,6 @@ def test_a_cancelled_prompt_and_a_cancelled_answer(target: LlamaCppTarget, plain
     assert (begun, request.finish) == (wanted[: len(begun)], "cancelled")
     found, request = run(pair, ids, 30)
     assert found == wanted
-    assert request.computed == 0
-
-
-class EvenTokens:
-    """A grammar of a kind: even ids, and a 4 is followed by a 6."""
-
-    conditional = False
-
-    def __init__(self) -> None:
-        self._mask: NDArray[np.bool_] = np.arange(VOCABULARY) % 2 == 0
-        self._only_six: NDArray[np.bool_] = np.arange(VOCABULARY) == 6
-        self._last = 0
-
-    def mask(self) -> NDArray[np.bool_]:
-        return self._only_six if self._last == 4 else self._mask
-
-    def advance(self, token: int) -> None:
-        self._last = token
-
-    def allowed(self, tokens: Sequence[int]) -> int:
-        return next((i for i, token in enumerate(tokens) if token % 2), len(tokens))
-
-    def forced(self) -> Sequence[int]:
-        return [6] if self._last == 4 else []
-
-
-def test_a_grammar(target: LlamaCppTarget, plain: Plain) -> None:
-    ids = ids_of(40)
-    pair, guessing = drafting(target)
-    wanted, _ = run(pair, ids, 40, constraint=EvenTokens(), draft=False)
-    assert all(token % 2 == 0 for token in wanted)
-    pair, guessing = drafting(target)
-    guessing.coming = [*ids, *wanted]
-    found, request = run(pair, ids, 40, constraint=EvenTokens())
-    assert (found, request.stats.accepted > 5) == (wanted, True)
-
-
-def test_a_new_process_goes_on_from_what_was_written(target: LlamaCppTarget, plain: Plain, tmp_path: Path) -> None:
-    ids = ids_of(90)
-    wanted, _ = plain(ids, 40)
-    pair, _ = drafting(target)
-    begun, _ = run(pair, ids, 20)
-    PrefixCache(BIG, DiskCache(tmp_path, "model", BIG)).write_out(pair)
-    pair, guessing = drafting(target)
-    guessing.coming = [*ids, *wanted]
-    found, request = run(pair, [*ids, *begun], 20, PrefixCache(BIG, DiskCache(tmp_path, "model", BIG)))
-    assert [*begun, *found] == wanted
     assert request.computed == 0
 
 
