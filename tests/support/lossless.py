@@ -60,7 +60,7 @@ def assert_lossless(
     """
     widths = list(widths)
     prompt, tokens = list(ids[: -max(widths)]), list(ids[-max(widths) :])
-    wrong = [token ^ 1 for token in tokens]
+    wrong = [abs(token - 1) for token in tokens]
     fill(target, prompt, target.max_rows)
     alone = one_by_one(target, tokens)
 
