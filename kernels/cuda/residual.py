@@ -2,8 +2,8 @@
 
 Each tile of 128 columns is read and written by one program only, the last to arrive at it. A tap of the drafter is
 stored as x / 16 in float16: residual streams of some models leave its range, and a power of two costs no digit. The
-drafter's first matrix is multiplied by 16 when it is loaded. `gather_taps` reads the taps of the next 16 tokens that the
-drafter has not seen.
+drafter's first matrix is multiplied by 16 when it is loaded. `gather_taps` reads the taps of the next 16 tokens that
+the drafter has not seen.
 """
 
 from dataclasses import dataclass

@@ -127,8 +127,7 @@ def _code(words, high, i: tl.constexpr, HIGH_BITS: tl.constexpr):
 def _value(code, ZERO: tl.constexpr, CODE: tl.constexpr):
     if CODE == "e2m1":
         return (((code & 8) << 12) | ((code & 7) << 9)).to(tl.float16, bitcast=True)
-    else:
-        return (code - ZERO).to(tl.float16)
+    return (code - ZERO).to(tl.float16)
 
 
 @triton.jit
@@ -283,7 +282,7 @@ def raise_6_asm(magic):
 
 @triton.constexpr_function
 def raise_8_asm(magic):
-    """$4, $5: two words of low and of high nibbles -> $0..$3; even: the bytes of codes 0 and 2, odd: of codes 1 and 3."""
+    """$4, $5: two words of low and high nibbles -> $0..$3; even: the bytes of codes 0 and 2, odd: codes 1 and 3."""
     return f"""{{
     .reg .b32 low, high, even, odd, magic;
     shl.b32 high, $5, 4;

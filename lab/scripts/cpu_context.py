@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from localdflash.backends.cpu.binding import open_target
 from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KeysAndValues
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
 from localdflash.lab.scripts.cpu_prompts import files
@@ -41,7 +41,7 @@ def fill(cache: KeysAndValues) -> None:
 def measure(path: Path, lengths: list[int], widths: list[int], threads: int, seconds: float) -> dict[str, Any]:
     """Milliseconds by form, rows and length."""
     with ExitStack() as stack:
-        team = Team(threads, physical_cores())
+        team = ThreadPool(threads, physical_cores())
         stack.callback(team.close)
         packed = open_target(path)
         targets = {kv: CpuTarget(packed, team, max(lengths) + max(widths), kv=kv) for kv in KV_FORMATS}

@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from localdflash.backends.cpu.binding import PackedDrafter, open_drafter, open_target
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_drafter, open_target
-from localdflash.backends.cpu.packed_model import PackedDrafter
-from localdflash.backends.cpu.team import Team
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
 from localdflash.engine.pair import Taps
@@ -80,7 +79,7 @@ def main() -> None:
         os.environ["LOCALDFLASH_HOME"] = home  # packed weights go with it
         folder, config = Path(home), SHAPES[given.shape]
         synthetic.write_target(folder / "target.gguf", replace(config, num_hidden_layers=2), "random", GGMLType.Q8_0)
-        team = Team(given.threads, physical_cores())
+        team = ThreadPool(given.threads, physical_cores())
         target = CpuTarget(open_target(folder / "target.gguf"), team, CONTEXT)
         drafters = drafters_of(folder, given.shape, target)
         shape = (CACHED, len(synthetic.TAPS[config]) * config.hidden_size)

@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from localdflash.backends.cpu.binding import open_target
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target
@@ -76,7 +76,7 @@ def measure(files: Sequence[Path], threads: int, seconds: float) -> dict[str, An
     targets: Targets = {}
     times: Times = defaultdict(lambda: defaultdict(list))
     with ExitStack() as stack:
-        team = stack.enter_context(closing(Team(threads, ())))
+        team = stack.enter_context(closing(ThreadPool(threads, ())))
         for file in files:
             ours = stack.enter_context(closing(CpuTarget(open_target(file), team, CONTEXT)))
             theirs = stack.enter_context(closing(LoneRowTarget(file, CONTEXT, threads)))

@@ -25,10 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.arrays import aligned
 from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KeysAndValues, cache_bytes
-from localdflash.backends.cpu.cpu_library import address
-from localdflash.backends.cpu.matrices import GROUP, PANEL, Kind, MatrixShape
+from localdflash.backends.cpu.cpu_library import address, aligned
+from localdflash.backends.cpu.packing import GROUP, PANEL, Kind, MatrixShape
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
 from localdflash.lab.scripts import synthetic

@@ -18,9 +18,9 @@ from typing import Any
 
 import llama_cpp.llama_cpp as api
 
+from localdflash.backends.cpu.binding import open_target
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.backends.llamacpp import llama_library
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import commit, device
@@ -38,7 +38,7 @@ Read = Callable[[int], None]  # a prompt of so many tokens
 @contextmanager
 def ours(path: Path, context: int, threads: int) -> Iterator[Read]:
     """Our engine."""
-    with closing(Team(threads, physical_cores())) as team:
+    with closing(ThreadPool(threads, physical_cores())) as team:
         target = CpuTarget(open_target(path), team, context)
 
         def read(length: int) -> None:

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from localdflash.backends.cpu.binding import open_drafter, open_target
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_drafter, open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.backends.llamacpp.decode_flags import MOST, ONE_PATH, Way
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.machine.cores import physical_cores
@@ -108,7 +108,7 @@ def run(folder: Path, shape: str, kind: str, drafters: Sequence[str], threads: i
     if not path.exists():
         synthetic.write_target(path, config, f"random {shape}", GGMLType[kind])
     with ExitStack() as stack:
-        team = Team(threads, physical_cores())
+        team = ThreadPool(threads, physical_cores())
         stack.callback(team.close)
         ours = CpuTarget(open_target(path), team, CONTEXT, synthetic.TAPS[config])
         theirs = stack.enter_context(closing(LlamaCppTarget(path, CONTEXT, threads, way=WITH_A_SECOND_ROW)))

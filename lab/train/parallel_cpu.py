@@ -19,13 +19,17 @@ import torch
 from numpy.typing import NDArray
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.arrays import aligned
-from localdflash.backends.cpu.bound import bound_layers, bound_model, check_shape, rope_tables
+from localdflash.backends.cpu.binding import (
+    bound_layers,
+    bound_matrix,
+    bound_model,
+    check_shape,
+    open_target,
+    rope_tables,
+)
 from localdflash.backends.cpu.cpu_kv_cache import KEYS
-from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, bound_matrix
-from localdflash.backends.cpu.matrices import GROUP, PANEL
-from localdflash.backends.cpu.packed import open_target
-from localdflash.backends.cpu.team import Team
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, aligned
+from localdflash.backends.cpu.packing import GROUP, PANEL
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.lab.train.kept_answers import likely
@@ -73,7 +77,7 @@ class ParallelCpuTarget:
         self.lengths = [0] * sequences  # of what each slot has decoded
         width = len(taps) * c.hidden_size
         self._known: list[tuple[list[int], Floats]] = [([], np.zeros((0, width), np.float32))] * sequences
-        self._packed, self._team = packed, Team(1)
+        self._packed, self._team = packed, ThreadPool(1)
         self._embedding = gguf.TensorRows(gguf.read_header(path), "token_embd.weight")
         self._bind_caches()
         self._bind_kernels()

@@ -256,13 +256,13 @@ class TestCpu:
 
     @pytest.mark.usefixtures("cpu_engine")
     def test_what_failed_is_freed_before_llama_cpp_takes_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from localdflash.backends.cpu.cpu_library import ThreadPool
         from localdflash.backends.cpu.cpu_target import CpuTarget
-        from localdflash.backends.cpu.team import Team
         from localdflash.engine.calibrate import calibrate
         from localdflash.loading.choice import HostChoice
 
         happened: list[str] = []
-        close = Team.close
+        close = ThreadPool.close
 
         def fails_at_first(target: Any, drafters: Any) -> Any:
             happened.append(type(target).__name__)
@@ -270,13 +270,13 @@ class TestCpu:
                 raise OutOfMemory("no room to measure in")
             return calibrate(target, drafters)
 
-        def closes(team: Team) -> None:
+        def closes(team: ThreadPool) -> None:
             happened.append("closed")
             close(team)
 
         monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
         monkeypatch.setattr("localdflash.loading.automatic.choose", lambda *_: HostChoice("cpu", "a test"))
-        monkeypatch.setattr(Team, "close", closes)
+        monkeypatch.setattr(ThreadPool, "close", closes)
         with LoadedPair(Options(threads=1, costs=fails_at_first)) as loaded:
             assert loaded.notice == "llama.cpp runs this pair, not the CPU engine: no room to measure in"
         assert happened == ["CpuTarget", "closed", "LlamaCppTarget"]

@@ -1,4 +1,4 @@
-"""Fuzzing for a set time: LOCALDFLASH_FUZZ_SECONDS for each fuzzer, 4 unless `make test-nightly` or `make fuzz` set it."""
+"""Fuzzing for a set time: LOCALDFLASH_FUZZ_SECONDS for each fuzzer, 4 unless a target of the Makefile sets it."""
 
 import os
 import time

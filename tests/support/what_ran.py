@@ -55,7 +55,7 @@ _FAMILIES = "tests/loading/test_families.py::test_a_pair_writes_the_same_with_it
 DRAFTERS: dict[str, dict[Runner, str]] = {
     "dflash": {
         "cpu": "tests/backends/cpu/test_drafter.py::test_drafts_what_the_reference_with_rounded_activations_does",
-        "llama.cpp": "tests/backends/reference/test_drafter.py::test_llamacpp_drafts_like_torch",
+        "llama.cpp": "tests/backends/llamacpp/test_drafter.py::test_proposes_what_torch_does",
         "torch": "tests/backends/reference/test_dflash_kinds.py::test_zlab",
         "cuda": "tests/backends/cuda/test_pair.py::test_proposals_are_those_of_the_torch_drafter",
     },

@@ -12,14 +12,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.arrays import aligned
-from localdflash.backends.cpu.bound import bound_drafter, bound_layers, check_shape, rope_tables
+from localdflash.backends.cpu.binding import (
+    PackedDrafter,
+    bound_drafter,
+    bound_layers,
+    bound_matrix,
+    check_shape,
+    rope_tables,
+)
 from localdflash.backends.cpu.cpu_kv_cache import KeysAndValues
-from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, bound_matrix
-from localdflash.backends.cpu.cpu_short_head import rows_of
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, aligned
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.matrices import GROUP, PANEL
-from localdflash.backends.cpu.packed_model import Floats, PackedDrafter
+from localdflash.backends.cpu.packing import GROUP, PANEL, Floats, select_rows
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
@@ -54,7 +58,7 @@ class CpuDFlashDrafter:
             [(self.config.window or 0) if slides else 0 for slides in sliding],
         )
         self._tokens = np.array(packed.config.short, np.int32)  # of the head's rows; empty: row by row
-        rows = rows_of(target.packed.head, self._tokens) if len(self._tokens) else target.packed.head
+        rows = select_rows(target.packed.head, self._tokens) if len(self._tokens) else target.packed.head
         self.head = packed.head or rows
         self.model = self._bind()
         team = target.team

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.backends.cpu.arrays import aligned
-from localdflash.backends.cpu.cpu_library import CacheStruct, address
-from localdflash.backends.cpu.matrices import GROUP
+from localdflash.backends.cpu.cpu_library import CacheStruct, address, aligned
+from localdflash.backends.cpu.packing import GROUP
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
 KEYS = 16  # keys that lie together

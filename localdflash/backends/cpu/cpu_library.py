@@ -8,6 +8,7 @@ import mmap
 import os
 import sys
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
 from functools import cache
@@ -17,8 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.backends.cpu.matrices import PackedMatrix
-from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
+from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, OutOfMemory
 from localdflash.base.system.descriptor import in_memory
 
 MAX_ROWS = 64
@@ -269,19 +269,20 @@ def _loaded(path: Path) -> ctypes.CDLL:
 
 
 def address(array: NDArray[Any] | None) -> int | None:
-    """The address of a C-contiguous array; the caller must keep the array alive."""
+    """Return the address of a C-contiguous array; the caller must keep the array alive."""
     if array is None:
         return None
     assert array.flags.c_contiguous
     return array.ctypes.data
 
 
-def bound_matrix(packed: PackedMatrix | None) -> MatrixStruct:
-    """The struct of a matrix, or of the first one of a mixture; an empty one where there is none."""
-    p = packed
-    return (
-        MatrixStruct(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers)) if p else MatrixStruct()
-    )
+def aligned(shape: Sequence[int], dtype: Any) -> NDArray[Any]:
+    """Return zeros that start at a multiple of 64 bytes; the system provides the memory when it is first touched."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    zeros: NDArray[Any] = raw[start : start + size].view(dtype).reshape(shape)
+    return zeros
 
 
 def path() -> Path | None:
@@ -313,3 +314,46 @@ def load() -> Library:
     if isinstance(loaded, str):
         raise NoDevice(f"the CPU engine is not there: {loaded}")
     return loaded
+
+
+class ThreadPool:
+    """Thread pool of the CPU engine, shared by a pair's target and drafter. Close it after their last pass."""
+
+    def __init__(self, threads: int, cpus: Sequence[int] = (), instruction_set: str = "") -> None:
+        self.library = load()
+        self.kernels = self.library.kernels(instruction_set)
+        self.threads = threads
+        self._pool: int | None = self.library.new_pool(threads, list(cpus))
+        self._models: list[object] = []
+        # Reading a function from a struct creates it again, which takes microseconds in each step.
+        self._forward, self._inject = self.kernels.forward, self.kernels.inject
+
+    @property
+    def instruction_set(self) -> str:
+        """Name of the instruction set in use."""
+        return str(self.kernels.name.decode())
+
+    def keep(self, *parts: object) -> None:
+        """Keep a model's structs alive until the threads have ended: a thread may still be leaving a pass."""
+        self._models += parts
+
+    def forward(self, model: ModelStruct, job: PassStruct) -> None:
+        """Run a forward pass; see kernels.h."""
+        self._forward(ctypes.byref(model), ctypes.byref(job), self.pool)
+
+    def inject(self, model: ModelStruct, taps: NDArray[np.float32], start: int) -> None:
+        """Add the target's features [rows, n_taps * H] to a drafter's KV cache; see kernels.h."""
+        self._inject(ctypes.byref(model), address(taps), len(taps), start, self.pool)
+
+    @property
+    def pool(self) -> int:
+        """Handle of the threads; raises LocaldflashError once they have ended."""
+        if self._pool is None:
+            raise LocaldflashError("the CPU engine was closed: load the pair again")
+        return self._pool
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self.library.delete_pool(self._pool)
+            self._pool = None

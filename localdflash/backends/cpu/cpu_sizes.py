@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.bound import bound_drafter, bound_model, check_shape
+from localdflash.backends.cpu.binding import bound_drafter, bound_model, check_shape
 from localdflash.backends.cpu.cpu_drafter import check_drafter, logit_bytes, waiting_bytes
 from localdflash.backends.cpu.cpu_kv_cache import cache_bytes, room
-from localdflash.backends.cpu.matrices import GROUP, Kind, MatrixShape
-from localdflash.backends.cpu.model_source import OTHERWISE, FileTensor, drafter_source, is_vector, target_source
+from localdflash.backends.cpu.model_source import OTHERWISE, drafter_shapes, drafter_source, is_vector, target_source
+from localdflash.backends.cpu.packing import GROUP, Kind, MatrixShape
 from localdflash.backends.cpu.states import state_bytes
-from localdflash.backends.cpu.tensors import drafter_shapes
 from localdflash.base.errors import ModelError
 from localdflash.base.machine.cores import clamp
 from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
@@ -44,7 +43,7 @@ class CpuSizes:
         self._config = source.config
         if wrong := check_shape(self._config):
             raise ModelError(f"{target}: the CPU engine does not run {wrong}: {OTHERWISE}")
-        self._target = sum(map(_bytes_of, source.parts))
+        self._target = sum(part.packed_bytes for part in source.parts)
         self._drafter = _checked(drafter, self._config) if drafter else None
         self._drafter_bytes = 0
         if drafter and self._drafter:
@@ -82,28 +81,20 @@ def _checked(path: Path, target: DecoderConfig) -> DFlashConfig:
 
 def _drafter_bytes(path: Path, config: DFlashConfig, bits: int) -> int:
     if path.suffix == ".gguf":
-        return sum(map(_bytes_of, drafter_source(path, bits).parts))
+        return sum(part.packed_bytes for part in drafter_source(path, bits).parts)
     kind, shapes = Kind.Q4_0 if bits == 4 else Kind.Q8_0, drafter_shapes(config)
     vectors = [shape for name, shape in shapes.items() if is_vector(name)]
     matrices = [shape for name, shape in shapes.items() if not is_vector(name)]
     if any(k % GROUP for _, k in matrices):
         raise ModelError(f"{path}: its matrices are no multiple of {GROUP} wide: {OTHERWISE}")
-    return sum(_matrix_bytes(MatrixShape(kind, n, k)) for n, k in matrices) + sum(map(prod, vectors)) * FLOAT
+    return sum(MatrixShape(kind, n, k).nbytes for n, k in matrices) + sum(map(prod, vectors)) * FLOAT
 
 
 def _short_bytes(config: DFlashConfig, head: MatrixShape | None) -> int:
     """Bytes of the ids of a short vocabulary, and of their rows of the target's head where it has none of its own."""
     rows = len(config.short)
     ids = rows * np.dtype(np.int32).itemsize
-    return ids + _matrix_bytes(replace(head, n=rows)) if head and rows and not config.own_head else ids
-
-
-def _bytes_of(part: FileTensor) -> int:
-    return _matrix_bytes(part.matrix) if part.matrix else prod(part.tensor.shape) * FLOAT
-
-
-def _matrix_bytes(matrix: MatrixShape) -> int:
-    return sum(prod(array.shape) * np.dtype(array.dtype).itemsize for array in matrix.arrays)
+    return ids + replace(head, n=rows).nbytes if head and rows and not config.own_head else ids
 
 
 def _kv_bytes(config: DecoderConfig, context: int, kv: str = "f16") -> int:

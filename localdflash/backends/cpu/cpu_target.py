@@ -10,13 +10,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.arrays import aligned
-from localdflash.backends.cpu.bound import bound_layers, bound_model, check_shape, rope_tables
+from localdflash.backends.cpu.binding import (
+    PackedDecoder,
+    bound_layers,
+    bound_matrix,
+    bound_model,
+    check_shape,
+    rope_tables,
+)
 from localdflash.backends.cpu.cpu_kv_cache import KeysAndValues
-from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, bound_matrix
-from localdflash.backends.cpu.packed_model import PackedDecoder
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, aligned
 from localdflash.backends.cpu.states import DeltaStates
-from localdflash.backends.cpu.team import Team
 from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps, Verification
@@ -31,7 +35,7 @@ class CpuTarget:
     max_rows = MAX_ROWS
 
     def __init__(
-        self, packed: PackedDecoder, team: Team, context: int = 0, taps: Sequence[int] = (), kv: str = "f16"
+        self, packed: PackedDecoder, team: ThreadPool, context: int = 0, taps: Sequence[int] = (), kv: str = "f16"
     ) -> None:
         c = packed.config
         if wrong := check_shape(c):
@@ -51,7 +55,8 @@ class CpuTarget:
         self.rope = rope_tables(c, self.cache.capacity)
         self._taps = np.array(taps, np.int32)
         windows = c.windows or [0] * c.num_hidden_layers
-        self._layers = bound_layers(packed.layers, self.cache, [True] * c.num_hidden_layers, windows, self.states)
+        nets = self.states.nets if self.states else ()
+        self._layers = bound_layers(packed.layers, self.cache, [True] * c.num_hidden_layers, windows, nets)
         self.model = self._bind()
         self.workspace = aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
         self.model.workspace = address(self.workspace)

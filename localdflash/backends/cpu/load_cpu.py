@@ -2,12 +2,12 @@
 
 from contextlib import ExitStack
 
+from localdflash.backends.cpu.binding import open_drafter, open_target
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
 from localdflash.backends.cpu.cpu_kv_cache import kept_in
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_drafter, open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.base.errors import UsageError
 from localdflash.base.machine.cores import clamp, physical_cores
 from localdflash.models.load_options import Options
@@ -41,7 +41,7 @@ def load(files: LocalPair, options: Options) -> Running:
     if path and drafting:
         notices += [drafting.notice, mismatch(path, drafting.config.trained_for, sizes.header)]
     with ExitStack() as stack:
-        team = Team(threads, physical_cores())
+        team = ThreadPool(threads, physical_cores())
         stack.callback(team.close)
         target = CpuTarget(weights, team, planned.context, drafting.config.taps if drafting else (), kv)
         drafter = CpuDFlashDrafter(drafting, target) if drafting else None

@@ -1,18 +1,31 @@
-"""What a model file holds for the CPU engine: every tensor with our name for it, checked before a byte of it is read.
+"""Contents of a model file for the CPU engine: every tensor under our name, checked before any of its data is read.
 
-ModelError of one line for a tensor that is missing, has another shape or a type that the kernels do not know, or has no
-place in the model (a bias, for example). Imports no torch.
+`target_source` and `drafter_source` raise a one-line ModelError for a tensor that is missing, that has no place in the
+model (a bias, for example), or whose shape or type the kernels do not support. Imports no torch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from localdflash.backends.cpu.matrices import FLOATS, GROUP, KINDS, PANEL, SHRINKING, Kind, MatrixShape
-from localdflash.backends.cpu.packed_model import BASES, DELTA_VECTORS, HEAD_VECTORS, VECTORS
-from localdflash.backends.cpu.tensors import Shape, drafter_names, drafter_shapes, names_of, shapes_of
+import numpy as np
+
+from localdflash.backends.cpu.packing import (
+    FLOATS,
+    GROUP,
+    KINDS,
+    PANEL,
+    SHRINKING,
+    Bytes,
+    Floats,
+    Kind,
+    MatrixShape,
+    floats_of,
+)
 from localdflash.base.errors import ModelError
+from localdflash.base.system.descriptor import read_at
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_file import UNUSED, config_of_file, plain_name
@@ -24,27 +37,97 @@ from localdflash.models.weights import gguf, safetensors, split
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import TensorInfo
 
-OTHERWISE = "use `--backend llama.cpp`"
-FLOAT_PARTS = VECTORS | DELTA_VECTORS | HEAD_VECTORS | BASES | {"norm", "fuse_norm"}
-LEFT_OUT = "confidence_bias"  # by some files, which means zero
-DTYPES = {"F32": GGMLType.F32, "F16": GGMLType.F16, "BF16": GGMLType.BF16}
-
+Shape = tuple[int, ...]
 Config = TypeVar("Config", DecoderConfig, DFlashConfig)
+
+OTHERWISE = "use `--backend llama.cpp`"
+DTYPES = {"F32": GGMLType.F32, "F16": GGMLType.F16, "BF16": GGMLType.BF16}
+CHUNK_WEIGHTS = 1 << 19  # weights in a chunk, so that packing it stays in the processor's cache
+
+LAYER_FIELDS = {
+    "attn_norm": "attention_norm",
+    "attn_q": "query",
+    "attn_k": "key",
+    "attn_v": "value",
+    "attn_output": "output",
+    "attn_q_norm": "query_norm",
+    "attn_k_norm": "key_norm",
+    "ffn_norm": "mlp_norm",
+    "ffn_gate": "gate",
+    "ffn_up": "up",
+    "ffn_down": "down",
+}
+EXPERT_FIELDS = {"ffn_gate_inp": "router", "ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
+MIXTURE_FIELDS = {k: v for k, v in LAYER_FIELDS.items() if v not in EXPERT_FIELDS.values()} | EXPERT_FIELDS
+POST_NORMED = ("gpt-oss", "qwen35", "qwen35moe")  # their files name the norm before the MLP after attention
+BIASED = ("query", "key", "value", "output", "router", "gate", "up", "down")
+SHARED_FIELDS = {
+    "ffn_gate_inp_shexp": "shared_router",
+    "ffn_gate_shexp": "shared_gate",
+    "ffn_up_shexp": "shared_up",
+    "ffn_down_shexp": "shared_down",
+}
+DELTA_FIELDS = {  # of a delta net, instead of attention
+    "attn_qkv.weight": "mixed",
+    "attn_gate.weight": "mixed_gate",
+    "ssm_alpha.weight": "alpha",
+    "ssm_beta.weight": "beta",
+    "ssm_conv1d.weight": "conv",
+    "ssm_a": "rate",
+    "ssm_dt.bias": "shift",
+    "ssm_norm.weight": "delta_norm",
+    "ssm_out.weight": "output",
+}
+OF_ATTENTION = frozenset({"query", "key", "value", "output", "query_norm", "key_norm"})
+DRAFTER_FIELDS = {  # of a `dflash` GGUF
+    "fc.weight": "fuse",
+    "enc.output_norm.weight": "fuse_norm",
+    "output_norm.weight": "norm",
+    "token_embd.weight": "embedding",
+    "output.weight": "head",
+    "markov_w1.weight": "markov_w1",
+    "markov_w2.weight": "markov_w2",
+    "conf_proj.weight": "confidence",
+    "conf_proj.bias": "confidence_bias",
+    "selector_predecessor.weight": "predecessor",
+    "selector_successor.weight": "successor",
+    "selector_hidden.weight": "selector",
+}
+CONVOLUTION_FIELDS = {
+    "attn_conv_proj.weight": "attention_changes",
+    "attn_conv_base": "attention_base",
+    "ffn_conv_proj.weight": "mlp_changes",
+    "ffn_conv_base": "mlp_base",
+}
+TARGET_FIELDS = {"token_embd": "embedding", "output_norm": "norm", "output": "head"}
+CONVOLVED = ("attention", "mlp")  # sublayers of DFlash 2 with a convolution
+FLOAT_PARTS = frozenset(  # parts that stay float32 numbers; the others are matrices
+    {"attention_norm", "mlp_norm", "query_norm", "key_norm", "router", "query_bias", "key_bias", "value_bias"}
+    | {"output_bias", "router_bias", "gate_bias", "up_bias", "down_bias", "sinks", "shared_router"}
+    | {"conv", "rate", "shift", "delta_norm", "confidence", "confidence_bias", "norm", "fuse_norm"}
+    | {f"{name}_base" for name in CONVOLVED}
+)
+OPTIONAL_PART = "confidence_bias"  # zero in files that leave it out
 
 
 @dataclass(frozen=True)
 class FileTensor:
-    """A tensor of the file. `name` is our own: "layers.0.query" is the field `query` of `PackedLayer`."""
+    """Tensor of the file. `name` is ours: "layers.0.query" is the field `query` of the first `PackedLayer`."""
 
     name: str
     tensor: TensorInfo
-    matrix: MatrixShape | None  # None: numbers in float32
-    paired: int = 0  # head_dim where neighbours 2i and 2i + 1 of a head are to become i and i + head_dim / 2
+    matrix: MatrixShape | None  # None: float32 numbers
+    paired: int = 0  # head_dim if rows 2i and 2i + 1 of a head are to become rows i and i + head_dim / 2
+
+    @property
+    def packed_bytes(self) -> int:
+        """Size of the packed tensor in bytes."""
+        return self.matrix.nbytes if self.matrix else prod(self.tensor.shape) * np.dtype(np.float32).itemsize
 
 
 @dataclass(frozen=True)
 class CheckedFile(Generic[Config]):
-    """A model file whose tensors all fit; its data starts at `data_offset`. `files` holds all parts of one in parts."""
+    """Model file whose tensors all fit. Its tensor data starts at `data_offset`."""
 
     path: Path
     config: Config
@@ -53,12 +136,62 @@ class CheckedFile(Generic[Config]):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that hold the tensors, by `TensorInfo.part`."""
+        """Files that hold the tensors, indexed by `TensorInfo.part`."""
         return split.files_of(self.path)
 
 
+class RowChunk(NamedTuple):
+    """Consecutive rows of an expert's matrix, from a panel's first row on; or a whole float32 part."""
+
+    part: FileTensor
+    expert: int = 0
+    first: int = 0
+    count: int = 0
+
+
+def chunks_of(source: CheckedFile[Config]) -> Iterator[RowChunk]:
+    """Yield all tensors in chunks that are small whatever the model's size."""
+    for part in source.parts:
+        if (m := part.matrix) is None:
+            yield RowChunk(part)
+            continue
+        unit = part.paired or PANEL
+        step = max(CHUNK_WEIGHTS // m.k // unit, 1) * unit
+        for expert in range(m.experts):
+            yield from (RowChunk(part, expert, first, min(step, m.n - first)) for first in range(0, m.n, step))
+
+
+def read_floats(descriptor: int, part: FileTensor) -> Floats:
+    """Read a float32 part; raise ModelError if a number is not finite."""
+    info = part.tensor
+    numbers = floats_of(_read(descriptor, info.offset, info.nbytes), info.ggml_type)
+    if not np.isfinite(numbers).all():
+        raise ModelError("a number is not finite")
+    return numbers
+
+
+def read_rows(descriptor: int, chunk: RowChunk) -> Bytes:
+    """Read rows of a matrix as the file has them, [rows, bytes], in rotate-half order."""
+    info, m, paired = chunk.part.tensor, chunk.part.matrix, chunk.part.paired
+    assert m is not None
+    row = m.k // info.ggml_type.block_weights * info.ggml_type.block_bytes
+    raw = _read(descriptor, info.offset + (chunk.expert * m.n + chunk.first) * row, chunk.count * row)
+    if paired:
+        raw = np.ascontiguousarray(raw.reshape(-1, paired // 2, 2, row).swapaxes(1, 2))
+    return raw.reshape(chunk.count, row)
+
+
+def _read(descriptor: int, offset: int, size: int) -> Bytes:
+    raw = bytearray()
+    while len(raw) < size:
+        if not (more := read_at(descriptor, size - len(raw), offset + len(raw))):
+            raise ModelError("the file became shorter")
+        raw += more
+    return np.frombuffer(raw, np.uint8)
+
+
 def target_source(path: Path, header: gguf.GGUFHeader | None = None) -> CheckedFile[DecoderConfig]:
-    """A GGUF that the engine runs, whose header may have been read already."""
+    """Check a GGUF target; `header` saves reading it again."""
     header = header or gguf.read_header(path)
     config = target_config(header)
     hidden = (config.hidden_size,)
@@ -74,7 +207,7 @@ def target_source(path: Path, header: gguf.GGUFHeader | None = None) -> CheckedF
 
 
 def _is_unused(header: gguf.GGUFHeader, config: DecoderConfig, name: str) -> bool:
-    """Whether a tensor is no part of the blocks: Llama's RoPE, or blocks that predict tokens further ahead."""
+    """Return whether a tensor is not run: Llama's RoPE factors, or blocks for multi-token prediction."""
     if name == ROPE_FACTORS:
         return header.architecture == "llama"
     parts = name.split(".")
@@ -82,7 +215,10 @@ def _is_unused(header: gguf.GGUFHeader, config: DecoderConfig, name: str) -> boo
 
 
 def drafter_source(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
-    """A `dflash` GGUF, or z-lab's safetensors with config.json beside it. With 4 bits floats and Q8_0 become Q4_0."""
+    """Check a drafter: a `dflash` GGUF, or z-lab's safetensors next to its config.json.
+
+    With 4 bits, float and Q8_0 matrices become Q4_0.
+    """
     config = config_of_file(path)
     names = drafter_names(config)
     if path.suffix == ".gguf":
@@ -93,8 +229,8 @@ def drafter_source(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
         names = {key_of(theirs): ours for theirs, ours in names.items()}
     _check_heads(path, config.decoder)
     shapes, found = drafter_shapes(config), {names.get(theirs) for theirs in tensors}
-    if LEFT_OUT not in found:
-        shapes.pop(LEFT_OUT, None)
+    if OPTIONAL_PART not in found:
+        shapes.pop(OPTIONAL_PART, None)
     parts = _parts(path, tensors, names, shapes, 0)
     return CheckedFile(path, config, tuple(map(_shrunk, parts)) if bits == 4 else parts, data_offset)
 
@@ -106,7 +242,7 @@ def _shrunk(part: FileTensor) -> FileTensor:
 
 
 def _safetensors(path: Path) -> tuple[dict[str, TensorInfo], int]:
-    """The tensors of a drafter's safetensors as z-lab names them, and where the data of a file starts at the least."""
+    """Return a drafter's tensors under z-lab's names, and the offset of the first tensor's data."""
     tensors, header = {}, safetensors.read_header(path)
     for name, info in header.tensors.items():
         if plain_name(name) in UNUSED:
@@ -126,7 +262,7 @@ def _check_heads(path: Path, config: DecoderConfig) -> None:
 def _parts(
     path: Path, tensors: Mapping[str, TensorInfo], names: Mapping[str, str], shapes: Mapping[str, Shape], paired: int
 ) -> tuple[FileTensor, ...]:
-    """The parts that `shapes` asks for; `names` maps our names to the file's."""
+    """Return the parts in `shapes`; `names` maps the file's names to ours."""
     found: dict[str, TensorInfo] = {}
     for name, info in tensors.items():
         ours = names.get(name, "")
@@ -144,12 +280,12 @@ def _parts(
 
 
 def is_vector(ours: str) -> bool:
-    """Whether a part is kept as numbers in float32."""
+    """Return whether a part stays float32 numbers."""
     return ours.rpartition(".")[2] in FLOAT_PARTS
 
 
 def _as_ggml(shape: Shape) -> Shape:
-    """A shape without the leading ones, which a file may have or not."""
+    """Strip leading ones from a shape, which files may leave out."""
     return _as_ggml(shape[1:]) if len(shape) > 1 and shape[0] == 1 else shape
 
 
@@ -169,3 +305,117 @@ def _part(path: Path, ours: str, info: TensorInfo, shape: Shape, paired: int) ->
         )
     experts = shape[0] if len(shape) == 3 else 1
     return FileTensor(ours, info, MatrixShape(KINDS[info.ggml_type], shape[-2], shape[-1], experts), paired)
+
+
+def names_of(architecture: str, config: DecoderConfig) -> dict[str, str]:
+    """Map the names of all tensors that a file of this architecture may have to ours."""
+    fields = {
+        f"{theirs}.weight": ours for theirs, ours in (MIXTURE_FIELDS if config.num_experts else LAYER_FIELDS).items()
+    }
+    if architecture == "gpt-oss":
+        fields |= {f"{theirs}.bias": f"{ours}_bias" for theirs, ours in MIXTURE_FIELDS.items() if ours in BIASED}
+        fields |= {"attn_sinks.weight": "sinks"}
+    if config.shared_intermediate_size:
+        fields |= {f"{theirs}.weight": ours for theirs, ours in SHARED_FIELDS.items()}
+    if architecture in POST_NORMED:
+        fields["post_attention_norm.weight"] = fields.pop("ffn_norm.weight")
+    recurrent = {theirs: ours for theirs, ours in fields.items() if ours not in OF_ATTENTION} | DELTA_FIELDS
+    names = {f"{theirs}.weight": ours for theirs, ours in TARGET_FIELDS.items()}
+    for layer in range(config.num_hidden_layers):
+        own = recurrent if config.recurrent and config.recurrent[layer] else fields
+        names |= {f"blk.{layer}.{theirs}": f"layers.{layer}.{ours}" for theirs, ours in own.items()}
+    return names
+
+
+def drafter_names(config: DFlashConfig) -> dict[str, str]:
+    """Map the names of all tensors that a `dflash` GGUF may have to ours."""
+    names = dict(DRAFTER_FIELDS)
+    for layer in range(config.decoder.num_hidden_layers):
+        fields = CONVOLUTION_FIELDS | {f"{theirs}.weight": ours for theirs, ours in LAYER_FIELDS.items()}
+        fields |= {f"{theirs}.bias": f"{ours}_bias" for theirs, ours in LAYER_FIELDS.items() if ours in BIASED}
+        names |= {f"blk.{layer}.{theirs}": f"layers.{layer}.{ours}" for theirs, ours in fields.items()}
+    return names
+
+
+def drafter_shapes(config: DFlashConfig) -> dict[str, Shape]:
+    """Return the shape of every part of a drafter, by our names."""
+    c, hidden, vocabulary = config, config.decoder.hidden_size, config.decoder.vocab_size
+    shapes: dict[str, Shape] = {"fuse": (hidden, len(c.taps) * hidden), "fuse_norm": (hidden,), "norm": (hidden,)}
+    if c.own_embedding:
+        shapes["embedding"] = (vocabulary, hidden)
+    if c.own_head:
+        shapes["head"] = (c.proposed, hidden)
+    if c.markov_rank:
+        shapes |= {"markov_w1": (vocabulary, c.markov_rank), "markov_w2": (c.proposed, c.markov_rank)}
+    if c.judges:
+        shapes |= {"confidence": (1, hidden + c.markov_rank), "confidence_bias": (1,)}
+    if c.selector_rank:
+        shapes |= dict.fromkeys(("predecessor", "successor"), (vocabulary, c.selector_rank))
+        shapes["selector"] = (c.selector_rank, hidden)
+    for layer in range(c.decoder.num_hidden_layers if c.conv_kernel else 0):
+        for name in CONVOLVED:
+            shapes[f"layers.{layer}.{name}_changes"] = (2 * c.conv_kernel * hidden // c.conv_group, hidden)
+            shapes[f"layers.{layer}.{name}_base"] = (2, c.conv_kernel, hidden)
+    return shapes | shapes_of(c.decoder)
+
+
+def shapes_of(config: DecoderConfig) -> dict[str, Shape]:
+    """Return the shape of every part of the blocks, by our names."""
+    recurrent = config.recurrent or (False,) * config.num_hidden_layers
+    kinds = {False: _layer(config) | _attention(config), True: _layer(config) | _delta_net(config)}
+    return {f"layers.{i}.{name}": shape for i, is_net in enumerate(recurrent) for name, shape in kinds[is_net].items()}
+
+
+def _delta_net(c: DecoderConfig) -> dict[str, Shape]:
+    if (d := c.delta) is None:
+        return {}
+    hidden, heads = c.hidden_size, (d.v_heads,)
+    return {
+        "mixed": (d.mixed, hidden),
+        "mixed_gate": (d.values, hidden),
+        "alpha": (d.v_heads, hidden),
+        "beta": (d.v_heads, hidden),
+        "conv": (d.mixed, d.kernel),
+        "rate": heads,
+        "shift": heads,
+        "delta_norm": (d.v_dim,),
+        "output": (hidden, d.values),
+    }
+
+
+def _attention(c: DecoderConfig) -> dict[str, Shape]:
+    hidden, q, kv = c.hidden_size, c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+    shapes: dict[str, Shape] = {
+        "query": (2 * q if c.output_gate else q, hidden),
+        "key": (kv, hidden),
+        "value": (kv, hidden),
+        "output": (hidden, q),
+    }
+    if c.qk_norm:
+        shapes |= {"query_norm": (c.head_dim,), "key_norm": (c.head_dim,)}
+    if c.attention_bias:
+        shapes |= {"query_bias": (q,), "key_bias": (kv,), "value_bias": (kv,), "output_bias": (hidden,)}
+    if c.sinks:
+        shapes["sinks"] = (c.num_attention_heads,)
+    return shapes
+
+
+def _layer(c: DecoderConfig) -> dict[str, Shape]:
+    """Return the shapes that attention and delta-net layers share."""
+    hidden, experts = c.hidden_size, (c.num_experts,) if c.num_experts else ()
+    inner = (*experts, c.moe_intermediate_size or c.intermediate_size)
+    shapes: dict[str, Shape] = {
+        "attention_norm": (hidden,),
+        "mlp_norm": (hidden,),
+        "gate": (*inner, hidden),
+        "up": (*inner, hidden),
+        "down": (*experts, hidden, inner[-1]),
+    }
+    if experts:
+        shapes["router"] = (*experts, hidden)
+    if c.expert_bias:
+        shapes |= {"router_bias": experts, "gate_bias": inner, "up_bias": inner, "down_bias": (*experts, hidden)}
+    if shared := c.shared_intermediate_size:
+        shapes |= {"shared_router": (hidden,), "shared_gate": (shared, hidden), "shared_up": (shared, hidden)}
+        shapes["shared_down"] = (hidden, shared)
+    return shapes

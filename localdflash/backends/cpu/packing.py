@@ -1,114 +1,410 @@
-"""Pack a model file into an image, some rows at a time, so that little memory is needed whatever the size."""
+"""Packed weights: matrices as the CPU kernels read them, made from ggml blocks. Layouts: kernels/cpu/formats.h.
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+Quantized types keep the numbers of the file exactly. Float matrices (F32, F16, BF16) are rounded to Q8_0 as ggml does.
+A drafter's float and Q8_0 matrices become Q4_0 if 4 bits are requested.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from localdflash.backends.cpu.image import Header, ImageEntry, ImageLayout, PlacedArray, Stamp, as_json
-from localdflash.backends.cpu.matrices import PANEL, floats_of, pack_rows
-from localdflash.backends.cpu.model_source import CheckedFile, Config, FileTensor
+from localdflash.backends.cpu.cpu_library import aligned
 from localdflash.base.errors import ModelError
-from localdflash.base.files.regular import open_model
-from localdflash.base.system.descriptor import read_at
+from localdflash.models.weights.ggml_types import GGMLType
 
-CHUNK_WEIGHTS = 1 << 19  # packed at a time, so that the intermediates stay in cache
+Words = NDArray[np.uint32]
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+Unpacked = tuple[Words, NDArray[Any]] | tuple[Words, NDArray[Any], NDArray[Any]]
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
-Write = Callable[[int, Any], None]  # at an offset, the bytes of an array
-
-
-class _Rows(NamedTuple):
-    """Some rows of a part, starting at a panel."""
-
-    part: FileTensor
-    expert: int
-    first: int
-    number: int
+PANEL, GROUP, SUPER = 16, 32, 256  # channels of a panel, inputs of a scale, inputs of a super-scale
+QUADS = 8  # of a group of 32
+BIT, PAIR, NIBBLE = (np.uint32(0x01010101 * mask) for mask in (1, 3, 15))  # the lowest bits of the four bytes of a word
+SPREAD = np.uint32(1 | 1 << 7 | 1 << 14 | 1 << 21)  # times four bits: each moves into a byte of its own
+ALMOST_HALF = np.nextafter(np.float32(0.5), np.float32(0))  # a half would round what is just below 0.5 up to 1
+NOT_A_NUMBER = 255  # as an exponent of MXFP4
 
 
-def header_of(source: CheckedFile[Config], stamp: Stamp) -> Header:
-    """The header of the image of a source."""
-    entries = tuple(ImageEntry(p.name, p.matrix, () if p.matrix else p.tensor.shape) for p in source.parts)
-    return Header(stamp, as_json(source.config), entries)
+class Kind(IntEnum):
+    """Packed format of a matrix, numbered as in formats.h."""
+
+    Q8_0 = 0
+    Q4_0 = 1
+    Q4_K = 2
+    Q6_K = 3
+    Q4_1 = 4
+    Q5_0 = 5
+    Q5_1 = 6
+    Q5_K = 7
+    Q3_K = 8
+    Q2_K = 9
+    IQ4_NL = 10
+    IQ4_XS = 11
+    MXFP4 = 12
 
 
-def pack(source: CheckedFile[Config], header: Header, write: Write, progress: Progress | None = None) -> None:
-    """Write the image of a source, of `ImageLayout(header).size` bytes; gaps between arrays are left out.
+class Layout(NamedTuple):
+    """Bit planes of the codes, type and parts of a group's scales, and inputs and parts of a super-scale, if any."""
 
-    ModelError names the tensor that cannot be packed, or says that the file became shorter meanwhile.
+    planes: tuple[int, ...]
+    scales: tuple[DTypeLike, tuple[int, ...]]
+    supers: tuple[int, tuple[int, ...]] | None = None
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of the codes of one group of a panel."""
+        return 4 * PANEL * sum(self.planes)
+
+
+LAYOUTS = {
+    Kind.Q8_0: Layout((8,), (np.float16, ())),
+    Kind.Q4_0: Layout((4,), (np.float16, ())),
+    Kind.Q5_0: Layout((4, 1), (np.float16, ())),
+    Kind.IQ4_NL: Layout((4,), (np.float16, ())),
+    Kind.MXFP4: Layout((4,), (np.uint8, ())),
+    Kind.Q4_1: Layout((4,), (np.float16, ()), (GROUP, ())),
+    Kind.Q5_1: Layout((4, 1), (np.float16, ()), (GROUP, ())),
+    Kind.Q4_K: Layout((4,), (np.uint8, (2,)), (SUPER, (2,))),
+    Kind.Q5_K: Layout((4, 1), (np.uint8, (2,)), (SUPER, (2,))),
+    Kind.IQ4_XS: Layout((4,), (np.int8, ()), (SUPER, ())),
+    Kind.Q6_K: Layout((8,), (np.int8, (2,)), (SUPER, ())),
+    Kind.Q3_K: Layout((2, 1), (np.int8, (2,)), (SUPER, ())),
+    Kind.Q2_K: Layout((2,), (np.uint8, (2,)), (SUPER, (2,))),
+}
+
+
+class Array(NamedTuple):
+    """Type and shape of an array."""
+
+    dtype: DTypeLike
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return int(np.dtype(self.dtype).itemsize * prod(self.shape))
+
+
+@dataclass(frozen=True)
+class MatrixShape:
+    """Shape of a packed matrix [n, k], or of `experts` such matrices in sequence, each padded to whole panels."""
+
+    kind: Kind
+    n: int
+    k: int
+    experts: int = 1
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """Codes, scales and, if the format has any, supers of all experts, in the order of `pack_rows`."""
+        layout, lead = LAYOUTS[self.kind], (self.experts, -(-self.n // PANEL))
+        groups, (dtype, parts) = (*lead, self.k // GROUP), layout.scales
+        arrays = Array(np.uint8, (*groups, layout.code_bytes)), Array(dtype, (*groups, *parts, PANEL))
+        if layout.supers is None:
+            return arrays
+        inputs, parts = layout.supers
+        return *arrays, Array(np.float16, (*lead, self.k // inputs, *parts, PANEL))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the arrays in bytes."""
+        return sum(array.nbytes for array in self.arrays)
+
+
+@dataclass(frozen=True)
+class PackedMatrix:
+    """Packed matrix in memory: n / 16 panels, rounded up, of k / 32 groups."""
+
+    kind: Kind
+    n: int
+    k: int
+    experts: int
+    codes: Bytes  # codes, scales and supers are the arrays of `MatrixShape`
+    scales: NDArray[Any]
+    supers: NDArray[np.float16] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.codes.nbytes + self.scales.nbytes + (0 if self.supers is None else self.supers.nbytes)
+
+
+# Readers of ggml blocks (layouts: ggml-common.h). Each takes blocks [panels, 16 channels, blocks, bytes]. It returns
+# codes as words [panels, 16, groups, 8 quads], four inputs in a byte each; scales [panels, 16, groups, ...]; and, for
+# formats with super-scales, supers [panels, 16, ...].
+
+
+def _words(blocks: Bytes) -> Words:
+    """Bytes [..., size] as words [..., size / 4]; the copy aligns them, which makes what follows twice as fast."""
+    return np.ascontiguousarray(blocks).view(np.uint32)
+
+
+def _half(blocks: Bytes, start: int) -> NDArray[np.float16]:
+    """The float16 at byte `start` of every block: [panels, 16, blocks]."""
+    return blocks[..., start : start + 2].view(np.float16)[..., 0]
+
+
+def _fields(words: Words, mask: np.uint32, shifts: range) -> Words:
+    """Fields of the four bytes of words [..., n], by shift: [..., shifts, n]."""
+    return np.stack([(words >> np.uint32(shift)) & mask for shift in shifts], -2)
+
+
+def _by_group(codes: Words) -> Words:
+    """[panels, 16, blocks, ...] -> [panels, 16, groups, quads]."""
+    return codes.reshape(*codes.shape[:2], -1, QUADS)
+
+
+def _nibbles(blocks: Bytes, start: int, run: int = 16) -> Words:
+    """Nibbles from byte `start` on: of every `run` bytes first all low ones, then all high ones."""
+    words = _words(blocks[..., start:])
+    return _by_group(_fields(words.reshape(*words.shape[:-1], -1, run // 4), NIBBLE, range(0, 8, 4)))
+
+
+def _q8_0(blocks: Bytes) -> Unpacked:
+    """A scale and 32 signed codes, which a flipped sign bit offsets by 128."""
+    return _words(blocks[..., 2:]) ^ np.uint32(0x80808080), _half(blocks, 0)
+
+
+def _q4_0(blocks: Bytes) -> Unpacked:
+    """A scale and 16 bytes: low nibbles are weights 0-15, high ones 16-31."""
+    return _nibbles(blocks, 2), _half(blocks, 0)
+
+
+def _q4_1(blocks: Bytes) -> Unpacked:
+    """As Q4_0, with what is added to every weight beside the scale."""
+    return _nibbles(blocks, 4), _half(blocks, 0), _half(blocks, 2)
+
+
+def _fifth_bits(blocks: Bytes, start: int) -> Words:
+    """Four bytes of which bit i is the fifth bit of weight i, put where it belongs in a code."""
+    bits = _words(blocks[..., start : start + 4]) >> np.arange(0, 32, 4, dtype=np.uint32)
+    return ((bits & np.uint32(15)) * SPREAD & BIT) << np.uint32(4)
+
+
+def _q5_0(blocks: Bytes) -> Unpacked:
+    """As Q4_0, with 32 fifth bits before the nibbles."""
+    return _nibbles(blocks, 6) | _fifth_bits(blocks, 2), _half(blocks, 0)
+
+
+def _q5_1(blocks: Bytes) -> Unpacked:
+    """As Q4_1, with 32 fifth bits before the nibbles."""
+    return _nibbles(blocks, 8) | _fifth_bits(blocks, 4), _half(blocks, 0), _half(blocks, 2)
+
+
+def _mxfp4(blocks: Bytes) -> Unpacked:
+    """The exponent of a power of two, and nibbles as Q4_0."""
+    return _nibbles(blocks, 1), blocks[..., 0]
+
+
+def _iq4_xs(blocks: Bytes) -> Unpacked:
+    """A super-scale, eight scales of 6 bits less 32, nibbles as Q4_0 for each 32 weights.
+
+    Two bytes hold the high 2 bits of the scales, lowest first; four bytes then the low nibbles, two to a byte.
     """
-    layout, done = ImageLayout(header), 0
-    write(0, header.encoded())
-    with ExitStack() as opened:
-        files = [opened.enter_context(open_model(file))[0].fileno() for file in source.files]
-        for rows in _rows_of(source):
-            done += _write_rows(source, files[rows.part.tensor.part], layout, rows, write)
-            if progress:
-                progress(done, layout.weights)
+    high = _words(blocks[..., :4])[..., 0:1] >> np.arange(16, 32, 2, dtype=np.uint32)
+    low = np.stack((blocks[..., 4:8] & 15, blocks[..., 4:8] >> 4), -1).reshape(*blocks.shape[:-1], 8)
+    scales = (low | (high.astype(np.uint8) & 3) << 4).view(np.int8) - np.int8(32)
+    return _nibbles(blocks, 8), scales.reshape(*scales.shape[:2], -1), _half(blocks, 0)
 
 
-def _rows_of(source: CheckedFile[Config]) -> Iterator[_Rows]:
-    for part in source.parts:
-        m = part.matrix
-        if m is None:
-            yield _Rows(part, 0, 0, 0)
-            continue
-        unit = part.paired or PANEL
-        step = max(CHUNK_WEIGHTS // m.k // unit, 1) * unit
-        for expert in range(m.experts):
-            yield from (_Rows(part, expert, first, min(step, m.n - first)) for first in range(0, m.n, step))
+def _k_scales(blocks: Bytes) -> tuple[Bytes, NDArray[np.float16]]:
+    """Of Q4_K and Q5_K: scale and minimum [panels, 16, groups, 2], and d and dmin [panels, 16, blocks, 2].
+
+    Eight pairs of 6 bits in 12 bytes: pairs 0-3 in the low 6 bits of bytes 0-3 (scales) and 4-7 (minimums); pairs 4-7
+    have their low 4 bits in bytes 8-11 and their high 2 bits on top of bytes 0-7.
+    """
+    scales, minimums, rest = blocks[..., 4:8], blocks[..., 8:12], blocks[..., 12:16]
+    scale = np.concatenate((scales & 63, (rest & 15) | (scales >> 6 << 4)), -1)
+    minimum = np.concatenate((minimums & 63, (rest >> 4) | (minimums >> 6 << 4)), -1)
+    both = np.stack((scale, minimum), -1)  # [panels, 16, blocks, 8, 2]
+    return both.reshape(*both.shape[:2], -1, 2), np.stack((_half(blocks, 0), _half(blocks, 2)), -1)
 
 
-def _write_rows(source: CheckedFile[Config], descriptor: int, layout: ImageLayout, rows: _Rows, write: Write) -> int:
-    """Pack and write some rows; returns the bytes written."""
-    info, places = rows.part.tensor, layout.places[rows.part.name]
-    try:
-        if rows.part.matrix is None:
-            arrays: tuple[NDArray[Any], ...] = (_vector(rows.part, _read(descriptor, info.offset, info.nbytes)),)
-            offsets = [place.offset for place in places]
-        else:
-            arrays = pack_rows(_blocks(descriptor, rows), info.ggml_type, rows.part.matrix.kind)
-            offsets = [_offset(place, rows) for place in places]
-    except ModelError as error:
-        raise ModelError(f"{source.path}: tensor {info.name}: {error}; download or convert the model again") from None
-    for offset, array in zip(offsets, arrays, strict=True):
-        write(offset, array.data)
-    return sum(array.nbytes for array in arrays)
+def _q4_k(blocks: Bytes) -> Unpacked:
+    """Scales and minimums, and 128 bytes: of 32, low nibbles are one group of 32, high ones the next."""
+    return _nibbles(blocks, 16, 32), *_k_scales(blocks)
 
 
-def _offset(place: PlacedArray, rows: _Rows) -> int:
-    """The place of the first of some rows in an array [experts, panels, ...]."""
-    _, panels, *rest = place.array.shape
-    panel = np.dtype(place.array.dtype).itemsize * int(np.prod(rest))
-    return place.offset + (rows.expert * panels + rows.first // PANEL) * panel
+def _q5_k(blocks: Bytes) -> Unpacked:
+    """As Q4_K, with 32 bytes before the nibbles: bit g of byte i is the fifth bit of weight i of group g."""
+    fifth = _by_group(_fields(_words(blocks[..., 16:48]), BIT, range(8)))
+    return _nibbles(blocks, 48, 32) | fifth << np.uint32(4), *_k_scales(blocks)
 
 
-def _vector(part: FileTensor, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    numbers = floats_of(raw, part.tensor.ggml_type)
-    if not np.isfinite(numbers).all():
-        raise ModelError("a number is not finite")
-    return numbers
+def _q6_k(blocks: Bytes) -> Unpacked:
+    """128 bytes of nibbles, 64 of bit pairs, 16 signed scales and a super-scale.
+
+    Each half of 128 weights has 64 nibble bytes (first all low, then all high nibbles) and 32 bytes of bit pairs, whose
+    four fields top up the four groups of 32 weights.
+    """
+    scales = blocks[..., 192:208].view(np.int8).reshape(*blocks.shape[:2], -1, 2)
+    codes = _nibbles(blocks[..., :128], 0, 64) | _pairs(blocks[..., 128:192]) << np.uint32(4)
+    return codes, scales, _half(blocks, 208)
 
 
-def _blocks(descriptor: int, rows: _Rows) -> NDArray[np.uint8]:
-    """Some rows of a matrix as the file has them, [rows, bytes], in rotate-half order."""
-    info, m, paired = rows.part.tensor, rows.part.matrix, rows.part.paired
-    assert m is not None
-    row = m.k // info.ggml_type.block_weights * info.ggml_type.block_bytes
-    start = info.offset + (rows.expert * m.n + rows.first) * row
-    raw = _read(descriptor, start, rows.number * row)
-    if paired:
-        raw = np.ascontiguousarray(raw.reshape(-1, paired // 2, 2, row).swapaxes(1, 2))
-    return raw.reshape(rows.number, row)
+def _pairs(blocks: Bytes) -> Words:
+    """Bit pairs, 32 bytes for each 128 weights: their four fields are the four groups."""
+    words = _words(blocks)
+    return _by_group(_fields(words.reshape(*words.shape[:-1], -1, QUADS), PAIR, range(0, 8, 2)))
 
 
-def _read(descriptor: int, offset: int, size: int) -> NDArray[np.uint8]:
-    raw = bytearray()
-    while len(raw) < size:
-        if not (more := read_at(descriptor, size - len(raw), offset + len(raw))):
-            raise ModelError("the file became shorter")
-        raw += more
-    return np.frombuffer(raw, np.uint8)
+def _q3_k(blocks: Bytes) -> Unpacked:
+    """32 bytes of third bits, 64 of bit pairs, 12 of scales of 6 bits less 32, and a super-scale.
+
+    Bit g of byte i is the third bit of weight i of group g. The low nibbles of scales 0-7 and 8-15 share 8 bytes; four
+    more have the high 2 bits of scales 0-3, 4-7, 8-11 and 12-15.
+    """
+    third = _by_group(_fields(_words(blocks[..., :32]), BIT, range(8)))
+    codes = _pairs(blocks[..., 32:96]) | third << np.uint32(2)
+    nibbles, pairs = blocks[..., 96:104], blocks[..., 104:108]
+    low = np.concatenate((nibbles & 15, nibbles >> 4), -1)
+    high = np.concatenate([pairs >> shift & 3 for shift in (0, 2, 4, 6)], -1)
+    scales = (low | high << 4).view(np.int8) - np.int8(32)
+    return codes, scales.reshape(*blocks.shape[:2], -1, 2), _half(blocks, 108)
+
+
+def _q2_k(blocks: Bytes) -> Unpacked:
+    """16 bytes of scales (low nibbles) and minimums, 64 of bit pairs, and two super-scales."""
+    scales = blocks[..., :16].reshape(*blocks.shape[:2], -1, 2)
+    return _pairs(blocks[..., 16:80]), scales, np.stack((_half(blocks, 80), _half(blocks, 82)), -1)
+
+
+READERS: dict[GGMLType, Callable[[Bytes], Unpacked]] = {
+    GGMLType.Q8_0: _q8_0,
+    GGMLType.Q4_0: _q4_0,
+    GGMLType.Q4_1: _q4_1,
+    GGMLType.Q5_0: _q5_0,
+    GGMLType.Q5_1: _q5_1,
+    GGMLType.Q2_K: _q2_k,
+    GGMLType.Q3_K: _q3_k,
+    GGMLType.Q4_K: _q4_k,
+    GGMLType.Q5_K: _q5_k,
+    GGMLType.Q6_K: _q6_k,
+    GGMLType.IQ4_NL: _q4_0,
+    GGMLType.IQ4_XS: _iq4_xs,
+    GGMLType.MXFP4: _mxfp4,
+}
+FLOAT_TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
+KINDS = {ggml_type: Kind[ggml_type.name] for ggml_type in READERS} | dict.fromkeys(FLOAT_TYPES, Kind.Q8_0)
+SHRINKING = frozenset((*FLOAT_TYPES, GGMLType.Q8_0))  # types that can be rounded to Q4_0
+
+
+def pack_rows(blocks: Bytes, ggml_type: GGMLType, kind: Kind | None = None) -> tuple[NDArray[Any], ...]:
+    """Pack rows of a matrix, bytes [rows, row], into codes [panels, ...], scales and, if the format has any, supers.
+
+    Rows are padded to whole panels with zero weights. `kind` is that of `KINDS`, or Q4_0 for a type in `SHRINKING`.
+    Raise ModelError if a scale is not finite.
+    """
+    blocks = _whole_panels(blocks)
+    if ggml_type in SHRINKING and kind == Kind.Q4_0:
+        weights = FLOATS[ggml_type](blocks) if ggml_type in FLOATS else _q8_0_floats(blocks)
+        blocks, ggml_type = _four_bits(weights), GGMLType.Q4_0
+    elif ggml_type in FLOATS:
+        blocks, ggml_type = _rounded(FLOATS[ggml_type](blocks)), GGMLType.Q8_0
+    codes, *rest = READERS[ggml_type](blocks.reshape(len(blocks) // PANEL, PANEL, -1, ggml_type.block_bytes))
+    if any(array.dtype == np.float16 and not np.isfinite(array).all() for array in rest) or (
+        ggml_type == GGMLType.MXFP4 and (rest[0] == NOT_A_NUMBER).any()
+    ):
+        raise ModelError("a scale is not a finite number")
+    planes = _planes(codes, LAYOUTS[KINDS[ggml_type]].planes)
+    return _by_quad(planes), *map(_by_channel, rest)
+
+
+def floats_of(raw: Bytes, ggml_type: GGMLType) -> Floats:
+    """Convert bytes [..., row] of an unquantized type to float32."""
+    return FLOATS[ggml_type](raw)
+
+
+def _whole_panels(blocks: Bytes) -> Bytes:
+    missing = -len(blocks) % PANEL
+    return np.concatenate((blocks, np.zeros((missing, blocks.shape[1]), np.uint8))) if missing else blocks
+
+
+def _rounded(weights: Floats) -> Bytes:
+    """Q8_0 blocks of float weights [rows, k]: scale = amax / 127 as float16, codes rounded half away from zero."""
+    groups = weights.reshape(len(weights), -1, GROUP)
+    scale = np.abs(groups).max(-1, keepdims=True) / np.float32(127)
+    with np.errstate(all="ignore"):  # not finite: refused later
+        steps = groups * np.where(scale >= np.finfo(np.float32).tiny, 1 / scale, 0)  # smaller ones are 0 in float16
+        codes = (steps + np.copysign(ALMOST_HALF, steps)).astype(np.int8)
+        half = scale.astype(np.float16)
+    return np.concatenate((half.view(np.uint8), codes.view(np.uint8)), -1).reshape(len(weights), -1)
+
+
+def _four_bits(weights: Floats) -> Bytes:
+    """Q4_0 blocks of float weights [rows, k]: the one furthest from zero becomes -8, whatever its sign."""
+    groups = weights.reshape(len(weights), -1, GROUP)
+    furthest = np.take_along_axis(groups, np.abs(groups).argmax(-1, keepdims=True), -1)
+    scale = furthest / np.float32(-8)
+    with np.errstate(all="ignore"):  # not finite: refused later
+        steps = groups * np.where(np.abs(scale) >= np.finfo(np.float32).tiny, 1 / scale, 0)
+        codes = np.clip(steps + np.float32(8.5), 0, 15).astype(np.uint8)
+        half = scale.astype(np.float16)
+    packed = codes[..., : GROUP // 2] | codes[..., GROUP // 2 :] << 4
+    return np.concatenate((half.view(np.uint8), packed), -1).reshape(len(weights), -1)
+
+
+def _q8_0_floats(blocks: Bytes) -> Floats:
+    parted = blocks.reshape(len(blocks), -1, GGMLType.Q8_0.block_bytes)
+    scale = np.ascontiguousarray(parted[..., :2]).view(np.float16).astype(np.float32)
+    return (parted[..., 2:].view(np.int8) * scale).reshape(len(blocks), -1)
+
+
+def _bfloat16(raw: Bytes) -> Floats:
+    return (np.ascontiguousarray(raw).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+FLOATS: dict[GGMLType, Callable[[Bytes], Floats]] = {
+    GGMLType.F32: lambda raw: np.ascontiguousarray(raw).view(np.float32),
+    GGMLType.F16: lambda raw: np.ascontiguousarray(raw).view(np.float16).astype(np.float32),
+    GGMLType.BF16: _bfloat16,
+}
+
+
+def _planes(codes: Words, bits: tuple[int, ...]) -> Words:
+    """Codes [..., 8 quads], a byte each, cut into planes of so many bits, the lowest first: [..., sum of bits]."""
+    planes, below = [], 0
+    for size in bits:
+        plane = codes if len(bits) == 1 else codes >> np.uint32(below) & np.uint32(0x01010101 * (2**size - 1))
+        shared = plane.reshape(*codes.shape[:-1], size, QUADS // size)  # quads of a word
+        planes.append(shared[..., 0].copy())
+        for place in range(1, QUADS // size):
+            planes[-1] |= shared[..., place] << np.uint32(size * place)
+        below += size
+    return planes[0] if len(bits) == 1 else np.concatenate(planes, -1)
+
+
+def _by_quad(words: Words) -> Bytes:
+    """[panels, 16, groups, words] -> [panels, groups, words * 64]: the channels of a quad side by side."""
+    return np.ascontiguousarray(np.moveaxis(words, 1, -1)).view(np.uint8).reshape(len(words), words.shape[2], -1)
+
+
+def _by_channel(numbers: NDArray[Any]) -> NDArray[Any]:
+    """[panels, 16, ...] -> [panels, ..., 16]."""
+    return np.ascontiguousarray(np.moveaxis(numbers, 1, -1))
+
+
+def select_rows(head: PackedMatrix, ids: NDArray[np.int32]) -> PackedMatrix:
+    """Copy rows `ids` of a packed matrix, in that order, code by code; the last row pads the last panel.
+
+    A drafter with a short vocabulary reads these rows of its target's head. They depend on both files and take a few
+    milliseconds to copy, so they are not kept on disk.
+    """
+    padded = np.pad(ids, (0, -len(ids) % PANEL), mode="edge")
+    arrays = [array for array in (head.codes.view(np.uint32), head.scales, head.supers) if array is not None]
+    codes, *rest = (_select_channels(array, padded) for array in arrays)
+    return PackedMatrix(head.kind, len(ids), head.k, 1, codes.view(np.uint8), *rest)
+
+
+def _select_channels(packed: NDArray[Any], ids: NDArray[np.int32]) -> NDArray[Any]:
+    """Copy channels `ids` of an array [1, panels, ..., 16 * n]; neighbouring items are of neighbouring channels."""
+    panels = packed.reshape(packed.shape[1], -1, PANEL)
+    rows = panels[ids // PANEL, :, ids % PANEL].reshape(len(ids) // PANEL, PANEL, -1)
+    chosen = aligned((1, len(rows), *packed.shape[2:]), packed.dtype)
+    chosen.reshape(len(rows), -1, PANEL)[...] = rows.swapaxes(1, 2)
+    return chosen

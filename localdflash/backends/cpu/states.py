@@ -4,15 +4,14 @@ A state belongs to one length of the sequence. It can go on by any number of the
 that there are checkpoints, copies at a few earlier lengths.
 """
 
-import ctypes
 from collections.abc import Sequence
 
 import numpy as np
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.arrays import aligned
-from localdflash.backends.cpu.cpu_library import MAX_ROWS, address
-from localdflash.backends.cpu.packed_model import Floats, PackedLayer
+from localdflash.backends.cpu.binding import PackedLayer, bound_matrix
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, aligned
+from localdflash.backends.cpu.packing import Floats
 from localdflash.engine.checkpoints import MOST, Checkpoints
 from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape
 
@@ -29,22 +28,18 @@ class DeltaStates:
         self._history: Floats = aligned((len(nets), self._before + MAX_ROWS, d.mixed), np.float32)
         self._gates: Floats = aligned((2, len(nets), MAX_ROWS, d.v_heads), np.float32)
         self._conv = [np.ascontiguousarray(net.conv.T) for net in nets if net.conv is not None]
-        self._bound = (cpu_library.DeltaNetStruct * len(nets))(*(self._bind(i, net) for i, net in enumerate(nets)))
+        self.nets = [self._bind(i, net) for i, net in enumerate(nets)]
         self._checkpoints = Checkpoints[tuple[Floats, Floats]]()
 
     def _bind(self, index: int, net: PackedLayer) -> cpu_library.DeltaNetStruct:
         bound = cpu_library.DeltaNetStruct()
-        bound.mixed, bound.gate = cpu_library.bound_matrix(net.mixed), cpu_library.bound_matrix(net.mixed_gate)
-        bound.alpha, bound.beta = cpu_library.bound_matrix(net.alpha), cpu_library.bound_matrix(net.beta)
+        bound.mixed, bound.gate = bound_matrix(net.mixed), bound_matrix(net.mixed_gate)
+        bound.alpha, bound.beta = bound_matrix(net.alpha), bound_matrix(net.beta)
         bound.conv, bound.norm = address(self._conv[index]), address(net.delta_norm)
         bound.rate, bound.shift = address(net.rate), address(net.shift)
         bound.state, bound.history = address(self._state[index]), address(self._history[index])
         bound.decays, bound.betas = address(self._gates[0, index]), address(self._gates[1, index])
         return bound
-
-    def net(self, index: int) -> "ctypes._Pointer[cpu_library.DeltaNetStruct]":
-        """The struct of a net, counted through the delta nets alone."""
-        return ctypes.pointer(self._bound[index])
 
     @property
     def nbytes(self) -> int:

@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, hold_two
-from localdflash.backends.llamacpp.llama_short_head import check_short_head
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
+from localdflash.base.files.regular import open_model
 from localdflash.base.machine.cores import physical_cores
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
-from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
+from localdflash.models.shapes.dflash_config import ANOTHER_LIST, SHORT_HEAD, DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_gguf import config_of_gguf
-from localdflash.models.weights.gguf import read_header
+from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 INJECT_ROWS = 256  # most features that one decode injects
 WAITING_BYTES = 32 * 1024 * 1024
@@ -41,6 +41,24 @@ def check_drafter(config: DFlashConfig, path: Path) -> None:
     """ModelError for a GGUF that llama.cpp's graph would not run; safetensors draft in torch."""
     if config.decoder.attention_bias and path.suffix == ".gguf":
         raise ModelError(f"{path}: llama.cpp runs no drafters with biases in attention; use `--backend cpu`")
+
+
+def check_short_head(header: GGUFHeader, config: DFlashConfig) -> None:
+    """Check the short head in a drafter's GGUF before llama.cpp reads it: an id that is no token ends the process.
+
+    Raise ModelError if `d2t` holds other ids than the configuration, or its rows are not those of a head.
+    """
+    ids_name, rows_name = SHORT_HEAD
+    if ids_name not in header.tensors:
+        return
+    info, rows = header.tensors[ids_name], header.tensors.get(rows_name)
+    if info.ggml_type.name != "I64" or rows is None or rows.shape != (*info.shape, config.decoder.hidden_size):
+        raise ModelError(f"{header.path}: {ids_name} and {rows_name} do not belong together; {ANOTHER_LIST}")
+    with open_model(header.files[info.part]) as (stream, _):
+        stream.seek(info.offset)
+        ids = np.frombuffer(stream.read(info.nbytes), "<i8")
+    if not np.array_equal(ids, config.short):
+        raise ModelError(f"{header.path}: {ids_name} is not its short vocabulary; {ANOTHER_LIST}")
 
 
 def _scaled(logits: NDArray[np.float32], config: DFlashConfig) -> NDArray[np.float32]:

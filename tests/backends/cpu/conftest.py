@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.team import Team
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from tests.support.tiny_models import EXPERTS, SHAPE, write_target
 
@@ -34,12 +34,12 @@ def target_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 
 @pytest.fixture
-def new_team() -> Iterator[Callable[..., Team]]:
-    """Makes teams of threads, which end with the test."""
-    teams: list[Team] = []
+def new_team() -> Iterator[Callable[..., ThreadPool]]:
+    """Make thread pools, which end with the test."""
+    teams: list[ThreadPool] = []
 
-    def make(threads: int = 2, instruction_set: str = "") -> Team:
-        teams.append(Team(threads, (), instruction_set))
+    def make(threads: int = 2, instruction_set: str = "") -> ThreadPool:
+        teams.append(ThreadPool(threads, (), instruction_set))
         return teams[-1]
 
     yield make

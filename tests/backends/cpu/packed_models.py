@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.backends.cpu.matrices import Kind, PackedMatrix
+from localdflash.backends.cpu.packing import Kind, PackedMatrix
 from localdflash.models.weights.ggml_types import GGMLType
 
 Floats = NDArray[np.float32]

@@ -4,14 +4,19 @@ Weights are the file's; every product sees its input in groups of 32 as 8-bit co
 float16, the rest is float32. The engine may differ where a last bit tips a code over: that is small, not zero.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from localdflash.backends.reference.decoder import Decoder, Experts
 from localdflash.backends.reference.dflash_model import DFlash
+from localdflash.engine.pair import Target
+from tests.support.converted_models import Case
+from tests.support.lossless import verify
 
 GROUP = 32
 
@@ -59,3 +64,42 @@ def logits_of(model: Decoder, ids: Sequence[int], taps: Sequence[int] = ()) -> t
 def relative(found: Tensor, wanted: Tensor) -> float:
     """Root mean square of the difference over that of what is wanted."""
     return float((found - wanted).pow(2).mean().sqrt() / wanted.pow(2).mean().sqrt())
+
+
+def engine_logits(target: Target, ids: Sequence[int]) -> Tensor:
+    """Logits of a whole sequence, in verify batches of all widths."""
+    rows, width = list[Any](), 1
+    while ids:
+        rows += verify(target, ids[:width])
+        target.keep(min(width, len(ids)))
+        ids, width = ids[width:], width % 13 + 1
+    return torch.from_numpy(np.stack([row[0] for row in rows]))
+
+
+@torch.inference_mode()
+def exact_logits(case: Case, ids: Sequence[int]) -> Tensor:
+    """Logits of Hugging Face's model."""
+    logits: Tensor = case.model(torch.tensor([list(ids)])).logits[0]
+    return logits
+
+
+def halved_attention(exact: Any) -> Any:
+    """Hugging Face's eager attention over keys and values in float16."""
+
+    def attend(module: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **others: Any) -> Any:
+        return exact(module, q, k.half().float(), v.half().float(), *rest, **others)
+
+    return attend
+
+
+def rounded_experts(expert: Callable[[Tensor, int], Tensor]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """A mixture's forward, of `expert`'s output for a row."""
+
+    def forward(x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        out = torch.zeros_like(x)
+        for row, (experts, shares) in enumerate(zip(chosen.tolist(), weights, strict=True)):
+            for index, share in zip(experts, shares, strict=True):
+                out[row] += share * expert(rounded(x[row]), index)
+        return out
+
+    return forward

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.backends.cpu.verifying import ids_of, same, verify
 
+from localdflash.backends.cpu.binding import open_target
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.engine.checkpoints import APART
 from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
@@ -17,11 +18,10 @@ from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.sampling_params import SamplingParams
 from tests.backends.cpu.conftest import needs_library
-from tests.backends.cpu.verifying import ids_of, same, verify
 from tests.support import qwen35_models
 
 pytestmark = needs_library
-NewTeam = Callable[..., Team]
+NewTeam = Callable[..., ThreadPool]
 CONTEXT, VOCABULARY, BIG = 6 * APART, 97, 1 << 30
 VERIFY_MS = {1: 1.0, 4: 1.01, 32: 1.1}  # so cheap that whatever is drafted is verified
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from localdflash.backends.cpu.binding import open_target
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.base.errors import LocaldflashError
 from localdflash.engine.draft import Draft
 from tests.backends.cpu.conftest import needs_library
@@ -18,7 +18,9 @@ pytestmark = needs_library
 DRAFT = Draft("test", (5, 9, 2), (0.5, 0.5, 0.5))
 
 
-def test_the_likeliest_tokens_and_taps_are_those_of_a_verify(tiny_pair: Path, new_team: Callable[..., Team]) -> None:
+def test_the_likeliest_tokens_and_taps_are_those_of_a_verify(
+    tiny_pair: Path, new_team: Callable[..., ThreadPool]
+) -> None:
     target = CpuTarget(open_target(tiny_pair / "target.gguf"), new_team(), taps=(0,))
     target.extend([1, 2, 3])
     verified = target.verify(4, DRAFT)
@@ -29,7 +31,7 @@ def test_the_likeliest_tokens_and_taps_are_those_of_a_verify(tiny_pair: Path, ne
     assert np.array_equal(features, taps)
 
 
-def test_logits_that_are_not_numbers_are_refused(tiny_pair: Path, new_team: Callable[..., Team]) -> None:
+def test_logits_that_are_not_numbers_are_refused(tiny_pair: Path, new_team: Callable[..., ThreadPool]) -> None:
     packed = open_target(tiny_pair / "target.gguf")
     packed = replace(packed, norm=np.full_like(packed.norm, np.nan))
     target = CpuTarget(packed, new_team())

@@ -4,15 +4,15 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.cpu_library import MAX_ROWS
+from localdflash.backends.cpu.binding import open_target
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.engine.draft import Draft
 from localdflash.models.shapes.decoder_config import DecoderConfig
@@ -57,7 +57,8 @@ def logits(target: CpuTarget, ids: list[int], width: int) -> torch.Tensor:
     return torch.from_numpy(np.concatenate(rows))
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@pytest.mark.nightly
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(
     shape=shapes(),
     kind=st.sampled_from(["Q8_0", "Q4_0", "Q5_1", "MXFP4"]),
@@ -70,7 +71,7 @@ def test_rows_of_any_shape(shape: DecoderConfig, kind: str, width: int, threads:
         path = write_target(Path(folder) / "target.gguf", shape, kind)
         packed, model = open_target(path), load_decoder(path)
     ids = [int(i) for i in np.random.default_rng(width).integers(0, shape.vocab_size, LENGTH)]
-    teams = Team(1), Team(threads, (), instruction_set)
+    teams = ThreadPool(1), ThreadPool(threads, (), instruction_set)
     try:
         alone, together = (logits(CpuTarget(packed, t), ids, w) for t, w in zip(teams, (1, width), strict=True))
     finally:

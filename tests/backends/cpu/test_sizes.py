@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from localdflash.backends.cpu.binding import open_drafter, open_target
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_drafter, open_target
-from localdflash.backends.cpu.team import Team
-from localdflash.base.errors import ModelError, UsageError
+from localdflash.base.errors import ModelError
 from localdflash.base.machine import measurements
 from localdflash.engine.checkpoints import MOST as CHECKPOINTS
 from localdflash.loading.choice import Case
@@ -34,23 +34,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("shape", [SHAPE, EXPERTS])
-def test_weights_are_those_of_the_packed_file(shape: Shape, tmp_path: Path) -> None:
+def test_weights_and_cache(shape: Shape, tmp_path: Path) -> None:
     path = write(tmp_path / "model.gguf", shape)
-    parts = CpuSizes(path, None).parts(512, NO_DRAFTER)
+    sizes = CpuSizes(path, None)
+    parts = sizes.parts(513, NO_DRAFTER)
     assert parts[TARGET] == open_target(path).nbytes
+    assert parts[TARGET_KV] == shape.layers * 2 * shape.kv_heads * shape.head_dim * 528 * 2  # positions in sixteens
     assert parts.keys() == {TARGET, TARGET_KV, SCRATCH}
-
-
-@pytest.mark.parametrize(("context", "cells"), [(512, 512), (513, 528), (65536, 65536)])
-def test_keys_and_values_are_float16_in_groups_of_sixteen(context: int, cells: int, model: Path) -> None:
-    sizes = CpuSizes(model, None)
-    assert (sizes.trained, sizes.drafters) == (65536, (NO_DRAFTER,))
-    assert sizes.parts(context, NO_DRAFTER)[TARGET_KV] == SHAPE.layers * 2 * SHAPE.kv_heads * SHAPE.head_dim * cells * 2
+    assert (sizes.trained, sizes.drafters) == (shape.context, (NO_DRAFTER,))
 
 
 @pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe", "gpt-oss"])
 def test_hybrids_are_planned_with_their_states(
-    architecture: str, tmp_path: Path, new_team: Callable[..., Team]
+    architecture: str, tmp_path: Path, new_team: Callable[..., ThreadPool]
 ) -> None:
     """Those of as many checkpoints as there may be included."""
     case = gpt_oss_models.case_of() if architecture == "gpt-oss" else qwen35_models.case_of(architecture)
@@ -62,30 +58,20 @@ def test_hybrids_are_planned_with_their_states(
     assert parts[SCRATCH] == pytest.approx(target.scratch_bytes, rel=0.01)
 
 
-def test_scratch_grows_with_the_tables_of_rope(model: Path) -> None:
-    short, long = (CpuSizes(model, None).parts(context, NO_DRAFTER)[SCRATCH] for context in (4096, 8192))
-    assert long - short == 4096 * SHAPE.head_dim * 4
-
-
-def test_a_file_of_its_header_alone_plans_the_same(model: Path, tmp_path: Path) -> None:
+def test_headers_are_enough(model: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    """Of a safetensors drafter its configuration."""
     hollow = tmp_path / "hollow.gguf"
     with model.open("rb") as stream, hollow.open("wb") as copy:
         copy.write(stream.read(read_header(model).data_offset))
         copy.truncate(model.stat().st_size)
     assert CpuSizes(model, None).parts(1024, NO_DRAFTER) == CpuSizes(hollow, None).parts(1024, NO_DRAFTER)
-
-
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("form", ["gguf", "safetensors"])
-def test_a_drafter_adds_weights_cache_and_scratch(tiny_pair: Path, form: str, bits: int) -> None:
-    path = tiny_pair / f"drafter.{form}"
-    sizes = CpuSizes(tiny_pair / "target.gguf", path, drafter_bits=bits)
+    (tmp_path / "config.json").write_bytes((tiny_pair / "config.json").read_bytes())
+    target, here = tiny_pair / "target.gguf", tiny_pair / "drafter.safetensors"
+    sizes = CpuSizes(target, tmp_path / "drafter.safetensors")
+    parts = sizes.parts(256, AS_IT_IS)
+    assert parts == CpuSizes(target, here).parts(256, AS_IT_IS)
+    assert parts[DRAFTER] == open_drafter(here).nbytes
     assert sizes.drafters == (AS_IT_IS, NO_DRAFTER)
-    drafted, plain = (sizes.parts(sizes.trained, drafter) for drafter in sizes.drafters)
-    assert drafted.keys() == plain.keys() | {DRAFTER, DRAFTER_KV}
-    assert (drafted[TARGET], drafted[TARGET_KV]) == (plain[TARGET], plain[TARGET_KV])
-    assert drafted[DRAFTER] == open_drafter(path, bits=bits).nbytes
-    assert drafted[SCRATCH] > plain[SCRATCH]
 
 
 def test_what_waits_to_become_keys_is_planned(tiny_pair: Path) -> None:
@@ -98,13 +84,6 @@ def test_what_waits_to_become_keys_is_planned(tiny_pair: Path) -> None:
     assert measured == pytest.approx(planned, rel=0.05)
 
 
-def test_of_a_safetensors_drafter_the_configuration_is_enough(tiny_pair: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_bytes((tiny_pair / "config.json").read_bytes())
-    target, here = tiny_pair / "target.gguf", tiny_pair / "drafter.safetensors"
-    there = CpuSizes(target, tmp_path / "drafter.safetensors").parts(256, AS_IT_IS)
-    assert there == CpuSizes(target, here).parts(256, AS_IT_IS)
-
-
 def test_what_the_engine_does_not_run_is_refused(tmp_path: Path, tiny_pair: Path) -> None:
     odd = write(tmp_path / "odd.gguf", Shape("Q8_0", 256, 1, 4, 2, 512, 512, head_dim=48))
     with pytest.raises(ModelError, match=r"heads of 48 .*use `--backend llama.cpp`"):
@@ -113,26 +92,18 @@ def test_what_the_engine_does_not_run_is_refused(tmp_path: Path, tiny_pair: Path
         CpuSizes(tiny_pair / "target.gguf", tiny_pair / "target.gguf")
 
 
-class TestWhichBackendIsPlanned:
-    @pytest.fixture(autouse=True)
-    def _machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
-        monkeypatch.setattr(measurements, "bandwidth", lambda: measurements.Measurement(50.0, "a test", "2026-01-01"))
-
-    def test_ours_until_both_were_timed_then_the_faster_one(self, tiny_pair: Path) -> None:
-        plan = make_plan(str(tiny_pair / "target.gguf"))
-        assert plan.backend == "cpu"
-        assert plan.why.startswith("not timed yet; not CUDA: no NVIDIA driver")
-        assert plan.parts.keys() >= {TARGET, TARGET_KV, DRAFTER, DRAFTER_KV, SCRATCH, PROGRAM}
-        case = Case(tiny_pair / "target.gguf", tiny_pair / "drafter.gguf")
-        measurements.remember(case.name("cpu"), 2.0, "a test")
-        measurements.remember(case.name("llama.cpp"), 1.0, "a test")
-        plan = make_plan(str(tiny_pair / "target.gguf"))
-        assert plan.backend == "llama.cpp"
-        assert plan.why.startswith("1 ms a token on llama.cpp and 2 ms a token on cpu, timed here; not CUDA")
-
-    def test_asked_for(self, tiny_pair: Path) -> None:
-        plan = make_plan(str(tiny_pair / "target.gguf"), 256, "cpu")
-        assert (plan.backend, plan.why, plan.context, plan.fits) == ("cpu", "asked for", 256, True)
-        with pytest.raises(UsageError, match="was trained for 1024 tokens at most"):
-            make_plan(str(tiny_pair / "target.gguf"), 2000, "cpu")
+def test_ours_is_planned_until_both_were_timed_then_the_faster_one(
+    tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
+    monkeypatch.setattr(measurements, "bandwidth", lambda: measurements.Measurement(50.0, "a test", "2026-01-01"))
+    plan = make_plan(str(tiny_pair / "target.gguf"))
+    assert plan.backend == "cpu"
+    assert plan.why.startswith("not timed yet; not CUDA: no NVIDIA driver")
+    assert plan.parts.keys() >= {TARGET, TARGET_KV, DRAFTER, DRAFTER_KV, SCRATCH, PROGRAM}
+    case = Case(tiny_pair / "target.gguf", tiny_pair / "drafter.gguf")
+    measurements.remember(case.name("cpu"), 2.0, "a test")
+    measurements.remember(case.name("llama.cpp"), 1.0, "a test")
+    plan = make_plan(str(tiny_pair / "target.gguf"))
+    assert plan.backend == "llama.cpp"
+    assert plan.why.startswith("1 ms a token on llama.cpp and 2 ms a token on cpu, timed here; not CUDA")

@@ -98,16 +98,6 @@ def test_any_moves_leave_the_states_of_what_is_held(
     check(target, anew, ids)
 
 
-def test_rows_of_the_last_decode_are_taken_back_without_a_copy(target: LlamaCppTarget, anew: LlamaCppTarget) -> None:
-    ids = ids_of(20)
-    fill(target, ids)
-    target.verify(5, Draft("test", [6, 7, 8], [1.0] * 3))
-    target.keep(4)
-    target.crop(21)
-    assert target.length == 21
-    check(target, anew, [*ids, 5])
-
-
 def test_further_back_it_goes_to_where_a_state_is_kept(target: LlamaCppTarget, anew: LlamaCppTarget) -> None:
     """Where the prompt ended, else a number of tokens ago, else to the beginning."""
     ids = ids_of(APART + 40)
@@ -119,14 +109,6 @@ def test_further_back_it_goes_to_where_a_state_is_kept(target: LlamaCppTarget, a
     for asked, kept in ((len(ids) + 3, len(ids)), (len(ids) - 1, APART), (APART - 1, 0)):
         target.crop(asked)
         check(target, anew, ids[:kept])
-
-
-def test_nothing_is_taken_back_after_a_load(target: LlamaCppTarget, anew: LlamaCppTarget) -> None:
-    ids = ids_of(30)
-    fill(target, ids)
-    target.load(target.save(), 30)
-    target.crop(29)
-    check(target, anew, [])
 
 
 def test_a_draft_of_which_nothing_is_kept_is_dropped_to_a_checkpoint(

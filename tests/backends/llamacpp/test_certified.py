@@ -60,16 +60,11 @@ def test_the_cheapest_way_wins_with_drafts_and_plain_steps_counted() -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "exact", "fast"])
-def test_where_no_state_is_taken_back_nothing_is_drafted(mode: Any) -> None:
+def test_decodes_of_recurrent_layers_are_no_wider_than_what_is_taken_back(mode: Any) -> None:
     chosen = choose(Record(1.0, (), most=1), mode, True)
-    assert not chosen.drafts
-    assert chosen.way == AS_IT_COMES  # prompts are read as ever
+    assert (chosen.drafts, chosen.way) == (False, AS_IT_COMES)  # prompts are read in full width
     assert "recurrent layers" in chosen.said
     assert "\n" not in chosen.said
-
-
-@pytest.mark.parametrize("mode", ["auto", "exact", "fast"])
-def test_uncertified_decodes_are_no_wider_than_what_is_taken_back(mode: Any) -> None:
     chosen = choose(Record(1.0, (), most=MOST_WITH_STATES), mode, True)
     assert chosen.drafts
     assert chosen.way.widths == tuple(range(1, MOST_WITH_STATES + 1))
@@ -91,20 +86,17 @@ def test_what_was_measured_is_kept_for_this_file_device_and_threads(
         assert len(calls) == counted
 
 
-@pytest.mark.parametrize("damage", ["", "{}", "[]", '{"key": 3}', "\0" * 100])
-def test_a_damaged_record_is_measured_anew(
-    tiny_pair: Path, home: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
+def test_a_damaged_record_is_measured_again(tiny_pair: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certified, "measure", lambda *_: record(at(ALL, 1.1)))
     recorded(tiny_pair / "target.gguf", "cpu", 1, lambda _: None)
     (file,) = (home / "cache" / "rows").iterdir()
     whole = json.loads(file.read_text())
-    for text in (damage, json.dumps(whole | {"ways": [{"flags": {"repack": 1}}]})):
+    for text in ("", "[]", '{"key": 3}', "\0" * 100, json.dumps(whole | {"ways": [{"flags": {"repack": 1}}]})):
         file.write_text(text)
         assert recorded(tiny_pair / "target.gguf", "cpu", 1, lambda _: None) == record(at(ALL, 1.1))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_certified_of_a_real_file_holds_its_whole_class(tiny_pair: Path) -> None:
     """On any machine: without repacking and with two rows at least, rows of Q8_0 agree."""
     path = tiny_pair / "target.gguf"

@@ -109,7 +109,10 @@ STEPS = st.lists(
 def test_random_histories(tried: Tried, prompt: int, steps: list[tuple[str, int, int]]) -> None:
     drafter, text, anchor, draft = tried.drafter, Text(tried.width), 5, list[int]()
     drafter.rollback(0)
-    text.grow(drafter, ids_of(prompt, prompt))
+    assert drafter.propose(3, 4) is NOTHING
+    text.grow(drafter, ids_of(prompt + 3, prompt))
+    drafter.rollback(prompt)  # of what waits
+    text.ids = text.ids[:prompt]
     for what, count, limit in steps:
         if what == "save":
             state = drafter.save()
@@ -134,15 +137,6 @@ def test_a_long_prompt_is_read_in_parts(tried: Tried, monkeypatch: pytest.Monkey
     check(tried, text, 3, 4)
 
 
-def test_what_waits_is_cut_back_exactly(tried: Tried) -> None:
-    text = Text(tried.width)
-    tried.drafter.rollback(0)
-    text.grow(tried.drafter, ids_of(30, 1))
-    tried.drafter.rollback(17)
-    text.ids = text.ids[:17]
-    check(tried, text, 3, 4)
-
-
 def test_behind_a_cut_one_state_is_not_known(tried: Tried) -> None:
     """It is zero: as if the text had been read with that."""
     text = Text(tried.width)
@@ -156,11 +150,6 @@ def test_behind_a_cut_one_state_is_not_known(tried: Tried) -> None:
     known[19] = 0.0
     wanted = [int(np.asarray(logits).argmax()) for logits in tried.oracle(text.ids, known, 3, 4)]
     assert list(tried.drafter.propose(3, 4).tokens) == wanted
-
-
-def test_nothing_is_drafted_before_the_first_token(tried: Tried) -> None:
-    tried.drafter.rollback(0)
-    assert tried.drafter.propose(3, 4) is NOTHING
 
 
 @pytest.mark.parametrize("architecture", HEADS)

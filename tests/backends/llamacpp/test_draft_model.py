@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.backends.llamacpp.draft_model import LONGEST, TOGETHER, LlamaCppDraftModel
+from localdflash.backends.llamacpp.draft_model import LONGEST, LlamaCppDraftModel
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.target_models import case_of
 
 CONTEXT = 128
-TIE = 1e-3  # logits that are nearer than this may change places
+TIE = 0.01  # logits that are nearer than this may change places: the KV cache is in float16
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +84,6 @@ def test_random_histories(small: tuple[LlamaCppDraftModel, Any], prompt: int, st
             drafter.propose(3, 4)
             drafter.load(state, ids)
         draft = check(drafter, model, ids, anchor, limit)
-
-
-def test_a_long_prompt_is_read_in_parts(small: tuple[LlamaCppDraftModel, Any]) -> None:
-    drafter, model = small
-    drafter.rollback(0)
-    ids = ids_of(3 * 32 + TOGETHER, 1)
-    drafter.observe(ids, None)
-    check(drafter, model, ids, 3, 4)
 
 
 def test_it_drafts_up_to_the_end_of_its_context(small: tuple[LlamaCppDraftModel, Any]) -> None:

@@ -59,11 +59,8 @@ def text_of(running: Running, ids: list[int], count: int, prefixes: PrefixCache 
     return replace(request, documents=[tokens])
 
 
-def test_no_row_can_be_taken_back(files: LocalPair) -> None:
+def test_nothing_is_drafted_and_one_line_says_so(running: Running, case: Case, files: LocalPair) -> None:
     assert most_rows(llama_library.load_model(files.target)) == 1
-
-
-def test_nothing_is_drafted_and_one_line_says_so(running: Running, case: Case) -> None:
     assert running.rows.startswith("plain: nothing is drafted, for llama.cpp cannot take back the states")
     ids = ids_of(40) * 2  # a copy would be drafted
     request = text_of(running, ids, 30)

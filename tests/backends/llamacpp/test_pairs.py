@@ -14,7 +14,6 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.prefix import PrefixCache
-from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.sampling_params import SamplingParams
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.guessing import Eager, Guessing
@@ -72,34 +71,25 @@ def run(
     return [token for step in generate(pair, request, prefixes) for token in step.tokens], request
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_random_requests(target: LlamaCppTarget, plain: Plain, seed: int) -> None:
+def test_random_requests(target: LlamaCppTarget, plain: Plain) -> None:
     """Two documents and what was typed after a part of them, some answers cut short; taps are plain decoding's, too."""
-    random, documents = np.random.default_rng(seed), (ids_of(100, 1), ids_of(100, 2))
-    pair, guessing = drafting(target, seed)
+    random, documents = np.random.default_rng(0), (ids_of(100, 1), ids_of(100, 2))
+    pair, guessing = drafting(target)
     prefixes, accepted, drafted = PrefixCache(BIG), 0, 0
     for _ in range(12):
-        prompt = [*documents[random.integers(2)][: random.integers(1, 100)], *ids_of(int(random.integers(3)), seed)]
+        prompt = [*documents[random.integers(2)][: random.integers(1, 100)], *ids_of(int(random.integers(3)), 7)]
         prompt = prompt if random.random() < 0.7 or len(pair.ids) > 120 else [*pair.ids, 5]  # as a chat goes on
-        wanted, taps = plain(prompt, 30)
+        params = SAMPLED if random.random() < 0.3 else GREEDY
+        wanted, taps = plain(prompt, 30, params)
         guessing.coming = [*prompt, *wanted]
         left = int(random.integers(1, 30)) if random.random() < 0.4 else 30
-        found, request = run(pair, prompt, left, prefixes)
+        found, request = run(pair, prompt, left, prefixes, params=params)
         assert found == wanted[: len(found)]
         assert len(found) == left
         assert guessing.ids == pair.ids[:-1]
         assert np.array_equal(guessing.taps, taps[: len(guessing.taps)])
         accepted, drafted = accepted + request.stats.accepted, drafted + request.stats.drafted
     assert 20 < accepted < drafted
-
-
-def test_a_sampled_text(target: LlamaCppTarget, plain: Plain) -> None:
-    ids = ids_of(40)
-    wanted, _ = plain(ids, 60, SAMPLED)
-    pair, guessing = drafting(target)
-    guessing.coming = [*ids, *wanted]
-    found, request = run(pair, ids, 60, params=SAMPLED)
-    assert (found, request.stats.accepted > 10) == (wanted, True)
 
 
 def test_a_text_up_to_the_end_of_the_context(target: LlamaCppTarget, plain: Plain) -> None:
@@ -128,53 +118,6 @@ def test_a_cancelled_prompt_and_a_cancelled_answer(target: LlamaCppTarget, plain
     assert request.computed == 0
 
 
-class EvenTokens:
-    """A grammar of a kind: even ids, and a 4 is followed by a 6."""
-
-    conditional = False
-
-    def __init__(self) -> None:
-        self._mask: NDArray[np.bool_] = np.arange(VOCABULARY) % 2 == 0
-        self._only_six: NDArray[np.bool_] = np.arange(VOCABULARY) == 6
-        self._last = 0
-
-    def mask(self) -> NDArray[np.bool_]:
-        return self._only_six if self._last == 4 else self._mask
-
-    def advance(self, token: int) -> None:
-        self._last = token
-
-    def allowed(self, tokens: Sequence[int]) -> int:
-        return next((i for i, token in enumerate(tokens) if token % 2), len(tokens))
-
-    def forced(self) -> Sequence[int]:
-        return [6] if self._last == 4 else []
-
-
-def test_a_grammar(target: LlamaCppTarget, plain: Plain) -> None:
-    ids = ids_of(40)
-    pair, guessing = drafting(target)
-    wanted, _ = run(pair, ids, 40, constraint=EvenTokens(), draft=False)
-    assert all(token % 2 == 0 for token in wanted)
-    pair, guessing = drafting(target)
-    guessing.coming = [*ids, *wanted]
-    found, request = run(pair, ids, 40, constraint=EvenTokens())
-    assert (found, request.stats.accepted > 5) == (wanted, True)
-
-
-def test_a_new_process_goes_on_from_what_was_written(target: LlamaCppTarget, plain: Plain, tmp_path: Path) -> None:
-    ids = ids_of(90)
-    wanted, _ = plain(ids, 40)
-    pair, _ = drafting(target)
-    begun, _ = run(pair, ids, 20)
-    PrefixCache(BIG, DiskCache(tmp_path, "model", BIG)).write_out(pair)
-    pair, guessing = drafting(target)
-    guessing.coming = [*ids, *wanted]
-    found, request = run(pair, [*ids, *begun], 20, PrefixCache(BIG, DiskCache(tmp_path, "model", BIG)))
-    assert [*begun, *found] == wanted
-    assert request.computed == 0
-
-
 def test_the_next_question_of_a_chat_goes_on_from_where_the_prompt_ended(
     target: LlamaCppTarget, plain: Plain, path: Path
 ) -> None:
@@ -192,7 +135,7 @@ def test_the_next_question_of_a_chat_goes_on_from_where_the_prompt_ended(
 
 
 @pytest.mark.parametrize("path", ["gpt-oss", "gemma4"], indirect=True)
-@pytest.mark.parametrize("between", [0, 1, 20])
+@pytest.mark.parametrize("between", [0, 20])
 def test_a_shorter_part_of_a_saved_sequence_has_all_keys_of_its_window(
     target: LlamaCppTarget, plain: Plain, between: int
 ) -> None:

@@ -34,7 +34,7 @@ def test_it_drafts_like_torch_and_computes_no_other_logits(folder: Path) -> None
     target = LlamaCppTarget(folder / "target.gguf", threads=1, taps=(1, 3, 4))
     drafter = LlamaCppDFlashDrafter(folder / "drafter.gguf", target, threads=1)
     same, others = 0, np.setdiff1d(np.arange(target.vocab_size), IDS)
-    for length in range(1, 31):
+    for length in range(1, 21):
         taps = np.random.default_rng(length).normal(size=(1, 192)).astype(np.float32)
         for one in (drafter, reference):
             one.observe([0], taps)
@@ -48,19 +48,7 @@ def test_it_drafts_like_torch_and_computes_no_other_logits(folder: Path) -> None
         assert np.isneginf(logits[:, others]).all()
     drafter.close()
     target.close()
-    assert same >= 0.95 * 7 * 30  # random weights give near ties
-
-
-def test_the_rows_in_the_file_are_the_targets_own(folder: Path) -> None:
-    header, target = read_header(folder / "drafter.gguf"), read_header(folder / "target.gguf")
-    head, rows = target.tensors["token_embd.weight"], header.tensors["output.weight"]
-    assert (rows.shape, rows.ggml_type) == ((len(IDS), head.shape[1]), head.ggml_type)
-    with folder.joinpath("target.gguf").open("rb") as stream:
-        stream.seek(head.offset)
-        whole = np.frombuffer(stream.read(head.nbytes), np.uint8).reshape(head.shape[0], -1)
-    with folder.joinpath("drafter.gguf").open("rb") as stream:
-        stream.seek(rows.offset)
-        assert stream.read(rows.nbytes) == whole[IDS].tobytes()
+    assert same >= 0.95 * 7 * 20  # random weights give near ties
 
 
 @pytest.mark.parametrize("form", ["gguf", "safetensors"])

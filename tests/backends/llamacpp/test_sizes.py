@@ -1,15 +1,26 @@
 """llama.cpp's simulated allocation against shapes, and against stand-ins that hold no weights."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from localdflash.backends.llamacpp import certified
+from localdflash.backends.llamacpp.certified import Certified, Record
+from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES, NOT_REPACKED, Way
 from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes, Said, sizes_said
+from localdflash.backends.llamacpp.load_llamacpp import load
 from localdflash.base.errors import ModelError
+from localdflash.engine.checkpoints import MOST as CHECKPOINTS
+from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV
+from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.weights.gguf import read_header
+from tests.support.converted_models import ids_of
+from tests.support.costs import drafting_pays
 from tests.support.random_models import Shape, write
+from tests.support.target_models import case_of
 
 SHAPE = Shape("Q8_0", 256, 3, 4, 2, 512, 65536)
 
@@ -19,18 +30,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("model") / "model.gguf", SHAPE)
 
 
-def cache(tokens: int, element: int) -> int:
+def cache(tokens: int) -> int:
     cells = -(-(tokens + 1) // 256) * 256
-    return cells * SHAPE.layers * 2 * SHAPE.kv_heads * SHAPE.head_dim * element
+    return cells * SHAPE.layers * 2 * SHAPE.kv_heads * SHAPE.head_dim * 2
 
 
-@pytest.mark.parametrize(("context", "element"), [(512, 2), (4096, 2), (65536, 2)])
-def test_weights_and_cache(model: Path, context: int, element: int) -> None:
+@pytest.mark.parametrize("context", [512, 65536])
+def test_weights_and_cache(model: Path, context: int) -> None:
     with LlamaCppSizes(model, None) as sizes:
         parts = sizes.parts(context, NO_DRAFTER)
         assert (sizes.trained, sizes.drafters) == (65536, (NO_DRAFTER,))
     assert parts[TARGET] == sum(info.nbytes for info in read_header(model).tensors.values())
-    assert parts[TARGET_KV] == pytest.approx(cache(context, element), abs=1e4)
+    assert parts[TARGET_KV] == pytest.approx(cache(context), abs=1e4)
     assert parts.keys() == {TARGET, TARGET_KV, SCRATCH}
 
 
@@ -88,3 +99,17 @@ def test_two_caches_are_added_and_a_buffer_that_is_planned_again_counts_once() -
     assert sizes_said(lines) == Said(6 << 20, 7 << 19)
     with pytest.raises(ModelError, match="does not say how large its cache is"):
         sizes_said(lines[:1])
+
+
+def test_states_of_recurrent_layers_are_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a loaded pair holds after a prompt lacks nothing but the other checkpoints."""
+    way = Way(NOT_REPACKED, tuple(range(2, MOST_WITH_STATES + 1)), borders=True)
+    monkeypatch.setattr(certified, "measure", lambda *_: Record(1.0, (Certified(way, {2: 1.0}),), MOST_WITH_STATES))
+    path = case_of("qwen35", "Q8_0").write(tmp_path / "model.gguf", "Q8_0")
+    options = Options(threads=1, context=256, rows="exact", device="cpu", costs=drafting_pays)
+    with closing(load(LocalPair("tiny", path, None, None, None, None), options)) as running:
+        running.pair.prefill(ids_of(100))
+        planned, held = running.predicted[TARGET_KV], running.measured()[TARGET_KV]
+        copied = running.host.target.copied_bytes  # type: ignore[union-attr]
+        assert copied > 0
+        assert planned == pytest.approx(held + (CHECKPOINTS - 1) * copied, rel=0.02)

@@ -7,20 +7,10 @@ from localdflash.backends.llamacpp.decode_flags import DEFAULT, NOT_REPACKED, RA
 FOURS = Way(RAW, (4, 8, 12, 16, 32))
 
 
-@pytest.mark.parametrize(("rows", "width"), [(1, 4), (4, 4), (5, 8), (13, 16), (17, 32), (32, 32)])
-def test_a_decode_is_filled_up_to_a_width_of_the_class(rows: int, width: int) -> None:
-    assert FOURS.width(rows) == width
-
-
-def test_the_context_has_room_for_the_most_fillers() -> None:
-    assert FOURS.filler == 15
-    assert DEFAULT.filler == 1
-    assert Way(RAW, tuple(range(1, 33))).filler == 0
-
-
-@pytest.mark.parametrize("length", [0, 200, 255, 256, 1000])
-def test_without_borders_a_decode_may_be_as_wide_as_the_class(length: int) -> None:
-    assert FOURS.most(length) == 32
+def test_a_decode_is_filled_up_to_a_width_of_the_class() -> None:
+    assert [FOURS.width(rows) for rows in (1, 4, 5, 13, 17, 32)] == [4, 4, 8, 16, 32, 32]
+    assert (FOURS.filler, DEFAULT.filler, Way(RAW, tuple(range(1, 33))).filler) == (15, 1, 0)
+    assert [FOURS.most(length) for length in (0, 255, 256, 1000)] == [32] * 4  # without borders
 
 
 def padded(cells: int) -> int:

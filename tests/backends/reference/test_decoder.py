@@ -89,16 +89,9 @@ def test_positions_may_start_anywhere_and_differ_by_row(models: tuple[Qwen3ForCa
     torch.testing.assert_close(ours.logits(hidden), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_tied_head_is_the_embedding() -> None:
-    tied, free = Decoder(SHAPE), Decoder(SHAPES["free head"])
-    assert tied.lm_head.weight is tied.embed_tokens.weight
-    assert free.lm_head.weight is not free.embed_tokens.weight
-
-
 @torch.inference_mode()
-@pytest.mark.parametrize("normalised", [True, False])
-@pytest.mark.parametrize("chosen", [1, 3, 8])
-def test_a_mixture_of_experts_is_that_of_hugging_face(normalised: bool, chosen: int) -> None:
+@pytest.mark.parametrize(("chosen", "normalised"), [(1, True), (3, True), (3, False)])
+def test_a_mixture_of_experts_is_that_of_hugging_face(chosen: int, normalised: bool) -> None:
     config = Qwen3MoeConfig(
         hidden_size=48,
         moe_intermediate_size=40,
@@ -138,17 +131,3 @@ def test_of_equally_likely_experts_the_first_are_chosen() -> None:
     ids, weights = sparse.route(torch.ones(2, 48))
     assert ids.tolist() == [[5, 0, 1]] * 2
     torch.testing.assert_close(weights.sum(-1), torch.ones(2))
-
-
-@torch.inference_mode()
-def test_a_row_of_a_mixture_does_not_depend_on_its_neighbours() -> None:
-    sparse = SparseMLP(mixture(2, normalised=True))
-    generator = torch.Generator().manual_seed(6)
-    for parameter in sparse.parameters():
-        parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    x, other = torch.randn(2, 16, 48, generator=generator)
-    expected = sparse(x)
-    for row in range(16):
-        mixed = other.clone()
-        mixed[row] = x[row]
-        assert torch.equal(sparse(mixed)[row], expected[row])

@@ -1,6 +1,5 @@
 """Drafters from files: tensors as they were written, and GGUF metadata honoured or refused by name."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +23,6 @@ def copy(pair: Path, folder: Path) -> Path:
     return folder / "drafter.safetensors"
 
 
-def rewrite_json(folder: Path, **changes: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 def test_safetensors_hold_the_network_bit_by_bit(tiny_pair: Path) -> None:
     drafter = load(tiny_pair / "drafter.safetensors")
     expected = safetensors.torch.load_file(tiny_pair / "drafter.safetensors")
@@ -38,16 +32,6 @@ def test_safetensors_hold_the_network_bit_by_bit(tiny_pair: Path) -> None:
     assert not drafter.training
     assert not any(p.requires_grad for p in drafter.parameters())
     assert all(p.dtype == torch.float32 for p in drafter.parameters())
-
-
-def test_tensor_names_are_those_of_published_checkpoints(tiny_pair: Path) -> None:
-    names = safetensors.torch.load_file(tiny_pair / "drafter.safetensors").keys()
-    layer = [
-        *("input_layernorm", "post_attention_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        *("self_attn.o_proj", "self_attn.q_norm", "self_attn.k_norm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
-    ]
-    expected = {f"layers.{i}.{name}.weight" for i in range(2) for name in layer}
-    assert names == expected | {"fc.weight", "hidden_norm.weight", "norm.weight"}
 
 
 def test_gguf_holds_the_same_network_within_quantization(tiny_pair: Path) -> None:
@@ -75,26 +59,20 @@ def test_gguf_tensors_agree_with_the_reference_reader(tiny_pair: Path) -> None:
         np.testing.assert_array_equal(state[ours].numpy(), raw[theirs])
 
 
-def test_no_configuration_beside_the_weights(tiny_pair: Path, tmp_path: Path) -> None:
+def test_a_configuration_that_is_missing_or_no_json(tiny_pair: Path, tmp_path: Path) -> None:
     path = copy(tiny_pair, tmp_path)
-    (tmp_path / "config.json").unlink()
-    with pytest.raises(ModelError, match=r"config\.json"):
-        load(path)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\xff"])
-def test_a_configuration_that_is_no_json(tiny_pair: Path, tmp_path: Path, text: str) -> None:
-    path = copy(tiny_pair, tmp_path)
-    (tmp_path / "config.json").write_text(text, encoding="latin-1")
-    with pytest.raises(ModelError, match=r"config\.json"):
-        load(path)
+    for text in ("", "[" * 100_000, "\xff", None):
+        (tmp_path / "config.json").write_text(text or "", encoding="latin-1")
+        if text is None:
+            (tmp_path / "config.json").unlink()
+        with pytest.raises(ModelError, match=r"config\.json"):
+            load(path)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda tensors: tensors.pop("fc.weight"), r"fc\.weight is missing"),
-        (lambda tensors: tensors.update({"lm_head.weight": torch.zeros(1)}), r"lm_head\.weight has shape \[1\]"),
         (lambda tensors: tensors.update({"fc.bias": torch.zeros(1)}), r"fc\.bias is unexpected"),
         (lambda tensors: tensors.update({"norm.weight": torch.zeros(65)}), r"norm\.weight has shape \[65\].*\[64\]"),
         (
@@ -109,13 +87,6 @@ def test_tensors_that_do_not_fit_the_configuration(tiny_pair: Path, tmp_path: Pa
     change(tensors)
     safetensors.torch.save_file(tensors, path)
     with pytest.raises(ModelError, match=said):
-        load(path)
-
-
-def test_a_configuration_that_does_not_fit_the_tensors(tiny_pair: Path, tmp_path: Path) -> None:
-    path = copy(tiny_pair, tmp_path)
-    rewrite_json(tmp_path, attention_bias=True)
-    with pytest.raises(ModelError, match=r"bias is missing"):
         load(path)
 
 
@@ -183,7 +154,7 @@ def test_metadata_that_changes_nothing_is_no_reason_to_refuse(tiny_pair: Path, k
     assert found == load(tiny_pair / "drafter.gguf").config
 
 
-@pytest.mark.parametrize("name", ["rope_freqs.weight", "blk.weight", "blk.0.attn_conv.weight", "blk.0.x.attn_q.weight"])
+@pytest.mark.parametrize("name", ["blk.weight", "blk.0.x.attn_q.weight"])
 def test_a_tensor_without_a_place(tiny_pair: Path, tmp_path: Path, name: str) -> None:
     reader = gguf.GGUFReader(tiny_pair / "drafter.gguf")
     path = tmp_path / "drafter.gguf"

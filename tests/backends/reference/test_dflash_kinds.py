@@ -70,19 +70,16 @@ def test_zlab(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
     check(write_zlab(tmp_path, config, weights), config, weights, tiny_pair)
 
 
-@pytest.mark.parametrize("variant", [name for name, fields in VARIANTS.items() if "scale" not in str(fields)])
+@pytest.mark.parametrize("variant", ["full", "reduced vocabulary", "DSpark that judges", "DFlash 2"])
 def test_speculators(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
     config = config_of(variant, vocabulary_of(tiny_pair))
-    if config.causal:
-        pytest.skip("their full layers are never causal")
     weights = random_weights(config)
     check(write_speculators(tmp_path, config, weights), config, weights, tiny_pair)
 
 
-@pytest.mark.parametrize("variant", ["full", "DSpark that judges", "DFlash 2"])
-def test_biases_and_yarn(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
+def test_biases_and_yarn(tiny_pair: Path, tmp_path: Path) -> None:
     """Those of drafters for gpt-oss."""
-    config = config_of(variant, vocabulary_of(tiny_pair))
+    config = config_of("DSpark that judges", vocabulary_of(tiny_pair))
     config = replace(config, decoder=replace(config.decoder, attention_bias=True))
     weights = random_weights(config)
     path = write_zlab(tmp_path, config, weights, rope_scaling=YARN | {"rope_type": "yarn", "truncate": False})
@@ -127,7 +124,7 @@ def test_a_missing_part_is_named(variant: str, name: str, tiny_pair: Path, tmp_p
         load(write_zlab(tmp_path, config, weights))
 
 
-@pytest.mark.parametrize("variant", ["DSpark that judges", "DSpark behind the anchor", "DFlash 2"])
+@pytest.mark.parametrize("variant", ["DSpark behind the anchor", "DFlash 2"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_whatever_drafts_the_text_is_the_targets(
     variant: str, temperature: float, tiny_pair: Path, tmp_path: Path

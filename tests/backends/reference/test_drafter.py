@@ -1,6 +1,5 @@
-"""DFlash, in torch and in llama.cpp: what it keeps of a text, and a short vocabulary."""
+"""DFlash in torch: what it keeps of a text, and a short vocabulary."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,14 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localdflash.backends.llamacpp import llama_drafter as drafting
-from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.dflash_files import load
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.base.errors import LocaldflashError
-from localdflash.models.shapes.dflash_file import config_of_file
 from tests.support.dflash_oracle import Oracle
 
 
@@ -49,11 +44,6 @@ def test_a_short_vocabulary_gives_the_best_of_its_rows(ids: list[int], tiny_pair
     assert set(equal.propose(11, 99).tokens) == {ids[0]}  # of equals the lowest
 
 
-def test_the_anchor_is_part_of_the_block(drafter: DFlashDrafter) -> None:
-    drafter.observe([7] * 5, taps_of(drafter, 5))
-    assert drafter.propose(1, 7).confidence != drafter.propose(2, 7).confidence
-
-
 def test_features_may_come_in_any_portions_and_rejected_ones_leave_no_trace(drafter: DFlashDrafter) -> None:
     taps = taps_of(drafter, 20)
     drafter.observe([7] * 20, taps)
@@ -80,63 +70,3 @@ def test_a_saved_state_drafts_the_same(drafter: DFlashDrafter) -> None:
 def test_missing_taps_are_said(drafter: DFlashDrafter) -> None:
     with pytest.raises(LocaldflashError, match="taps are off"):
         drafter.observe([1], None)
-
-
-@pytest.fixture(params=[False, True], ids=["from slot 1", "from the anchor"])
-def llama(
-    request: pytest.FixtureRequest, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[LlamaCppTarget, LlamaCppDFlashDrafter]]:
-    target = LlamaCppTarget(tiny_pair / "target.gguf", threads=1, taps=(1, 3, 4))
-    config = replace(config_of_file(tiny_pair / "drafter.gguf"), from_anchor=request.param)
-    monkeypatch.setattr(drafting, "config_of_gguf", lambda _header: config)
-    drafter = LlamaCppDFlashDrafter(tiny_pair / "drafter.gguf", target, threads=1)
-    yield target, drafter
-    drafter.close()
-    target.close()
-
-
-def test_llamacpp_drafts_like_torch(
-    llama: tuple[LlamaCppTarget, LlamaCppDFlashDrafter], drafter: DFlashDrafter
-) -> None:
-    _, peer = llama
-    drafter.model.config = peer.config
-    rng = np.random.default_rng(4)
-    same = slots = 0
-    for block in range(40):
-        count = int(rng.integers(1, 9))
-        taps = taps_of(drafter, count, seed=block)
-        for one in (peer, drafter):
-            one.observe([7] * count, taps)
-        anchor = int(rng.integers(0, 400))
-        ours, theirs = drafter.propose(anchor, 99), peer.propose(anchor, 99)
-        assert len(ours) == peer.config.drafts
-        slots += len(ours)
-        same += sum(a == b for a, b in zip(ours.tokens, theirs.tokens, strict=True))
-    assert same >= 0.9 * slots  # random weights give near ties; the trained pair is held to 0.99 below
-
-
-def test_llamacpp_rollback_and_state(llama: tuple[LlamaCppTarget, LlamaCppDFlashDrafter]) -> None:
-    _, drafter = llama
-    taps = np.random.default_rng(0).normal(size=(30, 192)).astype(np.float32)
-    drafter.observe([7] * 30, taps)
-    expected, state = drafter.propose(3, 7), drafter.save()
-    drafter.rollback(10)
-    drafter.observe([7] * 20, taps[10:])
-    assert drafter.propose(3, 7).tokens == expected.tokens
-    drafter.rollback(0)
-    drafter.load(state, [7] * 30)
-    assert drafter.length == 30
-    assert drafter.propose(3, 7).tokens == expected.tokens
-
-
-def test_features_that_wait_are_cut_by_a_rollback(llama: tuple[LlamaCppTarget, LlamaCppDFlashDrafter]) -> None:
-    _, drafter = llama
-    taps = np.random.default_rng(0).normal(size=(30, 192)).astype(np.float32)
-    drafter.observe([7] * 12, taps[:12])
-    expected = drafter.propose(3, 7)
-    drafter.rollback(0)
-    drafter.observe([7] * 8, taps[:8])
-    drafter.observe([7] * 22, taps[8:])
-    drafter.rollback(12)
-    assert drafter.length == 12
-    assert drafter.propose(3, 7).tokens == expected.tokens

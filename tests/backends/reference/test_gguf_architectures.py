@@ -13,15 +13,16 @@ from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder, rotate_half_order
 from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.base.errors import ModelError
-from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.draft import NOTHING
 from tests.support.converted_models import CHOSEN, EXPERTS, HEAD_DIM, INNER, MODELS, case_of, ids_of, interleaved
 from tests.support.llama_ways import WIDE
+from tests.support.lossless import assert_lossless
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_1"])
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_and_hidden_states_are_those_of_hugging_face(name: str, kind: str, tmp_path: Path) -> None:
+def test_logits_and_hidden_states_are_those_of_hugging_face(name: str, tmp_path: Path) -> None:
+    kind = {"qwen3": "F32", "llama": "Q4_1"}.get(name, "Q8_0")
     case = case_of(name, kind)
     ours = load_decoder(case.write(tmp_path / "model.gguf", kind))
     ids = torch.tensor([ids_of(120), ids_of(120, seed=1)])
@@ -47,22 +48,10 @@ def test_llama_cpp_reads_the_same_model_from_the_file(name: str, tmp_path: Path)
     assert np.linalg.norm(seen - expected) < 5e-3 * np.linalg.norm(expected)  # its keys and values are halves
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_verified_row_is_the_plain_one_to_the_bit(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["qwen3moe", "llama 3.1"])
+def test_is_lossless(name: str, tmp_path: Path) -> None:
     target = TorchTarget(load_decoder(case_of(name).write(tmp_path / "model.gguf")))
-    prompt, tokens = ids_of(16), ids_of(17, seed=3)
-    target.extend(prompt)
-    expected = []
-    for token in tokens:
-        expected.append(target.verify(token, NOTHING).logits[0].copy())
-        target.keep(1)
-    for width in (2, 16, 17):
-        target.crop(len(prompt))
-        draft = Draft("test", tokens[1:width], [1.0] * (width - 1))
-        seen = target.verify(tokens[0], draft).logits
-        for row in range(width):
-            assert np.array_equal(seen[row], expected[row]), (width, row)
-        target.keep(0)
+    assert_lossless(target, ids_of(16 + 17), (2, 16, 17), lengths=(16,))
 
 
 def test_the_shape_is_that_of_the_metadata(tmp_path: Path) -> None:
@@ -99,29 +88,19 @@ def refused(path: Path, *words: str) -> None:
         assert word in message
 
 
-@pytest.mark.parametrize("name", ["expert_count", "expert_used_count", "expert_feed_forward_length"])
-def test_missing_metadata_of_experts_is_named(name: str, tmp_path: Path) -> None:
+def test_experts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     case = case_of("qwen3moe")
-    del case.numbers[name]
-    refused(case.write(tmp_path / "model.gguf"), f"qwen3moe.{name} is missing")
-
-
-def test_more_experts_chosen_than_there_are_is_refused(tmp_path: Path) -> None:
+    del case.numbers["expert_feed_forward_length"]
+    refused(case.write(tmp_path / "length.gguf"), "qwen3moe.expert_feed_forward_length is missing")
+    case = case_of("qwen3moe")
+    del case.tensors["blk.1.ffn_up_exps.weight"]
+    refused(case.write(tmp_path / "tensor.gguf"), "layers.1.mlp.experts.up_proj.weight")
+    case = case_of("llama")
+    case.numbers["expert_count"] = 8
+    refused(case.write(tmp_path / "llama.gguf"), "mixture of experts", "use llama.cpp")
     case = case_of("qwen3moe")
     case.numbers["expert_used_count"] = EXPERTS + 1
     refused(case.write(tmp_path / "model.gguf"), "qwen3moe.expert_used_count is 9", "expert_count is 8")
-
-
-def test_experts_of_a_llama_are_refused(tmp_path: Path) -> None:
-    case = case_of("llama")
-    case.numbers["expert_count"] = 8
-    refused(case.write(tmp_path / "model.gguf"), "mixture of experts", "use llama.cpp")
-
-
-def test_a_missing_expert_tensor_is_named(tmp_path: Path) -> None:
-    case = case_of("qwen3moe")
-    del case.tensors["blk.1.ffn_up_exps.weight"]
-    refused(case.write(tmp_path / "model.gguf"), "layers.1.mlp.experts.up_proj.weight")
 
 
 @pytest.mark.parametrize(

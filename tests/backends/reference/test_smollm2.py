@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from localdflash.backends.cpu.binding import open_target
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.engine.draft import Draft
@@ -23,7 +23,7 @@ from localdflash.text.tokenizer import Tokenizer
 from tests.backends.cpu.rounded import relative
 from tests.support.smollm2 import FILE, needs_smollm2
 
-pytestmark = [needs_smollm2, pytest.mark.slow]
+pytestmark = [needs_smollm2, pytest.mark.nightly]
 HEADS, KV_HEADS, HEAD_DIM, LAYERS = 9, 3, 64, 30
 PARTS = {
     "attn_norm": "input_layernorm",
@@ -73,7 +73,7 @@ def _state() -> Iterator[tuple[str, Tensor]]:
 
 @torch.inference_mode()
 def test_logits_are_those_of_hugging_face() -> None:
-    theirs, ours, tokenizer, team = hugging_face(), load_decoder(FILE), Tokenizer.load(FILE), Team(2, ())
+    theirs, ours, tokenizer, team = hugging_face(), load_decoder(FILE), Tokenizer.load(FILE), ThreadPool(2, ())
     packed = open_target(FILE)
     for prompt in PROMPTS:
         ids = tokenizer.encode(prompt)
@@ -88,7 +88,7 @@ def test_logits_are_those_of_hugging_face() -> None:
 @torch.inference_mode()
 def test_logits_after_a_long_prompt_are_those_of_hugging_face() -> None:
     """Positions beyond 1 000, where every row attends to all before it, and the prompt is read in pieces."""
-    ours, team, packed = load_decoder(FILE), Team(2, ()), open_target(FILE)
+    ours, team, packed = load_decoder(FILE), ThreadPool(2, ()), open_target(FILE)
     ids = Tokenizer.load(FILE).encode(LONG.read_text())[:LENGTH]
     assert len(ids) == LENGTH
     wanted = hugging_face()(torch.tensor([ids]), logits_to_keep=LAST).logits[0]

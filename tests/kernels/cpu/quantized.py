@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.backends.cpu.cpu_library import MatrixStruct, RowsStruct
-from localdflash.backends.cpu.matrices import Kind
+from localdflash.backends.cpu.packing import Kind
 
 PANEL, GROUP, SUPER = 16, 32, 256
 Array = NDArray[Any]

@@ -36,6 +36,7 @@ def results(command: Sequence[str | Path]) -> dict[str, str]:
     return said
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(5 * SECONDS)  # two compilations, beside other work
 def test_the_same_bits_and_nothing_for_the_sanitizers(tmp_path: Path) -> None:
     if shutil.which("c++") is None:
@@ -45,6 +46,7 @@ def test_the_same_bits_and_nothing_for_the_sanitizers(tmp_path: Path) -> None:
     assert set(said.values()) == {"ok"}
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(5 * SECONDS)  # two compilations, beside other work
 def test_the_same_bits_on_an_emulated_arm(tmp_path: Path) -> None:
     compiler, emulator = "aarch64-linux-gnu-g++", shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")

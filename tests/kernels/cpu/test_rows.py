@@ -125,7 +125,7 @@ def bits(best: Best) -> bytes:
     return bytes(best)
 
 
-@pytest.mark.parametrize("count", [1, 15, 16, 17, 1000, 4093])
+@pytest.mark.parametrize("count", [1, 15, 17, 4093])
 def test_best_of_is_the_first_highest_and_its_total(harnesses: dict[str, ctypes.CDLL], count: int) -> None:
     logits = np.random.default_rng(count).standard_normal(count).astype(np.float32) * 4
     logits[count // 2] = logits[-1] = logits.max()
@@ -150,30 +150,19 @@ def test_parts_merge_to_the_same_token_in_any_order(harnesses: dict[str, ctypes.
             assert best.total == pytest.approx(np.exp(logits.astype(np.float64) - 5).sum(), rel=1e-6)
 
 
-@pytest.mark.parametrize("at", [0, 5, 16, 36])
-def test_a_logit_that_is_no_number_shows_in_the_total(harnesses: dict[str, ctypes.CDLL], at: int) -> None:
+def test_logits_that_are_no_numbers_show_in_the_total(harnesses: dict[str, ctypes.CDLL]) -> None:
     logits = np.linspace(0, 1, 37, dtype=np.float32)
-    spoilt = logits.copy()
-    spoilt[at] = np.nan
-    for harness in harnesses.values():
-        a, b = best_of(harness, logits), best_of(harness, spoilt, 37)
-        assert np.isnan(b.total)
-        assert np.isnan(merged(harness, a, b).total)
-        assert np.isnan(merged(harness, b, a).total)
-
-
-@pytest.mark.parametrize("at", [0, 5, 16, 36])
-@pytest.mark.parametrize(("what", "sound"), [(np.nan, False), (np.inf, False), (-np.inf, True), (3e38, True)])
-def test_the_likeliest_is_none_where_logits_are_no_numbers(
-    harnesses: dict[str, ctypes.CDLL], at: int, what: float, sound: bool
-) -> None:
-    logits = np.linspace(0, 1, 37, dtype=np.float32)
-    spoilt = logits.copy()
-    spoilt[at] = what
-    for harness in harnesses.values():
-        a, b = likeliest_of(harness, logits), likeliest_of(harness, spoilt, 37)
-        assert (b.total == 0) == sound
-        assert (merged(harness, a, b).total == 0) == (merged(harness, b, a).total == 0) == sound
+    for at in (0, 5, 16, 36):
+        for what, sound in ((np.nan, False), (np.inf, False), (-np.inf, True), (3e38, True)):
+            spoilt = logits.copy()
+            spoilt[at] = what
+            for harness in harnesses.values():
+                a, b = likeliest_of(harness, logits), likeliest_of(harness, spoilt, 37)
+                assert (b.total == 0) == sound
+                assert (merged(harness, a, b).total == 0) == (merged(harness, b, a).total == 0) == sound
+                if np.isnan(what):
+                    a, b = best_of(harness, logits), best_of(harness, spoilt, 37)
+                    assert np.isnan([b.total, merged(harness, a, b).total, merged(harness, b, a).total]).all()
 
 
 def test_tokens_that_are_ruled_out_add_nothing(harnesses: dict[str, ctypes.CDLL]) -> None:
@@ -232,17 +221,17 @@ def test_quantized_as_numpy_does(library: Library, numbers: list[float]) -> None
     np.testing.assert_array_equal(sums, expected.reshape(2, -1, 16).sum(axis=2))
 
 
-@pytest.mark.parametrize("wrong", [np.nan, -np.nan, np.inf, -np.inf])
-def test_a_group_that_is_not_finite_is_no_number_and_spoils_no_other(library: Library, wrong: float) -> None:
-    x = np.ones((3, 96), np.float32)
-    x[1, 40] = wrong
-    codes, scales, sums = quantized(library, x)
-    expected = np.full((3, 3), np.float32(1) / np.float32(127))
-    expected[1, 1] = np.nan
-    np.testing.assert_array_equal(scales, expected)
-    assert not codes[1, 32:64].any()
-    assert not sums[1, 2:4].any()
-    assert (np.delete(codes.reshape(9, 32), 4, axis=0) == 127).all()
+def test_a_group_that_is_not_finite_is_no_number_and_spoils_no_other(library: Library) -> None:
+    for wrong in (np.nan, -np.inf):
+        x = np.ones((3, 96), np.float32)
+        x[1, 40] = wrong
+        codes, scales, sums = quantized(library, x)
+        expected = np.full((3, 3), np.float32(1) / np.float32(127))
+        expected[1, 1] = np.nan
+        np.testing.assert_array_equal(scales, expected)
+        assert not codes[1, 32:64].any()
+        assert not sums[1, 2:4].any()
+        assert (np.delete(codes.reshape(9, 32), 4, axis=0) == 127).all()
 
 
 def run(library: Library, size: int, call: Callable[[Any, int | None], None]) -> Floats:
@@ -254,7 +243,7 @@ def run(library: Library, size: int, call: Callable[[Any, int | None], None]) ->
     return same(results)
 
 
-@pytest.mark.parametrize("size", [16, 64, 80, 2048])
+@pytest.mark.parametrize("size", [16, 80, 2048])
 def test_norm(library: Library, size: int) -> None:
     rng = np.random.default_rng(size)
     x, weight = (rng.standard_normal(size).astype(np.float32) for _ in range(2))
@@ -277,7 +266,7 @@ def test_norm_in_place_of_what_is_no_number(library: Library) -> None:
         assert np.isnan(x).all()
 
 
-@pytest.mark.parametrize("head_dim", [32, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [32, 80, 128])
 def test_rotate(library: Library, head_dim: int) -> None:
     rng = np.random.default_rng(head_dim)
     x = rng.standard_normal(head_dim).astype(np.float32)

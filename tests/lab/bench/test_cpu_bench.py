@@ -10,7 +10,7 @@ import torch
 
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
-from localdflash.backends.cpu.matrices import Kind, MatrixShape
+from localdflash.backends.cpu.packing import Kind, MatrixShape
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.lab.scripts import cpu_kernels, cpu_quality, synthetic

@@ -1,6 +1,7 @@
 """The scripts of the GPU day on a CPU: the phases on tiny shapes, what they save, and what the summary makes of it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence

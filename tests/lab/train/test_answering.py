@@ -179,15 +179,15 @@ PROMPTS = [[1, 2, 3, *range(40, 40 + n)] for n in (0, 1, 17, 30, 90)] + [[5, 4, 
 
 
 def test_the_cpu_engine_answers_as_it_does_alone_to_the_bit(tiny_pair: Path, cpu_engine: None) -> None:
+    from localdflash.backends.cpu.binding import open_target
+    from localdflash.backends.cpu.cpu_library import ThreadPool
     from localdflash.backends.cpu.cpu_target import CpuTarget
-    from localdflash.backends.cpu.packed import open_target
-    from localdflash.backends.cpu.team import Team
 
     path = tiny_pair / "target.gguf"
     target = ParallelCpuTarget(path, len(PROMPTS), 200, (1, 3, 4))
     ids, taps = together(target, PROMPTS, 20)
     target.close()
-    alone = CpuTarget(open_target(path), Team(1), 200, (1, 3, 4))
+    alone = CpuTarget(open_target(path), ThreadPool(1), 200, (1, 3, 4))
     for number, prompt in enumerate(PROMPTS):
         wanted, rows = plain(alone, prompt, 20)
         assert ids[number] == wanted

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from localdflash.backends.cpu import cpu_library
+from localdflash.backends.cpu.binding import open_drafter, open_target
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packed import open_drafter, open_target
-from localdflash.backends.cpu.team import Team
 from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.dflash_files import load
@@ -42,7 +42,7 @@ def in_llama_cpp(path: Path, target: Path, stack: ExitStack) -> Drafter:
 def on_cpu(path: Path, target: Path, stack: ExitStack) -> Drafter:
     if cpu_library.available():
         pytest.skip(cpu_library.available())
-    team = Team(2)
+    team = ThreadPool(2)
     stack.callback(team.close)
     packed = open_drafter(path)
     return CpuDFlashDrafter(packed, CpuTarget(open_target(target), team, taps=sorted(set(packed.config.taps))))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.backends.cpu.bound import check_shape
+from localdflash.backends.cpu.binding import check_shape
 from localdflash.backends.cpu.model_source import target_source
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.decoder_config import DecoderConfig

@@ -10,10 +10,9 @@ import gguf
 import numpy as np
 import pytest
 
-from localdflash.backends.cpu.matrices import PackedMatrix
-from localdflash.backends.cpu.packed import open_drafter, open_target
-from localdflash.backends.cpu.packed_model import PackedLayer
-from localdflash.backends.cpu.tensors import LAYER_FIELDS, MIXTURE_FIELDS, drafter_names
+from localdflash.backends.cpu.binding import PackedLayer, open_drafter, open_target
+from localdflash.backends.cpu.model_source import LAYER_FIELDS, MIXTURE_FIELDS, drafter_names
+from localdflash.backends.cpu.packing import PackedMatrix
 from localdflash.backends.reference import dflash_files
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.dflash_file import config_of_file
@@ -25,8 +24,6 @@ from tests.backends.cpu.packed_models import (
     EXPERTS,
     HEAD_DIM,
     HIDDEN,
-    LAYERS,
-    QUANTIZED,
     VOCABULARY,
     Floats,
     dequantized,
@@ -45,7 +42,7 @@ def values(part: PackedMatrix | Floats) -> Floats:
 
 
 def rotate_half(rows: Floats) -> Floats:
-    """The rows of a `llama` file's q or k in rotate-half order."""
+    """Return the rows of a `llama` file's q or k in rotate-half order."""
     turned = rows.copy()
     for row in range(len(rows)):
         head, channel = divmod(row, HEAD_DIM)
@@ -54,7 +51,7 @@ def rotate_half(rows: Floats) -> Floats:
     return turned
 
 
-@pytest.mark.parametrize("kind", QUANTIZED)
+@pytest.mark.parametrize("kind", [GGMLType.Q8_0, GGMLType.Q5_1, GGMLType.Q3_K])
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen3moe", "llama"])
 def test_every_weight_of_a_target_is_in_its_place(tmp_path: Path, architecture: str, kind: GGMLType) -> None:
     tensors = target_tensors(architecture, kind)
@@ -67,7 +64,6 @@ def test_every_weight_of_a_target_is_in_its_place(tmp_path: Path, architecture: 
     np.testing.assert_array_equal(values(model.embedding), exact["token_embd.weight"])
     np.testing.assert_array_equal(model.norm, exact["output_norm.weight"])
     names = MIXTURE_FIELDS if architecture == "qwen3moe" else LAYER_FIELDS
-    assert len(model.layers) == LAYERS
     for i, layer in enumerate(model.layers):
         for theirs, ours in names.items():
             wanted = exact.get(f"blk.{i}.{theirs}.weight")
@@ -82,21 +78,15 @@ def test_every_weight_of_a_target_is_in_its_place(tmp_path: Path, architecture: 
         assert (layer.router is not None) == (architecture == "qwen3moe")
 
 
-def test_a_head_of_its_own_is_read(tmp_path: Path) -> None:
-    tensors = target_tensors()
+def test_an_untied_head_and_rope_factors_are_read(tmp_path: Path) -> None:
     raw = random_blocks(np.random.default_rng(9), GGMLType.Q6_K, (VOCABULARY, HIDDEN))
-    tensors["output.weight"] = GGMLType.Q6_K, raw
-    model = open_target(write(tmp_path / "model.gguf", tensors))
-    assert not model.config.tie_word_embeddings
-    np.testing.assert_array_equal(values(model.head), dequantized(GGMLType.Q6_K, raw))
-
-
-def test_the_divisors_of_rope_are_kept(tmp_path: Path) -> None:
     factors = np.linspace(1, 8, HEAD_DIM // 2, dtype=np.float32)
     tensors = target_tensors("llama") | {"rope_freqs.weight": (GGMLType.F32, factors.view(np.uint8))}
-    path = write(tmp_path / "model.gguf", tensors, "llama")
-    for _ in range(2):
-        np.testing.assert_array_equal(np.array(open_target(path).config.rope_factors, np.float32), factors)
+    path = write(tmp_path / "model.gguf", tensors | {"output.weight": (GGMLType.Q6_K, raw)}, "llama")
+    for _ in range(2):  # packed now, then from the cache
+        model = open_target(path)
+        np.testing.assert_array_equal(values(model.head), dequantized(GGMLType.Q6_K, raw))
+        np.testing.assert_array_equal(np.array(model.config.rope_factors, np.float32), factors)
 
 
 @pytest.mark.parametrize("name", ["drafter.gguf", "drafter.safetensors", "DSpark that judges", "DFlash 2"])
@@ -125,7 +115,7 @@ def write_random(folder: Path, variant: str, pair: Path) -> Path:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-@pytest.mark.parametrize("name", ["a", "ab", "abc", "abcd"])  # headers of four lengths
+@pytest.mark.parametrize("name", ["a", "ab"])  # headers of two lengths
 def test_arrays_are_aligned_and_read_only(tmp_path: Path, home: Path, name: str, kept: bool) -> None:
     if not kept:
         home.write_text("in the way of the cache")
@@ -147,7 +137,7 @@ def test_arrays_are_aligned_and_read_only(tmp_path: Path, home: Path, name: str,
     ("name", "start", "part"),
     [("blk.1.ffn_up.weight", 34, "a scale is not"), ("blk.0.attn_norm.weight", 4, "a number is not")],
 )
-def test_what_is_no_number_is_named(tmp_path: Path, name: str, start: int, part: str) -> None:
+def test_a_tensor_with_a_number_that_is_not_finite_is_named(tmp_path: Path, name: str, start: int, part: str) -> None:
     tensors = target_tensors()
     raw = tensors[name][1].copy()
     raw.reshape(-1)[start : start + 4] = 0xFF
@@ -156,9 +146,9 @@ def test_what_is_no_number_is_named(tmp_path: Path, name: str, start: int, part:
         open_target(path)
 
 
-def test_an_open_model_costs_no_import_of_torch(tiny_pair: Path) -> None:
+def test_opening_a_model_imports_no_torch(tiny_pair: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from localdflash.backends.cpu.packed import open_drafter, open_target;"
+        "import sys; from pathlib import Path; from localdflash.backends.cpu.binding import open_drafter, open_target;"
         f"folder = Path({str(tiny_pair)!r});"
         "open_target(folder / 'target.gguf'); open_drafter(folder / 'drafter.gguf');"
         "open_drafter(folder / 'drafter.safetensors');"
