@@ -8,7 +8,7 @@ from typing import Any
 from textual.pilot import Pilot
 
 from localdflash.chat.answer_sources import NamedServer
-from localdflash.tui.base import Start
+from localdflash.tui.app_base import Start
 from localdflash.tui.chat_app import ChatApp
 from tests.support.fake_answerer import ANSWER, FakeAnswerer
 from tests.tui.stage import play, shown, wait_until

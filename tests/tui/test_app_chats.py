@@ -7,7 +7,7 @@ from typing import Any
 from textual.pilot import Pilot
 
 from localdflash.chat.store import ChatStore
-from localdflash.tui.base import LATEST
+from localdflash.tui.app_base import LATEST
 from localdflash.tui.chat_app import ChatApp
 from tests.tui.chat_stage import answered, command, on_stage, shown, wait_until
 

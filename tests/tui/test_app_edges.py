@@ -11,7 +11,7 @@ from textual.widgets import OptionList
 
 from localdflash.base.errors import EngineGone
 from localdflash.chat.answer_sources import SharedDaemon
-from localdflash.tui.base import Start
+from localdflash.tui.app_base import Start
 from localdflash.tui.chat_app import ChatApp
 from tests.support.fake_answerer import ANSWER
 from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until

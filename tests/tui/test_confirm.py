@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localdflash.tui.screens.confirm import Confirm
+from localdflash.tui.screens.questions import Confirm
 from tests.tui.stage import Stage, shown
 
 SIZES = [(20, 5), (40, 12), (100, 30)]

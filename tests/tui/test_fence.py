@@ -11,8 +11,8 @@ from localdflash.text.sanitize import sanitize
 from localdflash.tui import highlight
 from localdflash.tui.fence import LONGEST, Code
 from localdflash.tui.highlight import exact, lexer_for
-from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.markdown import MarkdownDocument
+from localdflash.tui.styled_lines import Line, StyledRun
 from tests.tui.markdown_samples import copied, document, rows
 
 _CODE = st.text(st.sampled_from("ab (){}'\"#/*\n\t\r日é\u0301\0\x1b\ud800=:"), max_size=200)

@@ -5,8 +5,7 @@ from rich.color import Color as RichColor
 from rich.color import ColorSystem
 from textual.color import Color
 
-from localdflash.tui.few_colours import for_256, nearest
-from localdflash.tui.themes import THEMES
+from localdflash.tui.themes import THEMES, for_256, nearest
 from tests.tui.test_themes import DRAFTERS, OWN, PAIRS, contrast
 
 LEGEND = [(name, f"{name}-tint") for name in DRAFTERS]  # a word of each, beside what it means

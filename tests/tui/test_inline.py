@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from localdflash.tui.inline import LONGEST, followable, inline
-from localdflash.tui.lines import StyledRun
-from localdflash.tui.wrap import wrap
+from localdflash.tui.styled_lines import StyledRun, wrap
 from tests.tui.markdown_samples import copied
 
 

@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.lines import STYLES
+from localdflash.tui.styled_lines import STYLES
 from tests.tui.markdown_samples import copied, document, rows, texts
 
 # A line that begins a block of another kind. Where the next line makes a table of it, markdown-it sees a table; GitHub

@@ -4,8 +4,8 @@ import pytest
 from textual.app import App
 from textual.theme import BUILTIN_THEMES, Theme
 
-from localdflash.tui.lines import STYLES
-from localdflash.tui.palette import _LOOKS, Palette
+from localdflash.tui.painting import _LOOKS, Palette
+from localdflash.tui.styled_lines import STYLES
 from localdflash.tui.themes import THEMES
 from localdflash.tui.tints import STEP, TINTS
 

@@ -10,8 +10,7 @@ from textual import events
 from textual._xterm_parser import XTermParser
 from textual.message import Message
 
-from localdflash.tui.pasted_input import Paste, PasteParser
-from localdflash.tui.pasting import LARGEST
+from localdflash.tui.pastes import LARGEST, Paste, PasteParser
 
 START, END = "\x1b[200~", "\x1b[201~"
 

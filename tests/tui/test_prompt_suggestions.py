@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 
 from localdflash.chat.attachable_files import Hit
 from localdflash.tui.commands import COMMANDS
-from localdflash.tui.triggers import Asked, asked
+from localdflash.tui.suggestions import Asked, asked
 from tests.tui.desk import Desk, suggested, type_in
 from tests.tui.stage import play, shown, wait_until
 

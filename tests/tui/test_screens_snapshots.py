@@ -20,8 +20,8 @@ from localdflash.tui.screens.chats_screen import ChatPicker
 from localdflash.tui.screens.compare_screen import CompareScreen
 from localdflash.tui.screens.help_screen import HelpScreen
 from localdflash.tui.screens.models_screen import ModelPicker
+from localdflash.tui.screens.questions import AskText
 from localdflash.tui.screens.roles_screen import RolePicker
-from localdflash.tui.screens.text_screen import AskText
 from localdflash.tui.speed_panel import SpeedPanel
 from localdflash.tui.status_bar import Status, StatusBar
 from localdflash.tui.welcome import Welcome

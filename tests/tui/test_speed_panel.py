@@ -121,7 +121,7 @@ def test_where_nobody_knows_what_drafts_the_legend_says_no_more() -> None:
 
 
 def test_the_legend_looks_like_the_acceptance_view() -> None:
-    from localdflash.tui.palette import Palette
+    from localdflash.tui.painting import Palette
 
     variables = THEMES["localdflash-dark"].to_color_system().generate() | THEMES["localdflash-dark"].variables
     spans = {

@@ -10,8 +10,7 @@ from textual.widgets import Static
 
 from localdflash.chat.messages import Attachment
 from localdflash.tui.attachments import Attachments, label
-from localdflash.tui.suggestion_list import MOST_ROWS, Suggestions
-from localdflash.tui.triggers import PromptSuggestion
+from localdflash.tui.suggestions import MOST_ROWS, PromptSuggestion, Suggestions
 from tests.tui.stage import Stage, play, shown
 
 

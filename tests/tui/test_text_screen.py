@@ -5,7 +5,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from localdflash.tui.screens.text_screen import AskText
+from localdflash.tui.screens.questions import AskText
 from tests.tui.stage import Script, Stage, play, shown
 
 

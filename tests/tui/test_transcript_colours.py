@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from localdflash.chat.messages import Message
 from localdflash.tui import highlight
-from localdflash.tui.lines import StyledRun
+from localdflash.tui.styled_lines import StyledRun
 from tests.tui.transcript_stage import Stage, run, until
 
 CODE = 'x = """a\nimport b\n"""\n'

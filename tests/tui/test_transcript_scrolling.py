@@ -11,8 +11,8 @@ from textual.strip import Strip
 from localdflash.chat.messages import Message
 from localdflash.tui.column import Column, RowPlace
 from localdflash.tui.entry import ChatView
-from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.markdown import MarkdownDocument
+from localdflash.tui.styled_lines import Line, StyledRun
 from tests.tui.transcript_stage import Stage, run, talk, until
 
 

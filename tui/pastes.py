@@ -1,18 +1,60 @@
-"""Read bracketed pastes in large pieces instead of character by character.
+"""Read bracketed pastes in large pieces, and decide what to do with them: insert, attach or refuse.
 
 Textual's parser needs a second for each megabyte, during which no key gets through, and it takes an escape character
 within a paste for the beginning of a key: pasted text could press keys. Here, what stands between the two brackets
 never reaches that parser; it becomes one event, whose text is safe for every widget.
 """
 
+import re
+import shlex
 from collections.abc import Iterable
+from urllib.parse import unquote, urlsplit
 
 from textual import events
 from textual._xterm_parser import XTermParser
 from textual.message import Message
 
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.pasting import LARGEST
+
+LARGEST = 1_000_000  # characters that are taken at all
+MOST_LINES = 30  # more, or more characters, are attached
+MOST_CHARACTERS = 2_000
+_LONGEST_PATH = 4_096
+_OTHER_ENDS = re.compile("\r\n|[\r\u2028\u2029]")
+
+
+def is_long(text: str) -> bool:
+    """Whether a paste is attached rather than inserted."""
+    return len(text) > MOST_CHARACTERS or len(line_ends(text).splitlines()) > MOST_LINES
+
+
+def line_ends(text: str) -> str:
+    """Replace carriage returns, which terminals send for line ends; text that has line feeds stays as it is."""
+    return text if "\n" in text else text.replace("\r", "\n")
+
+
+def for_prompt(text: str) -> tuple[str, int]:
+    """The text as it can be inserted, and how many invisible characters had to be spelled out."""
+    text = _OTHER_ENDS.sub("\n", text)
+    safe = sanitize(text)
+    return safe, 0 if safe == text else sum(sanitize(character) != character for character in text)
+
+
+def dropped_path(text: str) -> str | None:
+    """The path that a terminal pastes for a file dropped on it: quoted, escaped or a file:// address."""
+    text = text.strip()
+    if not text or len(text) > _LONGEST_PATH or "\n" in text or "\r" in text:
+        return None
+    if text.startswith("file://"):
+        path = unquote(urlsplit(text).path)
+    else:
+        try:
+            parts = shlex.split(text)
+        except ValueError:
+            return None
+        path = parts[0] if len(parts) == 1 else text
+    return path if path.startswith("/") and "\0" not in path else None
+
 
 _START, _END = "\x1b[200~", "\x1b[201~"
 
