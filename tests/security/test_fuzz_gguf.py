@@ -154,6 +154,7 @@ def is_safe(header: GGUFHeader, size: int) -> None:
     assert all(key.isprintable() for key in header.metadata)
 
 
+@pytest.mark.nightly
 @long_enough
 def test_fuzz(tmp_path: Path, small_gguf: Path, c_parser_accepts: Callable[[Path], bool]) -> None:
     path = tmp_path / "model.gguf"

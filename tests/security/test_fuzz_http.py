@@ -380,6 +380,7 @@ def target(app: Starlette) -> Iterator[Target]:
         yield Target(app, runner)
 
 
+@pytest.mark.nightly
 @long_enough
 def test_fuzz(target: Target) -> None:
     fuzz(requests() | ANYTHING, target.check)

@@ -149,6 +149,7 @@ def is_safe(pair: PairEntry, file: Path) -> None:
         registry.pair(pair.id + "x")
 
 
+@pytest.mark.nightly
 @long_enough
 def test_fuzz(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parent.parent.parent
 SOURCES = sorted(
     path
-    for folder in ("localdflash", "kernels", "lsp", "tui")
+    for folder in ("localdflash", "kernels", "lab", "lsp", "tui")
     for path in (ROOT / folder).rglob("*.py")
     if "prompts" not in path.parts  # programs to be completed, never imported
 )
@@ -49,16 +49,13 @@ def test_no_way_to_run_what_came_as_data() -> None:
     assert [path for path in SOURCES if "trust_remote_code" in path.read_text()] == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_the_search_finds_it() -> None:
+    for text in (
         *("eval(x)", "exec(x)", "import pickle", "from pickle import loads", "import os; os.system(x)"),
         *("torch.load(x)", "torch.load(x, weights_only=False)", "f(trust_remote_code=True)", "run(x, shell=True)"),
         *("jinja2.Environment()", "from jinja2 import Environment; Environment()", "from kernels import get_kernel"),
-    ],
-)
-def test_the_search_finds_it(text: str) -> None:
-    assert [*runs_foreign_code(ast.parse(text))]
+    ):
+        assert [*runs_foreign_code(ast.parse(text))], text
 
 
 @pytest.mark.parametrize(("name", "least"), [("jinja2", "3.1.6"), ("torch", "2.6")])

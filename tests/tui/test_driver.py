@@ -21,6 +21,8 @@ from textual.message import Message
 from localdflash.tui.driver import Driver
 from localdflash.tui.pastes import Paste
 
+pytestmark = pytest.mark.system
+
 
 class Typed:
     """A driver that reads from a terminal; `write` types on it."""

@@ -71,8 +71,3 @@ def test_empty_thoughts_are_not_shown() -> None:
 def test_a_fence_in_the_thoughts_is_no_fence_of_the_answer() -> None:
     made = document("<think>```\nno\n```</think>\n```\nyes\n```\n")
     assert [fence.code for fence in made.fences] == ["yes\n"]
-
-
-def test_a_narrow_line_still_fits() -> None:
-    for width in range(1, 12):
-        assert all(line.width <= width for line in document("<think>a b c</think>").lines(width))

@@ -10,7 +10,7 @@ from localdflash.tui.screens.dialog import CALM
 from tests.support.chats import Scene, ask
 from tests.support.daemons import ONE_PAIR, PROGRAM, SLOW
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")]
 NARROW = f"from localdflash.server import spawn; spawn.PROGRAM = {SLOW + ONE_PAIR + PROGRAM!r};"
 LONG = ("--temperature", "3", "--seed", "1", "--max-tokens", "600")
 BUSY = "embedded is answering in another chat"
@@ -32,16 +32,6 @@ def switch(terminal: Terminal, to: Path) -> None:
     terminal.wait_for("other does not fit into memory beside it")
     assert BUSY in terminal.text
     terminal.watch(CALM + 0.2)  # a question takes no key earlier
-
-
-def test_where_there_is_room_each_answer_names_its_model(lonely: Scene, tiny: Path) -> None:
-    one = lonely.start("--threads", "1", "--max-tokens", "8")
-    one.wait_for("embedded")
-    ask(one, "Write a function.", "embedded #2")
-    another = lonely.start("--threads", "1", "--max-tokens", "8", "--pair", str(tiny))
-    ask(another, "Write a function.", "other #2")
-    ask(one, "Another one.", "embedded #4")
-    assert "loaded again" not in one.text
 
 
 def test_waiting_for_the_answer_in_another_chat(lonely: Scene, tiny: Path) -> None:
