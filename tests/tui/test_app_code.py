@@ -39,11 +39,10 @@ async def test_a_file_goes_along(how: str, folder: Path) -> None:
         assert not app.prompt.attachments
 
 
-@pytest.mark.parametrize("how", ["f6", "/diff", "/apply"])
-async def test_a_change_is_applied_and_taken_back(how: str, folder: Path) -> None:
+async def test_a_change_is_applied_and_taken_back(folder: Path) -> None:
     async with chat(*CHANGE, folder=folder) as (pilot, app, _answerer):
         await answered(pilot)
-        await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+        await command(pilot, "/apply")
         await wait_until(pilot, lambda: app.covered and "return width * height" in shown(app))
         assert (folder / "box.py").read_text() == BOX
         await pilot.press("enter")
@@ -72,10 +71,8 @@ async def test_an_answer_that_changes_nothing(folder: Path) -> None:
     ("how", "copied"),
     [
         ("ctrl+y", "Two:\n\n```python\none()\n```\n\n```\ntwo()\n```\n"),
-        ("/copy", "Two:\n\n```python\none()\n```\n\n```\ntwo()\n```\n"),
         ("/copy 1", "why?"),
         ("alt+y", "two()\n"),
-        ("/code", "two()\n"),
         ("/code 1", "one()\n"),
     ],
 )
@@ -95,8 +92,6 @@ async def test_copying(how: str, copied: str) -> None:
     ("line", "told"),
     [
         ("/copy 3", "there is no message 3: 1 to 2"),
-        ("/copy x", "there is no message x"),
-        ("/code", "has no code block"),
         ("/code 0", "has no code block"),
     ],
 )

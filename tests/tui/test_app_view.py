@@ -14,31 +14,28 @@ from tests.support.fake_answerer import STEP
 from tests.tui.chat_stage import answered, chat, command, shown, typed, wait_until
 
 
-@pytest.mark.parametrize("how", ["f2", "/accepted"])
-async def test_the_acceptance_view(how: str) -> None:
+async def test_the_acceptance_view() -> None:
     async with chat() as (pilot, app, _answerer):
         await answered(pilot)
         for tinted in (True, False):
-            await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+            await pilot.press("f2")
             await pilot.pause()
             assert app.transcript.tinted is tinted
             assert ("dflash 1" in shown(app)) is tinted
 
 
-@pytest.mark.parametrize("how", ["f3", "/speed"])
 @pytest.mark.parametrize("width", [70, 140])
-async def test_the_panel(how: str, width: int) -> None:
+async def test_the_panel(width: int) -> None:
     async with chat(size=(width, 40)) as (pilot, app, _answerer):
         await answered(pilot)
-        await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+        await pilot.press("f3")
         await wait_until(pilot, lambda: "tokens a step" in shown(app))
         assert "why?" in shown(app)
 
 
-@pytest.mark.parametrize("how", ["f4", "/draft", "/draft off"])
-async def test_drafting_off(how: str) -> None:
+async def test_drafting_off() -> None:
     async with chat() as (pilot, app, _answerer):
-        await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+        await pilot.press("f4")
         await wait_until(pilot, lambda: not app.talk.settings.draft)
         await wait_until(pilot, lambda: "drafting off" in shown(app))
         await command(pilot, "/draft on")
@@ -132,7 +129,7 @@ async def test_the_palette_has_every_command() -> None:
         assert app.prompt.text == "/rename "
 
 
-@pytest.mark.parametrize("how", ["ctrl+q", "/quit", "/exit"])
+@pytest.mark.parametrize("how", ["ctrl+q", "/exit"])
 async def test_leaving_in_the_middle(how: str) -> None:
     async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
         await typed(pilot, "why?")

@@ -45,7 +45,7 @@ def test_age_in_words(ago: float, words: str) -> None:
 
 
 async def test_what_is_known_of_each_chat_stands_there() -> None:
-    async with picking() as (pilot, app):
+    async with picking() as (_pilot, app):
         text = shown(app)
         for said in (
             "A parser for dates",
@@ -62,8 +62,6 @@ async def test_what_is_known_of_each_chat_stands_there() -> None:
     ("keys", "choice"),
     [
         (["enter"], ChatChoice("open", 7)),
-        (["down", "enter"], ChatChoice("open", 5)),
-        (["down", "down", "down", "up", "enter"], ChatChoice("open", 5)),
         (["pagedown", "enter"], ChatChoice("open", 3)),
         ([*"sort", "enter"], ChatChoice("open", 5)),
         (["ctrl+d"], ChatChoice("delete", 7)),

@@ -51,7 +51,6 @@ def test_what_is_asked_for(before: str, first: bool, found: Asked | None) -> Non
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ("/sto\n", "/stop"),
         ("/exit\n", "/quit"),  # an alias
         ("/copy\n", "/copy"),  # written out, and nothing must follow
         ("/cpy\n", "/copy [N]"),  # not like this: it is picked, and waits

@@ -38,8 +38,8 @@ async def test_moving_scrolls_and_goes_round() -> None:
         assert (suggestions.chosen, suggestions.is_open) == (None, False)
 
 
-@pytest.mark.parametrize("width", [1, 5, 12, 20, 40, 80])
-@pytest.mark.parametrize("name", ["a/very/long/path/to/some/file.py", "你好/世界/文件.py", "short", "👍🏽" * 20])
+@pytest.mark.parametrize("width", [1, 12, 40])
+@pytest.mark.parametrize("name", ["a/very/long/path/to/some/file.py", "你好/世界/文件.py", "👍🏽" * 20])
 async def test_rows_never_are_wider_than_the_screen(width: int, name: str) -> None:
     suggestions = Suggestions(lambda one: None)
     app = stage(suggestions)

@@ -30,8 +30,8 @@ def test_while_they_come_the_end_of_them_is_seen() -> None:
     assert [line.text for line in made.lines(40)] == ["▾ Thinking…", "│ one", "│ two three four five six"]
 
 
-@pytest.mark.parametrize("opening", range(1, 8))
-@pytest.mark.parametrize("closing", range(1, 9))
+@pytest.mark.parametrize("opening", [1, 4, 7])
+@pytest.mark.parametrize("closing", [1, 5, 8])
 def test_tags_may_come_in_pieces(opening: int, closing: int) -> None:
     made = MarkdownDocument()
     shown = []
