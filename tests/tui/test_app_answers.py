@@ -164,6 +164,7 @@ async def test_a_full_context(agreed: bool) -> None:
             await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.answering)
             assert [message.text for message in answerer.asked[-1][0]] == ["two?", "It is.", "three?"]
             assert "no longer sent" in shown(app)
+            assert app.talk.left_out == 2
         else:
             await pilot.press("escape")
             await wait_until(pilot, lambda: app.prompt.text == "three?")
@@ -294,19 +295,6 @@ async def test_an_answer_that_fills_the_context_does_not_go_on() -> None:
         await wait_until(pilot, lambda: "does not go on: it fills the context with its question" in shown(app))
         assert not app.covered
         assert texts(app) == ["one?", "It is.", "two?", "It is."]
-
-
-async def test_what_is_left_out_takes_no_context() -> None:
-    """The bar says what the model reads now, not what did not fit."""
-    async with chat() as (pilot, app, answerer):
-        await answered(pilot, "one?", "two?")
-        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
-        await typed(pilot, "three?")
-        await wait_until(pilot, lambda: app.covered)
-        answerer.script = [AnswerPiece("It ", STEP), None]
-        await pilot.press("y")
-        await answerer.waits.wait()
-        await wait_until(pilot, lambda: "600/1 000" in shown(app))
 
 
 async def test_a_full_context_where_nothing_can_be_left_out() -> None:

@@ -112,26 +112,3 @@ async def test_a_changed_line_is_tinted_to_its_end() -> None:
         for row, ground in zip(range(first, first + 4), (*grounds, grounds[-1]), strict=True):
             segments = [one for one in stage.transcript.render_line(row) if one.style and one.style.bgcolor == ground]
             assert sum(one.cell_length for one in segments) >= 54, stage.rows[row]
-
-
-async def test_code_lies_on_a_ground_as_wide_as_the_text() -> None:
-    async with shown_messages([Message("assistant", ANSWER, finish="stop")]) as (stage, pilot):
-        ground = stage.transcript._paint().palette["fence"].bgcolor
-        assert ground is not None
-
-        def cells(text: str) -> list[int]:
-            row = next(y for y, shown in enumerate(stage.rows) if text in shown)
-            column, found = 0, []
-            for segment in stage.transcript.render_line(row):
-                lies = bool(segment.style and segment.style.bgcolor == ground)
-                found += [column + cell for cell in range(segment.cell_length) if lies]
-                column += segment.cell_length
-            return found
-
-        for width in (60, 35, 20):
-            await pilot.resize_terminal(width, 20)
-            margin = 2 if width >= 30 else 0
-            room = stage.transcript.scrollable_content_region.width
-            for text in ("python", "import", 'x = """a'):
-                assert cells(text) == list(range(margin, room - (1 if margin else 0)))
-            assert cells("Done.") == []

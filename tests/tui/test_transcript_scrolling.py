@@ -114,6 +114,7 @@ def test_a_place_is_found_again_at_every_width() -> None:
     assert column.row(RowPlace(99, 0)) == 0
 
 
+@pytest.mark.nightly
 async def test_what_is_kept_of_2000_turns_is_their_text() -> None:
     async with shown_messages() as (stage, _pilot):
         text = "".join(f"value_{n} = compute({n})\n" for n in range(20))

@@ -1,6 +1,5 @@
 """A chat as its user has it: asking, stopping, asking again, leaving; on every sort of terminal."""
 
-import random
 import re
 import subprocess
 import sys
@@ -33,21 +32,6 @@ def test_a_first_chat(chats: Scene) -> None:
     assert terminal.modes == {7, CURSOR}
 
 
-def test_escape_stops_and_what_came_stays(chats: Scene) -> None:
-    chats.answers(SLOW)
-    terminal = chats.start()
-    ask(terminal, "talk", "word word word")
-    terminal.press("escape")
-    terminal.wait_for(lambda _: chats.engine.left == 1)
-    terminal.wait_for("topped")
-    assert "word word word" in terminal.text
-    chats.answers(Answer.of("Another one."))
-    ask(terminal, "again", "Another one.")
-    told = chats.engine.asked[-1]["messages"][1]
-    assert told["role"] == "assistant"
-    assert told["content"].startswith("word word")
-
-
 def test_keys_in_one_burst_keep_their_order(chats: Scene) -> None:
     terminal = chats.start()
     terminal.type("first message\rsecond")
@@ -58,22 +42,6 @@ def test_keys_in_one_burst_keep_their_order(chats: Scene) -> None:
     terminal.type("third\r")
     terminal.wait_for(lambda _: len(chats.engine.asked) == 2)
     assert chats.engine.asked[1]["messages"][-1]["content"] == "third"
-
-
-def test_a_storm_of_sizes(chats: Scene) -> None:
-    text = "\n".join(f"line {n} of a longer answer, with words to wrap" for n in range(200))
-    chats.answers(Answer.of(f"```\n{text}\n```\nDone.", rate=1500))
-    terminal, draw = chats.start(), random.Random(1)
-    terminal.type("go")
-    terminal.wait_for("go")
-    terminal.press("enter")
-    for _ in range(200):
-        terminal.resize(draw.randint(3, 40), draw.randint(5, 120))
-        terminal.read(0.01)
-    terminal.resize(30, 100)
-    terminal.wait_for("Done.")
-    terminal.settle()
-    assert "line 199 of a longer answer" in terminal.text
 
 
 @pytest.mark.parametrize(

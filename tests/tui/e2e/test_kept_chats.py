@@ -27,22 +27,6 @@ def left(terminal: Terminal) -> None:
     assert terminal.wait() == 0, terminal.told("it did not leave well")
 
 
-def test_going_on_with_the_latest(chats: Scene) -> None:
-    chats.answers(Answer.of("The first answer."), Answer.of("The second answer."))
-    left_behind = chats.start()
-    ask(left_behind, "one question", "The first answer.")
-    left(left_behind)
-    terminal = chats.start("--continue")
-    terminal.wait_for("The first answer.")
-    ask(terminal, "another question", "The second answer.")
-    assert [one["content"] for one in chats.engine.asked[-1]["messages"]] == [
-        "one question",
-        "The first answer.",
-        "another question",
-    ]
-    assert database(chats).stat().st_mode & 0o077 == 0
-
-
 def test_killed_while_it_answers(chats: Scene) -> None:
     chats.answers(Answer.of("word " * 4000, rate=10))
     terminal = chats.start()

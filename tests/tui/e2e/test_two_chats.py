@@ -57,22 +57,6 @@ def test_waiting_for_the_answer_in_another_chat(lonely: Scene, tiny: Path) -> No
     one.wait_for("embedded #4")
 
 
-def test_ending_the_answer_in_another_chat(lonely: Scene, tiny: Path) -> None:
-    one = lonely.start("--threads", "1", *LONG, program=NARROW)
-    one.wait_for("embedded")
-    another = lonely.start("--threads", "1", "--max-tokens", "8", program=NARROW)
-    another.wait_for("embedded")
-    ask(one, "Write a function.", "#2")
-    switch(another, tiny)
-    another.press("n")
-    another.wait_for(BUSY)
-    switch(another, tiny)
-    another.press("s")
-    another.wait_for("other.gguf is loaded")
-    one.wait_for("embedded made room for another chat's model")
-    assert "Ctrl+R asks again" in one.text
-
-
 def test_a_terminal_that_is_closed_while_it_waits_switches_nothing(lonely: Scene, tiny: Path) -> None:
     one = lonely.start("--threads", "1", *LONG, program=NARROW)
     one.wait_for("embedded")
