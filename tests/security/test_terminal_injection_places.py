@@ -23,7 +23,7 @@ from tests.support.escape_sequences import invisible, sequences
 pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")]
 ROWS, FEW, COLUMNS = 120, 40, 140
 OWN_BELL = re.compile(rb"(?<=\x1b\[\?2026l)\x07+")  # Textual rings between two frames, never in one
-MARKED = [f"b{number:02}{payload}e{number:02}" for number, payload in enumerate(ALL.values())]
+MARKED = [f"b{number:02}{payload}e{number:02}" for number, payload in enumerate(ALL)]
 
 
 TYPED = [marked for marked in MARKED if not {"\x1b", "\r"} & set(marked)]  # what is pasted into one line
@@ -212,7 +212,7 @@ def printed() -> Iterator[bytes]:
     """What `chat -p` writes to a terminal for an answer with every payload, split at every place."""
     halves = [
         half
-        for payload in UNSAFE.values()
+        for payload in UNSAFE
         for at in range(len(payload) + 1)
         for half in (f"x{payload[:at]}", f"{payload[at:]}y\n")
     ]
@@ -226,4 +226,4 @@ def printed() -> Iterator[bytes]:
 def test_an_answer_for_a_script_on_a_terminal(printed: bytes) -> None:
     assert sequences(printed) == []
     assert invisible(printed.decode()) == set()
-    assert [payload for payload in UNSAFE.values() if f"x{payload}y".encode() in printed] == []
+    assert [payload for payload in UNSAFE if f"x{payload}y".encode() in printed] == []
