@@ -10,7 +10,7 @@ from textual import events
 from textual.binding import Binding
 
 from localdflash.chat.drafting_comparison import ComparedWay, Comparison
-from localdflash.chat.roles import roles
+from localdflash.chat.roles import NONE, roles
 from localdflash.chat.sampling_settings import SETTINGS
 from localdflash.tui.commands import COMMANDS
 from localdflash.tui.screens.compare_screen import CompareScreen, compare_text
@@ -100,25 +100,29 @@ async def test_nothing_that_a_terminal_obeys_gets_into_a_text(lines: int) -> Non
     assert all(char.isprintable() for char in text)
 
 
-ROLES = {"coder": "Short code.", "brief": "Answer briefly.", "kind": "[b]be\x1b kind[/]"}
+ROLES = {"coder": "You write code.\nShort code.", "mine": "[b]be\x1b kind[/]\n" + "line\n" * 40}
 
 
 @pytest.mark.parametrize(
-    ("keys", "result"), [(["enter"], ["none"]), (["down", "enter"], ["coder"]), ([*"br", "enter"], ["brief"])]
+    ("keys", "result"),
+    [(["enter"], NONE), (["down", "enter"], "coder"), (["end", "enter"], "mine"), (["down", "escape"], None)],
 )
-async def test_a_role_is_chosen(keys: list[str], result: list[str]) -> None:
-    assert await result_of(lambda: RolePicker(ROLES), *keys) == result
+async def test_a_role_is_chosen(keys: list[str], result: str | None) -> None:
+    assert await result_of(lambda: RolePicker(ROLES), *keys) == [result]
 
 
 async def test_the_text_of_the_highlighted_role_is_shown_and_harmless() -> None:
     async with dialog(lambda: RolePicker(ROLES)) as (pilot, app):
+        assert "Short code." not in shown(app)
         await pilot.press("down")
         await pilot.pause()
         assert "Short code." in shown(app)
-        await pilot.press("end")
-        await pilot.press("down", "down")
+        await pilot.press("down")
         await pilot.pause()
         assert shown(app).count("[b]be␛ kind[/]") == 2  # in the list, and below it
+        await pilot.click("Choices", offset=(3, 2))
+        await pilot.pause()
+    assert app.results == ["coder"]
 
 
 async def test_the_roles_that_come_along_can_be_chosen_on_a_tiny_terminal() -> None:
