@@ -42,6 +42,14 @@ def test_an_answer_that_did_not_end_by_itself_says_why(finish: Finish, says: str
     assert told.text == (f"{says} · 1 token" if says else "1 token")
 
 
+def test_numbers_that_make_no_sense_are_left_out() -> None:
+    for numbers in ({"tokens": "many"}, {"tokens": True}, {"tokens": -1}, {"tau": float("nan")}, {"ttft_ms": None}, {}):
+        assert footer(Message("assistant", "x", finish="stop", numbers=numbers)) is None
+    told = footer(Message("assistant", "x", finish="stop", numbers={**_NUMBERS, "draft": False}))
+    assert told is not None
+    assert "verify" not in told.text
+
+
 def test_names_are_sanitised_and_stay_on_one_line() -> None:
     evil = "a\x1b]0;t\x07\n\u202eb"
     answer = Message("assistant", "x", numbers={"model": evil})
