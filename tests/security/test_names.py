@@ -13,6 +13,7 @@ from localdflash.models.registry import fetching, safe_names
 from localdflash.models.registry.pair_entry import models_folder
 from localdflash.models.registry.registry import load_registry
 
+REGISTRY = load_registry()
 BAD_FILES = [
     *("", " ", ".", "..", "/", "\\", "x", "x.bin", ".gguf", ".x.gguf", "x.gguf/", "x.gguf ", " x.gguf", "x.gguf."),
     *("../x.gguf", "a/../x.gguf", "a/..", "a/../../../x.gguf", "./x.gguf", "a/./x.gguf", "a//x.gguf", "..x.gguf"),
@@ -41,7 +42,7 @@ BAD_REVISIONS = ["", " ", "..", "../x", "a\\b", "-x", ".x", "x.", "a b", "a\0", 
 
 def refused(spec: str) -> None:
     with pytest.raises(ModelError) as caught:
-        load_registry().resolve(spec)
+        REGISTRY.resolve(spec)
     assert str(caught.value).isprintable() or "\ud800" in spec
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
@@ -69,8 +70,6 @@ def test_good_files() -> None:
     for name in ("x.gguf", "A_b-C.1.gguf", "a/b/c/d/x.gguf", "console.gguf", "com10.gguf", "x" * 186 + ".gguf"):
         assert safe_names.file_in_repository(name) == name
 
-
-REGISTRY = load_registry()
 
 # Characters that have ever led astray, and plain ones, so that good names come up too.
 ALPHABET = st.sampled_from([*string.ascii_letters[:6], *"01/\\.:@-_~ \0\n\u202e\u00e9%$*", "..", "con", "nul", ".gguf"])
