@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from _pytest.tmpdir import tmppath_result_key
 
 ROOT = Path(__file__).parent.parent
 GPU_TESTS = os.environ.get("LOCALDFLASH_GPU_TESTS")  # set where tests/gpu, and nothing else, runs
@@ -24,6 +25,11 @@ if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has its share
     os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // int(workers), 1)))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it in the background, for children too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let an interrupted run print its failures: the teardown of `tmp_path` raises where this entry is missing."""
+    item.stash.setdefault(tmppath_result_key, {})
 
 
 @pytest.fixture(autouse=True)

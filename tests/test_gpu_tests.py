@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.gpu import gemm_cases, token_cases
 
@@ -28,23 +30,16 @@ def with_their_own(names: tuple[str, ...]) -> set[str]:
     """Distributions with all that they require, extras left out."""
     found, waiting = set[str](), list(names)
     while waiting:
-        name = waiting.pop().lower().replace("_", "-")
+        name = canonicalize_name(waiting.pop())
         if name in found:
             continue
         try:
-            needed = requires(name) or []
+            needed = [Requirement(line) for line in requires(name) or []]
         except PackageNotFoundError:  # of another system
             continue
         found.add(name)
-        waiting += [line.split(";")[0].split("[")[0].strip("() ") for line in map(_named, needed) if line]
+        waiting += [one.name for one in needed if "extra" not in str(one.marker)]
     return found
-
-
-def _named(requirement: str) -> str:
-    """The name in a requirement that no extra asks for, or ""."""
-    if "extra ==" in requirement:
-        return ""
-    return "".join(c if c.isalnum() or c in "-_." else " " for c in requirement).split()[0]
 
 
 @pytest.mark.parametrize(("capability", "e4m3"), [((8, 6), False), ((8, 9), True)])
@@ -57,6 +52,7 @@ def test_what_a_chip_lacks_is_skipped(capability: tuple[int, int], e4m3: bool, m
     assert {case.name for case in cases} - run == (set() if e4m3 else small)
 
 
+@pytest.mark.system
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
 def test_five_packages_suffice(root: Path, tmp_path: Path) -> None:
     enough = with_their_own(ENOUGH)

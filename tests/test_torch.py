@@ -65,14 +65,14 @@ def test_the_guard_guards() -> None:
     assert (done.returncode, done.stderr) == (99, "torch is imported")
 
 
-@pytest.mark.parametrize("arguments", ["--version", "models list", "models plan embedded", "config show"])
-def test_commands(arguments: str) -> None:
-    assert run(*arguments.split())
+def test_commands() -> None:
+    assert run("models", "list")
+    assert run("models", "plan", "embedded")
 
 
+@pytest.mark.system
 def test_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
     with daemons.short_home(monkeypatch), scripted(Answer.of("Hello.")):
-        assert run("chat", "-p", "Hi") == "Hello.\n"
         assert "Hello." in run("chat", "--plain", "--no-log", said="Hi\n")
         with Terminal.start([*PYTHON, PROGRAM, "chat"]) as terminal:
             terminal.wait_for(READY)
@@ -80,11 +80,13 @@ def test_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
             terminal.wait_for("Hello.")
 
 
+@pytest.mark.system
 def test_a_completion_by_the_engine_that_it_starts(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with daemons.short_home(monkeypatch):
         assert run("complete", f"{begun}:2:5", "--rows", "fast").strip()
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("oracle")
 def test_the_language_server(begun: Path) -> None:
     with serving(program=PROGRAM) as server:
@@ -95,10 +97,8 @@ def test_the_language_server(begun: Path) -> None:
         assert item["insertText"].strip() == "return first + second"
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("cpu_engine")
-def test_our_cpu_engine(begun: Path) -> None:
-    assert run("complete", f"{begun}:2:5", "--no-daemon", "--backend", "cpu").strip()
-
-
-def test_llama_cpp(begun: Path) -> None:
-    assert run("complete", f"{begun}:2:5", "--no-daemon", "--backend", "llama.cpp", "--rows", "fast").strip()
+@pytest.mark.parametrize("backend", ["cpu", "llama.cpp"])
+def test_a_completion_in_the_process_itself(backend: str, begun: Path) -> None:
+    assert run("complete", f"{begun}:2:5", "--no-daemon", "--backend", backend, "--rows", "fast").strip()

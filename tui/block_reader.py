@@ -8,10 +8,9 @@ until one ends it.
 from collections.abc import Sequence
 
 from localdflash.text.thoughts import CLOSING, OPENING
-from localdflash.tui.block_layout import Block, Item, Paragraph, Verbatim
+from localdflash.tui.block_layout import Block, Item, Paragraph, Thoughts, Verbatim
 from localdflash.tui.fence import Code, OpenFence
 from localdflash.tui.parsing import PlacedBlock, parse
-from localdflash.tui.thoughts_line import Thoughts
 
 
 class TypedReading:

@@ -5,7 +5,7 @@ from typing import Any
 
 from localdflash.chat.messages import Attachment, Message
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.lines import Line, StyledRun
+from localdflash.tui.styled_lines import Line, StyledRun
 
 _ENDS = {
     "length": "cut: max_tokens is reached",

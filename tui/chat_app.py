@@ -39,10 +39,8 @@ from localdflash.tui.actions.chat_actions import ChatActions
 from localdflash.tui.actions.code_actions import CodeActions
 from localdflash.tui.actions.key_hints import LOW, PLACEHOLDER, KeyActions
 from localdflash.tui.actions.model_actions import ModelActions
-from localdflash.tui.actions.project_actions import ProjectActions
-from localdflash.tui.actions.speed_actions import SpeedActions
 from localdflash.tui.actions.view_actions import ViewActions
-from localdflash.tui.base import LATEST, Start, told
+from localdflash.tui.app_base import LATEST, Start, told
 from localdflash.tui.commands import COMMANDS, Command
 from localdflash.tui.highlight import lexer_for
 from localdflash.tui.prompt_field import Prompt
@@ -93,7 +91,7 @@ class ChatCommands(Provider):
         app.choose(command)
 
 
-class ChatApp(KeyActions, ChatActions, CodeActions, SpeedActions, ModelActions, ProjectActions, ViewActions):
+class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
     """The chat's app."""
 
     TITLE = "localdflash"

@@ -1,7 +1,7 @@
 """The terminal as the chat reads it.
 
 Textual's driver checks the clock and its exit flag only every 0.1 s, so a lone Esc and leaving would be that late. This
-one wakes up for both, sleeps while nothing comes, takes pastes whole (`localdflash.tui.pasted_input`), and shows bytes
+one wakes up for both, sleeps while nothing comes, takes pastes whole (`localdflash.tui.pastes`), and shows bytes
 that are not UTF-8 as U+FFFD instead of ending the chat.
 """
 
@@ -16,7 +16,7 @@ from textual.constants import ESCAPE_DELAY
 from textual.drivers.linux_driver import LinuxDriver
 
 from localdflash.base.system import descriptor
-from localdflash.tui.pasted_input import PasteParser
+from localdflash.tui.pastes import PasteParser
 
 _READ = 1 << 16  # bytes at a time
 _MARGIN = 0.002  # seconds, for the parser to see that the delay is over

@@ -14,9 +14,8 @@ from textual.strip import Strip
 
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui.captions import attachment_line, footer, header, note_run
-from localdflash.tui.lines import Line, StyledRun
+from localdflash.tui.styled_lines import Line, StyledRun, wrap
 from localdflash.tui.tints import Tinted
-from localdflash.tui.wrap import wrap
 
 if TYPE_CHECKING:  # it takes long to import; the app has it done before it is needed
     from localdflash.tui.markdown import MarkdownDocument, Unsettled

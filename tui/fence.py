@@ -10,8 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from localdflash.tui.block_layout import NARROWEST, Block, behind
 from localdflash.tui.highlight import START, LexerState, highlighted, ready
 from localdflash.tui.inline import clean
-from localdflash.tui.lines import Line, StyledRun
-from localdflash.tui.wrap import wrap
+from localdflash.tui.styled_lines import Line, StyledRun, wrap
 
 LONGEST = 2_000  # lines that are highlighted
 

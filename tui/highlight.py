@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.lines import StyledRun
+from localdflash.tui.styled_lines import StyledRun
 
 if TYPE_CHECKING:
     from pygments.lexer import Lexer

@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.lines import StyledRun
+from localdflash.tui.styled_lines import StyledRun
 
 LONGEST = 8_000  # characters that are read as markup
 MOST_BRACKETS = 400

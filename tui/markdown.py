@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from localdflash.tui.block_layout import Block
 from localdflash.tui.block_reader import AnswerReading, TypedReading
 from localdflash.tui.fence import LONGEST, Code, ShownFence
-from localdflash.tui.lines import Line, StyledRun
+from localdflash.tui.styled_lines import Line, StyledRun
 
 __all__ = ["MarkdownDocument", "ShownFence", "Unsettled"]
 

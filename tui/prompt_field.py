@@ -22,12 +22,12 @@ from localdflash.chat.attachable_files import Files, size
 from localdflash.chat.mentions import attach, mentions, parted, spelled, spellings
 from localdflash.chat.messages import Attachment
 from localdflash.chat.shell_command import command_of
-from localdflash.tui import commands, pasting
+from localdflash.tui import commands
 from localdflash.tui.attachments import Attachments
 from localdflash.tui.history import History
-from localdflash.tui.pasted_input import Paste
+from localdflash.tui.pastes import LARGEST, Paste, dropped_path, for_prompt, is_long, line_ends
 from localdflash.tui.suggesting import EDITING, SuggestingArea
-from localdflash.tui.triggers import Choices
+from localdflash.tui.suggestions import Choices
 
 MOST_ROWS = 8
 _NEW_LINE = ("shift+enter", "alt+enter", "ctrl+j", "ctrl+enter", "shift+\r")
@@ -256,22 +256,22 @@ class Prompt(SuggestingArea):
             self._take_paste(event.text)
 
     def _take_paste(self, text: str, length: int = 0) -> None:
-        if (length := length or len(text)) > pasting.LARGEST:
-            most, found = size(pasting.LARGEST), size(length)
+        if (length := length or len(text)) > LARGEST:
+            most, found = size(LARGEST), size(length)
             self.post_message(
                 self.Refused(f"{found} pasted: at most {most}; save it to a file and mention parts of it")
             )
             return
-        if pasting.is_long(text):
-            self._chips.add(Attachment("paste", self._next_paste(), pasting.line_ends(text)))
+        if is_long(text):
+            self._chips.add(Attachment("paste", self._next_paste(), line_ends(text)))
             return
-        plain, hidden = pasting.for_prompt(text)
+        plain, hidden = for_prompt(text)
         start = min(self.selection)
         self.put(plain, *self.selection)
         if hidden:
             what = "1 character" if hidden == 1 else f"{hidden} characters"
             self.post_message(self.Told(f"{what} that cannot be seen: spelled out in what you pasted"))
-        if (path := pasting.dropped_path(text)) is not None:
+        if (path := dropped_path(text)) is not None:
             self.run_worker(self._mention(path, plain, start), group="paste")
 
     def _next_paste(self) -> str:

@@ -23,9 +23,8 @@ from textual.worker import Worker
 from localdflash.tui import highlight
 from localdflash.tui.column import Column, RowPlace
 from localdflash.tui.entry import ChatView
-from localdflash.tui.lines import StyledRun
-from localdflash.tui.palette import Palette
-from localdflash.tui.strips import Painter
+from localdflash.tui.painting import Painter, Palette
+from localdflash.tui.styled_lines import StyledRun
 
 if TYPE_CHECKING:
     from localdflash.tui.markdown import MarkdownDocument, Unsettled
@@ -248,7 +247,7 @@ class Scroller(ScrollView):
 
 
 def _span(selection: Selection, index: int) -> tuple[int, int] | None:
-    """The offsets between which the entry with this index is selected (see `localdflash.tui.strips`)."""
+    """The offsets between which the entry with this index is selected (see `localdflash.tui.painting`)."""
     start, end = selection
     if (start is not None and index < start.y) or (end is not None and index > end.y):
         return None

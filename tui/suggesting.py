@@ -15,11 +15,11 @@ from textual.widgets import TextArea
 from localdflash.chat.attachable_files import Files
 from localdflash.text.sanitize import sanitize
 from localdflash.tui import commands
-from localdflash.tui.suggestion_list import Suggestions
-from localdflash.tui.triggers import (
+from localdflash.tui.suggestions import (
     Asked,
     Choices,
     PromptSuggestion,
+    Suggestions,
     argument_suggestions,
     asked,
     command_suggestions,

@@ -5,8 +5,7 @@ from itertools import zip_longest
 
 from localdflash.tui.block_layout import Block
 from localdflash.tui.inline import inline
-from localdflash.tui.lines import Line, StyledRun
-from localdflash.tui.wrap import wrap
+from localdflash.tui.styled_lines import Line, StyledRun, wrap
 
 NARROWEST = 10  # cells that a column keeps, if it has as many
 _BETWEEN = StyledRun(" │ ", "table")

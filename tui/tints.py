@@ -12,8 +12,7 @@ from itertools import accumulate
 
 from localdflash.chat.messages import StepRecord
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.lines import Line, StyledRun
-from localdflash.tui.wrap import wrap
+from localdflash.tui.styled_lines import Line, StyledRun, wrap
 
 # How the palette calls the ground of each drafter's tokens ("own": the target's), and the mark of every second step.
 TINTS: tuple[str, ...] = ("tint.dflash", "tint.lookup", "tint.grammar", "tint.own")

@@ -22,9 +22,9 @@ from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui import highlight
 from localdflash.tui.column import RowPlace
 from localdflash.tui.entry import ChatEntry
+from localdflash.tui.painting import LINK
 from localdflash.tui.reveal_pace import DisplayPace, motion_unwanted
 from localdflash.tui.scroller import Scroller
-from localdflash.tui.strips import LINK
 
 _FRAME = 1 / 30  # seconds between repaints of an answer under way
 _WORD = re.compile(r"\w+")

@@ -124,7 +124,7 @@ def fence(rate: int = 400) -> Times:
 async def _fence(text: str) -> tuple[float, list[float]]:
     from localdflash.chat.answer_sources import SharedDaemon
     from localdflash.server.wanted import Wanted
-    from localdflash.tui.base import Start
+    from localdflash.tui.app_base import Start
     from localdflash.tui.chat_app import ChatApp
 
     late: list[float] = []

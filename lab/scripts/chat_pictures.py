@@ -28,7 +28,7 @@ async def pictures(folder: Path) -> None:
     from localdflash.chat.answer_sources import PrivateDaemon
     from localdflash.chat.sampling_settings import ChatSettings
     from localdflash.server.wanted import Wanted
-    from localdflash.tui.base import Start
+    from localdflash.tui.app_base import Start
     from localdflash.tui.chat_app import ChatApp
 
     options = {"pair": PAIR, "backend": "auto", "threads": 2, "context": 0, "kv": "f16", "drafter_bits": 8}

@@ -146,7 +146,7 @@ def _on_screen(
         os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256")  # by its name alone most terminals count as one of 16
     gc.disable()  # it would search for garbage 20 times while all these modules are loaded
     from localdflash.cli.output import say
-    from localdflash.tui.base import Start
+    from localdflash.tui.app_base import Start
     from localdflash.tui.chat_app import ChatApp
 
     url = "" if no_daemon else load_config().server.url

@@ -106,6 +106,7 @@ def test_the_pieces_make_the_file_again(bases: dict[str, Parsed], tmp_path: Path
         read_header(path)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_unchanged_files_run(kind: str, bases: dict[str, Parsed], child: Child, folder: Path) -> None:
     target, drafter = _written(kind, bases[kind], folder)
@@ -115,6 +116,7 @@ def test_unchanged_files_run(kind: str, bases: dict[str, Parsed], child: Child, 
     assert all(outcome["how"] in ("runs", "refused") for outcome in outcomes.values()), outcomes
 
 
+@pytest.mark.nightly
 @long_enough
 def test_fuzz_loading(bases: dict[str, Parsed], child: Child, folder: Path) -> None:
     outcomes = Counter[str]()

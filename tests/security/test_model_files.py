@@ -1,4 +1,4 @@
-"""Model files that lie, as a user meets them: a process of its own, one line, exit code 3, in no time and no memory."""
+"""Model files that lie, as a user meets them: one line, exit code 3, in no time and no memory."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import gguf
 import pytest
 
 from localdflash.base.errors import ModelError
+from localdflash.cli import main
 from localdflash.models.weights.gguf import read_header
 from tests.support.gguf_bytes import STRING, U8, array, file, pair, tensor, text
 
@@ -43,23 +45,19 @@ LIARS = {
 
 
 @pytest.fixture
-def refused(tmp_path: Path) -> Callable[..., str]:
-    """The line that the command says about a target, in a process of its own."""
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The line that a command says about a target, in this process."""
     source = tmp_path / "app.py"
     source.write_text("x = 1\n")
 
     def call(target: Path, *options: str) -> str:
         arguments = ("complete", f"{source}:1:1", "--no-daemon", "--threads", "1", "--pair", str(target), *options)
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=60
-        )
-        assert done.stdout, done.stderr
-        code, seconds, most = json.loads(done.stdout)
-        assert (code, done.stderr.count("\n")) == (3, 1), done.stderr
-        assert "Traceback" not in done.stderr
-        assert seconds < 1
-        assert most < 200_000_000
-        return done.stderr
+        start = time.process_time()
+        assert main([*arguments]) == 3
+        assert time.process_time() - start < 2
+        told = capsys.readouterr()
+        assert (told.out, told.err.count("\n")) == ("", 1), told.err
+        return told.err
 
     return call
 
@@ -72,14 +70,24 @@ def test_a_file_that_lies(content: bytes, tmp_path: Path, refused: Callable[...,
 
 
 @pytest.mark.parametrize("hole", [2**31, 2**40])
-def test_a_hole_is_not_read(hole: int, tmp_path: Path, refused: Callable[..., str]) -> None:
-    path = tmp_path / "model.gguf"
+def test_a_header_in_a_hole_takes_no_time_and_no_memory(hole: int, tmp_path: Path) -> None:
+    path, source = tmp_path / "model.gguf", tmp_path / "app.py"
+    source.write_text("x = 1\n")
     path.write_bytes(file(pair("k", STRING, text("", 2**30)), data=0))
     os.truncate(path, hole)
-    assert "its header is larger than 128 MiB" in refused(path)
+    arguments = ("complete", f"{source}:1:1", "--no-daemon", "--threads", "1", "--pair", str(path))
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout, done.stderr
+    code, seconds, most = json.loads(done.stdout)
+    assert (code, done.stderr.count("\n")) == (3, 1), done.stderr
+    assert "its header is larger than 128 MiB" in done.stderr
+    assert seconds < 1
+    assert most < 200_000_000
 
 
-@pytest.mark.parametrize("kind", ["fifo", "zero", "folder", "link to a fifo", "link to zero", "loop", "dangling"])
+@pytest.mark.parametrize("kind", ["fifo", "link to a fifo", "link to zero", "folder", "loop", "dangling"])
 def test_what_is_no_file(kind: str, tmp_path: Path, refused: Callable[..., str]) -> None:
     path, other = tmp_path / "model.gguf", tmp_path / "other"
     match kind:
@@ -90,7 +98,7 @@ def test_what_is_no_file(kind: str, tmp_path: Path, refused: Callable[..., str])
         case "link to a fifo":
             os.mkfifo(other)
             path.symlink_to(other)
-        case "zero" | "link to zero":
+        case "link to zero":
             path.symlink_to("/dev/zero")
         case "loop":
             path.symlink_to(path)
@@ -126,46 +134,19 @@ def tiny(tiny_pair: Path, tmp_path: Path) -> Path:
         ("block_size", 0, "block"),
     ],
 )
-def test_a_drafter_of_another_target(
-    key: str, value: Any, said: str, tiny: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    from localdflash.cli import main
-
+def test_a_drafter_of_another_target(key: str, value: Any, said: str, tiny: Path, refused: Callable[..., str]) -> None:
     (tiny / "drafter.gguf").unlink()
     path = tiny / "config.json"
     config = json.loads(path.read_text())
     (config["dflash_config"] if key in config["dflash_config"] else config)[key] = value
     path.write_text(json.dumps(config))
-    source = tmp_path / "app.py"
-    source.write_text("x = 1\n")
-    arguments = ("complete", f"{source}:1:1", "--no-daemon", "--threads", "1", "--backend", "torch")
-    assert main([*arguments, "--pair", str(tiny / "target.gguf")]) == 3
-    told = capsys.readouterr()
-    assert (told.out, told.err.count("\n")) == ("", 1)
-    assert said in told.err
+    assert said in refused(tiny / "target.gguf", "--backend", "torch")
 
 
 @pytest.mark.parametrize("key", ["dflash.embedding_length", "dflash.block_count", "dflash.attention.head_count"])
-def test_a_drafter_whose_metadata_lies(key: str, tiny: Path, refused_here: Callable[[Path], str]) -> None:
+def test_a_drafter_whose_metadata_lies(key: str, tiny: Path, refused: Callable[..., str]) -> None:
     change_number(tiny / "drafter.gguf", key, 96)
-    assert "drafter.gguf: " in refused_here(tiny / "target.gguf")
-
-
-@pytest.fixture
-def refused_here(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[[Path], str]:
-    """The line about a pair, from this process."""
-    from localdflash.cli import main
-
-    source = tmp_path / "app.py"
-    source.write_text("x = 1\n")
-
-    def call(target: Path) -> str:
-        assert main(["complete", f"{source}:1:1", "--no-daemon", "--threads", "1", "--pair", str(target)]) == 3
-        told = capsys.readouterr()
-        assert (told.out, told.err.count("\n")) == ("", 1), told.err
-        return told.err
-
-    return call
+    assert "drafter.gguf: " in refused(tiny / "target.gguf")
 
 
 def change_number(path: Path, key: str, value: int) -> None:
@@ -178,28 +159,22 @@ def change_number(path: Path, key: str, value: int) -> None:
 
 # Every size of a valid header, told wrong.
 
-DELTAS = [1, -1, 2**31, 2**63, -(2**31)]
-
-
-def sizes_in(content: bytes) -> list[int]:
-    """Where a valid file of `valid` below keeps its 64-bit sizes and counts."""
-    return [8, 16, 24, content.index(b"\1\0\0\0\0\0\0\0t"), content.index(b"t" + struct.pack("<I", 1)) + 5]
-
-
 VALID = file(pair("key", STRING, text("value")), tensors=(tensor("t", (8,)),), data=32)
+# Where it keeps its 64-bit sizes and counts: tensors, keys, the length of a key, of a name, of an axis.
+SIZES = [8, 16, 24, VALID.index(b"\1\0\0\0\0\0\0\0t"), VALID.index(b"t" + struct.pack("<I", 1)) + 5]
 
 
-@pytest.mark.parametrize("delta", DELTAS)
-@pytest.mark.parametrize("place", sizes_in(VALID), ids=["tensors", "keys", "key", "name", "axis"])
-def test_a_size_that_is_told_wrong(place: int, delta: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", SIZES, ids=["tensors", "keys", "key", "name", "axis"])
+def test_a_size_that_is_told_wrong(place: int, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(VALID)
     read_header(path)
-    size = (int.from_bytes(VALID[place : place + 8], "little") + delta) % 2**64
-    path.write_bytes(VALID[:place] + struct.pack("<Q", size) + VALID[place + 8 :])
-    if delta == -1 and place in (sizes_in(VALID)[0], sizes_in(VALID)[4]):  # a tensor or a weight less is a valid file
-        tensors = read_header(path).tensors.values()
-        assert [info.shape for info in tensors] == ([] if place == sizes_in(VALID)[0] else [(7,)])
-        return
-    with pytest.raises(ModelError):
-        read_header(path)
+    for delta in (1, -1, 2**31, 2**63, -(2**31)):
+        size = (int.from_bytes(VALID[place : place + 8], "little") + delta) % 2**64
+        path.write_bytes(VALID[:place] + struct.pack("<Q", size) + VALID[place + 8 :])
+        if delta == -1 and place in (SIZES[0], SIZES[4]):  # a tensor or a weight less is a valid file
+            tensors = read_header(path).tensors.values()
+            assert [info.shape for info in tensors] == ([] if place == SIZES[0] else [(7,)])
+            continue
+        with pytest.raises(ModelError):
+            read_header(path)

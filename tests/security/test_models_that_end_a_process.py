@@ -12,6 +12,8 @@ from localdflash.base.errors import ModelError
 from tests.security.gguf_mutations import build, parse
 from tests.support.daemons import PROGRAM, client, daemons, short_home, start
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def engine_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:

@@ -13,106 +13,63 @@ from localdflash.models.registry import fetching, safe_names
 from localdflash.models.registry.pair_entry import models_folder
 from localdflash.models.registry.registry import load_registry
 
+REGISTRY = load_registry()
 BAD_FILES = [
     *("", " ", ".", "..", "/", "\\", "x", "x.bin", ".gguf", ".x.gguf", "x.gguf/", "x.gguf ", " x.gguf", "x.gguf."),
     *("../x.gguf", "a/../x.gguf", "a/..", "a/../../../x.gguf", "./x.gguf", "a/./x.gguf", "a//x.gguf", "..x.gguf"),
-    *("/x.gguf", "//x.gguf", "/etc/passwd", "~/x.gguf", "~root/x.gguf", "$HOME/x.gguf", "%2e%2e/x.gguf"),
-    *("C:x.gguf", "C:/x.gguf", "C:\\x.gguf", "c:\\..\\x.gguf", "a/C:x.gguf", "x.gguf:stream", "x.gguf::$DATA"),
-    *("\\\\server\\share\\x.gguf", "//server/share/x.gguf", "\\\\?\\C:\\x.gguf", "a\\x.gguf", "..\\x.gguf"),
+    *("/x.gguf", "//x.gguf", "~/x.gguf", "~root/x.gguf", "$HOME/x.gguf", "%2e%2e/x.gguf", "a\\x.gguf", "..\\x.gguf"),
+    *("C:x.gguf", "C:/x.gguf", "c:\\..\\x.gguf", "a/C:x.gguf", "x.gguf:stream", "\\\\server\\share\\x.gguf"),
+    *("x\0.gguf", "x.gguf\0.bin", "x\n.gguf", "x\t.gguf", "x\x1b[31m.gguf", "x\x7f.gguf", "x\x9b.gguf", "\ud800.gguf"),
+    *("x\u202efugg.gguf", "x\u200b.gguf", "\ufeffx.gguf", "x\u0301.gguf", "\u0445.gguf", "x\uff0e.gguf", "x y.gguf"),
     *(
-        "x\0.gguf",
-        "\0",
-        "x.gguf\0.bin",
-        "x\n.gguf",
-        "x\r.gguf",
-        "x\t.gguf",
-        "x\x1b[31m.gguf",
-        "x\x7f.gguf",
-        "x\x9b.gguf",
+        "x" * 350 + ".gguf",
+        "a/" * 200 + "x.gguf",
+        "a/b/c/d/e/x.gguf",
+        "con.gguf",
+        "NUL.gguf",
+        "com1.gguf",
+        "con/x.gguf",
     ),
-    *("x\u202efugg.gguf", "x\u200b.gguf", "\ufeffx.gguf", "x\u0301.gguf", "\u0445.gguf", "x\uff0e.gguf", "\ud800.gguf"),
-    *("x" * 350 + ".gguf", "a/" * 200 + "x.gguf", "x" * 70_000 + ".gguf", "a/b/c/d/e/x.gguf"),
-    *("con.gguf", "CON.gguf", "nul.gguf", "aux.gguf", "PRN.gguf", "com1.gguf", "LPT9.gguf", "con.x.gguf", "con/x.gguf"),
-    *("x?.gguf", "x*.gguf", "x|y.gguf", "x<y>.gguf", 'x"y.gguf', "x'y.gguf", "x;y.gguf", "x y.gguf", "x@y.gguf"),
+    *("x?.gguf", "x*.gguf", "x|y.gguf", "x<y>.gguf", 'x"y.gguf', "x'y.gguf", "x;y.gguf", "x@y.gguf", "con.x.gguf"),
 ]
 BAD_REPOSITORIES = [
-    *(
-        "",
-        "x",
-        "/",
-        "a/",
-        "/a",
-        "../a",
-        "a/..",
-        "./a",
-        "a/.",
-        "a/.b",
-        ".a/b",
-        "a/b.",
-        "a-/b",
-        "a/b--c",
-        "a/b..c",
-    ),
-    *("a b/c", "a\\b/c", "C:/c", "a/con", "NUL/a", "aux.x/a", "a\0/b", "a/b\u202e", "\u0430/b", "a" * 200 + "/b"),
-    *("https://huggingface.co/a", "git@hf.co:a/b", "a/b?x", "a/b#x", "~/b", "datasets:a/b"),
+    *("", "x", "/", "a/", "/a", "../a", "a/..", "./a", "a/.b", ".a/b", "a/b.", "a-/b", "a/b--c", "a/b..c", "a b/c"),
+    *("a\\b/c", "C:/c", "a/con", "NUL/a", "aux.x/a", "a\0/b", "a/b\u202e", "\u0430/b", "a" * 200 + "/b", "~/b"),
+    *("https://huggingface.co/a", "git@hf.co:a/b", "a/b?x", "a/b#x", "datasets:a/b"),
 ]
-BAD_REVISIONS = [
-    "",
-    " ",
-    "..",
-    "../x",
-    "a\\b",
-    "-x",
-    ".x",
-    "x.",
-    "a b",
-    "a\0",
-    "a\u202e",
-    "x" * 101,
-    "a#b",
-]
+BAD_REVISIONS = ["", " ", "..", "../x", "a\\b", "-x", ".x", "x.", "a b", "a\0", "a\u202e", "x" * 101, "a#b"]
 
 
 def refused(spec: str) -> None:
     with pytest.raises(ModelError) as caught:
-        load_registry().resolve(spec)
+        REGISTRY.resolve(spec)
     assert str(caught.value).isprintable() or "\ud800" in spec
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("file", BAD_FILES, ids=lambda file: ascii(file)[:30])
-def test_files(file: str) -> None:
-    refused(f"hf:owner/name/{file}")
+def test_bad_names_are_refused() -> None:
+    for file in BAD_FILES:
+        refused(f"hf:owner/name/{file}")
+    for revision in BAD_REVISIONS:
+        refused(f"hf:owner/name@{revision}/x.gguf")
+    for repository in BAD_REPOSITORIES:
+        refused(f"hf:{repository}/x.gguf")  # a/b/c is none here: that is folder c of a/b
+        with pytest.raises(ValueError, match="expected"):
+            safe_names.repository(repository)
 
 
-@pytest.mark.parametrize("repository", BAD_REPOSITORIES, ids=lambda name: ascii(name)[:30])
-def test_repositories(repository: str) -> None:
-    refused(f"hf:{repository}/x.gguf")  # a/b/c is none here: that is folder c of a/b
-    with pytest.raises(ValueError, match="expected"):
-        safe_names.repository(repository)
-
-
-@pytest.mark.parametrize("revision", BAD_REVISIONS, ids=lambda name: ascii(name)[:30])
-def test_revisions(revision: str) -> None:
-    refused(f"hf:owner/name@{revision}/x.gguf")
-
-
-@pytest.mark.parametrize("value", [None, 1, True, [], {}, b"a/b", 1.5])
 @pytest.mark.parametrize("take", [safe_names.repository, safe_names.file_in_repository, safe_names.revision])
-def test_only_text_is_a_name(value: object, take: Callable[[object], str]) -> None:
-    with pytest.raises(ValueError, match="expected text"):
-        take(value)
+def test_only_text_is_a_name(take: Callable[[object], str]) -> None:
+    for value in (None, 1, [], b"a/b"):
+        with pytest.raises(ValueError, match="expected text"):
+            take(value)
 
 
-@pytest.mark.parametrize(
-    "name", ["x.gguf", "A_b-C.1.gguf", "a/b/c/d/x.gguf", "console.gguf", "com10.gguf", "x" * 186 + ".gguf", "0.gguf"]
-)
-def test_good_files(name: str) -> None:
-    assert safe_names.file_in_repository(name) == name
+def test_good_files() -> None:
+    for name in ("x.gguf", "A_b-C.1.gguf", "a/b/c/d/x.gguf", "console.gguf", "com10.gguf", "x" * 186 + ".gguf"):
+        assert safe_names.file_in_repository(name) == name
 
-
-REGISTRY = load_registry()
 
 # Characters that have ever led astray, and plain ones, so that good names come up too.
 ALPHABET = st.sampled_from([*string.ascii_letters[:6], *"01/\\.:@-_~ \0\n\u202e\u00e9%$*", "..", "con", "nul", ".gguf"])

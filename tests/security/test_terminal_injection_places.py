@@ -20,10 +20,10 @@ from tests.security.terminal_payloads import ALL, UNSAFE
 from tests.support.chats import Scene, ask, scene
 from tests.support.escape_sequences import invisible, sequences
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")]
 ROWS, FEW, COLUMNS = 120, 40, 140
 OWN_BELL = re.compile(rb"(?<=\x1b\[\?2026l)\x07+")  # Textual rings between two frames, never in one
-MARKED = [f"b{number:02}{payload}e{number:02}" for number, payload in enumerate(ALL.values())]
+MARKED = [f"b{number:02}{payload}e{number:02}" for number, payload in enumerate(ALL)]
 
 
 TYPED = [marked for marked in MARKED if not {"\x1b", "\r"} & set(marked)]  # what is pasted into one line
@@ -74,13 +74,6 @@ def model_and_notice(chats: Scene) -> Terminal:
     return terminal
 
 
-def model_at_the_start(chats: Scene) -> Terminal:
-    chats.engine.about = {"pair": grouped(12)[0], "notice": grouped(len(MARKED))[0]}
-    terminal = start(chats)
-    terminal.wait_for("b00")
-    return terminal
-
-
 def errors(chats: Scene) -> Terminal:
     terminal = start(chats, FEW)
     for number, group in enumerate(grouped(12)):
@@ -99,14 +92,6 @@ def drafters(chats: Scene) -> Terminal:
     return terminal
 
 
-def tinted(chats: Scene) -> Terminal:
-    terminal = start(chats)
-    terminal.press("f2")
-    chats.answers(Answer.of("\n".join(MARKED) + "\n\nThe end.\n", size=3))
-    ask(terminal, "go", "The end.")
-    return terminal
-
-
 def pasted(chats: Scene) -> Terminal:
     terminal = start(chats, FEW)
     for group in grouped(9):
@@ -115,27 +100,6 @@ def pasted(chats: Scene) -> Terminal:
         terminal.press("enter")
         terminal.wait_for("Ask something")
     terminal.press("up")
-    return terminal
-
-
-def pasted_long(chats: Scene) -> Terminal:
-    terminal = start(chats)
-    terminal.paste("\n".join(MARKED * 3).replace("\x1b[201~", ""))
-    terminal.wait_for("pasted 1")
-    ask(terminal, "look at this", "look at")
-    return terminal
-
-
-def unknown_commands(chats: Scene) -> Terminal:
-    terminal = start(chats, FEW)
-    for group in grouped(3, TYPED):  # one row of the prompt each
-        terminal.paste("/x" + group.replace("/", "_").replace(" ", "_"))
-        terminal.wait_for(group[-3:])
-        terminal.press("enter")
-        terminal.wait_for("there is no")
-        terminal.settle(0.1)
-        terminal.press("ctrl+u")
-        terminal.wait_for("Ask something")
     return terminal
 
 
@@ -164,18 +128,6 @@ def file_names(chats: Scene) -> Terminal:
     return terminal
 
 
-def file_contents(chats: Scene) -> Terminal:
-    (chats.folder / "evil.py").write_bytes("\n".join(MARKED).encode("utf-8", "surrogateescape") + b"\n")
-    (chats.folder / "raw.txt").write_bytes(b"a \x9b2J b \x9d0;pwned\x9c c\n")
-    terminal = start(chats)
-    for name in ("evil.py", "raw.txt"):
-        terminal.type(f"see @{name} ")
-        terminal.wait_for(name)
-        terminal.press("enter")
-        terminal.settle()
-    return terminal
-
-
 def earlier_chats(chats: Scene) -> Terminal:
     store = ChatStore.open(chats_file(), print)
     for marked in MARKED:
@@ -187,19 +139,6 @@ def earlier_chats(chats: Scene) -> Terminal:
     terminal.press("ctrl+o")
     terminal.wait_for("e100")
     terminal.press("enter")
-    terminal.settle()
-    return terminal
-
-
-def names_of_chats(chats: Scene) -> Terminal:
-    terminal = start(chats, FEW)
-    ask(terminal, "hello", "Nothing.")
-    for group in grouped(8, TYPED):
-        terminal.paste("/rename " + group)
-        terminal.wait_for(group[-3:])
-        terminal.press("enter")
-        terminal.wait_for("now called")
-    terminal.press("ctrl+o")
     terminal.settle()
     return terminal
 
@@ -243,17 +182,11 @@ def start(chats: Scene, rows: int = ROWS) -> Terminal:
 
 PLACES: list[Callable[[Scene], Terminal]] = [
     model_and_notice,
-    model_at_the_start,
     errors,
     drafters,
-    tinted,
     pasted,
-    pasted_long,
-    unknown_commands,
     file_names,
-    file_contents,
     earlier_chats,
-    names_of_chats,
     export_paths,
     proposed_changes,
     the_command_line,
@@ -279,7 +212,7 @@ def printed() -> Iterator[bytes]:
     """What `chat -p` writes to a terminal for an answer with every payload, split at every place."""
     halves = [
         half
-        for payload in UNSAFE.values()
+        for payload in UNSAFE
         for at in range(len(payload) + 1)
         for half in (f"x{payload[:at]}", f"{payload[at:]}y\n")
     ]
@@ -293,8 +226,4 @@ def printed() -> Iterator[bytes]:
 def test_an_answer_for_a_script_on_a_terminal(printed: bytes) -> None:
     assert sequences(printed) == []
     assert invisible(printed.decode()) == set()
-
-
-@pytest.mark.parametrize("name", UNSAFE)
-def test_a_payload_in_an_answer_for_a_script(name: str, printed: bytes) -> None:
-    assert f"x{UNSAFE[name]}y".encode() not in printed
+    assert [payload for payload in UNSAFE if f"x{payload}y".encode() in printed] == []

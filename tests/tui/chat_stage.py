@@ -1,19 +1,19 @@
 """The whole app over an engine that says what it is told to say."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
 
 from localdflash.chat.answer_sources import NamedServer
-from localdflash.tui.base import Start
+from localdflash.tui.app_base import Start
 from localdflash.tui.chat_app import ChatApp
 from tests.support.fake_answerer import ANSWER, FakeAnswerer
-from tests.tui.stage import play, shown, wait_until
+from tests.tui.stage import playing, shown, wait_until
 
-__all__ = ["answered", "command", "make", "on_stage", "shown", "typed", "wait_until"]
+__all__ = ["answered", "chat", "command", "make", "shown", "texts", "typed", "wait_until"]
 
 
 def make(*script: object, folder: Path | None = None, chats: Path | None = None, **start: Any) -> tuple[ChatApp, Any]:
@@ -26,24 +26,23 @@ def make(*script: object, folder: Path | None = None, chats: Path | None = None,
     return app, answerer
 
 
-def on_stage(
-    script: Callable[[Pilot[Any], ChatApp, Any], Coroutine[Any, Any, None]],
-    *says: object,
-    size: tuple[int, int] = (100, 30),
-    **start: Any,
-) -> ChatApp:
-    """Run the app and do with it what the script says."""
+@asynccontextmanager
+async def chat(
+    *says: object, size: tuple[int, int] = (100, 30), **start: Any
+) -> AsyncGenerator[tuple[Pilot[Any], ChatApp, Any]]:
+    """Run the app over an engine with this script."""
+    app, answerer = make(*says, **start)
+    async with playing(app, size) as pilot:
+        yield pilot, app, answerer
 
-    async def whole() -> ChatApp:
-        app, answerer = make(*says, **start)
-        await play(app, lambda pilot: script(pilot, app, answerer), size)
-        return app
 
-    return asyncio.run(whole())
+def texts(app: ChatApp) -> list[str]:
+    """The messages of the chat."""
+    return [message.text for message in app.talk.messages]
 
 
 async def typed(pilot: Pilot[Any], text: str) -> None:
-    """Text that was typed into the prompt and sent."""
+    """Type a text into the prompt and send it."""
     app = pilot.app
     assert isinstance(app, ChatApp)
     app.prompt.text = text
@@ -54,18 +53,20 @@ async def typed(pilot: Pilot[Any], text: str) -> None:
 
 
 async def command(pilot: Pilot[Any], line: str) -> None:
-    """A slash command, and what it begins."""
+    """Run a slash command, and wait for what it begins."""
     await typed(pilot, line)
     await pilot.pause()
 
 
-async def answered(pilot: Pilot[Any], text: str = "why?") -> None:
-    """A question and the end of its answer."""
+async def answered(pilot: Pilot[Any], *questions: str) -> None:
+    """Ask questions, each after the end of the answer before it."""
     app = pilot.app
     assert isinstance(app, ChatApp)
-    before = len(app.talk.messages)
-    await typed(pilot, text)
-    await wait_until(
-        pilot, lambda: len(app.talk.messages) > before and not app.talk.answering and bool(app.talk.messages[-1].finish)
-    )
-    await pilot.pause()
+    for text in questions or ("why?",):
+        before = len(app.talk.messages)
+        await typed(pilot, text)
+        await wait_until(
+            pilot,
+            lambda: len(app.talk.messages) > before and not app.talk.answering and bool(app.talk.messages[-1].finish),  # noqa: B023
+        )
+        await pilot.pause()

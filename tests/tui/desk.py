@@ -14,7 +14,7 @@ from localdflash.chat.attachable_files import Files
 from localdflash.tui.commands import COMMANDS
 from localdflash.tui.history import History
 from localdflash.tui.prompt_field import Prompt
-from localdflash.tui.suggestion_list import Suggestions
+from localdflash.tui.suggestions import Suggestions
 from tests.tui.stage import Stage, wait_until
 
 

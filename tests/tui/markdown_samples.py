@@ -5,8 +5,8 @@ from itertools import cycle
 
 from hypothesis import strategies as st
 
-from localdflash.tui.lines import Line
 from localdflash.tui.markdown import MarkdownDocument
+from localdflash.tui.styled_lines import Line
 
 FRAGMENTS = (
     "Some text that goes on\nover two lines.\n",

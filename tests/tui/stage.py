@@ -1,7 +1,8 @@
 """An app with nothing on it but what a test puts there; the themes and their variables are those of the chat."""
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from textual.app import App, ComposeResult
@@ -18,11 +19,11 @@ class Stage(App[None]):
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
 
-    def __init__(self, *widgets: Widget, screen: Callable[[], Screen[Any]] | None = None, theme: str = DEFAULT) -> None:
+    def __init__(self, *widgets: Widget, screen: Callable[[], Screen[Any]] | None = None) -> None:
         super().__init__()
         self.animation_level = "none"
         register(self)
-        self.theme = theme
+        self.theme = DEFAULT
         self._widgets = widgets
         self._make = screen
         self.results: list[Any] = []
@@ -53,11 +54,27 @@ def shown(app: App[Any]) -> str:
     return "\n".join("".join(segment.text for segment in strip)[:width] for strip in strips)
 
 
-Script = Callable[[Pilot[None]], Coroutine[Any, Any, None]]
-
-
-async def play(app: App[Any], script: Script, size: tuple[int, int] = (100, 30)) -> None:
-    """Run an app without a terminal and do with it what the script says."""
+@asynccontextmanager
+async def playing(app: App[Any], size: tuple[int, int] = (100, 30)) -> AsyncGenerator[Pilot[Any]]:
+    """Run an app without a terminal."""
     async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
-        await script(pilot)
+        yield pilot
+
+
+@asynccontextmanager
+async def dialog(
+    screen: Callable[[], Screen[Any]], size: tuple[int, int] = (100, 30)
+) -> AsyncGenerator[tuple[Pilot[Any], Stage]]:
+    """Show a dialog; its result is in the app's `results`."""
+    app = Stage(screen=screen)
+    async with playing(app, size) as pilot:
+        yield pilot, app
+
+
+async def result_of(screen: Callable[[], Screen[Any]], *keys: str, size: tuple[int, int] = (100, 30)) -> list[Any]:
+    """Press keys in a dialog; return its result in a list, which is empty while it is open."""
+    async with dialog(screen, size) as (pilot, app):
+        await pilot.press(*keys)
+        await pilot.pause()
+    return app.results

@@ -3,27 +3,20 @@
 import asyncio
 import threading
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from textual import events
-from textual.pilot import Pilot
 
 from localdflash.base.errors import ContextOverflow, EngineGone, ModelError
 from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.store import ChatStore
-from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.screens import dialog
 from tests.support.fake_answerer import ANSWER, NUMBERS, STEP
-from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
+from tests.tui.chat_stage import answered, chat, command, shown, texts, typed, wait_until
 
 
-def texts(app: ChatApp) -> list[str]:
-    return [message.text for message in app.talk.messages]
-
-
-def test_a_question_and_its_answer() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_a_question_and_its_answer() -> None:
+    async with chat() as (pilot, app, _answerer):
         assert "F1" in shown(app)
         await answered(pilot)
         screen = shown(app)
@@ -34,12 +27,10 @@ def test_a_question_and_its_answer() -> None:
         assert "50 tok/s" in screen
         assert not app.query_one("#welcome").display
 
-    on_stage(script)
 
-
-@pytest.mark.parametrize("how", ["escape", "/stop", "ctrl+c"])
-def test_stopping(how: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+@pytest.mark.parametrize("how", ["/stop", "ctrl+c"])
+async def test_stopping(how: str) -> None:
+    async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
         await typed(pilot, "why?")
         await answerer.waits.wait()
         if how == "/stop":
@@ -52,15 +43,12 @@ def test_stopping(how: str) -> None:
         assert "stopped" in shown(app)
         assert answerer.closed == 1
 
-    on_stage(script, AnswerPiece("It ", STEP), None)
 
-
-@pytest.mark.parametrize("how", ["ctrl+r", "/retry"])
-def test_again(how: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_again() -> None:
+    async with chat() as (pilot, app, answerer):
         await answered(pilot)
         answerer.script = [AnswerPiece("No.", None), Done("stop", NUMBERS)]
-        await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+        await pilot.press("ctrl+r")
         await wait_until(pilot, lambda: texts(app)[-1] == "No." and not app.talk.answering)
         assert texts(app) == ["why?", "No."]
         await pilot.press("alt+left")
@@ -75,38 +63,30 @@ def test_again(how: str) -> None:
         await pilot.press("alt+left")
         await wait_until(pilot, lambda: "no earlier version" in shown(app))
 
-    on_stage(script)
 
-
-@pytest.mark.parametrize("how", ["up", "/edit"])
-def test_changing_the_question(how: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_changing_the_question() -> None:
+    async with chat() as (pilot, app, _answerer):
         await answered(pilot)
-        await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+        await pilot.press("up")
         await wait_until(pilot, lambda: app.prompt.text == "why?")
         assert texts(app) == []
         await answered(pilot, "why not?")
         assert texts(app) == ["why not?", "It is."]
 
-    on_stage(script)
 
-
-@pytest.mark.parametrize("how", ["ctrl+g", "/continue"])
-def test_going_on(how: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_going_on() -> None:
+    async with chat() as (pilot, app, answerer):
         await answered(pilot)
         answerer.script = [AnswerPiece(" Really.", None), Done("stop", NUMBERS)]
-        await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+        await pilot.press("ctrl+g")
         await wait_until(pilot, lambda: texts(app)[-1] == "It is. Really." and not app.talk.answering)
         await pilot.pause()
         assert app.transcript.source_shown() == "It is. Really."
         assert answerer.asked[-1][2]
 
-    on_stage(script)
 
-
-def test_what_is_sent_meanwhile_waits() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_what_is_sent_meanwhile_waits() -> None:
+    async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
         await typed(pilot, "why?")
         await answerer.waits.wait()
         await typed(pilot, "and then?")
@@ -118,11 +98,9 @@ def test_what_is_sent_meanwhile_waits() -> None:
         await wait_until(pilot, lambda: app.prompt.text == "and then?")
         assert texts(app) == ["why?", "It "]
 
-    on_stage(script, AnswerPiece("It ", STEP), None)
 
-
-def test_all_that_was_sent_meanwhile_comes_back() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_all_that_was_sent_meanwhile_comes_back() -> None:
+    async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
         await typed(pilot, "why?")
         await answerer.waits.wait()
         await typed(pilot, "and then?")
@@ -131,11 +109,9 @@ def test_all_that_was_sent_meanwhile_comes_back() -> None:
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.prompt.text == "and then?\nand now?\nhalf a")
 
-    on_stage(script, AnswerPiece("It ", STEP), None)
 
-
-def test_what_is_sent_while_another_chat_is_opened_belongs_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_what_is_sent_while_another_chat_is_opened_belongs_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with chat() as (pilot, app, _answerer):
         await answered(pilot)
         session, path, go = app.talk.session, ChatStore.path, threading.Event()
         await command(pilot, "/new")
@@ -149,11 +125,9 @@ def test_what_is_sent_while_another_chat_is_opened_belongs_to_that(monkeypatch: 
         await opening
         await wait_until(pilot, lambda: texts(app) == ["why?", "It is.", "and then?", "It is."])
 
-    on_stage(script)
 
-
-def test_an_engine_that_cannot_answer() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_an_engine_that_cannot_answer() -> None:
+    async with chat(ModelError("the model has no template")) as (pilot, app, answerer):
         await typed(pilot, "why?")
         await wait_until(pilot, lambda: "no template" in shown(app))
         assert texts(app) == ["why?"]
@@ -161,14 +135,12 @@ def test_an_engine_that_cannot_answer() -> None:
         await pilot.press("ctrl+r")
         await wait_until(pilot, lambda: texts(app) == ["why?", "It is."])
 
-    on_stage(script, ModelError("the model has no template"))
-
 
 @pytest.mark.parametrize(
     "end", [EngineGone("the engine went away"), Done("gone", {}, EngineGone("the engine went away"))]
 )
-def test_an_engine_that_goes_away(end: object) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_an_engine_that_goes_away(end: object) -> None:
+    async with chat(AnswerPiece("It ", STEP), end) as (pilot, app, answerer):
         await typed(pilot, "why?")
         await wait_until(pilot, lambda: "the engine went away; Ctrl+" in shown(app))
         assert texts(app) == ["why?", "It "]
@@ -177,14 +149,11 @@ def test_an_engine_that_goes_away(end: object) -> None:
         await pilot.press("ctrl+g")
         await wait_until(pilot, lambda: texts(app) == ["why?", "It is."])
 
-    on_stage(script, AnswerPiece("It ", STEP), end)
-
 
 @pytest.mark.parametrize("agreed", [True, False])
-def test_a_full_context(agreed: bool) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
-        for text in ("one?", "two?"):
-            await answered(pilot, text)
+async def test_a_full_context(agreed: bool) -> None:
+    async with chat() as (pilot, app, answerer):
+        await answered(pilot, "one?", "two?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
         await typed(pilot, "three?")
         await wait_until(pilot, lambda: app.covered)
@@ -195,21 +164,18 @@ def test_a_full_context(agreed: bool) -> None:
             await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.answering)
             assert [message.text for message in answerer.asked[-1][0]] == ["two?", "It is.", "three?"]
             assert "no longer sent" in shown(app)
+            assert app.talk.left_out == 2
         else:
             await pilot.press("escape")
             await wait_until(pilot, lambda: app.prompt.text == "three?")
             assert len(texts(app)) == 4
 
-    on_stage(script)
-
 
 @pytest.mark.parametrize("agreed", [True, False])
-def test_a_full_context_where_an_answer_should_go_on(agreed: bool) -> None:
+async def test_a_full_context_where_an_answer_should_go_on(agreed: bool) -> None:
     """It goes on without the oldest messages, or stays as it is; it is neither asked anew nor lost."""
-
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
-        for text in ("one?", "two?"):
-            await answered(pilot, text)
+    async with chat() as (pilot, app, answerer):
+        await answered(pilot, "one?", "two?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
         await pilot.press("ctrl+g")
         await wait_until(pilot, lambda: app.covered)
@@ -227,15 +193,11 @@ def test_a_full_context_where_an_answer_should_go_on(agreed: bool) -> None:
             assert app.prompt.text == ""
         assert "went away" not in shown(app)
 
-    on_stage(script)
 
-
-def test_a_full_context_is_summarised_on_request() -> None:
+async def test_a_full_context_is_summarised_on_request() -> None:
     """By the model; the user sees the summary and changes it, and it goes along instead of what it sums up."""
-
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
-        for text in ("one?", "two?"):
-            await answered(pilot, text)
+    async with chat() as (pilot, app, answerer):
+        await answered(pilot, "one?", "two?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
         await typed(pilot, "three?")
         await wait_until(pilot, lambda: app.covered)
@@ -257,14 +219,11 @@ def test_a_full_context_is_summarised_on_request() -> None:
         await answered(pilot, "else?")
         assert answerer.asked[-1][1] == ""
 
-    on_stage(script)
-
 
 @pytest.mark.parametrize("how", ["empty", "closed", "stopped", "failed"])
-def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
-        for text in ("one?", "two?"):
-            await answered(pilot, text)
+async def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> None:
+    async with chat() as (pilot, app, answerer):
+        await answered(pilot, "one?", "two?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
         await typed(pilot, "three?")
         await wait_until(pilot, lambda: app.covered)
@@ -289,18 +248,14 @@ def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> None:
         assert len(texts(app)) == 4
         assert (app.talk.summary, app.talk.left_out, app.arrivals) == ("", 0, 0)
 
-    on_stage(script)
 
-
-def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """They go to the prompt, where they were meant to go; Enter and Esc do nothing."""
     clock = [100.0]
     monkeypatch.setattr(dialog, "CALM", 0.5)
     monkeypatch.setattr(dialog, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
-        for text in ("one?", "two?"):
-            await answered(pilot, text)
+    async with chat() as (pilot, app, answerer):
+        await answered(pilot, "one?", "two?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
         await typed(pilot, "three?")
         await wait_until(pilot, lambda: app.covered)
@@ -321,56 +276,30 @@ def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: pytest
         await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.answering)
         assert app.prompt.text == "yes and moreny"
 
-    on_stage(script)
 
-
-def test_a_question_that_was_not_read_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_question_that_was_not_read_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialog, "CALM", 60.0)
-
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+    async with chat() as (pilot, app, _answerer):
         await answered(pilot)
         await command(pilot, "/delete")
         await wait_until(pilot, lambda: app.covered)
         await pilot.press("ctrl+q")
         await wait_until(pilot, lambda: not app.is_running)
 
-    on_stage(script)
 
-
-def test_an_answer_that_fills_the_context_does_not_go_on() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
-        for text in ("one?", "two?"):
-            await answered(pilot, text)
+async def test_an_answer_that_fills_the_context_does_not_go_on() -> None:
+    async with chat() as (pilot, app, answerer):
+        await answered(pilot, "one?", "two?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 600
         await pilot.press("ctrl+g")
         await wait_until(pilot, lambda: "does not go on: it fills the context with its question" in shown(app))
         assert not app.covered
         assert texts(app) == ["one?", "It is.", "two?", "It is."]
 
-    on_stage(script)
 
-
-def test_what_is_left_out_takes_no_context() -> None:
-    """The bar says what the model reads now, not what did not fit."""
-
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
-        for text in ("one?", "two?"):
-            await answered(pilot, text)
-        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
-        await typed(pilot, "three?")
-        await wait_until(pilot, lambda: app.covered)
-        answerer.script = [AnswerPiece("It ", STEP), None]
-        await pilot.press("y")
-        await answerer.waits.wait()
-        await wait_until(pilot, lambda: "600/1 000" in shown(app))
-
-    on_stage(script)
-
-
-def test_a_full_context_where_nothing_can_be_left_out() -> None:
+async def test_a_full_context_where_nothing_can_be_left_out() -> None:
     """Another server does not tell how many tokens there are: nobody is asked what would change nothing."""
-
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+    async with chat() as (pilot, app, answerer):
         await answered(pilot, "one?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], None
         await typed(pilot, "two?")
@@ -379,23 +308,17 @@ def test_a_full_context_where_nothing_can_be_left_out() -> None:
         assert not app.covered
         assert texts(app) == ["one?", "It is."]
 
-    on_stage(script)
-
 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
         ("/continue", "there is no answer to go on with"),
-        ("/edit", "nothing was asked yet"),
         ("/retry", "nothing was asked yet"),
-        ("/retyr", "did you mean /retry?"),
         ("/stop now", "takes nothing after it"),
     ],
 )
-def test_what_cannot_be_done_says_so(line: str, told: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_what_cannot_be_done_says_so(line: str, told: str) -> None:
+    async with chat() as (pilot, app, answerer):
         await command(pilot, line)
         await wait_until(pilot, lambda: told in shown(app))
         assert answerer.asked == []
-
-    on_stage(script)

@@ -7,13 +7,9 @@ from typing import Any
 from textual.pilot import Pilot
 
 from localdflash.chat.store import ChatStore
-from localdflash.tui.base import LATEST
+from localdflash.tui.app_base import LATEST
 from localdflash.tui.chat_app import ChatApp
-from tests.tui.chat_stage import answered, command, on_stage, shown, wait_until
-
-
-def texts(app: ChatApp) -> list[str]:
-    return [message.text for message in app.talk.messages]
+from tests.tui.chat_stage import answered, chat, command, shown, texts, wait_until
 
 
 async def two_chats(pilot: Pilot[Any], app: ChatApp) -> None:
@@ -23,8 +19,8 @@ async def two_chats(pilot: Pilot[Any], app: ChatApp) -> None:
     await answered(pilot, "what is a tree?")
 
 
-def test_a_new_chat_and_back() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_a_new_chat_and_back() -> None:
+    async with chat() as (pilot, app, answerer):
         await two_chats(pilot, app)
         assert [message.text for message in answerer.asked[-1][0]] == ["what is a tree?"]
         await pilot.press("ctrl+o")
@@ -35,11 +31,9 @@ def test_a_new_chat_and_back() -> None:
         await wait_until(pilot, lambda: texts(app) == ["how do boxes stack?", "It is."])
         await wait_until(pilot, lambda: "how do boxes stack?" in shown(app) and not app.covered)
 
-    on_stage(script)
 
-
-def test_the_picker_renames_and_deletes() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_the_picker_renames_and_deletes() -> None:
+    async with chat() as (pilot, app, _answerer):
         await two_chats(pilot, app)
         await command(pilot, "/chats boxes")
         await wait_until(pilot, lambda: app.covered and "how do boxes stack?" in shown(app))
@@ -52,23 +46,9 @@ def test_the_picker_renames_and_deletes() -> None:
         assert [info.title for info in await app.talk.kept(ChatStore.sessions)] == ["what is a tree?"]
         assert texts(app) == ["what is a tree?", "It is."]
 
-    on_stage(script)
 
-
-def test_a_name() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
-        await command(pilot, "/rename Boxes")
-        await wait_until(pilot, lambda: "nothing to name" in shown(app))
-        await answered(pilot)
-        await command(pilot, "/rename Boxes")
-        await wait_until(pilot, lambda: "now called Boxes" in shown(app))
-        assert [info.title for info in await app.talk.kept(ChatStore.sessions)] == ["Boxes"]
-
-    on_stage(script)
-
-
-def test_a_fork() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_a_fork() -> None:
+    async with chat() as (pilot, app, _answerer):
         await answered(pilot, "one?")
         await answered(pilot, "two?")
         await command(pilot, "/fork 2")
@@ -83,11 +63,9 @@ def test_a_fork() -> None:
         await pilot.press("k", "f")
         await wait_until(pilot, lambda: "a new chat that goes on" in shown(app))
 
-    on_stage(script)
 
-
-def test_files_of_a_chat(tmp_path: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_files_of_a_chat(tmp_path: Path) -> None:
+    async with chat(folder=tmp_path) as (pilot, app, _answerer):
         await command(pilot, "/export a.md")
         await wait_until(pilot, lambda: "nothing to write" in shown(app))
         await answered(pilot)
@@ -108,11 +86,9 @@ def test_files_of_a_chat(tmp_path: Path) -> None:
         await command(pilot, "/export nowhere/a.md")
         await wait_until(pilot, lambda: "nowhere" in shown(app))
 
-    on_stage(script, folder=tmp_path)
 
-
-def test_deleting_this_chat() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_deleting_this_chat() -> None:
+    async with chat() as (pilot, app, _answerer):
         await answered(pilot)
         await command(pilot, "/delete")
         await wait_until(pilot, lambda: "cannot be brought back" in shown(app))
@@ -121,36 +97,25 @@ def test_deleting_this_chat() -> None:
         assert await app.talk.kept(ChatStore.sessions) == []
         assert app.query_one("#welcome").display
 
-    on_stage(script)
 
-
-def test_going_on_after_leaving(home: Path, tmp_path: Path) -> None:
+async def test_going_on_after_leaving(home: Path, tmp_path: Path) -> None:
     chats = home / "data" / "chats.db"
-
-    async def first(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+    async with chat(folder=tmp_path, chats=chats) as (pilot, _, _):
         await answered(pilot, "how do boxes stack?")
         await pilot.press("ctrl+q")
-
-    async def second(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+    async with chat(folder=tmp_path, chats=chats, session=LATEST) as (pilot, app, answerer):
         await wait_until(pilot, lambda: texts(app) == ["how do boxes stack?", "It is."])
         await wait_until(pilot, lambda: "84/1 000" in shown(app))
         await answered(pilot, "and trees?")
         assert len(answerer.asked[-1][0]) == 3
 
-    on_stage(first, folder=tmp_path, chats=chats)
-    on_stage(second, folder=tmp_path, chats=chats, session=LATEST)
 
-
-def test_nothing_to_go_on_with(home: Path, tmp_path: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_nothing_to_go_on_with(home: Path, tmp_path: Path) -> None:
+    async with chat(folder=tmp_path, chats=home / "data" / "chats.db", session=LATEST) as (pilot, app, _answerer):
         await wait_until(pilot, lambda: "no earlier chat in this folder" in shown(app))
 
-    on_stage(script, folder=tmp_path, chats=home / "data" / "chats.db", session=LATEST)
 
-
-def test_a_chat_that_is_not_there(home: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_a_chat_that_is_not_there(home: Path) -> None:
+    async with chat(chats=home / "data" / "chats.db", session=12) as (pilot, app, _answerer):
         await wait_until(pilot, lambda: "no chat 12" in shown(app))
         await answered(pilot)
-
-    on_stage(script, chats=home / "data" / "chats.db", session=12)

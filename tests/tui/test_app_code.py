@@ -1,15 +1,12 @@
 """Your own code: what goes along, what is copied, what is applied. The whole app, by its keys and commands."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 
 from localdflash.chat.answerer import AnswerPiece, Done
-from localdflash.tui.chat_app import ChatApp
 from tests.support.fake_answerer import NUMBERS
-from tests.tui.chat_stage import answered, command, on_stage, shown, wait_until
+from tests.tui.chat_stage import answered, chat, command, shown, wait_until
 
 BOX = "def area(width, height):\n    return width + height\n"
 DIFF = "```diff\n--- a/box.py\n+++ b/box.py\n@@ -1,2 +1,2 @@\n def area(width, height):\n-    return width + height\n"
@@ -25,8 +22,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("how", ["/attach box.py", "@box.py"])
-def test_a_file_goes_along(how: str, folder: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_a_file_goes_along(how: str, folder: Path) -> None:
+    async with chat(folder=folder) as (pilot, app, answerer):
         if how.startswith("/"):
             await command(pilot, how)
             await wait_until(pilot, lambda: bool(app.prompt.attachments))
@@ -41,26 +38,11 @@ def test_a_file_goes_along(how: str, folder: Path) -> None:
         assert "box.py" in shown(app)
         assert not app.prompt.attachments
 
-    on_stage(script, folder=folder)
 
-
-def test_what_is_attached_can_be_dropped(folder: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
-        await command(pilot, "/attach box.py")
-        await wait_until(pilot, lambda: bool(app.prompt.attachments))
-        await command(pilot, "/detach")
-        await wait_until(pilot, lambda: not app.prompt.attachments)
-        await command(pilot, "/attach nowhere.py")
-        await wait_until(pilot, lambda: "nowhere.py" in shown(app))
-
-    on_stage(script, folder=folder)
-
-
-@pytest.mark.parametrize("how", ["f6", "/diff", "/apply"])
-def test_a_change_is_applied_and_taken_back(how: str, folder: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_a_change_is_applied_and_taken_back(folder: Path) -> None:
+    async with chat(*CHANGE, folder=folder) as (pilot, app, _answerer):
         await answered(pilot)
-        await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+        await command(pilot, "/apply")
         await wait_until(pilot, lambda: app.covered and "return width * height" in shown(app))
         assert (folder / "box.py").read_text() == BOX
         await pilot.press("enter")
@@ -75,66 +57,46 @@ def test_a_change_is_applied_and_taken_back(how: str, folder: Path) -> None:
         await command(pilot, "/undo")
         await wait_until(pilot, lambda: "nothing to take back" in shown(app))
 
-    on_stage(script, *CHANGE, folder=folder)
 
-
-def test_a_change_that_is_closed_changes_nothing(folder: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
-        await answered(pilot)
-        await pilot.press("f6")
-        await wait_until(pilot, lambda: app.covered)
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: not app.covered)
-        assert (folder / "box.py").read_text() == BOX
-
-    on_stage(script, *CHANGE, folder=folder)
-
-
-def test_an_answer_that_changes_nothing(folder: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_an_answer_that_changes_nothing(folder: Path) -> None:
+    async with chat(folder=folder) as (pilot, app, _answerer):
         await command(pilot, "/diff")
         await wait_until(pilot, lambda: "there is no answer yet" in shown(app))
         await answered(pilot)
         await command(pilot, "/diff")
         await wait_until(pilot, lambda: "changes no file" in shown(app))
 
-    on_stage(script, folder=folder)
-
 
 @pytest.mark.parametrize(
     ("how", "copied"),
     [
         ("ctrl+y", "Two:\n\n```python\none()\n```\n\n```\ntwo()\n```\n"),
-        ("/copy", "Two:\n\n```python\none()\n```\n\n```\ntwo()\n```\n"),
         ("/copy 1", "why?"),
         ("alt+y", "two()\n"),
-        ("/code", "two()\n"),
         ("/code 1", "one()\n"),
     ],
 )
-def test_copying(how: str, copied: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_copying(how: str, copied: str) -> None:
+    async with chat(AnswerPiece("Two:\n\n```python\none()\n```\n\n```\ntwo()\n```\n"), Done("stop", NUMBERS)) as (
+        pilot,
+        app,
+        _answerer,
+    ):
         await answered(pilot)
         await (command(pilot, how) if how.startswith("/") else pilot.press(how))
         await wait_until(pilot, lambda: app.clipboard == copied)
         await wait_until(pilot, lambda: "opy" in shown(app))
-
-    on_stage(script, AnswerPiece("Two:\n\n```python\none()\n```\n\n```\ntwo()\n```\n"), Done("stop", NUMBERS))
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
         ("/copy 3", "there is no message 3: 1 to 2"),
-        ("/copy x", "there is no message x"),
-        ("/code", "has no code block"),
         ("/code 0", "has no code block"),
     ],
 )
-def test_what_is_not_there_to_copy(line: str, told: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_what_is_not_there_to_copy(line: str, told: str) -> None:
+    async with chat() as (pilot, app, _answerer):
         await answered(pilot)
         await command(pilot, line)
         await wait_until(pilot, lambda: told in shown(app))
-
-    on_stage(script)

@@ -4,14 +4,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 
 from localdflash.chat import project
-from localdflash.tui.chat_app import ChatApp
-from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
+from tests.tui.chat_stage import answered, chat, command, shown, typed, wait_until
 
 SHELL = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
 
@@ -24,8 +21,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @SHELL
-def test_a_command_of_the_users_runs_once_they_agree(folder: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_a_command_of_the_users_runs_once_they_agree(folder: Path) -> None:
+    async with chat(folder=folder) as (pilot, app, _answerer):
         await typed(pilot, "!touch made; echo one @two")
         await wait_until(pilot, lambda: "Run this command?" in shown(app))
         assert "touch made; echo one @two" in shown(app)
@@ -45,12 +42,10 @@ def test_a_command_of_the_users_runs_once_they_agree(folder: Path) -> None:
         await wait_until(pilot, lambda: app.prompt.text == "why?")
         assert app.prompt.attachments == (output,)
 
-    on_stage(script, folder=folder)
-
 
 @SHELL
-def test_esc_ends_a_command(folder: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_esc_ends_a_command(folder: Path) -> None:
+    async with chat(folder=folder) as (pilot, app, _answerer):
         await typed(pilot, "!sleep 60")
         await wait_until(pilot, lambda: app.covered)
         await pilot.press("y")
@@ -61,8 +56,6 @@ def test_esc_ends_a_command(folder: Path) -> None:
         await wait_until(pilot, lambda: "the command was ended" in shown(app))
         assert app.prompt.attachments == ()
 
-    on_stage(script, folder=folder)
-
 
 @contextmanager
 def _suspended() -> Iterator[None]:
@@ -70,15 +63,16 @@ def _suspended() -> Iterator[None]:
 
 
 @SHELL
-def test_the_message_is_written_in_an_editor(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_message_is_written_in_an_editor(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     editor = tmp_path / "my editor"
     editor.write_text("#!/bin/sh\ncat $2 > seen; printf 'one\\ntwo\\n' > $2\n")
     editor.chmod(0o700)
     monkeypatch.setenv("EDITOR", f"'{editor}' -x")
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.chdir(tmp_path)
-
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+    async with chat(folder=folder) as (pilot, app, _answerer):
         monkeypatch.setattr(app, "suspend", _suspended)
         await pilot.press("z", "f7")
         await wait_until(pilot, lambda: app.prompt.text == "one\ntwo")
@@ -94,14 +88,11 @@ def test_the_message_is_written_in_an_editor(folder: Path, tmp_path: Path, monke
         await pilot.press("f7")
         await wait_until(pilot, lambda: "set EDITOR" in shown(app))
 
-    on_stage(script, folder=folder)
 
-
-def test_the_projects_instructions_go_along_once_allowed(folder: Path, tmp_path: Path) -> None:
+async def test_the_projects_instructions_go_along_once_allowed(folder: Path, tmp_path: Path) -> None:
     (folder / "AGENTS.md").write_text("Use tabs.\n")
     before = "Instructions of this project (AGENTS.md):\n\nUse tabs."
-
-    async def first(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+    async with chat(folder=folder, chats=tmp_path / "chats.db") as (pilot, app, answerer):
         await wait_until(pilot, lambda: "/project on sends it along" in shown(app))
         await answered(pilot)
         assert answerer.asked[-1][1] == ""
@@ -111,8 +102,7 @@ def test_the_projects_instructions_go_along_once_allowed(folder: Path, tmp_path:
         await wait_until(pilot, lambda: app.talk.system == "Be brief.")
         await answered(pilot)
         assert answerer.asked[-1][1] == f"{before}\n\nBe brief."
-
-    async def second(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+    async with chat(folder=folder, chats=tmp_path / "chats.db") as (pilot, app, answerer):
         await wait_until(pilot, lambda: app.talk.project == before)
         await command(pilot, "/project off")
         await wait_until(pilot, lambda: "does not go along" in shown(app))
@@ -120,61 +110,51 @@ def test_the_projects_instructions_go_along_once_allowed(folder: Path, tmp_path:
         await wait_until(pilot, lambda: "expected on or off" in shown(app))
         await answered(pilot)
         assert answerer.asked[-1][1] == ""
-
-    on_stage(first, folder=folder, chats=tmp_path / "chats.db")
-    on_stage(second, folder=folder, chats=tmp_path / "chats.db")
     found = project.find(folder)
     assert found
     assert found.allowed is False
 
 
-def test_words_are_found_in_the_chat_from_below() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_words_are_found_in_the_chat_from_below() -> None:
+    async with chat() as (pilot, app, _answerer):
         await pilot.press("ctrl+f")
         await wait_until(pilot, lambda: app.prompt.text == "/find ")
         app.prompt.text = ""
-        for number in range(12):
+        for number in range(3):
             await answered(pilot, f"Needle {number}? " + "word " * 90)
-        for at in (12, 11, 10):
-            await (command(pilot, "/find needle") if at == 12 else pilot.press("ctrl+f"))
-            await wait_until(pilot, lambda: f"needle: {at} of 12" in shown(app))  # noqa: B023
+        for at in (3, 2, 1):
+            await (command(pilot, "/find needle") if at == 3 else pilot.press("ctrl+f"))
+            await wait_until(pilot, lambda: f"needle: {at} of 3" in shown(app))  # noqa: B023
             await wait_until(pilot, lambda: f"Needle {at - 1}?" in shown(app))  # noqa: B023
             assert app.screen.get_selected_text() == "Needle"
         await command(pilot, "/find it is.")
-        await wait_until(pilot, lambda: "it is.: 12 of 12" in shown(app))
+        await wait_until(pilot, lambda: "it is.: 3 of 3" in shown(app))
         await command(pilot, "/find nothing like it")
         await wait_until(pilot, lambda: "nowhere in this chat" in shown(app))
 
-    on_stage(script)
 
-
-def test_two_ctrl_c_leave() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_two_ctrl_c_leave() -> None:
+    async with chat() as (pilot, app, _answerer):
         await pilot.press("ctrl+c")
         await wait_until(pilot, lambda: "Ctrl+C again leaves" in shown(app))
         assert app.is_running
         await pilot.press("ctrl+c")
         await wait_until(pilot, lambda: not app.is_running)
 
-    on_stage(script)
 
-
-def test_ctrl_d_leaves_an_empty_prompt_and_deletes_in_any_other() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_ctrl_d_leaves_an_empty_prompt_and_deletes_in_any_other() -> None:
+    async with chat() as (pilot, app, _answerer):
         await pilot.press("a", "b", "home", "ctrl+d")
         assert app.prompt.text == "b"
         await pilot.press("ctrl+d", "ctrl+d")
         await wait_until(pilot, lambda: not app.is_running)
 
-    on_stage(script)
 
-
-def test_something_to_try_goes_into_the_prompt(folder: Path) -> None:
+async def test_something_to_try_goes_into_the_prompt(folder: Path) -> None:
     (folder / ".env.py").write_text("x = 1\n")
     (folder / "notes.txt").write_text("x\n")
     (folder / "zip.py").write_text("x = 1\n")
-
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+    async with chat(folder=folder) as (pilot, app, _answerer):
         await wait_until(pilot, lambda: "Explain @zip.py" in shown(app))
         await pilot.press("tab", "tab")
         assert app.prompt.text == "Explain @zip.py"
@@ -185,5 +165,3 @@ def test_something_to_try_goes_into_the_prompt(folder: Path) -> None:
         assert not app.prompt.has_focus
         await pilot.click(app.welcome.tries[0])
         await wait_until(pilot, lambda: app.prompt.text.startswith("Write a Python function"))
-
-    on_stage(script, folder=folder)

@@ -71,18 +71,6 @@ def test_a_program_that_hangs_is_given_up(tmp_path: Path, script: str, monkeypat
             os.kill(int(number), 0)
 
 
-def test_what_cannot_be_executed_is_no_program(tmp_path: Path) -> None:
-    (tmp_path / "pbcopy").write_bytes(b"\x7fELF not really")
-    (tmp_path / "pbcopy").chmod(0o755)
-    assert _copied("x", tmp_path)[0].program == ""
-
-
-def test_windows_gets_utf_16(tmp_path: Path) -> None:
-    _program(tmp_path, "clip.exe", f"/bin/cat > {tmp_path}/text")
-    _copied("é😋", tmp_path)
-    assert (tmp_path / "text").read_bytes() == "é😋".encode("utf-16")
-
-
 def test_beyond_the_limit_only_programs_are_asked(tmp_path: Path) -> None:
     result, terminal = _copied("é" * (TERMINAL_LIMIT // 2 + 1), tmp_path)
     assert terminal.asked == []

@@ -10,14 +10,6 @@ def test_every_command_does_something() -> None:
         assert callable(getattr(ChatApp, f"action_{command.action}")), command
 
 
-def test_names_and_keys_are_taken_once() -> None:
-    names = [name for command in COMMANDS for name in (command.name, *command.aliases)]
-    keys = [key for command in COMMANDS for key in command.keys]
-    assert len(set(names)) == len(names)
-    assert len(set(keys)) == len(keys)
-    assert all(command.help.endswith(".") or command.help[-1] in ":)…" for command in COMMANDS)
-
-
 @pytest.mark.parametrize(
     ("line", "name", "argument"),
     [

@@ -19,7 +19,9 @@ from textual.constants import ESCAPE_DELAY
 from textual.message import Message
 
 from localdflash.tui.driver import Driver
-from localdflash.tui.pasted_input import Paste
+from localdflash.tui.pastes import Paste
+
+pytestmark = pytest.mark.system
 
 
 class Typed:

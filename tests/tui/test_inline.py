@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from localdflash.tui.inline import LONGEST, followable, inline
-from localdflash.tui.lines import StyledRun
-from localdflash.tui.wrap import wrap
+from localdflash.tui.styled_lines import StyledRun, wrap
 from tests.tui.markdown_samples import copied
 
 
@@ -23,24 +22,6 @@ def test_styles_nest() -> None:
         StyledRun(" "),
         StyledRun("e", "strike"),
     )
-
-
-def test_a_link_shows_where_it_goes() -> None:
-    assert inline("[text](https://x.org/a)") == (
-        StyledRun("text", "link", "https://x.org/a"),
-        StyledRun(" (https://x.org/a)", "muted"),
-    )
-
-
-@pytest.mark.parametrize("text", ["<https://x.org>", "[x.org](https://x.org)", "[https://x.org](https://x.org/)"])
-def test_a_link_that_shows_its_url_shows_it_once(text: str) -> None:
-    (run,) = inline(text)
-    assert "x.org" in run.text
-    assert run.link.startswith("https://x.org")
-
-
-def test_mail_is_followed_too() -> None:
-    assert inline("<me@x.org>") == (StyledRun("me@x.org", "link", "mailto:me@x.org"),)
 
 
 @pytest.mark.parametrize(
@@ -64,10 +45,6 @@ def test_urls_in_text_are_links_without_what_ends_the_sentence() -> None:
         StyledRun("https://x.org/a_b?c=1", "link", "https://x.org/a_b?c=1"),
         StyledRun(")."),
     )
-
-
-def test_an_image_is_its_description() -> None:
-    assert inline("![a cat](https://x.org/c.png)")[0] == StyledRun("[image: a cat]", "link", "https://x.org/c.png")
 
 
 def test_entities_are_decoded_and_still_safe() -> None:
@@ -124,23 +101,5 @@ def test_rows_are_as_full_as_they_can_be(words: list[str], width: int) -> None:
     assert [line.text for line in wrap([StyledRun(" ".join(words))], width)] == expected
 
 
-def test_wide_characters_break_anywhere_and_words_do_not() -> None:
-    assert [line.text for line in wrap([StyledRun("日本語 text 日本")], 8)] == ["日本語", "text 日", "本"]
-    assert [line.text for line in wrap([StyledRun("ab cdefghij")], 5)] == ["ab", "cdefg", "hij"]
-
-
 def test_what_combines_stays_with_a_character_wider_than_all() -> None:
     assert [line.text for line in wrap([StyledRun("日\u0301本❤\ufe0f")], 1)] == ["日\u0301", "本", "❤\ufe0f"]
-
-
-def test_an_indent_is_no_place_to_break() -> None:
-    assert [line.text for line in wrap([StyledRun("    abcdefgh")], 8)] == ["    abcd", "efgh"]
-
-
-def test_styles_go_with_their_characters() -> None:
-    lines = wrap([StyledRun("one two "), StyledRun("three four", "strong", "https://x.org")], 9)
-    assert [line.runs for line in lines] == [
-        (StyledRun("one two"),),
-        (StyledRun("three", "strong", "https://x.org"),),
-        (StyledRun("four", "strong", "https://x.org"),),
-    ]

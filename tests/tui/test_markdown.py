@@ -2,14 +2,13 @@
 
 import re
 
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.lines import STYLES
+from localdflash.tui.styled_lines import STYLES
 from tests.tui.markdown_samples import copied, document, rows, texts
 
 # A line that begins a block of another kind. Where the next line makes a table of it, markdown-it sees a table; GitHub
@@ -104,32 +103,6 @@ def test_quotes_stand_behind_a_bar() -> None:
     assert copied(lines) == "one two three four\n\nfive\n"
 
 
-@pytest.mark.parametrize("width", [1, 3, 8])
-def test_narrow_rows_have_no_indents(width: int) -> None:
-    shown = "".join(rows("> quote\n\n- item\n  1. deep\n", width)).replace(" ", "")
-    assert shown == "quote•item1.deep"
-
-
-def test_html_is_text_in_its_own_lines() -> None:
-    assert rows("<details>\n<b>x</b>\n</details>\n\n<!-- no\n\nmore") == [
-        "<details>",
-        "<b>x</b>",
-        "</details>",
-        "",
-        "<!-- no",
-        "",
-        "more",
-    ]
-
-
-def test_a_definition_that_links_refer_to_is_text() -> None:
-    assert rows("[a][b]\n\n[b]: https://x.org") == ["[a][b]", "", "[b]: https://x.org"]
-
-
-def test_rules_cross_the_width() -> None:
-    assert rows("a\n\n***\n\nb", 5) == ["a", "", "─────", "", "b"]
-
-
 def test_line_ends_of_windows() -> None:
     text = "# Head\r\n\r\n- one\r\n- two\r\n\r\n| a | b |\r\n|---|---|\r\n| 1 | 2 |\r\n\r\n```py\r\nx\r\n```\r\n"
     assert rows(text) == rows(text.replace("\r", ""))
@@ -140,9 +113,3 @@ def test_typed_text_has_no_markup() -> None:
     lines = document("# no *head*\n\n```\n  two  spaces\tand a tab\n", plain=True).lines(20)
     assert [line.text for line in lines] == ["# no *head*", "", "```", "  two  spaces    and", "a tab"]
     assert copied(lines[3:]) == "  two  spaces    and a tab\n"
-
-
-def test_an_empty_text_has_no_lines() -> None:
-    assert document("").lines(40) == []
-    assert document("\n\n  \n").lines(40) == []
-    assert document("", plain=True).lines(40) == []

@@ -1,7 +1,5 @@
 """However long or tangled a text is, it is shown, and soon. The times allowed here are many times those measured."""
 
-import subprocess
-import sys
 import time
 
 import pytest
@@ -59,19 +57,6 @@ def test_it_is_shown_soon(name: str) -> None:
     assert time.process_time() - began < 3
 
 
-@pytest.mark.parametrize(
-    "text", [">" * 500 + " x", "- " * 500 + "x", "".join("  " * depth + "- x\n" for depth in range(300))]
-)
-def test_depth_needs_little_stack(text: str) -> None:
-    """The app draws from deep inside Textual."""
-    limit = sys.getrecursionlimit()
-
-    def deep(frames: int) -> int:
-        return deep(frames - 1) if frames else len(document(text).lines(60))
-
-    assert deep(limit - 450) > 0
-
-
 def test_a_fence_of_1_000_lines_costs_the_same_at_its_end() -> None:
     """400 tokens a second, drawn 30 times a second: 2 ms each are the bar, on a machine that does nothing else."""
     source = "".join(f"def function_{n}(a: int) -> str:\n    return f'{{a}} {n}'  # {n * n}\n\n\n" for n in range(250))
@@ -88,26 +73,3 @@ def test_a_fence_of_1_000_lines_costs_the_same_at_its_end() -> None:
     assert len(growing.lines(100)) == 1_001
     assert sorted(times)[int(len(times) * 0.95)] < 0.05
     assert growing.fences[0].code == source
-
-
-def test_prose_costs_what_its_last_block_costs() -> None:
-    growing = MarkdownDocument()
-    growing.append(MIXED * 100)
-    growing.lines(100)
-    times = []
-    for piece in chunks(MIXED, [12]):
-        growing.append(piece)
-        began = time.process_time()
-        growing.lines(100)
-        times.append(time.process_time() - began)
-    assert sorted(times)[len(times) // 2] < 0.05
-
-
-def test_importing_waits_for_code_before_it_loads_lexers() -> None:
-    script = (
-        "import sys, localdflash.tui.markdown as m; d = m.MarkdownDocument(); d.append('# a\\n- b\\n'); d.lines(9);"
-        "print([name for name in sys.modules if name.split('.')[0] in ('pygments', 'linkify_it', 'torch')])"
-    )
-    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert "pygments" not in shown.stdout
-    assert "torch" not in shown.stdout

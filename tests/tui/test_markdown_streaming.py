@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from localdflash.tui.fence import Code
 from localdflash.tui.markdown import MarkdownDocument
 from localdflash.tui.parsing import PlacedBlock, parse
-from tests.tui.markdown_samples import FRAGMENTS, chunks, document, sizes, texts
+from tests.tui.markdown_samples import chunks, document, sizes, texts
 
 widths = st.sampled_from((1, 5, 10, 11, 24, 60, 100))
 
@@ -71,32 +71,6 @@ def test_a_stop_anywhere_keeps_what_came_and_the_text_may_go_on(text: str, sizes
     assert list(growing.lines(60)) == list(document(text).lines(60))
 
 
-@settings(max_examples=100, deadline=None)
-@given(texts, sizes)
-def test_what_a_user_typed_stays_line_by_line(text: str, sizes: list[int]) -> None:
-    growing = MarkdownDocument(plain=True)
-    for piece in chunks(text, sizes):
-        growing.append(piece)
-        growing.lines(24)
-    growing.finish()
-    assert list(growing.lines(24)) == list(document(text, plain=True).lines(24))
-    assert growing.source == text
-
-
-@pytest.mark.parametrize("stop", range(len("```python\nx = 1\n\ny = '``'\n``")))
-def test_a_stop_inside_a_fence_loses_no_code(stop: int) -> None:
-    text = "```python\nx = 1\n\ny = '``'\n``"[: stop + 1]
-    growing = MarkdownDocument()
-    for character in text:
-        growing.append(character)
-        growing.lines(40)
-    growing.finish()
-    code = text.partition("\n")[2]
-    if "\n" in text:
-        assert [(fence.code, fence.closed) for fence in growing.fences] == [(code, False)]
-        assert "\n".join(line.text[2:] for line in growing.lines(40)[1:]) == code.removesuffix("\n")
-
-
 def test_only_the_last_line_of_an_open_fence_changes() -> None:
     growing = MarkdownDocument()
     growing.append("before\n\n```python\n" + "x = 1\n" * 50)
@@ -144,13 +118,3 @@ def test_blocks_before_the_last_are_not_read_again(monkeypatch: pytest.MonkeyPat
         growing.append(character)
         growing.lines(60)
     assert max(lengths) < 60
-
-
-def test_every_fragment_by_character() -> None:
-    for fragment in FRAGMENTS:
-        growing = MarkdownDocument()
-        for character in fragment:
-            growing.append(character)
-            growing.lines(30)
-        growing.finish()
-        assert list(growing.lines(30)) == list(document(fragment).lines(30)), fragment

@@ -10,8 +10,7 @@ from textual import events
 from textual._xterm_parser import XTermParser
 from textual.message import Message
 
-from localdflash.tui.pasted_input import Paste, PasteParser
-from localdflash.tui.pasting import LARGEST
+from localdflash.tui.pastes import LARGEST, Paste, PasteParser
 
 START, END = "\x1b[200~", "\x1b[201~"
 
@@ -67,13 +66,6 @@ def test_escape_alone_is_not_held_back() -> None:
     assert told(parser.tick()) == ["escape"]
 
 
-def test_its_text_is_safe_for_any_widget() -> None:
-    (event,) = fed(f"{START}a\x1b[2J\x9b\u202e\nb{END}")
-    assert isinstance(event, Paste)
-    assert event.handler_name == "on_paste"
-    assert event.text == "a␛[2J⟦U+009B⟧⟦U+202E⟧\nb"
-
-
 def test_ten_megabytes_take_no_time_and_little_memory() -> None:
     text = "0123456789abcde\n" * 655_360
     stream = f"{START}{text}{END}x"
@@ -85,8 +77,3 @@ def test_ten_megabytes_take_no_time_and_little_memory() -> None:
     assert isinstance(paste, Paste)
     assert (paste.length, len(paste.raw)) == (len(text), LARGEST + 1)
     assert told([key]) == ["x"]
-
-
-def test_the_end_of_input() -> None:
-    assert told(fed("a", "")) == ["a"]
-    assert told(fed(f"{START}abc", "")) == []

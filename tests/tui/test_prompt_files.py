@@ -3,14 +3,12 @@
 import asyncio
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 
 from localdflash.chat.messages import Attachment
 from tests.tui.desk import Desk, suggested, type_in
-from tests.tui.stage import play, shown, wait_until
+from tests.tui.stage import playing, shown, wait_until
 
 CANARY = "CANARY_77aa"
 
@@ -26,10 +24,9 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_mention_goes_along(folder: Path) -> None:
+async def test_a_mention_goes_along(folder: Path) -> None:
     desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         await type_in(pilot, "@box")
         await suggested(pilot, desk, "src/box.py")
         await pilot.press("enter")
@@ -39,13 +36,10 @@ def test_a_mention_goes_along(folder: Path) -> None:
         assert [(one.kind, one.name) for one in desk.sent[0].attachments] == [("file", "src/box.py")]
         assert desk.sent[0].attachments[0].text.startswith("class Box")
 
-    asyncio.run(play(desk, script))
 
-
-def test_a_symbol_goes_along(folder: Path) -> None:
+async def test_a_symbol_goes_along(folder: Path) -> None:
     desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         await asyncio.to_thread(desk.files.find, "")
         await wait_until(pilot, lambda: bool(desk.files._defined.paths))
         await type_in(pilot, "@Box.a")
@@ -58,25 +52,10 @@ def test_a_symbol_goes_along(folder: Path) -> None:
             Attachment("symbol", "src/box.py:Box.add", "    def add(self):\n        return 2\n"),
         )
 
-    asyncio.run(play(desk, script))
 
-
-def test_names_with_spaces_are_quoted(folder: Path) -> None:
+async def test_a_secret_file_is_refused_and_nothing_is_lost(folder: Path) -> None:
     desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
-        await type_in(pilot, '@"with s')
-        await suggested(pilot, desk, "with space.md")
-        await pilot.press("tab")
-        assert desk.prompt.text == '@"with space.md" '
-
-    asyncio.run(play(desk, script))
-
-
-def test_a_secret_file_is_refused_and_nothing_is_lost(folder: Path) -> None:
-    desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         desk.paste("x\n" * 40)
         await type_in(pilot, "read @.env ")
         await pilot.press("enter")
@@ -93,24 +72,6 @@ def test_a_secret_file_is_refused_and_nothing_is_lost(folder: Path) -> None:
         assert CANARY not in repr(desk.sent)
         assert CANARY not in shown(desk)
 
-    asyncio.run(play(desk, script))
-
-
-def test_a_changed_message_is_asked_about_again(folder: Path) -> None:
-    desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
-        for extra in ("@image.png ", "x "):
-            await type_in(pilot, extra)
-            desk.suggestions.close()
-            await pilot.press("enter")
-            await pilot.pause(0.05)
-        await wait_until(pilot, lambda: len(desk.refused) == 2)
-        assert desk.refused[0].startswith("image.png: is no text in UTF-8")
-        assert desk.sent == []
-
-    asyncio.run(play(desk, script))
-
 
 def hold_reads(desk: Desk) -> threading.Event:
     """Files are read once this is set."""
@@ -124,11 +85,10 @@ def hold_reads(desk: Desk) -> threading.Event:
     return go_on
 
 
-def test_messages_keep_their_order(folder: Path) -> None:
+async def test_messages_keep_their_order(folder: Path) -> None:
     desk = Desk(folder)
     go_on = hold_reads(desk)
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         await type_in(pilot, "one @src/box.py ")
         await pilot.press("enter", "t", "w", "o", "enter")
         await pilot.pause()
@@ -137,28 +97,10 @@ def test_messages_keep_their_order(folder: Path) -> None:
         await wait_until(pilot, lambda: len(desk.sent) == 2)
         assert [one.text for one in desk.sent] == ["one @src/box.py ", "two"]
 
-    asyncio.run(play(desk, script))
 
-
-def test_what_is_typed_while_files_are_read_stays(folder: Path) -> None:
+async def test_attach_and_detach(folder: Path) -> None:
     desk = Desk(folder)
-    typed = hold_reads(desk)
-
-    async def script(pilot: Pilot[Any]) -> None:
-        desk.paste("@.env")
-        await pilot.pause()
-        await pilot.press("enter", "n", "e", "w")
-        typed.set()
-        await wait_until(pilot, lambda: bool(desk.refused))
-        assert desk.prompt.text == "@.env\nnew"
-
-    asyncio.run(play(desk, script))
-
-
-def test_attach_and_detach(folder: Path) -> None:
-    desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         for path in ("src/box.py", "src/box.py:1-2", '"with space.md"', "@src/box.py"):
             desk.prompt.attach(path)
         await wait_until(pilot, lambda: len(desk.chips) == 3)
@@ -173,30 +115,10 @@ def test_attach_and_detach(folder: Path) -> None:
         assert desk.chips == []
         assert "box.py" not in shown(desk)
 
-    asyncio.run(play(desk, script))
 
-
-def test_backspace_in_an_empty_prompt_drops_the_last_attachment(folder: Path) -> None:
+async def test_commands_leave_what_is_attached(folder: Path) -> None:
     desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
-        desk.paste("x\n" * 40)
-        desk.paste("y\n" * 40)
-        await type_in(pilot, "a")
-        await pilot.press("backspace")
-        assert desk.chips == ["pasted 1", "pasted 2"]
-        await pilot.press("backspace")
-        assert desk.chips == ["pasted 1"]
-        await pilot.press("backspace", "backspace")
-        assert desk.chips == []
-
-    asyncio.run(play(desk, script))
-
-
-def test_commands_leave_what_is_attached(folder: Path) -> None:
-    desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         desk.paste("x\n" * 40)
         await type_in(pilot, "/role reviewer \n")
         assert [(one.text, one.attachments) for one in desk.sent] == [("/role reviewer", ())]
@@ -206,29 +128,15 @@ def test_commands_leave_what_is_attached(folder: Path) -> None:
         assert [one.name for one in desk.sent[1].attachments] == ["pasted 1"]
         assert desk.chips == []
 
-    asyncio.run(play(desk, script))
 
-
-def test_an_unknown_command_stays(folder: Path) -> None:
-    desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
-        await type_in(pilot, "/zzqq\n")
-        assert desk.refused == ["there is no /zzqq; F1 lists the commands"]
-        assert (desk.prompt.text, desk.sent) == ("/zzqq", [])
-
-    asyncio.run(play(desk, script))
-
-
-def test_a_message_that_comes_back(folder: Path) -> None:
+async def test_a_message_that_comes_back(folder: Path) -> None:
     desk = Desk(folder)
     attachments = (
         Attachment("file", "src/box.py", "old"),
         Attachment("file", "gone.py", "gone"),
         Attachment("paste", "pasted 1", "x"),
     )
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         await type_in(pilot, "typed")
         desk.prompt.put_back("see @src/box.py \x1b", attachments)
         await pilot.pause()
@@ -241,5 +149,3 @@ def test_a_message_that_comes_back(folder: Path) -> None:
             await pilot.press("enter")
             await wait_until(pilot, lambda: bool(desk.sent))
         assert {one.name for one in desk.sent[0].attachments} >= {"gone.py", "pasted 1"}
-
-    asyncio.run(play(desk, script))

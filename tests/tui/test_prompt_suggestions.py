@@ -1,20 +1,16 @@
 """Suggestions while typing: when they open, how keys move through them, what is picked; nobody waits for a lookup."""
 
-import asyncio
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from textual import events
-from textual.pilot import Pilot
 
 from localdflash.chat.attachable_files import Hit
-from localdflash.tui.commands import COMMANDS
-from localdflash.tui.triggers import Asked, asked
+from localdflash.tui.suggestions import Asked, asked
 from tests.tui.desk import Desk, suggested, type_in
-from tests.tui.stage import play, shown, wait_until
+from tests.tui.stage import playing, shown, wait_until
 
 
 @pytest.fixture
@@ -52,28 +48,9 @@ def test_what_is_asked_for(before: str, first: bool, found: Asked | None) -> Non
     assert asked(before, first=first) == found
 
 
-def test_a_slash_lists_all_commands(folder: Path) -> None:
-    desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
-        await type_in(pilot, "/")
-        assert desk.labels == [command.usage for command in COMMANDS]
-        assert desk.prompt.has_focus
-        text = shown(desk)
-        assert "▸ /stop  Stop the answer." in text
-        assert text.count("  /") == 7
-        await pilot.press("backspace")
-        await pilot.pause()
-        assert not desk.suggestions.is_open
-        assert "/stop" not in shown(desk)
-
-    asyncio.run(play(desk, script, (80, 20)))
-
-
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ("/sto\n", "/stop"),
         ("/exit\n", "/quit"),  # an alias
         ("/copy\n", "/copy"),  # written out, and nothing must follow
         ("/cpy\n", "/copy [N]"),  # not like this: it is picked, and waits
@@ -81,23 +58,19 @@ def test_a_slash_lists_all_commands(folder: Path) -> None:
         ("/HELP\n", "/help"),
     ],
 )
-def test_enter_on_a_command(folder: Path, keys: str, text: str) -> None:
+async def test_enter_on_a_command(folder: Path, keys: str, text: str) -> None:
     desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         await type_in(pilot, keys)
         if text.endswith("]"):
             assert (desk.prompt.text, desk.sent) == ("/copy ", [])
             return
         assert [one.text for one in desk.sent] == [text]
 
-    asyncio.run(play(desk, script))
 
-
-def test_an_argument_that_must_follow_is_waited_for(folder: Path) -> None:
+async def test_an_argument_that_must_follow_is_waited_for(folder: Path) -> None:
     desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         await type_in(pilot, "/attach\n")
         assert (desk.prompt.text, desk.sent) == ("/attach ", [])
         await suggested(pilot, desk, "alpha.py")
@@ -107,25 +80,10 @@ def test_an_argument_that_must_follow_is_waited_for(folder: Path) -> None:
         await pilot.pause()
         assert [one.text for one in desk.sent] == ["/attach gamma.md"]
 
-    asyncio.run(play(desk, script))
 
-
-def test_tab_completes_a_command_and_sends_nothing(folder: Path) -> None:
-    desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
-        await type_in(pilot, "/und")
-        await pilot.press("tab")
-        await pilot.pause()
-        assert (desk.prompt.text, desk.sent) == ("/undo", [])
-
-    asyncio.run(play(desk, script))
-
-
-def test_arguments_of_a_command(folder: Path) -> None:
+async def test_arguments_of_a_command(folder: Path) -> None:
     desk = Desk(folder, choices=lambda command: ["dark", "light", "ansi-dark"] if command == "theme" else ())
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         await type_in(pilot, "/theme ")
         assert desk.labels == ["dark", "light", "ansi-dark"]
         await type_in(pilot, "da")
@@ -133,8 +91,6 @@ def test_arguments_of_a_command(folder: Path) -> None:
         await pilot.press("down", "enter")
         await pilot.pause()
         assert [one.text for one in desk.sent] == ["/theme ansi-dark"]
-
-    asyncio.run(play(desk, script))
 
 
 @pytest.mark.parametrize(
@@ -146,11 +102,10 @@ def test_arguments_of_a_command(folder: Path) -> None:
         ("/th", "ink\t", "/think"),
     ],
 )
-def test_keys_faster_than_the_suggestions(folder: Path, begun: str, burst: str, text: str) -> None:
+async def test_keys_faster_than_the_suggestions(folder: Path, begun: str, burst: str, text: str) -> None:
     """Rows that belong to less than what is typed by now replace nothing of it."""
     desk = Desk(folder, choices=lambda command: ["on", "off"] if command == "think" else ())
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         await type_in(pilot, begun)
         await wait_until(pilot, lambda: bool(desk.labels))
         named = {"\n": "enter", "\t": "tab", " ": "space"}
@@ -159,13 +114,10 @@ def test_keys_faster_than_the_suggestions(folder: Path, begun: str, burst: str, 
         await wait_until(pilot, lambda: bool(desk.sent) or desk.prompt.text.strip() == text)
         assert [one.text for one in desk.sent] == ([text] if burst.endswith("\n") else [])
 
-    asyncio.run(play(desk, script))
 
-
-def test_keys_of_the_list(folder: Path) -> None:
+async def test_keys_of_the_list(folder: Path) -> None:
     desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         await type_in(pilot, "@")
         await suggested(pilot, desk, "alpha.py", "beta.py", "betas.py", "gamma.md")
         for key, label in (("down", "beta.py"), ("up", "alpha.py"), ("up", "gamma.md"), ("down", "alpha.py")):
@@ -185,53 +137,10 @@ def test_keys_of_the_list(folder: Path) -> None:
         await pilot.press("down", "tab")
         assert desk.prompt.text == "@be @betas.py "
 
-    asyncio.run(play(desk, script))
 
-
-def test_enter_on_a_file_that_is_written_out_sends(folder: Path) -> None:
+async def test_they_close_with_what_they_are_for(folder: Path) -> None:
     desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
-        await type_in(pilot, "@beta.py")
-        await suggested(pilot, desk, "beta.py")
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: bool(desk.sent))
-        assert [one.name for one in desk.sent[0].attachments] == ["beta.py"]
-
-    asyncio.run(play(desk, script))
-
-
-def test_picking_in_the_middle_of_a_line(folder: Path) -> None:
-    desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
-        await type_in(pilot, "see  now")
-        await pilot.press(*["left"] * 4)
-        await type_in(pilot, "@alp")
-        await suggested(pilot, desk, "alpha.py")
-        await pilot.press("tab")
-        assert desk.prompt.text == "see @alpha.py now"
-
-    asyncio.run(play(desk, script))
-
-
-def test_a_click_picks(folder: Path) -> None:
-    desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
-        await type_in(pilot, "@bet")
-        await suggested(pilot, desk, "beta.py", "betas.py")
-        await pilot.click(desk.suggestions, offset=(4, 1))
-        assert desk.prompt.text == "@betas.py "
-        assert desk.prompt.has_focus
-
-    asyncio.run(play(desk, script))
-
-
-def test_they_close_with_what_they_are_for(folder: Path) -> None:
-    desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         await type_in(pilot, "a @bet")
         await suggested(pilot, desk, "beta.py")
         await pilot.press("home")
@@ -243,23 +152,8 @@ def test_they_close_with_what_they_are_for(folder: Path) -> None:
         await pilot.pause()
         assert not desk.suggestions.is_open
 
-    asyncio.run(play(desk, script))
 
-
-def test_nothing_found_shows_nothing_and_enter_sends(folder: Path) -> None:
-    desk = Desk(folder)
-
-    async def script(pilot: Pilot[Any]) -> None:
-        await type_in(pilot, "ask @qqqq")
-        await wait_until(pilot, lambda: not desk.prompt._looking)
-        assert not desk.suggestions.is_open
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: bool(desk.sent))
-
-    asyncio.run(play(desk, script))
-
-
-def test_keys_do_not_wait_for_lookups_and_old_answers_are_dropped(folder: Path) -> None:
+async def test_keys_do_not_wait_for_lookups_and_old_answers_are_dropped(folder: Path) -> None:
     desk = Desk(folder)
     go_on, asked_for = threading.Event(), list[str]()
 
@@ -269,8 +163,7 @@ def test_keys_do_not_wait_for_lookups_and_old_answers_are_dropped(folder: Path) 
         return [Hit(f"{query}.py")]
 
     desk.files.find = find  # type: ignore[method-assign]
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         begun = time.perf_counter()
         await type_in(pilot, "@abcdef")
         assert time.perf_counter() - begun < 5
@@ -281,18 +174,13 @@ def test_keys_do_not_wait_for_lookups_and_old_answers_are_dropped(folder: Path) 
         await suggested(pilot, desk, "abcdef.py")
         assert asked_for == ["", "abcdef"]
 
-    asyncio.run(play(desk, script))
 
-
-def test_file_names_are_safe_to_show(folder: Path) -> None:
+async def test_file_names_are_safe_to_show(folder: Path) -> None:
     desk = Desk(folder)
     desk.files.find = lambda query, limit=30: [Hit("a\x1b]0;x\x07[/b].py", marked=(0,))]  # type: ignore[method-assign]
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(desk) as pilot:
         await type_in(pilot, "@a")
         await wait_until(pilot, lambda: "a␛]0;x␇[/b].py" in shown(desk))
         assert "\x1b" not in shown(desk)
         await pilot.press("tab")
         assert "\x1b" not in desk.prompt.text
-
-    asyncio.run(play(desk, script))

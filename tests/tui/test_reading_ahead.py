@@ -4,12 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 
-from localdflash.chat.messages import Attachment
 from localdflash.tui.actions import answer_actions
-from localdflash.tui.chat_app import ChatApp
-from tests.tui.chat_stage import answered, on_stage, wait_until
+from tests.tui.chat_stage import answered, chat, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -17,8 +14,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_actions, "AHEAD", 0.02)
 
 
-def test_what_is_typed_is_read_after_what_was_said() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_what_is_typed_is_read_after_what_was_said() -> None:
+    async with chat() as (pilot, app, answerer):
         await answered(pilot, "why?")
         answerer.read.clear()
         await pilot.press(*"How so")
@@ -31,25 +28,12 @@ def test_what_is_typed_is_read_after_what_was_said() -> None:
         await pilot.pause(0.2)
         assert len(answerer.read) == count  # once
 
-    on_stage(script)
-
-
-def test_what_is_attached_is_read_too() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
-        pasted = Attachment("paste", "pasted 1", "x = 1\n" * 99)
-        app.prompt.put_back("", [pasted])
-        await pilot.press("a")
-        await wait_until(pilot, lambda: bool(answerer.read))
-        assert [(one.text, one.attachments) for one in answerer.read[-1]] == [("a", (pasted,))]
-
-    on_stage(script)
-
 
 @pytest.mark.parametrize(("sent", "stopped"), [("Why not?", []), ("Where?", ["Why"])])
-def test_what_is_not_sent_is_not_read_on(sent: str, stopped: list[str]) -> None:
+async def test_what_is_not_sent_is_not_read_on(sent: str, stopped: list[str]) -> None:
     ended = list[str]()
+    async with chat() as (pilot, app, answerer):
 
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         async def never_done(messages: Any, *_: Any, **__: Any) -> None:
             answerer.read.append(messages)
             try:
@@ -64,26 +48,20 @@ def test_what_is_not_sent_is_not_read_on(sent: str, stopped: list[str]) -> None:
         await answered(pilot, sent)
         assert ended == stopped
 
-    on_stage(script)
 
-
-def test_commands_and_names_of_files_are_not_read() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_commands_and_names_of_files_are_not_read() -> None:
+    async with chat() as (pilot, app, answerer):
         for text in ("/ne", "see @a.py", "  "):
             app.prompt.text = text
             await pilot.pause(0.1)
         assert answerer.read == []
 
-    on_stage(script)
 
-
-def test_nothing_is_read_beside_an_answer() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+async def test_nothing_is_read_beside_an_answer() -> None:
+    async with chat(None) as (pilot, app, answerer):
         app.ask("why?")
         await answerer.waits.wait()
         answerer.read.clear()
         await pilot.press(*"next")
         await pilot.pause(0.1)
         assert answerer.read == []
-
-    on_stage(script, None)

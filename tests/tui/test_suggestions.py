@@ -1,18 +1,15 @@
 """The list itself: rows in view, cutting, marks; and the row of attachments."""
 
-import asyncio
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from textual.pilot import Pilot
 from textual.widgets import Static
 
 from localdflash.chat.messages import Attachment
 from localdflash.tui.attachments import Attachments, label
-from localdflash.tui.suggestion_list import MOST_ROWS, Suggestions
-from localdflash.tui.triggers import PromptSuggestion
-from tests.tui.stage import Stage, play, shown
+from localdflash.tui.suggestions import PromptSuggestion, Suggestions
+from tests.tui.stage import Stage, playing, shown
 
 
 def stage(*widgets: Any) -> Stage:
@@ -25,30 +22,10 @@ def rows(count: int) -> list[PromptSuggestion]:
     return [PromptSuggestion(f"row {number}", str(number), "hint") for number in range(count)]
 
 
-@pytest.mark.parametrize(("count", "above", "height"), [(20, 30, 8), (3, 30, 3), (20, 4, 4), (20, 0, 1), (1, 30, 1)])
-def test_rows_in_view(count: int, above: int, height: int) -> None:
+async def test_moving_scrolls_and_goes_round() -> None:
     suggestions = Suggestions(lambda one: None)
     app = stage(suggestions)
-
-    async def script(pilot: Pilot[Any]) -> None:
-        assert not suggestions.is_open
-        suggestions.show(rows(count), above=above)
-        await pilot.pause()
-        lines = shown(app).split("\n")
-        assert [line[:8].rstrip() for line in lines[-1 - height : -1]] == [
-            f"{'▸' if not number else ' '} row {number}" for number in range(height)
-        ]
-        assert lines[-1].rstrip() == "below"
-        assert height <= MOST_ROWS
-
-    asyncio.run(play(app, script))
-
-
-def test_moving_scrolls_and_goes_round() -> None:
-    suggestions = Suggestions(lambda one: None)
-    app = stage(suggestions)
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(app) as pilot:
         suggestions.show(rows(12), above=30)
         for step, chosen, first in ((1, 1, 0), (7, 8, 1), (3, 11, 4), (1, 0, 0), (-1, 11, 4), (-8, 3, 3)):
             suggestions.move(step)
@@ -60,38 +37,19 @@ def test_moving_scrolls_and_goes_round() -> None:
         suggestions.move(1)
         assert (suggestions.chosen, suggestions.is_open) == (None, False)
 
-    asyncio.run(play(app, script))
 
-
-@pytest.mark.parametrize("width", [1, 5, 12, 20, 40, 80])
-@pytest.mark.parametrize("name", ["a/very/long/path/to/some/file.py", "你好/世界/文件.py", "short", "👍🏽" * 20])
-def test_rows_never_are_wider_than_the_screen(width: int, name: str) -> None:
+@pytest.mark.parametrize("width", [1, 12, 40])
+@pytest.mark.parametrize("name", ["a/very/long/path/to/some/file.py", "你好/世界/文件.py", "👍🏽" * 20])
+async def test_rows_never_are_wider_than_the_screen(width: int, name: str) -> None:
     suggestions = Suggestions(lambda one: None)
     app = stage(suggestions)
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(app, (width, 10)) as pilot:
         suggestions.show([PromptSuggestion(name, "", "a hint that goes on and on", (0, len(name) - 1))], above=5)
         await pilot.pause()
         line = shown(app).split("\n")[-2]
         assert cell_len(line) <= width
         if width >= 12:
             assert name[-1] in line
-
-    asyncio.run(play(app, script, (width, 10)))
-
-
-def test_a_note_is_no_row() -> None:
-    suggestions = Suggestions(lambda one: None)
-    app = stage(suggestions)
-
-    async def script(pilot: Pilot[Any]) -> None:
-        suggestions.show([], above=5, note="looking\x1b …")
-        await pilot.pause()
-        assert " looking␛ …" in shown(app)
-        assert suggestions.chosen is None
-        await pilot.click(suggestions)
-
-    asyncio.run(play(app, script))
 
 
 @pytest.mark.parametrize(
@@ -116,15 +74,12 @@ def test_labels(attachment: Attachment, text: str) -> None:
         (14, "  on… +2 more"),
     ],
 )
-def test_what_does_not_fit_is_counted(width: int, text: str) -> None:
+async def test_what_does_not_fit_is_counted(width: int, text: str) -> None:
     chips = Attachments()
     app = stage(chips)
-
-    async def script(pilot: Pilot[Any]) -> None:
+    async with playing(app, (width, 5)) as pilot:
         for name in ("one.py", "two.py", "three.py", "one.py"):
             chips.add(Attachment("file", name, "x"))
         chips.items = chips.items[2:] + chips.items[:2]
         await pilot.pause()
         assert shown(app).split("\n")[-2].rstrip() == text
-
-    asyncio.run(play(app, script, (width, 5)))

@@ -1,19 +1,24 @@
 """Contrast is computed here from the definition in WCAG 2.1, not by Textual."""
 
-import asyncio
 import itertools
 
 import pytest
-from textual.app import App, ComposeResult
+from rich.color import Color as RichColor
+from rich.color import ColorSystem
+from textual.app import App
 from textual.color import Color
-from textual.widgets import Static
+from textual.theme import BUILTIN_THEMES, Theme
 
-from localdflash.tui.themes import DEFAULT, THEMES, VARIABLE_DEFAULTS, register
+from localdflash.tui.painting import _LOOKS, Palette
+from localdflash.tui.styled_lines import STYLES
+from localdflash.tui.themes import DEFAULT, THEMES, VARIABLE_DEFAULTS, for_256, nearest
+from localdflash.tui.tints import STEP, TINTS
 
 OWN = [f"localdflash-{name}" for name in ("dark", "light", "dusk", "sand", "contrast")]
 DRAFTERS = ["dflash", "lookup", "grammar", "own"]
 GROUNDS = ["background", "surface", "panel"]
 TEXTS = ["foreground", "text-muted", "primary", "secondary", "accent", "warning", "error", "success", *DRAFTERS]
+LEGEND = [(name, f"{name}-tint") for name in DRAFTERS]  # a word of each, beside what it means
 PAIRS = [
     *itertools.product(TEXTS, GROUNDS),
     *itertools.product(["foreground"], [f"{name}-tint" for name in DRAFTERS]),
@@ -28,80 +33,89 @@ PAIRS = [
 ]
 
 
-def variables(theme: str) -> dict[str, str]:
-    return THEMES[theme].to_color_system().generate() | THEMES[theme].variables
-
-
-def luminance(color: Color) -> float:
-    def linear(channel: float) -> float:
-        return channel / 12.92 if channel <= 0.03928 else ((channel + 0.055) / 1.055) ** 2.4
-
-    red, green, blue = (linear(channel / 255) for channel in color.rgb)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+def values_of(theme: Theme) -> dict[str, str]:
+    return {**theme.to_color_system().generate(), **theme.variables}
 
 
 def contrast(one: str, other: str) -> float:
-    dark, light = sorted((luminance(Color.parse(one)), luminance(Color.parse(other))))
+    def linear(channel: float) -> float:
+        return channel / 12.92 if channel <= 0.03928 else ((channel + 0.055) / 1.055) ** 2.4
+
+    def luminance(colour: str) -> float:
+        red, green, blue = (linear(channel / 255) for channel in Color.parse(colour).rgb)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
 
+def in_256_colours(value: str) -> str:
+    """What a terminal of 256 colours makes of it."""
+    found = RichColor.from_rgb(*Color.parse(value).rgb).downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
+    return f"#{found.red:02x}{found.green:02x}{found.blue:02x}"
+
+
 @pytest.mark.parametrize("theme", OWN)
-@pytest.mark.parametrize(("text", "ground"), PAIRS)
-def test_text_has_the_contrast_of_wcag_aa(theme: str, text: str, ground: str) -> None:
-    values = variables(theme)
-    assert contrast(values[text], values[ground]) >= 4.5
-
-
-def test_contrast_is_that_of_the_standard() -> None:
-    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+def test_text_has_the_contrast_of_wcag_aa(theme: str) -> None:
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+    values, few = values_of(THEMES[theme]), values_of(for_256(THEMES[theme]))
+    for text, ground in PAIRS:
+        assert contrast(values[text], values[ground]) >= 4.5, (text, ground)
+        least = 3.2 if (text, ground) in LEGEND or text == "warning" else 4.5
+        assert contrast(in_256_colours(few[text]), in_256_colours(few[ground])) >= least, (text, ground)
 
 
 @pytest.mark.parametrize("theme", OWN)
 def test_tints_differ_from_each_other_and_from_the_ground(theme: str) -> None:
-    values = variables(theme)
-    tints = [Color.parse(values[f"{name}-tint"]) for name in ("dflash", "lookup", "grammar", "own")]
+    tints = [Color.parse(values_of(THEMES[theme])[f"{name}-tint"]) for name in DRAFTERS]
     for one, other in itertools.combinations(tints, 2):
         assert sum(abs(a - b) for a, b in zip(one.rgb, other.rgb, strict=True)) > 40
+    few = for_256(THEMES[theme]).variables
+    assert len({in_256_colours(few[f"{name}-tint"]) for name in DRAFTERS}) == len(DRAFTERS)
 
 
-@pytest.mark.parametrize("theme", THEMES)
-def test_every_theme_has_every_variable(theme: str) -> None:
+def test_in_256_colours_dark_greys_stay_grey_and_other_words_stay() -> None:
+    for value in ("#14171c", "#1b1f26", "#232831", "#3a424e"):
+        red, green, blue = Color.parse(in_256_colours(nearest(value))).rgb
+        assert red == green == blue
+    assert Color.parse(in_256_colours("#232831")).rgb[2] > 90  # what is shown without
+    assert [nearest(value) for value in ("ansi_cyan", "auto 60%", "")] == ["ansi_cyan", "auto 60%", ""]
+
+
+def test_every_theme_has_every_variable() -> None:
     drafters = {name + end for name in DRAFTERS for end in ("", "-tint")}
     assert {*VARIABLE_DEFAULTS} == drafters | {"success-tint", "error-tint"}
-    assert VARIABLE_DEFAULTS.keys() <= THEMES[theme].variables.keys()
-
-
-def test_the_default_is_among_them_and_so_are_textuals_ansi_themes() -> None:
     assert DEFAULT in THEMES
-    assert THEMES["ansi-dark"].ansi
-    assert THEMES["ansi-light"].ansi
-    assert not THEMES["ansi-light"].dark
+    for theme in THEMES.values():
+        assert VARIABLE_DEFAULTS.keys() <= theme.variables.keys()
+        assert theme.ansi is theme.name.startswith("ansi-")
 
 
-class Tinted(App[None]):
-    CSS = "Static { color: $dflash; background: $lookup-tint; } #own { color: $own; background: $grammar-tint; }"
-
-    def __init__(self) -> None:
-        super().__init__()
-        register(self)
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return dict(VARIABLE_DEFAULTS)
-
-    def compose(self) -> ComposeResult:
-        yield Static("drafted", markup=False)
-        yield Static("own", id="own", markup=False)
+def _palette(theme: Theme) -> Palette:
+    app = App[None]()
+    app.register_theme(theme)
+    app.theme = theme.name
+    return Palette(app.get_css_variables())
 
 
-def test_all_of_them_and_textuals_own_can_be_put_on() -> None:
-    async def put_on() -> None:
-        app = Tinted()
-        async with app.run_test() as pilot:
-            for theme in [*THEMES, "nord", "textual-light"]:
-                app.theme = theme
-                await pilot.pause()
-                expected = THEMES[theme].variables["dflash"] if theme in THEMES else VARIABLE_DEFAULTS["dflash"]
-                assert app.query(Static).first().styles.color == Color.parse(expected)
+@pytest.mark.parametrize("name", [*THEMES, "nord", "textual-light"])
+def test_every_style_can_be_made_in_every_theme(name: str) -> None:
+    palette = _palette({**BUILTIN_THEMES, **THEMES}[name])
+    assert set(STYLES) | set(TINTS) | {STEP} <= set(_LOOKS)
+    for style in _LOOKS:
+        palette[style].render("x")
+    assert palette["muted"].color is not None
+    assert palette["syntax.keyword"].color != palette["syntax.string"].color
+    if name in THEMES:  # who proposed a token can be told with colours and without
+        looks = [palette[tint] for tint in TINTS]
+        assert len({(look.color, look.bgcolor) for look in looks}) == len(TINTS)
+        assert len({(look.bold, look.italic) for look in looks}) == len(TINTS)
+        assert palette[f"{TINTS[0]} {STEP}"].underline
+        assert palette[f"{TINTS[0]} {STEP}"].bgcolor == palette[TINTS[0]].bgcolor
 
-    asyncio.run(put_on())
+
+def test_later_names_win_and_unknown_ones_say_nothing() -> None:
+    palette = _palette(THEMES[DEFAULT])
+    assert palette["syntax.keyword syntax.error"].color == palette["syntax.error"].color
+    assert palette["strong nobody-knows"] == palette["strong"]
+    assert palette[""].color is None

@@ -30,8 +30,8 @@ def test_while_they_come_the_end_of_them_is_seen() -> None:
     assert [line.text for line in made.lines(40)] == ["▾ Thinking…", "│ one", "│ two three four five six"]
 
 
-@pytest.mark.parametrize("opening", range(1, 8))
-@pytest.mark.parametrize("closing", range(1, 9))
+@pytest.mark.parametrize("opening", [1, 4, 7])
+@pytest.mark.parametrize("closing", [1, 5, 8])
 def test_tags_may_come_in_pieces(opening: int, closing: int) -> None:
     made = MarkdownDocument()
     shown = []
@@ -71,8 +71,3 @@ def test_empty_thoughts_are_not_shown() -> None:
 def test_a_fence_in_the_thoughts_is_no_fence_of_the_answer() -> None:
     made = document("<think>```\nno\n```</think>\n```\nyes\n```\n")
     assert [fence.code for fence in made.fences] == ["yes\n"]
-
-
-def test_a_narrow_line_still_fits() -> None:
-    for width in range(1, 12):
-        assert all(line.width <= width for line in document("<think>a b c</think>").lines(width))

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
 
 from localdflash.chat.messages import StepRecord
 from localdflash.text.sanitize import sanitize
@@ -83,12 +82,6 @@ def test_growing_gives_what_making_it_at_once_gives(
         before = rows
 
 
-@given(_TEXT, st.integers(2, 12))
-def test_no_row_is_wider_than_the_screen(text: str, width: int) -> None:
-    for line in Tinted(text).lines(width):
-        assert cell_len(line.text) <= width
-
-
 def test_hard_wraps_are_not_copied() -> None:
     rows = Tinted("0123456789\nab").lines(4)
     assert [row.text for row in rows] == ["0123", "4567", "89", "ab"]
@@ -103,22 +96,6 @@ def test_a_growing_line_is_all_that_is_made_anew() -> None:
     assert tinted.changed_from() == 1000
 
 
-def test_a_step_without_text_is_a_step() -> None:
-    """An end token is one of the model's own: tokens and steps of the legend add up."""
-    steps = [
-        StepRecord("dflash", 2, 2, (1, 1, 1), 1.0),
-        StepRecord("", 0, 0, (0,), 1.0),
-        StepRecord("", 0, 0, (1,), 1.0),
-    ]
-    tinted = Tinted("abcd", steps)
-    assert [run.text for run in tinted.legend()] == [
-        " dflash 2 ",
-        " the model itself 3 ",
-        "in 3 steps, every second one underlined",
-    ]
-    assert _shown(tinted, 9) == [("a", "tint.dflash"), ("b", "tint.dflash"), ("c", "tint.own"), ("d", "tint.own step")]
-
-
 def test_the_legend_counts_tokens_and_steps() -> None:
     steps = [StepRecord("dflash", 7, 3, (1, 1, 1, 1), 1.0), StepRecord("", 0, 0, (1,), 1.0)]
     legend = Tinted("abcde", steps).legend()
@@ -128,14 +105,6 @@ def test_the_legend_counts_tokens_and_steps() -> None:
         "in 2 steps, every second one underlined",
     ]
     assert [run.style for run in legend] == ["tint.dflash", "tint.own", "muted"]
-
-
-def test_an_answer_that_has_not_begun_has_no_legend() -> None:
-    assert Tinted().legend() == []
-
-
-def test_text_without_steps_says_so() -> None:
-    assert [run.text for run in Tinted("text").legend()] == ["how these tokens came is not known"]
 
 
 @pytest.mark.parametrize("name", ["x\x1b]0;evil\x07", "\u202e" * 40])

@@ -4,12 +4,11 @@ import threading
 from collections.abc import Iterable
 
 import pytest
-from textual.pilot import Pilot
 
 from localdflash.chat.messages import Message
 from localdflash.tui import highlight
-from localdflash.tui.lines import StyledRun
-from tests.tui.transcript_stage import Stage, run, until
+from localdflash.tui.styled_lines import StyledRun
+from tests.tui.transcript_stage import TranscriptStage, shown_messages, until
 
 CODE = 'x = """a\nimport b\n"""\n'
 ANSWER = f"See:\n\n```python\n{CODE}```\n\nDone."
@@ -22,19 +21,19 @@ def _cold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(highlight, "missing", set())
 
 
-def _styles(stage: Stage, text: str) -> str:
+def _styles(stage: TranscriptStage, text: str) -> str:
     """Of the run with this text in the last message."""
     entry = stage.transcript._column.entries[-1]
     runs = (run for row in range(entry.height) for run in entry.line(row).runs)
     return next(run.style for run in runs if text in run.text)
 
 
-def _settled(stage: Stage) -> bool:
+def _settled(stage: TranscriptStage) -> bool:
     colouring = stage.transcript._colouring
     return colouring is not None and colouring.is_finished
 
 
-def test_a_lexer_is_loaded_in_a_thread_and_the_code_is_coloured_then(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lexer_is_loaded_in_a_thread_and_the_code_is_coloured_then(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
     may_load, lexer_for = threading.Event(), highlight.lexer_for
 
@@ -44,8 +43,7 @@ def test_a_lexer_is_loaded_in_a_thread_and_the_code_is_coloured_then(monkeypatch
         return lexer_for(language)
 
     monkeypatch.setattr(highlight, "lexer_for", slow)
-
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+    async with shown_messages([Message("user", "go"), Message("assistant", "")]) as (stage, _pilot):
         stage.transcript.feed("```python\nimport that\nx = 1\n")
         await until(lambda: "import that" in stage.screen_text)
         assert _styles(stage, "import") == "fence"
@@ -55,14 +53,12 @@ def test_a_lexer_is_loaded_in_a_thread_and_the_code_is_coloured_then(monkeypatch
         stage.transcript.feed("def more")
         await until(lambda: "def more" in stage.screen_text)
         assert _styles(stage, "def") == "fence syntax.keyword"
-
-    run(test, [Message("user", "go"), Message("assistant", "")])
     assert threads
     assert threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize("old", [True, False])
-def test_code_that_ended_is_highlighted_as_a_whole(old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_code_that_ended_is_highlighted_as_a_whole(old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, threading.Thread]] = []
 
     def whole(language: str, lines: Iterable[str]) -> list[tuple[StyledRun, ...]]:
@@ -70,8 +66,7 @@ def test_code_that_ended_is_highlighted_as_a_whole(old: bool, monkeypatch: pytes
         return [(StyledRun(line, "fence syntax.error"),) for line in lines]
 
     monkeypatch.setattr(highlight, "exact", whole)
-
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+    async with shown_messages([Message("assistant", ANSWER, finish="stop")] if old else []) as (stage, _pilot):
         if not old:
             stage.transcript.add(Message("assistant", ""))
             stage.transcript.feed(ANSWER)
@@ -85,13 +80,11 @@ def test_code_that_ended_is_highlighted_as_a_whole(old: bool, monkeypatch: pytes
         drawn = list(stage.transcript.render_line(row))
         error = stage.transcript._paint().palette["syntax.error"].color
         assert any(segment.style and segment.style.color == error for segment in drawn if "import" in segment.text)
-
-    run(test, [Message("assistant", ANSWER, finish="stop")] if old else [])
     assert [language for language, _ in seen] == ["python"]
     assert threading.main_thread() not in [thread for _, thread in seen]
 
 
-def test_what_came_for_a_chat_that_is_gone_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_came_for_a_chat_that_is_gone_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     may_end, exact = threading.Event(), highlight.exact
 
     def slow(language: str, lines: Iterable[str]) -> list[tuple[StyledRun, ...]] | None:
@@ -99,8 +92,7 @@ def test_what_came_for_a_chat_that_is_gone_is_dropped(monkeypatch: pytest.Monkey
         return exact(language, lines)
 
     monkeypatch.setattr(highlight, "exact", slow)
-
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+    async with shown_messages([Message("assistant", ANSWER, finish="stop")]) as (stage, _pilot):
         await until(lambda: stage.transcript._colouring)
         stage.transcript.show([Message("user", "another chat")])
         may_end.set()
@@ -108,21 +100,10 @@ def test_what_came_for_a_chat_that_is_gone_is_dropped(monkeypatch: pytest.Monkey
         assert "another chat" in stage.screen_text
         assert "import" not in stage.screen_text
 
-    run(test, [Message("assistant", ANSWER, finish="stop")])
 
-
-def test_questions_are_shown_as_typed() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        assert "*not* emphasis, `no code`" in stage.screen_text
-        assert "```python" in stage.screen_text
-
-    run(test, [Message("user", "*not* emphasis, `no code`\n```python\nx\n```")])
-
-
-def test_a_changed_line_is_tinted_to_its_end() -> None:
+async def test_a_changed_line_is_tinted_to_its_end() -> None:
     diff = "```diff\n def f():\n-    return 1\n+    return 2\n+\n```"
-
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+    async with shown_messages([Message("assistant", diff, finish="stop")]) as (stage, _pilot):
         await until(lambda: _settled(stage))
         palette = stage.transcript._paint().palette
         grounds = [palette[f"fence {style}".strip()].bgcolor for style in ("", "syntax.deleted", "syntax.inserted")]
@@ -131,30 +112,3 @@ def test_a_changed_line_is_tinted_to_its_end() -> None:
         for row, ground in zip(range(first, first + 4), (*grounds, grounds[-1]), strict=True):
             segments = [one for one in stage.transcript.render_line(row) if one.style and one.style.bgcolor == ground]
             assert sum(one.cell_length for one in segments) >= 54, stage.rows[row]
-
-    run(test, [Message("assistant", diff, finish="stop")])
-
-
-def test_code_lies_on_a_ground_as_wide_as_the_text() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        ground = stage.transcript._paint().palette["fence"].bgcolor
-        assert ground is not None
-
-        def cells(text: str) -> list[int]:
-            row = next(y for y, shown in enumerate(stage.rows) if text in shown)
-            column, found = 0, []
-            for segment in stage.transcript.render_line(row):
-                lies = bool(segment.style and segment.style.bgcolor == ground)
-                found += [column + cell for cell in range(segment.cell_length) if lies]
-                column += segment.cell_length
-            return found
-
-        for width in (60, 35, 20):
-            await pilot.resize_terminal(width, 20)
-            margin = 2 if width >= 30 else 0
-            room = stage.transcript.scrollable_content_region.width
-            for text in ("python", "import", 'x = """a'):
-                assert cells(text) == list(range(margin, room - (1 if margin else 0)))
-            assert cells("Done.") == []
-
-    run(test, [Message("assistant", ANSWER, finish="stop")])

@@ -5,15 +5,14 @@ import random
 import time
 
 import pytest
-from textual.pilot import Pilot
 from textual.strip import Strip
 
 from localdflash.chat.messages import Message
 from localdflash.tui.column import Column, RowPlace
 from localdflash.tui.entry import ChatView
-from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.markdown import MarkdownDocument
-from tests.tui.transcript_stage import Stage, run, talk, until
+from localdflash.tui.styled_lines import Line, StyledRun
+from tests.tui.transcript_stage import TranscriptStage, shown_messages, talk
 
 
 def _uneven(turns: int) -> list[Message]:
@@ -26,8 +25,8 @@ def _uneven(turns: int) -> list[Message]:
     return messages
 
 
-def test_1000_messages_are_there_at_once_and_few_of_them_are_laid_out() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+async def test_1000_messages_are_there_at_once_and_few_of_them_are_laid_out() -> None:
+    async with shown_messages([], (120, 40)) as (stage, _pilot):
         begun = time.perf_counter()
         stage.transcript.show(talk(500, 30))
         stage.rows  # noqa: B018
@@ -37,30 +36,9 @@ def test_1000_messages_are_there_at_once_and_few_of_them_are_laid_out() -> None:
         assert len(laid) < 20
         assert len(stage.query("*")) < 10
 
-    run(test, [], (120, 40))
 
-
-def test_an_open_chat_that_nobody_touches_does_nothing() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        await until(lambda: stage.transcript._colouring is None or stage.transcript._colouring.is_finished)
-        assert not [timer for timer in stage.transcript._timers if timer._active.is_set()]
-        stage.transcript.feed("more")
-        assert [timer for timer in stage.transcript._timers if timer._active.is_set()]
-
-    run(test, talk(300))
-
-
-def test_guessed_heights_are_near_the_true_ones() -> None:
-    column = Column()
-    column.show(_uneven(60))
-    guessed = column.height
-    for index in range(len(column.entries)):
-        column.lay_out(index)
-    assert guessed == pytest.approx(column.height, rel=0.1)
-
-
-def test_page_by_page_to_the_top_shows_every_row_once() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+async def test_page_by_page_to_the_top_shows_every_row_once() -> None:
+    async with shown_messages([], (80, 20)) as (stage, _pilot):
         transcript = stage.transcript
         transcript.show(_uneven(30))
         transcript.following = False
@@ -79,21 +57,17 @@ def test_page_by_page_to_the_top_shows_every_row_once() -> None:
         # The hint covers text only where rows are long.
         assert [row[2:40].rstrip() for row in shown] == [row[:38].rstrip() for row in true[len(true) - len(shown) :]]
 
-    run(test, [], (80, 20))
-
 
 @pytest.mark.parametrize("key", ["home", "end"])
-def test_home_and_end_go_all_the_way(key: str) -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+async def test_home_and_end_go_all_the_way(key: str) -> None:
+    async with shown_messages(talk(200)) as (stage, pilot):
         await pilot.press("pageup", key)
         assert ("you #1" if key == "home" else "Done 199.") in stage.screen_text
         assert stage.transcript.following is (key == "end")
 
-    run(test, talk(200))
 
-
-def test_the_row_at_the_top_stays_there_at_another_width() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+async def test_the_row_at_the_top_stays_there_at_another_width() -> None:
+    async with shown_messages(_uneven(40)) as (stage, pilot):
         await pilot.press("home")
         for _ in range(7):
             await pilot.press("pagedown")
@@ -110,29 +84,15 @@ def test_the_row_at_the_top_stays_there_at_another_width() -> None:
                 entry.offset(row_now + 1), None
             )
 
-    run(test, _uneven(40))
 
-
-def test_the_end_stays_in_view_at_another_size() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+async def test_the_end_stays_in_view_at_another_size() -> None:
+    async with shown_messages(talk(20)) as (stage, pilot):
         for size in ((33, 10), (120, 40), (25, 5), (80, 20)):
             await pilot.resize_terminal(*size)
             assert "Done 19." in stage.screen_text
 
-    run(test, talk(20))
 
-
-def test_the_wheel_scrolls_and_lets_the_end_go() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        stage.transcript._on_mouse_scroll_up(_wheel(stage))
-        assert not stage.transcript.following
-        stage.transcript.scroll_relative(y=100, animate=False)
-        assert stage.transcript.following
-
-    run(test, talk(20))
-
-
-def _wheel(stage: Stage):  # type: ignore[no-untyped-def]
+def _wheel(stage: TranscriptStage):  # type: ignore[no-untyped-def]
     from textual.events import MouseScrollUp
 
     return MouseScrollUp(stage.transcript, 1, 1, 0, 0, 0, False, False, False)
@@ -154,8 +114,9 @@ def test_a_place_is_found_again_at_every_width() -> None:
     assert column.row(RowPlace(99, 0)) == 0
 
 
-def test_what_is_kept_of_2000_turns_is_their_text() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+@pytest.mark.nightly
+async def test_what_is_kept_of_2000_turns_is_their_text() -> None:
+    async with shown_messages() as (stage, _pilot):
         text = "".join(f"value_{n} = compute({n})\n" for n in range(20))
 
         def turns(count: int) -> int:
@@ -173,5 +134,3 @@ def test_what_is_kept_of_2000_turns_is_their_text() -> None:
 
         few = turns(100)
         assert turns(1900) <= few + 50
-
-    run(test)

@@ -1,11 +1,9 @@
 """Text selected with the mouse: as it was written, and where it was."""
 
-from textual.geometry import Offset
 from textual.pilot import Pilot
-from textual.selection import Selection
 
 from localdflash.chat.messages import Message
-from tests.tui.transcript_stage import Stage, run, talk, until
+from tests.tui.transcript_stage import TranscriptStage, shown_messages, talk, until
 
 _LONG = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
 
@@ -17,14 +15,17 @@ async def _drag(pilot: Pilot[None], start: tuple[int, int], end: tuple[int, int]
     await pilot.mouse_up(offset=end)
 
 
-def _at(stage: Stage, text: str) -> tuple[int, int]:
+def _at(stage: TranscriptStage, text: str) -> tuple[int, int]:
     """Where a text begins on the screen."""
     row = next(y for y, row in enumerate(stage.rows) if text in row)
     return stage.rows[row].index(text), row
 
 
-def test_selected_text_has_no_hard_wraps_and_no_headers() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+async def test_selected_text_has_no_hard_wraps_and_no_headers() -> None:
+    async with shown_messages([Message("user", _LONG), Message("assistant", "short answer")], (40, 20)) as (
+        stage,
+        pilot,
+    ):
         x, y = _at(stage, "sixteen")
         await _drag(pilot, _at(stage, "two"), (x + 6, y))
         assert stage.screen.get_selected_text() == _LONG[4:]
@@ -32,22 +33,9 @@ def test_selected_text_has_no_hard_wraps_and_no_headers() -> None:
         await _drag(pilot, _at(stage, "fifteen"), (x + 4, y))
         assert stage.screen.get_selected_text() == "fifteen sixteen\n\nshort"
 
-    run(test, [Message("user", _LONG), Message("assistant", "short answer")], (40, 20))
 
-
-def test_a_selection_from_the_gutter_begins_with_the_row() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        x, y = _at(stage, "second")
-        await _drag(pilot, (0, y), (x + 5, y))
-        assert stage.screen.get_selected_text() == "second"
-        await _drag(pilot, _at(stage, "first"), (30, y - 2))
-        assert (stage.screen.get_selected_text() or "").strip() == "first"
-
-    run(test, [Message("user", "```\nfirst\n\nsecond\n```")], (40, 20))
-
-
-def test_what_is_selected_looks_so() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+async def test_what_is_selected_looks_so() -> None:
+    async with shown_messages([Message("user", "one two three")], (40, 20)) as (stage, pilot):
         x, y = _at(stage, "two")
         await _drag(pilot, (x, y), (x + 2, y))
         ground = stage.screen.get_component_rich_style("screen--selection").bgcolor
@@ -57,11 +45,9 @@ def test_what_is_selected_looks_so() -> None:
         await pilot.pause()
         assert not [one for one in stage.transcript.render_line(y) if one.style and one.style.bgcolor == ground]
 
-    run(test, [Message("user", "one two three")], (40, 20))
 
-
-def test_a_selection_survives_later_text_and_another_width() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+async def test_a_selection_survives_later_text_and_another_width() -> None:
+    async with shown_messages(talk(20)) as (stage, pilot):
         x, y = _at(stage, "value_19_2")
         await _drag(pilot, (x, y), (x + 9, y))
         for _ in range(30):
@@ -73,37 +59,19 @@ def test_a_selection_survives_later_text_and_another_width() -> None:
         stage.transcript.show(talk(1))
         assert not stage.screen.get_selected_text()
 
-    run(test, talk(20))
 
-
-def test_two_clicks_select_a_word_and_three_a_line() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+async def test_two_clicks_select_a_word_and_three_a_line() -> None:
+    async with shown_messages(talk(1)) as (stage, pilot):
         x, y = _at(stage, "value_0_3")
         await pilot.click(offset=(x + 2, y), times=2)
         assert stage.screen.get_selected_text() == "value_0_3"
         await pilot.click(offset=(x + 2, y), times=3)
         assert (stage.screen.get_selected_text() or "").strip() == "value_0_3 = 3"
 
-    run(test, talk(1))
 
-
-def test_everything_selected_is_all_the_text() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        text, _ = stage.transcript.get_selection(Selection(None, None)) or ("", "")
-        assert [f"question {n}" in text for n in range(50)] == [True] * 50
-        assert stage.transcript.get_selection(Selection(Offset(0, 99), Offset(3, 7))) is not None
-        column = stage.transcript._column
-        assert column.height == sum(entry.height for entry in column.entries)
-        assert sum(entry.laid_out(column.view) for entry in column.entries) < 20
-
-    run(test, talk(50))
-
-
-def test_a_click_on_a_link_is_posted_and_only_safe_ones() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        await pilot.click(offset=_at(stage, "docs"))
-        await pilot.click(offset=_at(stage, "plain"))
-        await pilot.click(offset=_at(stage, "evil"))
-
-    stage = run(test, [Message("assistant", "[docs](https://example.org/a) plain [evil](javascript:x)")])
+async def test_a_click_on_a_link_is_posted_and_only_safe_ones() -> None:
+    messages = [Message("assistant", "[docs](https://example.org/a) plain [evil](javascript:x)")]
+    async with shown_messages(messages) as (stage, pilot):
+        for text in ("docs", "plain", "evil"):
+            await pilot.click(offset=_at(stage, text))
     assert stage.posted == ["https://example.org/a"]

@@ -3,17 +3,15 @@
 import asyncio
 import random
 import time
-from typing import Any
 
 import pytest
 from textual.events import Resize
 from textual.geometry import Size
-from textual.pilot import Pilot
 
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui.markdown import MarkdownDocument
 from localdflash.tui.transcript import Transcript
-from tests.tui.transcript_stage import Stage, run, talk, until
+from tests.tui.transcript_stage import shown_messages, talk, until
 
 _ANSWER = (
     "Text with *marks* é 錯 😋.\r\n\n```python\ndef f():\n\treturn '\x1b[0m'\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
@@ -29,11 +27,10 @@ def _chunks(text: str, random_: random.Random) -> list[str]:
     return chunks
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_what_was_received_is_what_is_shown_however_it_came_and_whenever_it_was_stopped(seed: int) -> None:
-    """1 000 chunkings and places to stop at, 100 in each of ten runs."""
-
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+@pytest.mark.parametrize("seed", range(3))
+async def test_what_was_received_is_what_is_shown_however_it_came_and_whenever_it_was_stopped(seed: int) -> None:
+    """300 chunkings and places to stop at, 100 in each run."""
+    async with shown_messages() as (stage, _pilot):
         random_ = random.Random(seed)
         for _ in range(100):
             chunks = _chunks(_ANSWER, random_)
@@ -48,54 +45,17 @@ def test_what_was_received_is_what_is_shown_however_it_came_and_whenever_it_was_
             stage.transcript.finish(Message("assistant", received, finish="cancelled"))
             assert stage.transcript.source_shown() == received
 
-    run(test)
 
-
-def test_an_answer_is_on_the_screen_without_finish() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        stage.transcript.add(Message("assistant", ""))
-        for word in ("one ", "two ", "three"):
-            stage.transcript.feed(word)
-        await until(lambda: "one two three" in stage.screen_text)
-        assert stage.transcript.source_shown() == "one two three"
-
-    run(test, [Message("user", "count")])
-
-
-def test_text_that_differs_from_what_was_fed_replaces_it() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        stage.transcript.feed("what was fed")
-        stage.transcript.finish(Message("assistant", "what is true", finish="stop"))
-        await pilot.pause()
-        assert stage.transcript.source_shown() == "what is true"
-        assert "fed" not in stage.screen_text
-
-    run(test)
-
-
-def test_an_answer_can_be_gone_on_with() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+async def test_an_answer_can_be_gone_on_with() -> None:
+    async with shown_messages([Message("assistant", "```python\nx = 1\n", finish="cancelled")]) as (stage, _pilot):
         stage.transcript.feed("x = 2\n```\n")
         await until(lambda: not stage.transcript.busy)
         assert "stopped" not in stage.screen_text
         assert stage.transcript.code_blocks() == ["x = 1\nx = 2\n"]
 
-    run(test, [Message("assistant", "```python\nx = 1\n", finish="cancelled")])
 
-
-def test_an_answer_that_begins_anew_loses_what_was_waiting() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        stage.transcript.feed("half of")
-        stage.transcript.replace_last(Message("assistant", ""))
-        stage.transcript.feed("all of it")
-        await until(lambda: not stage.transcript.busy)
-        assert stage.transcript.source_shown() == "all of it"
-
-    run(test, [Message("user", "q"), Message("assistant", "")])
-
-
-def test_the_reader_who_scrolled_up_stays_and_sees_that_there_is_more() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+async def test_the_reader_who_scrolled_up_stays_and_sees_that_there_is_more() -> None:
+    async with shown_messages(talk(10)) as (stage, pilot):
         await pilot.press("pageup")
         before = stage.rows
         assert before[-1].endswith("▾ more below")
@@ -110,21 +70,9 @@ def test_the_reader_who_scrolled_up_stays_and_sees_that_there_is_more() -> None:
         stage.transcript.feed("the last line")
         await until(lambda: "the last line" in stage.screen_text)
 
-    run(test, talk(10))
 
-
-def test_another_message_brings_the_end_back() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        await pilot.press("home")
-        stage.transcript.add(Message("user", "the newest"))
-        await pilot.pause()
-        assert "the newest" in stage.screen_text
-
-    run(test, talk(10))
-
-
-def test_200_changes_of_the_size_while_it_grows_lose_nothing() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+async def test_200_changes_of_the_size_while_it_grows_lose_nothing() -> None:
+    async with shown_messages() as (stage, pilot):
         random_ = random.Random(5)
         text = "".join(f"row {n} of the answer\n\n" for n in range(400))
         stage.transcript.feed("")
@@ -142,34 +90,9 @@ def test_200_changes_of_the_size_while_it_grows_lose_nothing() -> None:
             f"row {n} of the answer" for n in range(400)
         ]
 
-    run(test)
 
-
-def test_another_theme_while_it_grows_gives_all_rows_its_colours() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        def ground() -> Any:
-            return {
-                segment.style.bgcolor
-                for y in range(20)
-                for segment in stage.transcript.render_line(y)
-                if segment.style and segment.text
-            }
-
-        stage.transcript.feed("some text\n\n" * 4)
-        await until(lambda: "some text" in stage.screen_text)
-        dark = ground()
-        stage.theme = "localdflash-light"
-        stage.transcript.feed("more text\n\n" * 30)
-        await until(lambda: not stage.transcript.busy)
-        await pilot.pause()
-        assert len(dark) == len(ground()) == 1
-        assert dark != ground()
-
-    run(test)
-
-
-def test_tints_come_while_it_grows() -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+async def test_tints_come_while_it_grows() -> None:
+    async with shown_messages() as (stage, _pilot):
         stage.transcript.tinted = True
         stage.transcript.add(Message("assistant", ""))
         stage.transcript.feed("ab", StepRecord("lookup", 4, 1, (1, 1), 1.0))
@@ -182,23 +105,19 @@ def test_tints_come_while_it_grows() -> None:
         assert len({style.bgcolor for _, style in runs if style}) == 2
         assert [bool(style.underline) for _, style in runs if style] == [False, False, True]
 
-    run(test)
 
-
-def test_markup_that_cannot_be_drawn_is_shown_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_markup_that_cannot_be_drawn_is_shown_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: MarkdownDocument, width: int) -> None:
         raise RecursionError
 
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+    async with shown_messages() as (stage, _pilot):
         monkeypatch.setattr(MarkdownDocument, "lines", broken)
         stage.transcript.feed("**as it came**")
         await until(lambda: "**as it came**" in stage.screen_text)
 
-    run(test)
 
-
-def test_a_defect_in_a_frame_does_not_end_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+async def test_a_defect_in_a_frame_does_not_end_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shown_messages() as (stage, _pilot):
         grow = Transcript._last_grew
         monkeypatch.setattr(Transcript, "_last_grew", lambda self: 1 / 0)
         stage.transcript.feed("one ")
@@ -207,13 +126,10 @@ def test_a_defect_in_a_frame_does_not_end_the_chat(monkeypatch: pytest.MonkeyPat
         stage.transcript.feed("two")
         await until(lambda: "one two" in stage.screen_text)
 
-    run(test)
 
-
-def test_400_tokens_a_second_into_a_fence_of_1000_lines_leave_the_loop_free() -> None:
+async def test_400_tokens_a_second_into_a_fence_of_1000_lines_leave_the_loop_free() -> None:
     """Keys are looked at in between. How soon is for `lab/scripts/chat_latency.py`; here other programs may be busy."""
-
-    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+    async with shown_messages([], (120, 40)) as (stage, _pilot):
         random_ = random.Random(1)
         code = "".join(f"    value_{n} = compute('text', {n})  # and so on\n" for n in range(1000))
         stage.transcript.feed("```python\n" + code[:-4000])
@@ -232,8 +148,6 @@ def test_400_tokens_a_second_into_a_fence_of_1000_lines_leave_the_loop_free() ->
         assert stage.transcript.source_shown() == "```python\n" + code
         assert sorted(stalls)[int(len(stalls) * 0.95)] <= 0.1  # Textual's own widget: 0.17, and ten times as long
         assert took <= 2.5 * 2
-
-    run(test, [], (120, 40))
 
 
 async def _watch(stalls: list[float]) -> None:

@@ -1,17 +1,19 @@
 """An app with nothing but a transcript, and what the tests of it ask again and again."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.pilot import Pilot
 
 from localdflash.chat.messages import Message
-from localdflash.tui.themes import DEFAULT, VARIABLE_DEFAULTS, register
 from localdflash.tui.transcript import Transcript
+from tests.tui.stage import Stage
 
 
-class Stage(App[None]):
+class TranscriptStage(Stage):
     """Shows messages and keeps what the transcript posts."""
 
     def __init__(self, messages: Sequence[Message] = ()) -> None:
@@ -19,11 +21,6 @@ class Stage(App[None]):
         self.messages = messages
         self.transcript = Transcript()
         self.posted: list[object] = []
-        register(self)
-        self.theme = DEFAULT
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return dict(VARIABLE_DEFAULTS)
 
     def compose(self) -> ComposeResult:
         yield self.transcript
@@ -52,23 +49,17 @@ class Stage(App[None]):
         return "\n".join(self.rows)
 
 
-def run(
-    test: Callable[[Stage, Pilot[None]], Awaitable[None]],
-    messages: Sequence[Message] = (),
-    size: tuple[int, int] = (60, 20),
-) -> Stage:
-    """Run a test, a coroutine function, in the app."""
-    stage = Stage(messages)
-
-    async def inside() -> None:
-        async with stage.run_test(size=size) as pilot:
-            await test(stage, pilot)
-
-    asyncio.run(inside())
-    return stage
+@asynccontextmanager
+async def shown_messages(
+    messages: Sequence[Message] = (), size: tuple[int, int] = (60, 20)
+) -> AsyncGenerator[tuple[TranscriptStage, Pilot[Any]]]:
+    """Run the app with these messages."""
+    stage = TranscriptStage(messages)
+    async with stage.run_test(size=size) as pilot:
+        yield stage, pilot
 
 
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     """Wait for it."""
     async with asyncio.timeout(seconds):
         while not condition():

@@ -13,7 +13,7 @@ from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageErro
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.shell_command import command_of
 from localdflash.tui.actions.outside_actions import OutsideActions
-from localdflash.tui.base import told
+from localdflash.tui.app_base import told
 from localdflash.tui.commands import parse
 from localdflash.tui.prompt_field import Prompt
 
@@ -154,7 +154,7 @@ class AnswerActions(OutsideActions):
     async def _make_room(self, error: ContextOverflow, goes_on: bool) -> None:
         """Ask whether the oldest messages may be left out, because the conversation no longer fits."""
         from localdflash.chat.context_fitting import plan_fit
-        from localdflash.tui.screens.confirm import Option, Question
+        from localdflash.tui.screens.questions import Option, Question
 
         talk, about = self.talk, self.talk.answerer.about
         sent = talk.messages[talk.left_out :]
@@ -198,7 +198,7 @@ class AnswerActions(OutsideActions):
         """Send a summary instead of the oldest of these messages; why not, if there is none or it is not taken."""
         from localdflash.chat.context_fitting import plan_fit
         from localdflash.chat.summary import SHARE, summarise
-        from localdflash.tui.screens.text_screen import AskText
+        from localdflash.tui.screens.questions import AskText
 
         talk, before, settings = self.talk, self.talk.before, self.talk.settings
         self.arrivals += 1  # what is sent meanwhile waits

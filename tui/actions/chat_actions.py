@@ -8,7 +8,7 @@ from textual import on, work
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.chat.store import ChatStore, SessionInfo
 from localdflash.text.sanitize import printable
-from localdflash.tui.base import Base, told
+from localdflash.tui.app_base import Base, told
 from localdflash.tui.transcript import Transcript
 
 
@@ -64,7 +64,7 @@ class ChatActions(Base):
             self.complain("this chat is empty: there is nothing to name yet")
             return
         if not name:
-            from localdflash.tui.screens.text_screen import AskText
+            from localdflash.tui.screens.questions import AskText
 
             info = await self.talk.kept(ChatStore.info, self.talk.session)
             name = await self.asked(AskText("Name of this chat", info.title)) or ""
@@ -98,8 +98,7 @@ class ChatActions(Base):
 
     async def _export_of(self, session: int, path: str = "") -> None:
         from localdflash.chat.chat_export import export_json, export_markdown, write_export
-        from localdflash.tui.screens.confirm import Confirm
-        from localdflash.tui.screens.text_screen import AskText
+        from localdflash.tui.screens.questions import AskText, Confirm
 
         info = await self.talk.kept(ChatStore.info, session)
         if not path:
@@ -133,7 +132,7 @@ class ChatActions(Base):
         await self._forget(self.talk.session)
 
     async def _forget(self, session: int) -> None:
-        from localdflash.tui.screens.confirm import Confirm
+        from localdflash.tui.screens.questions import Confirm
 
         info = await self.talk.kept(ChatStore.info, session)
         lines = [f"{info.title}, {info.messages} messages. It cannot be brought back."]

@@ -10,7 +10,7 @@ from textual import on, work
 from localdflash.base.errors import UsageError
 from localdflash.base.files import paths
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.base import Base, told
+from localdflash.tui.app_base import Base, told
 from localdflash.tui.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class CodeActions(Base):
         """Undo the last applied change."""
         from localdflash.chat.applying import undo
         from localdflash.tui.screens.chats_screen import age
-        from localdflash.tui.screens.confirm import Confirm
+        from localdflash.tui.screens.questions import Confirm
 
         journal = await self.journal()
         if not (last := journal.last()):

@@ -3,13 +3,36 @@
 from collections.abc import Sequence
 
 from textual import events, on
+from textual.content import Content
 
-from localdflash.tui import hints
 from localdflash.tui.actions.answer_actions import AnswerActions
 from localdflash.tui.prompt_field import Prompt
 from localdflash.tui.welcome import Try, Welcome
 
-PLACEHOLDER = f"{hints.ASK}; / for commands, @ for files"
+SEPARATOR = " · "
+ASK = "Ask something"
+IN_MESSAGES = ("c copies", "1-9 a code block", "e edits", "r answers again", "f forks", "Tab to the prompt")
+EDITING = ("Enter asks again", "Esc leaves the chat as it was")
+ANSWERING = ("Esc stops", "Enter sends afterwards")
+OUTSIDE = ("Enter runs it, if you agree",)
+TYPING = ("Enter sends", "Ctrl+J new line", "F7 editor")
+FIRST = "Tab something to try"
+EMPTY = ("F1 help", "/ commands", "@ files", "! a command's output", "Ctrl+D leaves")
+
+
+def fitting(keys: Sequence[str], width: int) -> Content:
+    """As many of these as fit into so many cells, the first ones first; the key stands out from what it does."""
+    shown = Content("")
+    for hint in keys:
+        key, blank, does = hint.partition(" ")
+        more = Content.assemble(SEPARATOR if shown else "", (key, "bold $foreground"), blank + does)
+        if shown.cell_length + more.cell_length > width:
+            break
+        shown += more
+    return shown
+
+
+PLACEHOLDER = f"{ASK}; / for commands, @ for files"
 LOW = 20  # rows under which the prompt has no frame
 _FRAME = 6  # cells of the prompt's frame beside what stands in it
 
@@ -23,26 +46,26 @@ class KeyActions(AnswerActions):
     @on(events.DescendantFocus)
     def refresh_keys(self) -> None:
         """Name the keys of the moment."""
-        keys = hints.fitting(self._keys(), self.size.width - _FRAME)
+        keys = fitting(self._keys(), self.size.width - _FRAME)
         if self.prompt.border_subtitle != keys.markup:
             self.prompt.border_subtitle = keys
         if self.size.height < LOW:  # without a frame they stand where nothing is typed
-            self.prompt.placeholder = hints.fitting((hints.ASK, *self._keys()), self.size.width - 2).plain
+            self.prompt.placeholder = fitting((ASK, *self._keys()), self.size.width - 2).plain
         else:
             self.prompt.placeholder = PLACEHOLDER
 
     def _keys(self) -> Sequence[str]:
         if self.transcript.has_focus:
-            return hints.IN_MESSAGES
+            return IN_MESSAGES
         if self.editing:
-            return hints.EDITING
+            return EDITING
         if self.talk.answering:
-            return hints.ANSWERING
+            return ANSWERING
         if self.prompt.text.startswith("!"):
-            return hints.OUTSIDE
+            return OUTSIDE
         if self.prompt.text:
-            return hints.TYPING
-        return (hints.FIRST, *hints.EMPTY) if self.welcome.display else hints.EMPTY
+            return TYPING
+        return (FIRST, *EMPTY) if self.welcome.display else EMPTY
 
     @on(Try.Picked)
     def _try_picked(self, event: Try.Picked) -> None:

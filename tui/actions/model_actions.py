@@ -1,14 +1,16 @@
-"""Commands about the model, the instructions before the chat, and sampling."""
+"""Commands about the model, the instructions before the chat (the project's AGENTS.md too), and sampling."""
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import asdict
 
 from textual import work
 
 from localdflash.base.errors import ModelBusy, UsageError
+from localdflash.chat import project
 from localdflash.chat.sampling_settings import AUTO
 from localdflash.server.wanted import Others
-from localdflash.tui.base import Base, told
+from localdflash.tui.app_base import Base, told
 from localdflash.tui.captions import model_name
 
 
@@ -43,7 +45,7 @@ class ModelActions(Base):
 
     async def ask_when_busy(self, pair: str, busy: ModelBusy) -> Others:
         """See `Answerer.when_busy`."""
-        from localdflash.tui.screens.confirm import Option, Question
+        from localdflash.tui.screens.questions import Option, Question
 
         called = model_name(pair)
         lines = [f"{called} does not fit into memory beside it."]
@@ -72,7 +74,7 @@ class ModelActions(Base):
     @told
     async def action_system(self, text: str = "") -> None:
         """Set the user's own instructions."""
-        from localdflash.tui.screens.text_screen import AskText
+        from localdflash.tui.screens.questions import AskText
 
         if not text:
             given = await self.push_screen_wait(AskText("Instructions before the chat", self.talk.system, lines=8))
@@ -121,6 +123,36 @@ class ModelActions(Base):
         told = AUTO if changed is None and name != "seed" else _spelled(changed)
         self.say(f"{name} {told}, from the next answer on")
         self.refresh_status()
+
+    @work
+    @told
+    async def look_for_project(self) -> None:
+        """Take the file along where that is allowed; say that there is one where nobody has decided."""
+        file = await asyncio.to_thread(project.find, self.start.folder)
+        if file is None or file.allowed is False:
+            return
+        if file.allowed is None:
+            self.say(f"this project has {project.NAME}: /project on sends it along, /project off never does")
+            return
+        self.talk.project = await asyncio.to_thread(file.text)
+        self.count_used()
+
+    @work
+    @told
+    async def action_project(self, value: str = "") -> None:
+        """Say whether the file goes along, or decide it."""
+        if value not in ("", "on", "off"):
+            raise UsageError(f"expected on or off, found {value!r}")
+        file = await asyncio.to_thread(project.find, self.start.folder)
+        if file is None:
+            raise UsageError(f"there is no {project.NAME} in this folder or above it")
+        if value:
+            self.talk.project = await asyncio.to_thread(file.text) if value == "on" else ""
+            if self.start.chats:
+                await asyncio.to_thread(project.decide, file, value == "on")
+            self.count_used()
+        how = "goes along, from the next answer on" if self.talk.project else "does not go along"
+        self.say(f"{project.NAME} {how}: {file.path}")
 
 
 def _spelled(value: object) -> str:

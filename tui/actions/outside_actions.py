@@ -11,7 +11,7 @@ from textual.worker import Worker
 
 from localdflash.base.errors import UsageError
 from localdflash.chat.shell_command import output_of
-from localdflash.tui.base import Base, told
+from localdflash.tui.app_base import Base, told
 
 
 class OutsideActions(Base):
@@ -29,7 +29,7 @@ class OutsideActions(Base):
     @work
     @told
     async def _run_outside(self, command: str) -> None:
-        from localdflash.tui.screens.confirm import Confirm
+        from localdflash.tui.screens.questions import Confirm
 
         lines = [command, "", f"It runs in {self.start.folder}. What it prints goes along with your next message."]
         if not await self.push_screen_wait(Confirm("Run this command?", lines, yes="Run", no="Cancel")):

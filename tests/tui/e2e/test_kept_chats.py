@@ -1,6 +1,5 @@
 """Chats on disk, from outside: gone on with, written to a file, and what happens when the disk or the file fails."""
 
-import json
 import re
 import resource
 import signal
@@ -11,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from localdflash.lab.scripts.support.scripted_answers import Answer
-from localdflash.lab.scripts.support.terminal import READY, Terminal
+from localdflash.lab.scripts.support.terminal import Terminal
 from tests.support.chats import Scene, ask
 from tests.support.daemons import until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals, prlimit")
+pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals, prlimit")]
 
 
 def database(chats: Scene) -> Path:
@@ -26,63 +25,6 @@ def database(chats: Scene) -> Path:
 def left(terminal: Terminal) -> None:
     terminal.press("ctrl+q")
     assert terminal.wait() == 0, terminal.told("it did not leave well")
-
-
-def test_going_on_with_the_latest(chats: Scene) -> None:
-    chats.answers(Answer.of("The first answer."), Answer.of("The second answer."))
-    left_behind = chats.start()
-    ask(left_behind, "one question", "The first answer.")
-    left(left_behind)
-    terminal = chats.start("--continue")
-    terminal.wait_for("The first answer.")
-    ask(terminal, "another question", "The second answer.")
-    assert [one["content"] for one in chats.engine.asked[-1]["messages"]] == [
-        "one question",
-        "The first answer.",
-        "another question",
-    ]
-    assert database(chats).stat().st_mode & 0o077 == 0
-
-
-def test_an_earlier_chat_by_its_number(chats: Scene) -> None:
-    for n in ("first", "second"):
-        chats.answers(Answer.of(f"The {n} answer."))
-        terminal = chats.start()
-        ask(terminal, f"{n} question", f"The {n} answer.")
-        left(terminal)
-    terminal = chats.start("--resume", "1")
-    assert "second" not in terminal.wait_for("The first answer.")
-
-
-def test_a_chat_that_is_not_there(chats: Scene) -> None:
-    terminal = chats.start("--resume", "77", ready=False)
-    terminal.wait_for("77")
-    assert "Traceback" not in terminal.raw.decode()
-
-
-def test_nothing_to_go_on_with(chats: Scene) -> None:
-    terminal = chats.start("--continue")
-    terminal.wait_for("no earlier chat")
-    chats.answers(Answer.of("Well."))
-    ask(terminal, "hello", "Well.")
-
-
-@pytest.mark.parametrize("name", ["chat.md", "chat.json"])
-def test_written_to_a_file(name: str, chats: Scene) -> None:
-    answer = "Text.\n\n```python\nx = '\t'  # é\n```\n"
-    chats.answers(Answer.of(answer))
-    terminal = chats.start()
-    ask(terminal, "a question", "Text.")
-    terminal.settle()
-    terminal.type(f"/export {name}")
-    terminal.wait_for(f"/export {name}")
-    terminal.press("enter")
-    terminal.wait_for("written to")
-    text = (chats.folder / name).read_text("utf-8")
-    if name.endswith("md"):
-        assert answer in text
-        return
-    assert answer in [message["text"] for message in json.loads(text)["messages"]]
 
 
 def test_killed_while_it_answers(chats: Scene) -> None:
@@ -180,15 +122,6 @@ def test_a_full_disk_loses_nothing(chats: Scene) -> None:
     assert all(f"Answer {n}." in text for n in (1, 2, 3))
 
 
-def test_a_folder_that_cannot_be_written(chats: Scene) -> None:
-    (chats.home / "data").write_text("a file where the folder should be")
-    chats.answers(Answer.of("An answer."))
-    terminal = chats.start()
-    ask(terminal, "a question", "An answer.")
-    terminal.wait_for("not kept")
-    assert READY in terminal.text
-
-
 def test_what_is_typed_before_the_screen_is_there_goes_to_the_chat_that_is_opened(chats: Scene) -> None:
     chats.answers(Answer.of("The first answer."), Answer.of("The second answer."))
     terminal = chats.start()
@@ -200,25 +133,3 @@ def test_what_is_typed_before_the_screen_is_there_goes_to_the_chat_that_is_opene
     terminal.wait_for("The second answer.")
     asked = [one["content"] for one in chats.engine.asked[-1]["messages"]]
     assert asked == ["one question", "The first answer.", "typed early"]
-
-
-def test_a_chat_killed_at_once_has_the_question_and_can_ask_it_again(chats: Scene) -> None:
-    chats.answers(Answer.of("word " * 4000, rate=10))
-    terminal = chats.start()
-    ask(terminal, "tell me", "word word")
-    terminal.kill()
-    terminal.wait()
-    chats.answers(Answer.of("Fine."))
-    again = chats.start("--continue")
-    again.wait_for("tell me")
-    again.press("ctrl+r")
-    again.wait_for("Fine.")
-    assert [one["role"] for one in chats.engine.asked[-1]["messages"]] == ["user"]
-
-
-def test_leaving_again_and_again(chats: Scene) -> None:
-    chats.answers(Answer.of("word " * 4000, rate=10))
-    terminal = chats.start()
-    ask(terminal, "tell me", "word word")
-    terminal.press(*["ctrl+q"] * 3)
-    assert terminal.wait() == 0, terminal.told("it did not leave well")

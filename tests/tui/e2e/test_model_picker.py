@@ -11,7 +11,7 @@ from localdflash.lab.scripts.support.terminal import Terminal
 from tests.support.chats import Scene
 from tests.support.fake_hub import FakeHub, File, environment
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")]
 NAME, CTRL_L = "hf:o/t/target.gguf", "\x0c"
 
 
@@ -41,20 +41,6 @@ def test_a_name_on_the_hub_is_shown_downloaded_and_loaded(chats: Scene, hub: Fak
     terminal.wait_for("is loaded")
     assert (chats.home / "cache/models/o/t/target.gguf").is_file()
     assert "a thought" in terminal.text
-
-
-def test_without_a_network_there_is_one_line_and_nothing_is_lost(chats: Scene, hub: FakeHub) -> None:
-    terminal = picking(chats, environment(hub, chats.home) | {"HF_ENDPOINT": "http://127.0.0.1:9"})
-    terminal.wait_for("cannot reach http://127.0.0.1:9")
-    terminal.press("enter")
-    terminal.wait_for("Esc stops")
-    terminal.wait_for("cannot reach http://127.0.0.1:9")
-    terminal.wait_for("Esc closes")
-    assert NAME in terminal.text
-    terminal.press("escape")
-    terminal.wait_gone("Esc closes")
-    assert "a thought" in terminal.text
-    assert b"Traceback" not in terminal.raw
 
 
 def test_esc_stops_a_download_and_the_next_goes_on(chats: Scene, hub: FakeHub) -> None:

@@ -10,7 +10,7 @@ from localdflash.lab.scripts.support.terminal import READY
 from tests.support.chats import Scene
 from tests.support.wheels import pip_settings
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")]
 QUESTION = "Fetch it?"
 
 
@@ -28,16 +28,6 @@ def test_no_and_then_never_again(chats: Scene) -> None:
     terminal.press("ctrl+q")
     assert terminal.wait() == 0
     assert QUESTION not in chats.start(env=online(chats.folder)).wait_for(READY)
-
-
-def test_a_pull_that_fails_leaves_the_chat(chats: Scene) -> None:
-    terminal = chats.start(ready=False, env=online(chats.folder))
-    terminal.wait_for(QUESTION)
-    terminal.type("y\r")
-    terminal.wait_for(READY)
-    terminal.press("ctrl+q")
-    assert terminal.wait() == 0
-    assert b"pip finds no such wheel where it looks" in terminal.raw
 
 
 def test_ctrl_c_at_the_question_leaves(chats: Scene) -> None:

@@ -7,7 +7,11 @@ import pytest
 from tests.support import daemons
 from tests.support.chats import Scene, ask
 
-pytestmark = [pytest.mark.transport, pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")]
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.transport,
+    pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals"),
+]
 
 
 def test_a_fresh_home(lonely: Scene) -> None:

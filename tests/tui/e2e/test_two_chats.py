@@ -10,7 +10,7 @@ from localdflash.tui.screens.dialog import CALM
 from tests.support.chats import Scene, ask
 from tests.support.daemons import ONE_PAIR, PROGRAM, SLOW
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")]
 NARROW = f"from localdflash.server import spawn; spawn.PROGRAM = {SLOW + ONE_PAIR + PROGRAM!r};"
 LONG = ("--temperature", "3", "--seed", "1", "--max-tokens", "600")
 BUSY = "embedded is answering in another chat"
@@ -34,16 +34,6 @@ def switch(terminal: Terminal, to: Path) -> None:
     terminal.watch(CALM + 0.2)  # a question takes no key earlier
 
 
-def test_where_there_is_room_each_answer_names_its_model(lonely: Scene, tiny: Path) -> None:
-    one = lonely.start("--threads", "1", "--max-tokens", "8")
-    one.wait_for("embedded")
-    ask(one, "Write a function.", "embedded #2")
-    another = lonely.start("--threads", "1", "--max-tokens", "8", "--pair", str(tiny))
-    ask(another, "Write a function.", "other #2")
-    ask(one, "Another one.", "embedded #4")
-    assert "loaded again" not in one.text
-
-
 def test_waiting_for_the_answer_in_another_chat(lonely: Scene, tiny: Path) -> None:
     one = lonely.start("--threads", "1", *LONG, program=NARROW)
     one.wait_for("embedded")
@@ -65,22 +55,6 @@ def test_waiting_for_the_answer_in_another_chat(lonely: Scene, tiny: Path) -> No
     another.wait_for("8 tokens")
     ask(one, "Another one.", "loaded again")
     one.wait_for("embedded #4")
-
-
-def test_ending_the_answer_in_another_chat(lonely: Scene, tiny: Path) -> None:
-    one = lonely.start("--threads", "1", *LONG, program=NARROW)
-    one.wait_for("embedded")
-    another = lonely.start("--threads", "1", "--max-tokens", "8", program=NARROW)
-    another.wait_for("embedded")
-    ask(one, "Write a function.", "#2")
-    switch(another, tiny)
-    another.press("n")
-    another.wait_for(BUSY)
-    switch(another, tiny)
-    another.press("s")
-    another.wait_for("other.gguf is loaded")
-    one.wait_for("embedded made room for another chat's model")
-    assert "Ctrl+R asks again" in one.text
 
 
 def test_a_terminal_that_is_closed_while_it_waits_switches_nothing(lonely: Scene, tiny: Path) -> None:

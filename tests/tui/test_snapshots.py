@@ -1,0 +1,255 @@
+"""How each screen looks at 80x24, and three of them at 40x15. To take the pictures anew: --snapshot-update.
+
+Nothing shown has a time, a cursor that blinks or anything that moves.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widgets import Input, TextArea
+
+from localdflash.chat.acceptance import Acceptance
+from localdflash.chat.answerer import AnswerPiece
+from localdflash.chat.attachable_files import Hit
+from localdflash.chat.chat_listing import SessionInfo
+from localdflash.chat.drafting_comparison import ComparedWay, Comparison
+from localdflash.chat.messages import Attachment, Message, StepRecord
+from localdflash.chat.model_list import ModelRow, PullProgress
+from localdflash.tui import highlight
+from localdflash.tui.chat_app import ChatApp
+from localdflash.tui.screens import models_screen
+from localdflash.tui.screens.chats_screen import ChatPicker
+from localdflash.tui.screens.compare_screen import CompareScreen
+from localdflash.tui.screens.diff_screen import DiffScreen
+from localdflash.tui.screens.help_screen import HelpScreen
+from localdflash.tui.screens.models_screen import ModelPicker
+from localdflash.tui.screens.questions import AskText, Confirm
+from localdflash.tui.screens.roles_screen import RolePicker
+from tests.tui.chat_stage import make, typed
+from tests.tui.desk import Desk, type_in
+from tests.tui.stage import Stage, wait_until
+from tests.tui.test_diff_screen import ALL, Writer
+
+NOW = 1_700_000_000.0
+NUMBERS = {
+    "tokens": 212,
+    "prompt_tokens": 640,
+    "tokens_per_second": 58.0,
+    "tau": 3.87,
+    "drafted": 552,
+    "accepted": 344,
+    "ttft_ms": 181.0,
+    "model": "qwen3-4b",
+}
+QUESTION = Message(
+    "user",
+    "Why is `area` of a Box negative?\nAnd how do I test it?",
+    (Attachment("file", "src/boxes/box.py", "class Box:\n" * 41),),
+    created=0.0,
+)
+RICH = '''<think>
+The height is negative.
+</think>
+
+## A sign is lost
+
+`area` multiplies **two** differences, and *one* is reversed. See [the docs](https://docs.python.org/3/):
+
+1. `right - left` is positive
+   - screens count rows from the top
+
+> Rows grow downwards on every screen.
+
+| where  | rows grow | height         |
+|--------|:---------:|---------------:|
+| screen | down      | `bottom - top` |
+
+```python
+def area(self, scale: float = 1.0) -> float:
+    """Cells."""
+    return (self.right - self.left) * scale  # cells
+```
+'''
+STREAM = "The height is negative:\n\n```python\ndef height(self):\n    return self.bottom - sel"
+STEPS = (
+    (StepRecord("dflash", 7, 4, (4, 2, 7, 9, 2), 21.0), "The height is negative: "),
+    (StepRecord("lookup", 4, 2, (10, 4, 6), 12.0), "`bottom - top` says "),
+    (StepRecord("", 0, 0, (4,), 9.0), "so. "),
+    (StepRecord("dflash", 7, 6, (4, 4, 5, 2, 2, 1, 8), 22.0), "Größe über 1: naïvely."),
+)
+
+
+def _answer(text: str, **how: Any) -> Message:
+    return Message("assistant", text, finish="stop", numbers=NUMBERS, created=0.0, **how)
+
+
+def _speed() -> Acceptance:
+    speed = Acceptance(clock=lambda: 1.0)
+    for step, _ in STEPS * 12:
+        speed.add(step)
+    return speed
+
+
+@pytest.fixture(autouse=True)
+def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models_screen, "REST", 0.0)
+    monkeypatch.setattr(time, "localtime", time.gmtime)
+
+
+async def _still(pilot: Pilot[Any]) -> None:
+    """Stop the cursors, and wait for all work, that of threads too."""
+    for one in pilot.app.screen.query("Input, TextArea"):
+        assert isinstance(one, Input | TextArea)
+        one.cursor_blink = False
+    await pilot.pause(0.05)
+    if isinstance(app := pilot.app, ChatApp):
+        app.status_bar._moves = False
+        await wait_until(pilot, lambda: _coloured(app))
+    else:
+        await app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+def _coloured(app: ChatApp) -> bool:
+    colouring = app.transcript._colouring
+    return (colouring is None or colouring.is_finished) and not highlight.missing and not app.transcript._unsettled()
+
+
+async def _streaming(pilot: Pilot[Any], app: ChatApp) -> None:
+    app.transcript._pace._whole = True
+    await typed(pilot, QUESTION.text)
+    await wait_until(pilot, lambda: app.transcript.source_shown() == STREAM)
+    app.talk.speed = _speed()
+    app.refresh_status()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 15)], ids=["80x24", "40x15"])
+@pytest.mark.parametrize("view", ["welcome", "conversation"])
+def test_chat(snap_compare: Any, tmp_path: Path, view: str, size: tuple[int, int]) -> None:
+    async def prepare(pilot: Pilot[Any]) -> None:
+        if view == "conversation":
+            app.talk.messages[:] = [QUESTION, _answer(RICH)]
+            app.show_chat()
+            await pilot.pause()
+        await _still(pilot)
+
+    app, _ = make(folder=tmp_path)
+    assert snap_compare(app, terminal_size=size, run_before=prepare)
+
+
+def test_streaming(snap_compare: Any, tmp_path: Path) -> None:
+    async def prepare(pilot: Pilot[Any]) -> None:
+        await _streaming(pilot, app)
+        await _still(pilot)
+
+    app, _ = make(AnswerPiece(STREAM, STEPS[0][0]), None, folder=tmp_path)
+    assert snap_compare(app, terminal_size=(80, 24), run_before=prepare)
+
+
+def test_how_tokens_came_and_how_fast(snap_compare: Any, tmp_path: Path) -> None:
+    async def prepare(pilot: Pilot[Any]) -> None:
+        text, steps = "".join(text for _, text in STEPS), tuple(step for step, _ in STEPS)
+        app.talk.messages[:] = [QUESTION, _answer(text, steps=steps)]
+        app.show_chat()
+        await pilot.pause()
+        app.action_accepted()
+        app.talk.speed = _speed()
+        app.action_speed()
+        await _still(pilot)
+
+    app, _ = make(folder=tmp_path)
+    assert snap_compare(app, terminal_size=(80, 24), run_before=prepare)
+
+
+async def _chats(words: str) -> Sequence[SessionInfo]:
+    titles = ("A parser for dates", "Sorting rows by two keys", "Why does this test hang?")
+    return [
+        SessionInfo(n, title, "/code", "embedded", "", NOW, NOW - 5000.0 * 9**n, 2 + n, "def parse(text: str) -> date:")
+        for n, title in enumerate(titles)
+        if words in title
+    ]
+
+
+async def _models() -> Sequence[ModelRow]:
+    return [
+        ModelRow("embedded", "Small Python code model that ships with the package", "1 GB", here=True),
+        ModelRow("qwen3-4b", "Qwen3 4B, dense, for 8 GB", "6 GB", here=False, download="2.50 GB"),
+        ModelRow("gpt-oss-20b", "gpt-oss 20B", "16 GB", here=False, why_not="needs 16.00 GB, this machine has 8.00 GB"),
+    ]
+
+
+async def _fit(_: str) -> Sequence[str]:
+    return ["Fits on llama.cpp: 509.1 MB with a margin, 24.48 GB of memory are free", "Context: 1024 of 1024 tokens"]
+
+
+async def _described(name: str) -> ModelRow:
+    return ModelRow(name, "271.06 MB, 8192 tokens of context, llama Q8_0", "", here=False)
+
+
+async def _pull(name: str, show: Callable[[PullProgress], None]) -> str:
+    show(PullProgress("downloading", "Qwen/Qwen3-4B-GGUF/Qwen3-4B-Q4_K_M.gguf", 1_210_000_000, 2_500_000_000))
+    await asyncio.Event().wait()
+    return name
+
+
+def _compared() -> CompareScreen:
+    screen = CompareScreen()
+    plain, drafting = ComparedWay(21.4, 256, 1.0, 2, 120.0), ComparedWay(54.9, 256, 3.87, 2, 125.0)
+    screen.show(Comparison(plain, drafting, 2, identical=True))
+    return screen
+
+
+ROLES = {"coder": "You write code.\nShort code, in the style of what you are shown.", "brief": "Answer briefly."}
+SCREENS: dict[str, Callable[[], Screen[Any]]] = {
+    "chats": lambda: ChatPicker(_chats, now=lambda: NOW),
+    "models": lambda: ModelPicker(_models, _fit, _described, _pull, "embedded"),
+    "roles": lambda: RolePicker(ROLES),
+    "help": HelpScreen,
+    "compare": _compared,
+    "name": lambda: AskText("Name of this chat", "A parser for dates"),
+    "instructions": lambda: AskText("Instructions before the chat", "Answer briefly.\nNo jokes.", lines=8),
+    "diff": lambda: DiffScreen(ALL, Writer().apply),
+    "question": lambda: Confirm("Delete it?", ["It cannot be brought back."], yes="Delete", no="Keep"),
+}
+
+
+def _compare(snap_compare: Any, app: App[Any], size: tuple[int, int]) -> None:
+    assert snap_compare(app, terminal_size=size, run_before=_still)
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_dialogs(snap_compare: Any, name: str) -> None:
+    _compare(snap_compare, Stage(screen=SCREENS[name]), (80, 24))
+
+
+def test_a_dialog_on_a_small_terminal(snap_compare: Any) -> None:
+    _compare(snap_compare, Stage(screen=SCREENS["diff"]), (40, 15))
+
+
+def test_prompt_with_suggestions_and_attachments(snap_compare: Callable[..., bool], tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.files.find = lambda query, limit=30: [  # type: ignore[method-assign]
+        Hit("src/parser/box.py", marked=(11, 12, 13)),
+        Hit("src/parser/box.py:Box", "", (18, 19, 20)),
+        Hit(
+            "a/very/long/path/that/does/not/fit/into/a/narrow/terminal/box_of_things_and_so_on.md", marked=(58, 59, 60)
+        ),
+        Hit("文件/box.txt", marked=(3, 4, 5)),
+    ]
+
+    async def prepare(pilot: Pilot[Any]) -> None:
+        desk.paste("x\n" * 120)
+        desk.paste("y" * 4_200)
+        await type_in(pilot, "see @box")
+        await wait_until(pilot, lambda: bool(desk.suggestions.rows))
+        await pilot.press("down")
+        await pilot.pause()
+
+    assert snap_compare(desk, terminal_size=(80, 24), run_before=prepare)

@@ -1,0 +1,119 @@
+"""Read bracketed pastes in large pieces, and decide what to do with them: insert, attach or refuse.
+
+Textual's parser needs a second for each megabyte, during which no key gets through, and it takes an escape character
+within a paste for the beginning of a key: pasted text could press keys. Here, what stands between the two brackets
+never reaches that parser; it becomes one event, whose text is safe for every widget.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable
+from urllib.parse import unquote, urlsplit
+
+from textual import events
+from textual._xterm_parser import XTermParser
+from textual.message import Message
+
+from localdflash.text.sanitize import sanitize
+
+LARGEST = 1_000_000  # characters that are taken at all
+MOST_LINES = 30  # more, or more characters, are attached
+MOST_CHARACTERS = 2_000
+_LONGEST_PATH = 4_096
+_OTHER_ENDS = re.compile("\r\n|[\r\u2028\u2029]")
+
+
+def is_long(text: str) -> bool:
+    """Whether a paste is attached rather than inserted."""
+    return len(text) > MOST_CHARACTERS or len(line_ends(text).splitlines()) > MOST_LINES
+
+
+def line_ends(text: str) -> str:
+    """Replace carriage returns, which terminals send for line ends; text that has line feeds stays as it is."""
+    return text if "\n" in text else text.replace("\r", "\n")
+
+
+def for_prompt(text: str) -> tuple[str, int]:
+    """The text as it can be inserted, and how many invisible characters had to be spelled out."""
+    text = _OTHER_ENDS.sub("\n", text)
+    safe = sanitize(text)
+    return safe, 0 if safe == text else sum(sanitize(character) != character for character in text)
+
+
+def dropped_path(text: str) -> str | None:
+    """The path that a terminal pastes for a file dropped on it: quoted, escaped or a file:// address."""
+    text = text.strip()
+    if not text or len(text) > _LONGEST_PATH or "\n" in text or "\r" in text:
+        return None
+    if text.startswith("file://"):
+        path = unquote(urlsplit(text).path)
+    else:
+        try:
+            parts = shlex.split(text)
+        except ValueError:
+            return None
+        path = parts[0] if len(parts) == 1 else text
+    return path if path.startswith("/") and "\0" not in path else None
+
+
+_START, _END = "\x1b[200~", "\x1b[201~"
+
+
+class Paste(events.Paste):
+    """A paste. `raw` is the pasted text, cut if it is too long; `length` is how many characters there were."""
+
+    def __init__(self, raw: str, length: int) -> None:
+        super().__init__(sanitize(raw))
+        self.raw, self.length = raw, length
+
+
+class PasteParser(XTermParser):
+    """Feeds Textual's parser with everything but the text of pastes."""
+
+    def __init__(self, debug: bool = False) -> None:
+        super().__init__(debug)
+        self._before = ""  # the end of what was fed: a bracket may come in two pieces
+        self._pieces: list[str] | None = None  # of a paste; None outside of one
+        self._length = self._kept = 0
+
+    def feed(self, data: str) -> Iterable[Message]:
+        """The events of a piece of input; "" ends the input."""
+        if not data:
+            yield from super().feed("")
+        while data:
+            if self._pieces is None:
+                outside, data = self._outside(data)
+                yield from super().feed(outside)
+            else:
+                ended, data = self._inside(self._pieces, data)
+                if ended:
+                    yield from self._end(self._pieces)
+
+    def _outside(self, data: str) -> tuple[str, str]:
+        """The input before a paste, with the bracket that begins it, and the rest."""
+        seen = self._before + data
+        found = seen.find(_START)
+        if found < 0:
+            self._before = seen[-len(_START) + 1 :]
+            return data, ""
+        split = found + len(_START) - len(self._before)
+        self._before, self._pieces, self._length, self._kept = "", [], 0, 0
+        return data[:split], data[split:]
+
+    def _inside(self, pieces: list[str], data: str) -> tuple[bool, str]:
+        """Keep pasted text; return whether the paste has ended, and the rest."""
+        seen = self._before + data
+        found = seen.find(_END)
+        # What may be the first part of the bracket waits for its other part.
+        end = found if found >= 0 else max(len(seen) - len(_END) + 1, 0)
+        room = max(LARGEST + 1 - self._kept, 0)
+        pieces.append(seen[: min(end, room)])
+        self._kept += len(pieces[-1])
+        self._length += end
+        self._before = "" if found >= 0 else seen[end:]
+        return found >= 0, seen[end + len(_END) :] if found >= 0 else ""
+
+    def _end(self, pieces: list[str]) -> Iterable[Message]:
+        self._pieces = None
+        for event in super().feed(_END):
+            yield Paste("".join(pieces), self._length) if isinstance(event, events.Paste) else event

@@ -1,0 +1,122 @@
+"""Dialogs that ask one question: with a few answers, or for a text.
+
+The safe answer is the last one and has the focus, so Enter alone changes nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, NamedTuple
+
+from textual import events, on
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Button, Input, Static
+
+from localdflash.text.sanitize import sanitize
+from localdflash.tui.screens.dialog import Dialog, Field, TextField, one_line
+
+
+class Option(NamedTuple):
+    """An answer: the key that gives it, and its name."""
+
+    key: str
+    label: str
+
+
+class Question(Dialog[str]):
+    """Lines under a title, and a button for each answer. The result is the key of the answer, "" for the last one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "app.focus_previous", show=False),
+        Binding("right", "app.focus_next", show=False),
+        Binding("up", "scroll(-1)", show=False),
+        Binding("down", "scroll(1)", show=False),
+    ]
+    DEFAULT_CSS = """
+    Question {
+        #box { max-width: 64; }
+        #title, &.-low #title { display: block; height: auto; max-height: 2; }
+        #lines { height: auto; max-height: 1fr; margin: 1 0; }
+        #answers { height: 1; }
+        Button { width: auto; min-width: 1; margin: 0 2 0 0; }
+        &.-low #lines { height: 1fr; margin: 0; }
+        &.-narrow Button { margin: 0 1 0 0; }
+    }
+    """
+
+    def __init__(self, title: str, lines: Sequence[str], *options: Option) -> None:
+        super().__init__(title, "   ".join(f"{one.key.upper()} {one_line(one.label)}" for one in options))
+        self._lines, self._options = lines, options
+        self.by_itself = True
+
+    def body(self) -> Iterable[Widget]:
+        """The lines and the buttons."""
+        text = "\n".join(one_line(line) for line in self._lines)
+        yield VerticalScroll(Static(text, markup=False), id="lines", can_focus=False)
+        buttons = (Button(Content(one_line(one.label)), id=f"key-{one.key}", compact=True) for one in self._options)
+        yield Horizontal(*buttons, id="answers")
+
+    def on_mount(self) -> None:
+        """Focus the safe answer."""
+        self.query(Button).last().focus()
+
+    def on_key(self, event: events.Key) -> None:
+        """Answer by the key of an answer."""
+        if event.key in (one.key for one in self._options):
+            event.stop()
+            self.answer(event.key)
+
+    @on(Button.Pressed)
+    def _pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.answer((event.button.id or "").removeprefix("key-"))
+
+    def answer(self, key: str) -> None:
+        """Return an answer."""
+        self.dismiss("" if key == self._options[-1].key else key)
+
+    def action_close(self) -> None:
+        """Give the safe answer (Esc)."""
+        self.dismiss("")
+
+    def action_scroll(self, rows: int) -> None:
+        """Scroll the lines, if they do not fit."""
+        self.query_one("#lines").scroll_relative(y=rows, animate=False)
+
+
+class Confirm(Question):
+    """A question with two answers: the result is "y" for `yes`, and nothing for everything else."""
+
+    def __init__(self, title: str, lines: Sequence[str], yes: str, no: str) -> None:
+        super().__init__(title, lines, Option("y", yes), Option("n", no))
+
+
+class AskText(Dialog[str]):
+    """One field, `lines` high. Enter takes a single line; in a field of several lines it is a line feed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Save", show=False, priority=True)]
+    DEFAULT_CSS = "AskText { #box { max-width: 76; } TextField { margin: 1 0; } Field { margin: 1 0; } }"
+
+    def __init__(self, title: str, value: str = "", *, lines: int = 1, by_itself: bool = False) -> None:
+        super().__init__(title, "Enter takes it   Esc cancels" if lines == 1 else "Ctrl+S takes it   Esc cancels")
+        self._value = value
+        self._lines = lines
+        self.by_itself = by_itself
+
+    def body(self) -> Iterable[Widget]:
+        """The field."""
+        if self._lines == 1:
+            yield Field(self._value, select_on_focus=False)
+            return
+        field = TextField(sanitize(self._value), tab_behavior="focus")
+        field.move_cursor(field.document.end)
+        field.styles.height = self._lines
+        field.styles.max_height = "80h"
+        yield field
+
+    @on(Input.Submitted)
+    def action_save(self) -> None:
+        """Return the text."""
+        field = self.query_one(Field) if self._lines == 1 else self.query_one(TextField)
+        self.dismiss(field.value if isinstance(field, Field) else field.text)

@@ -1,0 +1,186 @@
+"""Lines of styled text: runs that are safe to show, lines as wide as they say, and how runs are wrapped into them.
+
+The text of a run is sanitised and has no line feeds or tabs. Runs name styles, never colours; themes map one to the
+other. Widths are rich's, which the terminal app draws with. No wrapped row is wider than asked, except a row that holds
+a single character wider than that. The text of all rows, with `joined` between them, is the text that was wrapped.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from rich.cells import cell_len, get_character_cell_size
+
+STYLES: tuple[str, ...] = (
+    "strong",
+    "emphasis",
+    "strike",
+    "code",
+    "link",
+    "heading1",
+    "heading2",
+    "heading3",
+    "heading4",
+    "heading5",
+    "heading6",
+    "quote",
+    "bullet",
+    "table",
+    "rule",
+    "muted",
+    "fence",
+    "fence-label",
+    "syntax.keyword",
+    "syntax.string",
+    "syntax.comment",
+    "syntax.number",
+    "syntax.function",
+    "syntax.type",
+    "syntax.operator",
+    "syntax.name",
+    "syntax.error",
+    "syntax.inserted",
+    "syntax.deleted",
+    "syntax.heading",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StyledRun:
+    """A piece of one line in one style: names of STYLES separated by spaces. `link` is an http, https or mailto URL."""
+
+    text: str
+    style: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row of the screen.
+
+    decoration: how many leading runs are bars, bullets and gutters, which copying leaves out. joined: None if a line
+    feed follows when copied; otherwise the text that wrapping swallowed ("" or " "), and the next Line continues the
+    same logical line.
+    """
+
+    runs: tuple[StyledRun, ...] = ()
+    decoration: int = 0
+    joined: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of all runs, decoration included."""
+        return "".join(run.text for run in self.runs)
+
+    @property
+    def width(self) -> int:
+        """The width in cells."""
+        return sum(cell_len(run.text) for run in self.runs)
+
+
+_EMOJI = "\ufe0f"  # makes the character before it wide
+
+
+def wrap(runs: Sequence[StyledRun], width: int, *, words: bool = True) -> list[Line]:
+    """The rows, at least one; a line feed in a run begins another. With `words` False rows break anywhere, as for
+    code.
+    """
+    text = "".join([run.text for run in runs])
+    if len(text) <= width and text.isascii() and "\n" not in text:
+        return [Line(tuple(runs))]
+    cutter = _Cutter(runs)
+    rows = []
+    start = 0
+    for piece in text.split("\n"):
+        for first, last, joined in _rows(piece, max(1, width), words):
+            rows.append(Line(cutter.cut(start + first, start + last), joined=joined))
+        start += len(piece) + 1
+    return rows
+
+
+def _rows(text: str, width: int, words: bool) -> Iterator[tuple[int, int, str | None]]:
+    """Start and end of each row of one logical line, and what the wrap swallowed after it."""
+    cells = None if text.isascii() else _cells(text)
+    total = len(text) if cells is None else cells[-1]
+    start = used = 0
+    while total - used > width:
+        end = start + width if cells is None else _fitting(text, cells, start, width)
+        if end == len(text):  # one character, wider than all
+            break
+        after = end
+        if words and (cut := _between_words(text, cells, start, end)) > start:
+            end = cut
+            after = cut + (text[cut] == " ")
+        yield start, end, text[end:after]
+        start = after
+        used = start if cells is None else cells[start]
+    yield start, len(text), None
+
+
+def _between_words(text: str, cells: list[int] | None, start: int, limit: int) -> int:
+    """The last place to break, at a space or beside a wide character; `start` if there is none."""
+    space = text.rfind(" ", start, limit + 1)
+    if space < 0 or text[start:space].isspace():
+        space = start
+    if cells is not None:
+        for place in range(limit, space, -1):
+            narrow = cells[place] - cells[place - 1] < 2 and cells[place + 1] - cells[place] < 2
+            if not narrow and cells[place + 1] > cells[place] and text[place] != " ":
+                return place
+    return space
+
+
+def _cells(text: str) -> list[int]:
+    """The number of cells before each character, and before the end."""
+    if _EMOJI not in text:
+        return [0, *accumulate(map(get_character_cell_size, text))]
+    sizes = []
+    base = ""  # the character that a selector still may widen
+    for character in text:
+        size = get_character_cell_size(character)
+        if character == _EMOJI:
+            size = cell_len(base + _EMOJI) - cell_len(base)
+            base = ""
+        elif size:
+            base = character
+        sizes.append(size)
+    return [0, *accumulate(sizes)]
+
+
+def _fitting(text: str, cells: list[int], start: int, width: int) -> int:
+    """The end of the longest row from `start`: at least one character, with what combines with it."""
+    end = bisect_right(cells, cells[start] + width, lo=start + 1) - 1
+    if end < len(text) and text[end] == _EMOJI:
+        end -= 1
+        while end > start and cells[end + 1] == cells[end]:
+            end -= 1
+    if end > start:
+        return end
+    end = start + 1
+    while end < len(text) and (text[end] == _EMOJI or cells[end + 1] == cells[end]):
+        end += 1
+    return end
+
+
+class _Cutter:
+    """Cuts pieces out of runs by offsets in their text, from the front to the back."""
+
+    def __init__(self, runs: Sequence[StyledRun]) -> None:
+        self._runs = runs
+        self._at = 0
+        self._offset = 0
+
+    def cut(self, start: int, end: int) -> tuple[StyledRun, ...]:
+        """The runs between two offsets."""
+        found = []
+        while self._at < len(self._runs):
+            run = self._runs[self._at]
+            low, high = max(0, start - self._offset), min(len(run.text), end - self._offset)
+            if low < high:
+                found.append(run if high - low == len(run.text) else StyledRun(run.text[low:high], run.style, run.link))
+            if self._offset + len(run.text) > end:
+                break
+            self._offset += len(run.text)
+            self._at += 1
+        return tuple(found)

@@ -1,0 +1,215 @@
+"""Suggestions for what is being typed (commands, arguments, files and symbols), and the list that shows them.
+
+The list never has the focus: the prompt moves it. It floats over what is above the prompt, so that nothing moves when
+it opens; in a low terminal it has fewer rows.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.cells import cell_len, chop_cells
+from textual import events
+from textual.content import Content
+from textual.widget import Widget
+
+from localdflash.chat.attachable_files import Hit
+from localdflash.chat.fuzzy import Haystack, matched
+from localdflash.chat.mentions import spelled
+from localdflash.text.sanitize import sanitize
+from localdflash.tui import commands
+
+Choices = Callable[[str], Sequence[str]]  # the name of a command -> what may stand after it
+
+_COMMAND = re.compile(r"/([\w-]*)$")
+_ARGUMENT = re.compile(r"/([\w-]+) +(\S*)$")
+_MENTION = re.compile(r'(?:^|(?<=[\s(\[{<"\'`,;:=]))@("(?:[^"\\]|\\.)*|[^\s"]*)$')
+_REQUIRED = re.compile(r"[A-Z]")  # an argument that is not in brackets
+_FILES = ("attach",)  # commands whose argument is a file
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the text before the cursor ends with; it begins at column `start`, and `query` is what was typed of it."""
+
+    kind: Literal["command", "argument", "file"]
+    start: int
+    query: str
+    command: str = ""  # of an argument
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSuggestion:
+    """One row. When it is picked, `text` replaces what was typed. `mention`: it mentions a file."""
+
+    label: str
+    text: str
+    hint: str = ""
+    marked: tuple[int, ...] = ()
+    sends: bool = False  # a whole message when it is picked with Enter
+    mention: bool = False
+
+
+def asked(before: str, *, first: bool) -> Asked | None:
+    """What to suggest for the line up to the cursor; `first` says that it is the first line."""
+    if first and (found := _COMMAND.match(before)):
+        return Asked("command", 0, found[1])
+    if found := _MENTION.search(before):
+        return Asked("file", found.start(), found[1].removeprefix('"'))
+    if first and (found := _ARGUMENT.match(before)):
+        kind: Literal["file", "argument"] = "file" if found[1] in _FILES else "argument"
+        return Asked(kind, found.start(2), found[2], found[1])
+    return None
+
+
+def command_suggestions(query: str) -> list[PromptSuggestion]:
+    """Commands that begin with what was typed; if there are none, those that contain its letters."""
+    found = list(commands.starting_with(query))
+    if not found:
+        named = Haystack([command.name for command in commands.COMMANDS], "/")
+        found = [commands.COMMANDS[one.at] for one in named.best(query, len(commands.COMMANDS))]
+    found.sort(key=lambda command: query.lower() not in (command.name, *command.aliases))
+    return [_of_command(command, query) for command in found]
+
+
+def argument_suggestions(of: Asked, choices: Choices) -> list[PromptSuggestion]:
+    """What may stand after a command."""
+    names = choices(of.command)
+    if of.query:
+        names = [names[one.at] for one in Haystack(names, "/").best(of.query, len(names))]
+    return [PromptSuggestion(sanitize(name), name, "", matched(of.query, name), sends=True) for name in names]
+
+
+def file_suggestion(hit: Hit, *, mentioned: bool) -> PromptSuggestion:
+    """A file or a symbol, inserted as a mention, or as a plain path after a command."""
+    text = f"{spelled(hit.path, hit.symbol)} " if mentioned else hit.name
+    return PromptSuggestion(hit.name, text, "", hit.marked, sends=not mentioned, mention=mentioned)
+
+
+def _of_command(command: commands.Command, query: str) -> PromptSuggestion:
+    exact = query.lower() in (command.name, *command.aliases)
+    sends = not command.argument or (exact and not _REQUIRED.match(command.argument))
+    text = f"/{command.name} " if command.argument and not sends else f"/{command.name}"
+    marked = tuple(at + 1 for at in matched(query, command.name)) if query else ()
+    return PromptSuggestion(command.usage, text, command.help, marked, sends)
+
+
+MOST_ROWS = 8
+_GAP = 2  # cells between a label and its hint
+_LEAST_HINT = 12  # cells: a shorter hint says nothing
+
+
+class Suggestions(Widget):
+    """Rows to pick from; hidden while there are none."""
+
+    DEFAULT_CSS = """
+    Suggestions {
+        display: none;
+        overlay: screen;
+        constrain: inside inside;
+        width: 1fr;
+        height: auto;
+        max-height: 8;
+        background: $panel;
+        color: $foreground;
+    }
+    """
+
+    def __init__(self, pick: Callable[[PromptSuggestion], None]) -> None:
+        """`pick` is called when a row is clicked."""
+        super().__init__()
+        self._pick = pick
+        self._rows: Sequence[PromptSuggestion] = ()
+        self._note = ""
+        self._at = self._top = self._height = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is shown."""
+        return bool(self.display)
+
+    @property
+    def chosen(self) -> PromptSuggestion | None:
+        """The row that a key would pick."""
+        return self._rows[self._at] if self._rows else None
+
+    @property
+    def rows(self) -> Sequence[PromptSuggestion]:
+        """All rows, also those scrolled out of view."""
+        return self._rows
+
+    def show(self, rows: Sequence[PromptSuggestion], *, above: int, note: str = "") -> None:
+        """Show these rows, the first one chosen, or a note if there are none; `above` is the number of lines there."""
+        self._rows, self._note, self._at, self._top = rows, note, 0, 0
+        self._height = max(1, min(MOST_ROWS, len(rows) or 1, above))
+        self.styles.offset = (0, -self._height)
+        self.display = bool(rows or note)
+        self.refresh(layout=True)
+
+    def close(self) -> None:
+        """Hide the list."""
+        if self.display:
+            self._rows, self._note, self.display = (), "", False
+
+    def move(self, step: int) -> None:
+        """Choose another row; the ends are joined."""
+        if not self._rows:
+            return
+        self._at = (self._at + step) % len(self._rows)
+        self._top = min(max(self._top, self._at - self._height + 1), self._at)
+        self.refresh()
+
+    def get_content_height(self, *_: object) -> int:
+        """As many rows as there is room for."""
+        return self._height if self._rows or self._note else 0
+
+    def render(self) -> Content:
+        """The rows in view."""
+        width = self.size.width
+        if not self._rows:
+            return Content.styled(_cut(f" {sanitize(self._note)}", width), "$text-muted")
+        shown = self._rows[self._top : self._top + self._height]
+        return Content("\n").join(_row(row, width, self._top + number == self._at) for number, row in enumerate(shown))
+
+    def on_click(self, event: events.Click) -> None:
+        """Pick the row that was clicked."""
+        row = self._top + event.y
+        if row < len(self._rows):
+            self._at = row
+            self._pick(self._rows[row])
+
+
+def _row(row: PromptSuggestion, width: int, chosen: bool) -> Content:
+    """`▸ label  hint`, as much as fits; a long label keeps its end, which tells it from others."""
+    room = max(width - 3, 1)
+    label, marked = sanitize(row.label), row.marked
+    if label != row.label:
+        marked = ()
+    if (over := cell_len(label) - room) > 0:
+        kept = _end(label, cell_len(label) - over - 1)
+        lost = len(label) - len(kept)
+        label, marked = f"…{kept}", tuple(at - lost + 1 for at in marked if at >= lost)
+    content = Content(f"{'▸' if chosen else ' '} {label}")
+    for at in marked:
+        content = content.stylize("bold $primary underline", at + 2, at + 3)
+    left = width - content.cell_length - _GAP - 1
+    if row.hint and left >= _LEAST_HINT:
+        content = Content.assemble(content, " " * _GAP, (_cut(sanitize(row.hint), left), "$text-muted"))
+    content = content.pad_right(max(0, width - content.cell_length))
+    return content.stylize_before("$block-cursor-foreground on $block-cursor-background") if chosen else content
+
+
+def _cut(text: str, width: int) -> str:
+    """The beginning of a text, with an ellipsis if something is left out."""
+    if cell_len(text) <= width:
+        return text
+    return f"{chop_cells(text, max(width - 1, 1))[0]}…"
+
+
+def _end(text: str, width: int) -> str:
+    """The last so many cells of a text."""
+    kept = len(text)
+    while kept and cell_len(text[kept - 1 :]) <= width:
+        kept -= 1
+    return text[kept:]
