@@ -7,7 +7,7 @@ import pytest
 
 from localdflash.lsp import protocol
 from localdflash.lsp.document import Document
-from localdflash.lsp.framing import LARGEST
+from localdflash.lsp.framing import MAX_BODY_BYTES
 from tests.lsp.wire import Local, change, changing, framed, notification, opening
 
 A, B = "file:///project/a.py", "file:///project/b%20%C3%A9.py"
@@ -207,7 +207,7 @@ def test_another_notification_that_makes_no_sense_loses_none(client: Local, meth
 
 def oversized(message: Any) -> bytes:
     """A message whose text is too large for the reader, in its middle."""
-    return framed(json.loads(json.dumps(message).replace("@", "x" * (LARGEST + 1))))
+    return framed(json.loads(json.dumps(message).replace("@", "x" * (MAX_BODY_BYTES + 1))))
 
 
 def test_a_change_too_large_to_read_loses_its_document_only(client: Local) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pygls.lsp.server import LanguageServer
 
-from localdflash.lsp.framing import Reader
+from localdflash.lsp.framing import MessageReader
 from localdflash.lsp.protocol import DocumentProtocol
 from tests.support import daemons
 
@@ -224,7 +224,7 @@ class Local:
         self.server = LanguageServer("test", "1", protocol_cls=DocumentProtocol)
         self.protocol: DocumentProtocol = self.server.protocol  # type: ignore[assignment]
         self.protocol.set_writer(self, include_headers=False)
-        self._reader = Reader()
+        self._reader = MessageReader()
         self.sent: list[Json] = []
         self.send(request(0, "initialize", initialize(*encodings)), notification("initialized", {}))
 
