@@ -134,6 +134,7 @@ def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
                     await client.shutdown_async(None)
                     client.exit(None)
                     await client.stop()  # type: ignore[no-untyped-call]
+                    client.protocol.writer.close()  # type: ignore[union-attr]
 
     return start
 
