@@ -4,7 +4,6 @@ no answer at all.
 
 import asyncio
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,15 +80,6 @@ async def test_columns_are_in_the_units_that_were_agreed(editor: Any, encoding: 
         assert answer.items[0].range.end.character == units
 
 
-async def test_lines_that_end_with_cr_lf_are_completed_like_any(editor: Any) -> None:
-    async with editor(oracle=TEXT) as e:
-        e.open(HOLE.replace("\n", "\r\n"))
-        assert inserted(await e.ask(4, 4)) == BODY
-        first, rest = BODY.split("\n", 1)
-        e.edit(4, 4, first.strip() + "\r\n    ")
-        assert inserted(await e.ask(5, 4)) == rest
-
-
 async def test_a_newer_request_answers_the_older_ones_with_nothing(editor: Any) -> None:
     async with editor(oracle=TEXT, delay=20, options={"deadlineMs": 9_000}) as e:
         e.open(HOLE)
@@ -108,15 +98,15 @@ async def test_an_answer_to_a_text_that_changed_is_not_given(editor: Any) -> Non
 
 
 async def test_a_request_that_is_cancelled_stops_the_engine(editor: Any) -> None:
-    async with editor(oracle=TEXT, delay=10_000, options={"deadlineMs": 9_000}) as e:
+    async with editor(oracle=TEXT, delay=60_000, options={"deadlineMs": 10_000}) as e:
         e.open(HOLE)
         waiting = asyncio.ensure_future(e.ask(4, 4))
         with daemons.client() as client:
             await until(lambda: client.get("/oracle")["live"])
             (key,) = e.client.protocol._request_futures
             e.client.cancel_request(types.CancelParams(key))
-            async with asyncio.timeout(5):
-                while client.get("/oracle")["live"]:
+            async with asyncio.timeout(30):
+                while (await asyncio.to_thread(client.get, "/oracle"))["live"]:
                     await asyncio.sleep(0.01)
         with pytest.raises(JsonRpcException):
             await waiting
@@ -132,18 +122,6 @@ async def test_clients_that_ask_for_it_see_an_answer_grow(editor: Any) -> None:
         assert all(longer.startswith(shorter) for shorter, longer in pairwise(texts))
         assert {update.textDocument.version for update in e.updates} == {0}
         assert {update.position.line for update in e.updates} == {4}
-
-
-async def test_others_get_what_is_there_when_the_time_is_up(editor: Any) -> None:
-    async with editor(oracle=TEXT, delay=400, options={"deadlineMs": 300}) as e:
-        e.open(HOLE)
-        shown = inserted(await e.ask(4, 4))
-        assert shown in {"\n".join(BODY.split("\n")[:lines]) for lines in (1, 2)}
-        with daemons.client() as client:
-            asked = len(client.get("/oracle")["asked"])
-            e.edit(4, 4, shown.strip()[:9])
-            assert inserted(await e.ask(4, 13)).startswith(shown)
-            assert len(client.get("/oracle")["asked"]) == asked  # the same generation went on
 
 
 async def test_a_selected_item_of_a_menu_is_what_the_answer_goes_on_from(editor: Any) -> None:
@@ -223,15 +201,6 @@ async def test_what_nobody_writes_by_hand_is_met_with_silence(editor: Any, text:
         assert inserted(await e.ask(4, 4)) == BODY
         assert (await e.status()).kind == "Normal"
         assert e.said == []
-
-
-async def test_a_file_with_secrets_gives_nothing(editor: Any, tmp_path: Path) -> None:
-    async with editor(oracle=TEXT, root=tmp_path.as_uri()) as e:
-        for name in (".env", "id_rsa", "server.pem"):
-            e.open(HOLE, (tmp_path / name).as_uri())
-            assert await e.ask(4, 4, uri=(tmp_path / name).as_uri()) is None
-        with daemons.client() as client:
-            assert client.get("/oracle")["asked"] == []
 
 
 async def test_editors_with_inline_completions_get_no_list(editor: Any) -> None:

@@ -279,20 +279,6 @@ async def test_slow_answers_wait_for_a_pause_in_typing() -> None:
     assert loop.time() - began < 0.3
 
 
-async def test_the_engines_time_is_learned() -> None:
-    desk = Desk()
-    for number in range(60):
-        desk.before = f"{HEAD}x{number} ="
-        waiting = desk.ask()
-        asked = await desk.asked(number + 1)
-        asked.say("", end="stop")
-        await waiting
-    loop = asyncio.get_running_loop()
-    for number in range(60):
-        desk.pace.key(loop.time() - 0.6 + number * 0.01)  # far faster than anybody types
-    assert desk.pace.delay(loop.time()) == 0
-
-
 async def test_the_next_prompt_begins_nearer_when_nobody_types() -> None:
     desk = Desk()
     waiting = desk.ask()
