@@ -81,6 +81,6 @@ class MessageReader:
             return MalformedMessage(f"a message of {length / 1e6:.0f} MB is too large", excerpt)
         try:
             # Bytes that are not UTF-8 become lone surrogates, which count as one unit of a column each.
-            return json.loads(body.decode("utf-8", "surrogateescape"))  # type: ignore[no-any-return]
+            return json.loads(body.decode("utf-8", "surrogateescape"))
         except (ValueError, RecursionError):
             return MalformedMessage("a message is not JSON")

@@ -201,6 +201,7 @@ def test_a_hundred_thousand_files_and_a_loop_that_goes_on(root: Path) -> None:
     assert time.monotonic() - before < 0.5
 
 
+@pytest.mark.nightly
 def test_lookups_from_many_threads_while_files_change(open_workspace: Opens) -> None:
     opened = open_workspace({f"{at}.py": "def f(): pass" for at in range(20)})
     errors: list[BaseException] = []

@@ -109,14 +109,6 @@ async def test_ollama_with_its_template() -> None:
     assert (body["prompt"][-8:], body["suffix"]) == (BODY["middle"], BODY["suffix"])
 
 
-async def test_ollama_that_is_not_ready_to_read_ahead_is_not_asked() -> None:
-    async with serving(ollama()) as server:
-        source = await find(server.address, "")
-        assert await text_of(source, max_tokens=0) == ""
-        assert server.bodies("/api/generate") == []
-        source.close()
-
-
 async def test_openai_with_suffix() -> None:
     text, body = await asked(openai("rn ", "first\n"), "/v1/completions")
     assert text == "rn first"
@@ -241,10 +233,3 @@ async def test_a_server_that_goes_away() -> None:
         source = await find(server.address, "")
     with pytest.raises(EngineGone, match="cannot be reached"):
         await text_of(source)
-
-
-async def test_one_connection_serves_finding_out() -> None:
-    async with serving(llama()) as server:
-        source = await find(server.address, "")
-        assert server.connections == 1
-        source.close()
