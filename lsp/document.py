@@ -12,7 +12,7 @@ from lsprotocol import types
 
 Encoding = Literal["utf-8", "utf-16", "utf-32"]
 
-_ESCAPED = re.compile("[\udc80-\udcff]")  # a byte that is no UTF-8, see framing
+_ESCAPED = re.compile("[\udc80-\udcff]")  # a byte that is not UTF-8, see `framing`
 _CHUNK = 1024  # characters of a long line that are measured at once
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 

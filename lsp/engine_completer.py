@@ -10,15 +10,44 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from typing import Protocol
+from typing import Annotated, NotRequired, Protocol, TypedDict
+
+import msgspec
 
 from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.base.files import paths
-from localdflash.lsp.events import Event, decode
 from localdflash.server.address import Address
 from localdflash.server.async_client import Connection
+from localdflash.server.refusals import refusal
 from localdflash.server.spawn import connect
 from localdflash.server.wanted import Wanted
+
+
+class Timings(TypedDict):
+    """How an answer was made; only the times that are shown."""
+
+    predicted_per_second: NotRequired[float]
+
+
+class Event(TypedDict):
+    """A part of an answer; the last one of its index has a `finish`."""
+
+    index: Annotated[int, msgspec.Meta(ge=0)]
+    text: str
+    confidence: NotRequired[float | None]
+    finish: NotRequired[str]
+    tokens: NotRequired[int]
+    tau: NotRequired[float]
+    timings: NotRequired[Timings]
+
+
+def decode(data: bytes) -> Event:
+    """Decode an event; LocaldflashError if it reports an error or is not an event."""
+    try:
+        return msgspec.json.decode(data, type=Event)
+    except (msgspec.DecodeError, RecursionError):  # which bad UTF-8 is, too
+        raise refusal(data, 200) from None
+
 
 PATIENCE = 5.0  # seconds
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from localdflash.lsp.engine_completer import Asker
-from localdflash.lsp.events import Event, Timings
+from localdflash.lsp.engine_completer import Asker, Event, Timings
 from localdflash.lsp.suggestions import FAILED, STOPPED, Suggestion
 
 CANCELLED = "cancelled"  # how an answer ends that the engine gave up for somebody else

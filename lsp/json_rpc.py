@@ -15,7 +15,7 @@ from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
-from localdflash.lsp.framing import Malformed
+from localdflash.lsp.framing import MalformedMessage
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
 NOT_INITIALIZED = -32002
@@ -45,14 +45,18 @@ class RpcProtocol(LanguageServerProtocol):
 
     def receive(self, message: object) -> None:
         """Handle one message from the reader."""
-        if isinstance(message, Malformed):
+        if isinstance(message, MalformedMessage):
             self._refuse(None, PARSE_ERROR, message.reason)
-            if message.seen:
-                self.lost(*_what_it_was(message.seen))
+            if message.excerpt:
+                self.lost(*_what_it_was(message.excerpt))
         elif isinstance(message, dict):
             self._dispatch(message)
         else:
             self._refuse(None, INVALID_REQUEST, "not a message of JSON-RPC 2.0, or a batch, which LSP has not")
+
+    def refuse_connection(self, reason: str) -> None:
+        """Report input that is not LSP, before the connection is closed."""
+        self._refuse(None, PARSE_ERROR, reason)
 
     def _dispatch(self, message: Json) -> None:
         key, method = message.get("id"), message.get("method")
@@ -149,10 +153,10 @@ def _uris(params: object) -> list[str]:
     return []
 
 
-def _what_it_was(seen: bytes) -> tuple[str, list[str]]:
+def _what_it_was(excerpt: bytes) -> tuple[str, list[str]]:
     """Method and documents of a message, from its first and last bytes. Quotes within its texts are escaped."""
-    method = _METHOD.search(seen)
-    uris = [str(json.loads(b'"%s"' % uri)) for uri in _URI.findall(seen)]
+    method = _METHOD.search(excerpt)
+    uris = [str(json.loads(b'"%s"' % uri)) for uri in _URI.findall(excerpt)]
     return method[1].decode() if method else "", uris
 
 

@@ -19,7 +19,7 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
-from localdflash.code.context.refusal import Refusal
+from localdflash.code.context.denied import Refusal
 from localdflash.lsp import fallback, lsp_methods
 from localdflash.lsp.closed import closed_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
@@ -27,13 +27,12 @@ from localdflash.lsp.engine_completer import Asker, Completer
 from localdflash.lsp.foreign.named import NamedEngine
 from localdflash.lsp.generation import Ended, Generator
 from localdflash.lsp.lsp_settings import LspSettings
+from localdflash.lsp.lsp_status import Tally, silence
 from localdflash.lsp.next_edit import NextEdits
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.request_context import EditorContext, path_of
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
-from localdflash.lsp.silence import silence
-from localdflash.lsp.tally import Tally
-from localdflash.lsp.typing_pace import TypingPace
+from localdflash.lsp.typing_pace import ForeignPace, TypingPace
 from localdflash.server.wanted import Wanted
 from localdflash.text.syntax import language_of
 
@@ -99,7 +98,6 @@ class SuggestionServer(LanguageServer):
         if isinstance(engine, Wanted):
             return Completer(engine, self._say, self._trouble), TypingPace()
         from localdflash.lsp.foreign.remote_completer import ForeignCompleter  # where there is one, it takes 0.1 s
-        from localdflash.lsp.foreign.remote_pace import ForeignPace
 
         return ForeignCompleter(engine, self._say, self._trouble), ForeignPace()
 

@@ -1,4 +1,4 @@
-"""When the next edit is proposed, and how it travels. What it is, `workspace.next_edit` says.
+"""When the next edit is proposed, and how it travels. What it is, `localdflash.code.next_edit` says.
 
 LSP 3.18 has no message for it. To clients that ask for it (`nextEdit` in their initializationOptions) goes, `PAUSE`
 seconds after a change and at once after an accepted proposal, the notification `localdflash/didUpdateNextEdit`

@@ -15,11 +15,10 @@ from urllib.parse import unquote, urlsplit
 from pygls.uris import to_fs_path
 
 from localdflash.code.context.context import ContextPiece, OpenFile
-from localdflash.code.context.denied import is_secret
+from localdflash.code.context.denied import Refusal, is_secret
 from localdflash.code.context.edits import EditHistory
 from localdflash.code.context.gather import gather
 from localdflash.code.context.index import Workspace
-from localdflash.code.context.refusal import Refusal
 from localdflash.lsp.document import Document, line_feeds
 from localdflash.text.syntax import language_of
 
@@ -157,7 +156,7 @@ def path_of(uri: str) -> Path | None:
     if parts.netloc not in ("", "localhost"):
         return None
     path = to_fs_path(uri)
-    return Path(path) if path else None
+    return Path(path) if path and "\0" not in path else None
 
 
 def _cell(uri: str) -> str:

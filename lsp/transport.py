@@ -26,7 +26,7 @@ from pygls.lsp.server import LanguageServer
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.system import process, unix_socket
 from localdflash.base.system.descriptor import set_blocking
-from localdflash.lsp.framing import HttpRequest, Reader
+from localdflash.lsp.framing import FramingError, MessageReader
 from localdflash.lsp.json_rpc import RpcProtocol
 
 CHUNK = 65_536  # bytes
@@ -89,7 +89,7 @@ async def serve_connection(server: LanguageServer, chunks: AsyncIterator[bytes],
 
 
 async def _read(protocol: RpcProtocol, chunks: AsyncIterator[bytes], writer: Writer) -> None:
-    reader = Reader()
+    reader = MessageReader()
     async for chunk in chunks:
         try:
             for message in reader.feed(chunk):
@@ -97,7 +97,8 @@ async def _read(protocol: RpcProtocol, chunks: AsyncIterator[bytes], writer: Wri
                 await asyncio.sleep(0)  # a request's handler begins before the next message changes the document
                 if protocol.exit_code is not None or writer.stuck:
                     return
-        except HttpRequest:
+        except FramingError as error:
+            protocol.refuse_connection(f"{error}; the connection is closed")
             return
 
 

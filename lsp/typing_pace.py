@@ -15,6 +15,14 @@ GAIN = 0.03  # by which one suggestion moves what is asked for
 DOUBT = 0.75  # what a typed character that agrees leaves of the doubt
 DISMISSED = 4  # refusals that a suggestion counts for which the user dismissed
 
+# Of a server that is slower than our own engine, and not ours to keep busy.
+REMOTE_MAX_DELAY_SECONDS = 0.5
+REMOTE_MAX_PATIENCE_SECONDS = 3.0  # that are waited for an answer besides what the client says
+REMOTE_ANSWER_WEIGHT = 0.3  # of the newest answer: there are fewer of them
+REMOTE_FIRST_ANSWER_SECONDS = 0.4  # until the first answer is known
+REMOTE_QUICK_SECONDS = 0.15
+REMOTE_DELAY_SHARE = 0.5  # of the time of an answer that no key must have come
+
 
 class TypingPace:
     """Learns from keys and answers. Times are seconds of a monotonic clock."""
@@ -65,3 +73,35 @@ class TypingPace:
 
     def _learn(self, more: float) -> None:
         self._sure = min(max(self._sure + GAIN * more, LEAST_SURE), MOST_SURE)
+
+
+class ForeignPace(TypingPace):
+    """Pace for a server that the settings name.
+
+    A request that the next key takes back has cost the server the reading of a prompt. So the slower it answers, the
+    longer no key must have come before it is asked, and the longer an answer is waited for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answer = REMOTE_FIRST_ANSWER_SECONDS
+
+    def answered(self, seconds: float) -> None:
+        """Count how long the server took until the first word; a model that it had to load first tells nothing."""
+        self._answer += REMOTE_ANSWER_WEIGHT * (min(seconds, REMOTE_MAX_PATIENCE_SECONDS) - self._answer)
+
+    def delay(self, now: float) -> float:
+        """How long to wait for another key before the server is asked."""
+        if self._answer <= self._gap / 2:
+            return 0.0
+        return max(self._last_key + min(self._answer * REMOTE_DELAY_SHARE, REMOTE_MAX_DELAY_SECONDS) - now, 0.0)
+
+    @property
+    def patience(self) -> float:
+        """See `TypingPace`."""
+        return min(2 * self._answer, REMOTE_MAX_PATIENCE_SECONDS)
+
+    @property
+    def spare(self) -> bool:
+        """See `TypingPace`: only a quick server is done before the next key, and hardly notices."""
+        return self._answer < REMOTE_QUICK_SECONDS

@@ -173,8 +173,8 @@ def is_ignored(path: Path) -> bool:
     """Whether git ignores a file, which is then completed by hand and without other code; UsageError for one that may
     not be put into a prompt at all.
     """
+    from localdflash.code.context.denied import Refusal
     from localdflash.code.context.index import Workspace
-    from localdflash.code.context.refusal import Refusal
 
     root = repository_of(path) or Path(os.path.realpath(path)).parent
     why = Workspace([root], lambda _: None).refusal(path)

@@ -22,7 +22,7 @@ from localdflash.server.spawn import connect
 from localdflash.server.wanted import PairRole
 
 if TYPE_CHECKING:
-    from localdflash.lsp.events import Event
+    from localdflash.lsp.engine_completer import Event
     from localdflash.lsp.foreign.named import NamedEngine
 
 RESTARTS = 2  # that one answer may need

@@ -15,10 +15,9 @@ import msgspec
 
 from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.code.fim.healing import unfinished_word
-from localdflash.lsp.foreign.pieces import Piece, Reply
+from localdflash.lsp.foreign.pieces import Piece, Reply, Saying, decoder
 from localdflash.lsp.foreign.place import Draw, Place
 from localdflash.lsp.foreign.remote_prompt import Marker, Prompts, Sides
-from localdflash.lsp.foreign.wire import Saying, decoder
 from localdflash.server.address import Address
 from localdflash.server.async_client import Connection
 

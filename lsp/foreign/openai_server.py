@@ -5,10 +5,9 @@ from contextlib import aclosing
 
 import msgspec
 
-from localdflash.lsp.foreign.pieces import Piece, Reply
+from localdflash.lsp.foreign.pieces import Piece, Reply, Saying, decoder
 from localdflash.lsp.foreign.place import Draw, Place
 from localdflash.lsp.foreign.remote_prompt import Prompts, Sides
-from localdflash.lsp.foreign.wire import Saying, decoder
 from localdflash.server.address import Address
 from localdflash.server.async_client import Connection
 

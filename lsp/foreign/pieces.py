@@ -6,13 +6,19 @@ by syntax the connection is closed, which stops the server.
 
 import math
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from localdflash.lsp.events import Event
+import msgspec
+
+from localdflash.lsp.engine_completer import Event
 from localdflash.lsp.foreign.place import Draw, Place
+from localdflash.server.exchange import Events
+from localdflash.server.refusals import refusal
+
+Said = TypeVar("Said", bound="Saying")
 
 
 class Piece(NamedTuple):
@@ -88,3 +94,35 @@ async def _events(reply: Reply, place: Place, index: int) -> AsyncGenerator[Even
 def _confidence(logprobs: list[float]) -> float | None:
     """The geometric mean of the probabilities; None if they are unknown."""
     return math.exp(sum(logprobs) / len(logprobs)) if logprobs else None
+
+
+class Saying(msgspec.Struct):
+    """A part of an answer, or an error instead."""
+
+    error: Any = None
+
+
+class JsonLines(Events):
+    """Splits a body that comes in pieces into lines of JSON."""
+
+    kind = b"application/x-ndjson"
+
+    def push(self, piece: bytes) -> Iterator[bytes]:
+        """The lines that this piece completes."""
+        return (line for line in self._lines(piece) if line.strip())
+
+
+def decoder(kind: type[Said]) -> Callable[[bytes], Said]:
+    """A function that decodes such a part; LocaldflashError if it reports an error or makes no sense."""
+    read = msgspec.json.Decoder(kind)
+
+    def decode(data: bytes) -> Said:
+        try:
+            said = read.decode(data)
+        except (msgspec.DecodeError, RecursionError):  # which bad UTF-8 is, too
+            raise refusal(data, 200) from None
+        if said.error is not None:
+            raise refusal(data, 200)
+        return said
+
+    return decode

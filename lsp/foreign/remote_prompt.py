@@ -1,6 +1,6 @@
 """The prompt for a server whose vocabulary is not here: put together as for our own engine, in estimated tokens.
 
-A vocabulary of short pieces of text stands for the server's, so that `answers.fill.prompt` decides what goes in, in
+A vocabulary of short pieces of text stands for the server's, so that `code.fim.prompt` decides what goes in, in
 which order, and where it is cut. What comes out is text again, with the markers of the model's format between: either
 one string, or strings and markers apart, for servers that take markers as ids.
 """

@@ -93,11 +93,6 @@ def test_several_lines_keep_their_indentation(complete: Complete) -> None:
     assert complete(hole, "second):\n", f"SPC SPC SPC SPC {COMPLETE}") == ADD.encode()
 
 
-def test_a_file_with_cr_lf_keeps_them(complete: Complete) -> None:
-    hole = ADD.replace(BODY, "\n").replace("\n", "\r\n")
-    assert complete(hole, "second):\n", COMPLETE) == ADD.replace("\n", "\r\n").encode()
-
-
 def test_one_undo_takes_it_back(complete: Complete) -> None:
     typed = TOTAL.replace("total = \n", "total = fi\n")
     assert complete(typed, "total = fi", f"{COMPLETE} C-x u") == typed.encode()
@@ -115,8 +110,3 @@ def test_what_is_a_word_in_other_languages(
 ) -> None:
     whole = BOX if known in BOX else SUM
     assert complete(whole.replace(known, text), place, COMPLETE, name=name, mode=mode) == whole.encode()
-
-
-def test_where_there_is_nothing_to_say_nothing_is_changed(complete: Complete) -> None:
-    text = "def subtract(first, second):\n    return \n"
-    assert complete(text, "return ", COMPLETE) == text.encode()

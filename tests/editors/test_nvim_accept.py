@@ -29,13 +29,6 @@ def test_all_of_it(typed: Scene) -> None:
     assert not typed.events("didRejectCompletion", "didPartiallyAcceptCompletion")
 
 
-def test_what_follows_is_asked_for_at_once(typed: Scene) -> None:
-    typed.editor.keys("<Tab>")
-    typed.editor.until_ghost("")
-    typed.editor.type("\n")
-    typed.until_event("request", line=3)
-
-
 def test_word_by_word(typed: Scene) -> None:
     lengths = []
     for text in ("def add", "def add(", "def add(first", "def add(first,", "def add(first, second"):
@@ -46,15 +39,6 @@ def test_word_by_word(typed: Scene) -> None:
     typed.editor.until(lambda: len(typed.events("didPartiallyAcceptCompletion")) == len(lengths))
     assert [event["length"] for event in typed.events("didPartiallyAcceptCompletion")] == lengths
     assert not typed.events("accept", "didRejectCompletion")
-
-
-def test_word_by_word_to_the_end_is_all_of_it(typed: Scene) -> None:
-    while typed.editor.ghost():
-        left = len(typed.editor.ghost())
-        typed.editor.keys("<C-Right>")
-        typed.editor.until(lambda: len(typed.editor.ghost()) < left)  # noqa: B023
-    assert typed.editor.text() == WHOLE
-    typed.until_event("accept")
 
 
 def test_line_by_line(typed: Scene) -> None:
@@ -78,18 +62,7 @@ def test_lengths_are_in_utf16_units_of_the_item(scene: Begin) -> None:
         assert begun.until_event("didPartiallyAcceptCompletion", length=8)
 
 
-def test_lengths_count_line_ends_as_the_item_has_them(scene: Begin) -> None:
-    with scene(ADD.replace("\n", "\r\n")) as begun:
-        begun.open("add.py", "\r\n")
-        begun.editor.keys("i")
-        begun.editor.until(lambda: begun.editor.ghost().startswith(WHOLE))
-        begun.editor.keys("<C-End>")
-        begun.until_event("didPartiallyAcceptCompletion", length=23)
-        begun.editor.keys("<C-End>")
-        begun.until_event("didPartiallyAcceptCompletion", length=23 + 2 + 26)
-
-
-@pytest.mark.parametrize("key", ["<Tab>", "<C-Right>", "<C-End>"])
+@pytest.mark.parametrize("key", ["<Tab>", "<C-Right>"])
 def test_undo_takes_back_just_what_was_accepted(typed: Scene, key: str) -> None:
     typed.editor.keys(key)
     typed.editor.until(lambda: typed.editor.text() != "def")
@@ -105,7 +78,7 @@ def test_undo_takes_back_just_what_was_accepted(typed: Scene, key: str) -> None:
     assert typed.editor.text() == ""
 
 
-@pytest.mark.parametrize("key", ["<Tab>", "<C-Right>", "<C-End>"])
+@pytest.mark.parametrize("key", ["<Tab>", "<C-Right>"])
 def test_a_dot_repeats_what_was_typed_and_accepted(typed: Scene, key: str) -> None:
     typed.editor.keys(key)
     accepted = {"<Tab>": WHOLE, "<C-Right>": "def add", "<C-End>": "def add(first, second):"}[key]
@@ -120,29 +93,12 @@ def test_a_dot_repeats_what_was_typed_and_accepted(typed: Scene, key: str) -> No
     assert typed.editor.text() == f"{again}\n"
 
 
-def test_another_paste_is_the_users_own_again(typed: Scene) -> None:
-    typed.editor.lua("vim.paste = function(lines) pasted = lines; return true end")
-    typed.editor.keys("<Tab>")
-    typed.editor.until(lambda: typed.editor.text() == WHOLE)
-    assert typed.editor.lua("vim.api.nvim_paste('mine', false, -1); return pasted") == ["mine"]
-
-
 def test_dismissed_it_stays_away_until_the_next_key(typed: Scene) -> None:
     typed.editor.keys("<C-]>")
     assert typed.editor.ghost() == ""
     assert typed.until_event("didRejectCompletion")["text"] == WHOLE
     typed.editor.keys(" ")
     typed.editor.until_ghost("add(first, second):\n" + BODY)
-
-
-def test_neither_a_late_answer_nor_a_push_brings_it_back(typed: Scene) -> None:
-    asked = len(typed.events("request"))
-    with typed.answers_held():
-        typed.editor.keys(" ")
-        typed.editor.until(lambda: len(typed.events("request")) > asked)
-        typed.editor.keys("<C-]>")
-    typed.tell("test/push", text=" more")
-    assert typed.editor.ghost() == ""
 
 
 def test_tab_is_a_tab_where_nothing_is_suggested(typed: Scene) -> None:
@@ -219,54 +175,6 @@ def test_several_are_asked_for_by_hand_and_turned_through(scene: Begin) -> None:
         assert begun.until_event("accept")["id"].endswith(":2")
 
 
-def test_keys_are_given_back_where_no_server_is(typed: Scene) -> None:
-    typed.editor.command("inoremap <M-n> MAPPED")
-    typed.editor.command("Localdflash disable")
-    typed.editor.keys("<M-n>")
-    typed.editor.until(lambda: typed.editor.text() == "defMAPPED")
-
-
-def test_several_can_be_asked_for_while_a_request_waits(scene: Begin) -> None:
-    with scene("for x in y:\n", "for item in items:\n", delay=300) as begun:
-        begun.open("for.py")
-        begun.editor.keys("i")
-        begun.editor.type("for ")
-        begun.editor.keys("<M-n>")
-        begun.editor.until_ghost("x in y:")
-        begun.editor.lua("vim.wait(500)")
-        assert [event["kind"] for event in begun.events("request")] == [1]
-        begun.editor.keys("<M-n>")
-        begun.editor.until_ghost("item in items:")
-
-
-def test_typing_narrows_several_down(scene: Begin) -> None:
-    with scene("for x in y:\n", "for item in items:\n", "for index in indexes:\n") as begun:
-        begun.open("for.py")
-        begun.editor.keys("i")
-        begun.editor.type("for ")
-        begun.editor.until_ghost("x in y:")
-        begun.editor.keys("<M-n>")
-        begun.editor.until_ghost("item in items:")
-        begun.editor.type("i")
-        begun.editor.until_ghost("tem in items:")
-        begun.editor.until(lambda: begun.editor.screen.rows()[0] == "  1 for item in items: (1/2)")
-
-
-def test_a_suggestion_can_be_asked_for_after_it_was_dismissed(typed: Scene) -> None:
-    typed.editor.keys("<C-]>")
-    assert typed.editor.ghost() == ""
-    typed.editor.keys("<M-n>")
-    typed.editor.until_ghost(" add(first, second):\n" + BODY)
-
-
-def test_the_next_line_begins_where_the_suggestion_ends(typed: Scene) -> None:
-    typed.editor.keys("<Tab>")
-    typed.editor.until(lambda: typed.editor.text() == WHOLE)
-    typed.editor.type("\n\n")
-    typed.editor.keys("<Esc>")
-    assert typed.editor.text().startswith(WHOLE + "\n")
-
-
 CALL = "value = add(1, 2).real\n"
 
 
@@ -287,10 +195,3 @@ def test_what_it_closes_again_is_covered_and_replaced(closed: Scene) -> None:
     assert closed.editor.lua("return vim.api.nvim_win_get_cursor(0)") == [1, len(CALL.strip())]
     closed.editor.keys("<Esc>u")
     closed.editor.until(lambda: closed.editor.text() == "value = add()")
-
-
-def test_a_word_of_it_leaves_what_is_closed(closed: Scene) -> None:
-    closed.editor.keys("<C-Right>")
-    closed.editor.until(lambda: closed.editor.text() == "value = add(1)")
-    closed.editor.until_ghost(", 2).real")
-    assert closed.editor.screen.rows()[0] == "  1 value = add(1, 2).real"

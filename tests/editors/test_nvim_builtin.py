@@ -40,9 +40,3 @@ def test_both_at_once_show_one_suggestion(nvim: Path, tmp_path: Path) -> None:
         begun.editor.lua("vim.wait(300)")
         theirs = "vim.api.nvim_create_namespace('nvim.lsp.inline_completion')"
         assert begun.editor.lua(f"return vim.api.nvim_buf_get_extmarks(0, {theirs}, 0, -1, {{}})") == []
-
-
-def test_the_file_names_the_program(nvim: Path, tmp_path: Path) -> None:
-    setup = "vim.lsp.config('localdflash', {}); vim.o.shadafile = 'NONE'"
-    with nvim_scene.scene(nvim, tmp_path, setup=setup) as begun:
-        assert begun.editor.lua("return vim.lsp.config.localdflash.cmd") == ["localdflash", "lsp"]

@@ -35,7 +35,7 @@ def stays_away(scene: Scene) -> None:
     assert scene.editor.messages() == []
 
 
-@pytest.mark.parametrize("command", ["lsp stop", "lsp stop localdflash", "lsp disable", "lsp disable localdflash"])
+@pytest.mark.parametrize("command", ["lsp stop", "lsp disable localdflash"])
 def test_what_is_stopped_stays_away_until_it_is_turned_on(add: Scene, command: str) -> None:
     add.editor.command(command)
     stays_away(add)
@@ -45,17 +45,7 @@ def test_what_is_stopped_stays_away_until_it_is_turned_on(add: Scene, command: s
     add.editor.until_ghost(WHOLE[3:])
 
 
-def test_neovim_turns_it_on_as_well(add: Scene) -> None:
-    add.editor.command("lsp disable localdflash")
-    stays_away(add)
-    add.editor.command("lsp enable localdflash")
-    add.editor.until_attached()
-    add.editor.type("ef")
-    add.editor.until_ghost(WHOLE[3:])
-    assert len(servers(add)) == 1
-
-
-@pytest.mark.parametrize("command", ["lsp restart", "lsp restart localdflash"])
+@pytest.mark.parametrize("command", ["lsp restart"])
 def test_a_new_server_for_the_old_one(add: Scene, command: str) -> None:
     for typed in ("d", "ef"):
         (before,) = servers(add)
@@ -71,25 +61,6 @@ def test_a_new_server_for_the_old_one(add: Scene, command: str) -> None:
     add.editor.until(lambda: add.editor.text() == WHOLE)
     assert add.editor.messages() == []
     assert add.editor.lua("return require('localdflash.clients').enabled") is True
-
-
-def test_another_project_keeps_its_server(add: Scene) -> None:
-    add.editor.keys("<Esc>")
-    project = add.folder.parent / "second"
-    (project / ".git").mkdir(parents=True)
-    (project / "add.py").write_text("")
-    add.editor.command(f"edit {project / 'add.py'}")
-    add.editor.until_attached()
-    assert len(servers(add)) == 2
-    add.editor.command("lsp stop")
-    add.editor.until(lambda: len(servers(add)) == 1)
-    add.editor.until(lambda: clients(add) == 0)
-    add.editor.command(f"edit {add.folder / 'add.py'}")
-    add.editor.keys("i")
-    add.editor.until_ghost(WHOLE)
-    add.editor.keys("<Esc>")
-    add.editor.command(f"edit {project / 'add.py'}")
-    assert clients(add) == 0
 
 
 def test_both_ways_at_once_start_one_server(scene: Begin) -> None:

@@ -2,12 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localdflash.lab.scripts.editors import nvim_scene
 from localdflash.lab.scripts.editors.nvim_scene import Scene
 
 pytestmark = pytest.mark.editors
@@ -76,14 +74,6 @@ def test_escape_sends_it_away_and_tells_the_server(proposed: Scene) -> None:
     assert proposed.editor.text() == TEXT.rstrip("\n")
 
 
-def test_leaving_insert_mode_does_not_send_it_away(proposed: Scene) -> None:
-    proposed.editor.keys("i")
-    proposed.editor.until(lambda: marks(proposed))
-    proposed.editor.keys("<Esc>")
-    proposed.editor.until(lambda: marks(proposed), "the edit in normal mode")
-    assert not proposed.events("didRejectNextEdit")
-
-
 def test_any_change_takes_it_back(proposed: Scene) -> None:
     proposed.editor.until(lambda: marks(proposed))
     proposed.editor.keys("x")
@@ -91,13 +81,6 @@ def test_any_change_takes_it_back(proposed: Scene) -> None:
     proposed.editor.keys("u")
     proposed.editor.lua("vim.wait(20)")
     assert marks(proposed) == []
-
-
-def test_one_for_an_earlier_text_is_not_shown(scene: Begin) -> None:
-    with scene() as begun:
-        begun.open("a.py", TEXT)
-        propose(begun, back=1)
-        assert marks(begun) == []
 
 
 def test_the_keys_are_those_of_before_when_it_is_gone(scene: Begin) -> None:
@@ -129,22 +112,6 @@ def test_a_suggestion_comes_first(scene: Begin) -> None:
         begun.editor.until(lambda: not marks(begun), "only the suggestion")
         begun.editor.keys("<Tab>")
         begun.editor.until(lambda: begun.editor.text().startswith("x = [1, 2]\n"), "the suggestion's Tab")
-
-
-def test_a_place_that_cannot_be_seen_is_named(scene: Begin) -> None:
-    with scene() as begun:
-        begun.open("a.py", "\n" * 60 + TEXT)
-        propose(begun, line=62)
-        begun.editor.until(lambda: begun.editor.screen.rows()[0].endswith("next edit: line 63"))
-
-
-def test_the_oldest_neovim(old_nvim: Path, tmp_path: Path) -> None:
-    with nvim_scene.scene(old_nvim, tmp_path) as begun:
-        begun.open("a.py", TEXT)
-        propose(begun)
-        begun.editor.until(lambda: marks(begun) == [[2, 11, 16, ""], [2, 16, 16, "cnt"]], "the edit")
-        begun.editor.keys("<Tab><Tab>")
-        begun.editor.until(lambda: begun.editor.text() == ACCEPTED, "the edit")
 
 
 def test_it_can_be_turned_off(scene: Begin) -> None:

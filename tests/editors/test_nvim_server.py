@@ -1,9 +1,7 @@
 """The plugin and its server: which buffers it gets, how it ends and comes back, what the user is told."""
 
 import os
-import shutil
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -12,7 +10,6 @@ import psutil
 import pytest
 
 from localdflash.lab.scripts.editors import nvim_scene
-from localdflash.lab.scripts.editors.nvim import PLUGIN
 from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SERVER, Scene
 
 pytestmark = pytest.mark.editors
@@ -54,36 +51,11 @@ def test_two_buffers_share_a_server(add: Scene) -> None:
     assert len(servers(add)) == 1
 
 
-def test_leaving_a_buffer_while_inserting_hides_its_suggestion(add: Scene) -> None:
-    add.editor.keys("<Cmd>new<CR>")
-    shown = "local n = vim.api.nvim_get_namespaces().localdflash; local all = {}\n"
-    shown += "for _, b in ipairs(vim.api.nvim_list_bufs()) do\n"
-    shown += "vim.list_extend(all, vim.api.nvim_buf_get_extmarks(b, n, 0, -1, {})) end return #all"
-    assert add.editor.lua(shown) == 0
-
-
 def test_a_renamed_file_is_closed_and_opened_under_its_new_name(add: Scene) -> None:
     add.editor.keys("<Esc>")
     add.editor.command(f"file {add.folder / 'renamed.py'}")
     add.until_event("close", uri=(add.folder / "add.py").as_uri())
     add.until_event("open", uri=(add.folder / "renamed.py").as_uri())
-    add.editor.until_attached()
-    add.editor.keys("i")
-    add.editor.until_ghost(WHOLE)
-
-
-def test_a_deleted_file_can_still_be_written_in(add: Scene) -> None:
-    (add.folder / "add.py").unlink()
-    add.editor.type("def")
-    add.editor.until_ghost(WHOLE[3:])
-    add.editor.keys("<Tab>")
-    add.editor.until(lambda: add.editor.text() == WHOLE)
-
-
-def test_a_file_saved_under_another_name(add: Scene) -> None:
-    add.editor.keys("<Esc>")
-    add.editor.command(f"saveas {add.folder / 'copy.py'}")
-    add.until_event("open", uri=(add.folder / "copy.py").as_uri())
     add.editor.until_attached()
     add.editor.keys("i")
     add.editor.until_ghost(WHOLE)
@@ -107,27 +79,6 @@ def test_a_buffer_without_a_name_gets_a_server_when_somebody_types_there(scene: 
         begun.until_event("request", text=f"{WHOLE.rpartition('    ')[0]}    def\n")
 
 
-def test_two_buffers_without_a_name_are_not_mixed_up(scene: Begin) -> None:
-    with scene(ADD) as begun:
-        begun.editor.keys("i")
-        begun.editor.until_attached()
-        begun.editor.type("first")
-        begun.editor.keys("<Esc>")
-        begun.editor.command("set hidden | enew")
-        begun.editor.keys("i")
-        begun.editor.until_attached()
-        begun.editor.type("d")
-        begun.editor.until_ghost(WHOLE[1:])
-        begun.editor.keys("<Esc>")
-        begun.editor.command("buffer 1")
-        begun.editor.keys("A")
-        begun.editor.until_attached()
-        begun.editor.type("!")
-        begun.until_event("request", text="first!\n")
-        begun.editor.keys("<BS>" * len("first!") + "def")
-        begun.editor.until_ghost(WHOLE[3:])
-
-
 def test_no_server_for_what_is_no_file(add: Scene) -> None:
     add.editor.keys("<Esc>")
     for command in (
@@ -139,26 +90,6 @@ def test_no_server_for_what_is_no_file(add: Scene) -> None:
         add.editor.command(command)
         add.editor.command("doautocmd <nomodeline> BufEnter")
         assert add.editor.lua("return #vim.lsp.get_clients({bufnr = 0})") == 0
-
-
-def test_no_server_where_none_is_wanted(scene: Begin) -> None:
-    with scene(ADD, filetypes={"*": True, "text": False}) as begun:
-        begun.open("add.py")
-        (begun.folder / "secret.txt").write_text("x")
-        begun.editor.command(f"edit {begun.folder / 'secret.txt'}")
-        assert begun.editor.lua("return #vim.lsp.get_clients({bufnr = 0})") == 0
-        begun.editor.command("autocmd BufReadPre *.rs let b:localdflash_enabled = v:false")
-        (begun.folder / "main.rs").write_text("x")
-        begun.editor.command(f"edit {begun.folder / 'main.rs'}")
-        assert begun.editor.lua("return #vim.lsp.get_clients({bufnr = 0})") == 0
-
-
-def test_a_file_too_large_to_send_is_left_alone(add: Scene) -> None:
-    add.editor.keys("<Esc>")
-    (add.folder / "large.py").write_text("x = 1\n" * 1_000_000)
-    add.editor.command(f"edit {add.folder / 'large.py'}")
-    assert add.editor.lua("return #vim.lsp.get_clients({bufnr = 0})") == 0
-    assert add.editor.messages() == []
 
 
 def test_a_killed_server_comes_back_and_is_reported_once(add: Scene) -> None:
@@ -176,25 +107,6 @@ def test_a_killed_server_comes_back_and_is_reported_once(add: Scene) -> None:
     (message,) = add.editor.messages()
     assert "ended (signal 9)" in message
     assert add.editor.lua("return vim.fn.execute('messages')") == ""
-
-
-def test_a_server_that_always_ends_is_tried_less_and_less(scene: Begin, tmp_path: Path) -> None:
-    tries = tmp_path / "tries"
-    code = f"open({str(tries)!r}, 'a').write('x'); raise SystemExit(3)"
-    setup = nvim_scene.SETUP.replace("{settings}", "cmd_of({settings})")
-    setup = f"function cmd_of(s) s.cmd = {{ {sys.executable!r}, '-c', {code!r} }} return s end\n{setup}"
-    with scene(ADD, setup=setup) as begun:
-        (begun.folder / "add.py").write_text("")
-        begun.editor.command(f"edit {begun.folder / 'add.py'}")
-        begun.editor.keys("i")
-        begun.editor.until(lambda: tries.exists() and len(tries.read_text()) >= 3)
-        begun.editor.type("def")
-        begun.editor.lua("vim.wait(300)")
-        assert len(tries.read_text()) <= 4
-        (message,) = begun.editor.messages()
-        assert "exit code 3" in message
-        assert begun.editor.lua("return vim.fn.execute('messages')") == ""
-        assert "ended" in begun.editor.lua("return require('localdflash').status()")
 
 
 def test_a_server_that_is_not_installed_is_reported_once(scene: Begin) -> None:
@@ -242,26 +154,6 @@ def test_the_status_line_shows_what_the_server_reports(add: Scene) -> None:
     add.editor.until(lambda: add.editor.lua(line) == "localdflash: run: localdflash models pull x")
 
 
-def test_the_status_says_why_this_buffer_gets_nothing(scene: Begin) -> None:
-    line = "return require('localdflash').status()"
-    with scene(ADD, filetypes={"*": True, "text": False}) as begun:
-        begun.open("add.py")
-        begun.tell("test/tell", kind="Inactive", message=".gitignore names this file")
-        begun.editor.until(lambda: begun.editor.lua(line) == "localdflash: .gitignore names this file")
-        begun.tell("test/tell", kind="Normal", message="")
-        (begun.folder / "notes.txt").write_text("x")
-        begun.editor.command(f"edit {begun.folder / 'notes.txt'}")
-        assert begun.editor.lua(line) == "localdflash: off for text files"
-        assert "this buffer: off for text files" in begun.editor.lua("return vim.fn.execute('Localdflash status')")
-        begun.editor.command("let b:localdflash_enabled = v:false")
-        assert begun.editor.lua(line) == "localdflash: off by b:localdflash_enabled"
-        (begun.folder / "large.py").write_text("x = 1\n" * 1_000_000)
-        begun.editor.command(f"edit {begun.folder / 'large.py'}")
-        assert begun.editor.lua(line) == "localdflash: larger than 4 MB"
-        begun.editor.command("enew | file scp://host/file.py")
-        assert "this buffer: not a file here" in begun.editor.lua("return vim.fn.execute('Localdflash status')")
-
-
 def test_the_status_command_says_all_of_it(add: Scene) -> None:
     add.tell("test/tell", tau=None, tokensPerSecond=None)
     add.editor.until(lambda: "τ" not in add.editor.lua("return require('localdflash').status()"))
@@ -293,14 +185,6 @@ def test_health(add: Scene) -> None:
     report = add.editor.text()
     assert "ERROR" not in report
     assert "model: scripted" in report
-
-
-def test_the_help_has_its_tags(add: Scene) -> None:
-    add.editor.keys("<Esc>")
-    copy = shutil.copytree(PLUGIN / "doc", add.folder / "doc")
-    add.editor.command(f"helptags {copy}")
-    tags = (copy / "tags").read_text("utf-8")
-    assert all(f"localdflash-{section}\t" in tags for section in ("setup", "keys", "settings", "commands", "builtin"))
 
 
 def test_the_oldest_neovim(old_nvim: Path, tmp_path: Path) -> None:

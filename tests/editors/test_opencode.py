@@ -60,7 +60,7 @@ def program() -> Path:
     return found
 
 
-@pytest.mark.parametrize("family", ["hermes", "tags", "gemma", "harmony", "llama", "words"])
+@pytest.mark.parametrize("family", ["hermes", "harmony", "words"])
 def test_a_file_is_written_changed_and_run(
     program: Path, tool_vocabularies: dict[str, Path], tmp_path: Path, family: str
 ) -> None:

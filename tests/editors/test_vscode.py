@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from localdflash.lab.scripts.editors.fetch_vscode import ROOT, tools
-from localdflash.lab.scripts.editors.vscode import PROGRAM, Studio, Window, studio, until
+from localdflash.lab.scripts.editors.vscode import Studio, Window, studio, until
 
 pytestmark = pytest.mark.editors
 
@@ -137,53 +137,6 @@ def test_escape_sends_it_away_and_changes_nothing(window: Window) -> None:
     window.holds("shapes.py", BEFORE + "    def ar")
 
 
-def test_another_key_than_the_suggested_one_replaces_it(window: Window) -> None:
-    window.type("    def ar")
-    window.shows(METHOD[10:])
-    window.type("x")
-    window.shows("")
-    window.press("Backspace")
-    window.shows(METHOD[10:])
-
-
-def test_two_cursors_type_each_key_once(window: Window) -> None:
-    window.press("Enter", "Enter", "ArrowUp")
-    window.command("Add Cursor Below")
-    window.type("radius = 1")
-    window.holds("shapes.py", BEFORE + "\nradius = 1\nradius = 1")
-    window.picture("cursors")
-
-
-def test_each_document_has_its_own_suggestions(window: Window) -> None:
-    window.type("    def ar")
-    window.shows(METHOD[10:])
-    window.open("greet.py", 5)
-    window.type("    return f")
-    window.shows('"Hello 🙂, {name}!"')
-    window.picture("second-file")
-    window.press("Tab")
-    window.holds("greet.py", GREET)
-
-
-def test_windows_line_ends_stay(code: Studio, folder: Path) -> None:
-    (folder / "shapes.py").write_bytes(BEFORE.replace("\n", "\r\n").encode())
-    with code.window(folder) as window:
-        window.open("shapes.py", LAST)
-        ready(window)
-        window.type("    def ar")
-        until(window.ghost)
-        window.press("Tab")
-        window.holds("shapes.py", (BEFORE + METHOD).replace("\n", "\r\n"))
-
-
-def test_an_untitled_document_is_completed(window: Window) -> None:
-    window.press("Control+Alt+n")
-    window.page.locator('.tab.active[data-resource-name="Untitled-1"]').wait_for()
-    window.type('"""Shap')
-    window.press("Alt+\\")  # unasked the server is silent: there is next to nothing to go by
-    window.shows('es."""')
-
-
 def test_a_server_that_is_killed_comes_back_without_a_word(code: Studio, window: Window) -> None:
     before = code.servers()
     for process in before:
@@ -218,32 +171,11 @@ def test_a_command_that_does_not_work_is_said_once(code: Studio, window: Window,
     window.shows(METHOD[11:])
 
 
-def test_the_program_is_named_in_settings_that_this_window_has(code: Studio, window: Window) -> None:
-    code.configure(command="/nowhere/localdflash")
-    until(window.messages)
-    window.page.get_by_role("button", name="It Is Somewhere Else").click()
-    settings_of_the_machine(window)
-    command = window.page.locator('.setting-item-contents[data-key="localdflash.command"] input')
-    until(lambda: command.input_value() == "/nowhere/localdflash")
-    window.picture("somewhere-else")
-    command.fill(str(PROGRAM))
-    ready(window)
-
-
 def settings_of_the_machine(window: Window) -> None:
     """Wait for the settings editor with the machine's own settings, where extensions run elsewhere than the window."""
     tab = window.page.locator(".settings-tabs-widget .action-item .checked")
     tab.wait_for()
     assert "Remote" in (tab.text_content() or "")
-
-
-def test_all_settings_are_there(window: Window) -> None:
-    window.command("localdflash: Open Settings")
-    settings_of_the_machine(window)
-    package = json.loads((ROOT / "editors" / "vscode" / "package.json").read_text("utf-8"))
-    count = len(package["contributes"]["configuration"]["properties"])
-    window.page.locator(".settings-count-widget", has_text=f"{count} Settings Found").wait_for()
-    window.picture("settings")
 
 
 def test_a_model_is_chosen_from_those_that_there_are(code: Studio, window: Window) -> None:
@@ -348,17 +280,3 @@ def test_the_item_in_the_status_bar_opens_a_menu(window: Window) -> None:
     assert rows.count() == 8
     rows.filter(has_text="First steps").click()
     window.page.get_by_text("Install localdflash").first.wait_for()
-
-
-def test_the_walkthrough_ticks_what_is_done(window: Window) -> None:
-    window.command("localdflash: First Steps")
-    done = window.page.locator(".getting-started-step .codicon.complete")
-    until(lambda: done.count() == 1)
-    window.page.locator('.tab[data-resource-name="shapes.py"]').click()
-    window.page.locator(".editor-instance .monaco-editor.focused").wait_for()
-    window.type("    def ar")
-    window.shows(METHOD[10:])
-    window.press("Tab")
-    until(lambda: "1 accepted" in window.details(), window.details)
-    window.command("localdflash: First Steps")
-    until(lambda: done.count() == 3)

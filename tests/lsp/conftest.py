@@ -1,8 +1,8 @@
-"""An editor: pygls's client over the stdin and stdout of a real server, with a daemon or an oracle of its own."""
+"""An editor: pygls' client of a server in this process, with an instant engine or a daemon."""
 
 import asyncio
-import subprocess
-import sys
+import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
@@ -12,7 +12,14 @@ import pytest
 from lsprotocol import types
 from pygls.lsp.client import LanguageClient
 
+from localdflash.base.files import paths
 from localdflash.lab.scripts.support import instant_engine
+from localdflash.lab.scripts.support.instant_engine import Oracle
+from localdflash.lsp import transport
+from localdflash.lsp.foreign.named import NamedEngine
+from localdflash.lsp.lsp_server import SuggestionServer
+from localdflash.models.config import load_config
+from localdflash.server.wanted import Wanted
 from tests.support import daemons
 
 URI = "file:///project/example.py"
@@ -82,17 +89,18 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Starts a server and an editor on it: `async with editor() as e`.
+    """Starts a server in this process and an editor on it: `async with editor() as e`.
 
     `encodings` as the editor offers them; `options` are the initializationOptions; `oracle` is a text that the engine
     knows, which else is a daemon with the embedded pair; `delay` are milliseconds between the oracle's lines;
-    `inline` and `completion` say what the editor can show; `home` is that of another editor, not one of its own.
+    `inline` and `completion` say what the editor can show; `model` is the one that is asked for.
     """
     monkeypatch.setenv("LOCALDFLASH_MODEL_ROWS", "fast")  # to certify rows takes longer than these tests
 
     @asynccontextmanager
     async def start(
-        *arguments: str,
+        model: str = "",
+        *,
         encodings: tuple[str, ...] = (),
         options: Any = None,
         oracle: str = "",
@@ -102,48 +110,83 @@ def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
         completion: types.CompletionClientCapabilities | None = None,
         home: Path | None = None,
     ) -> AsyncIterator[Editor]:
-        with nullcontext(home) if home else daemons.short_home(monkeypatch) as folder, _oracle(folder, oracle, delay):
-            client = LanguageClient("editor", "1")
-            found = Editor(client)
-            threads = () if oracle else ("--threads", "1")
-            await client.start_io(sys.executable, "-P", "-c", daemons.PROGRAM, "lsp", *threads, *arguments)
-            shown = types.InlineCompletionClientCapabilities(dynamic_registration=False) if inline else None
-            capabilities = types.ClientCapabilities(
-                general=types.GeneralClientCapabilities(position_encodings=list(encodings) or None),
-                text_document=types.TextDocumentClientCapabilities(
-                    inline_completion=shown,
-                    completion=completion,
-                ),
-            )
-            asked = types.InitializeParams(capabilities, root_uri=root, initialization_options=options)
-            found.capabilities = (await client.initialize_async(asked)).capabilities
-            assert found.capabilities.inline_completion_provider
-            client.initialized(types.InitializedParams())
-            try:
-                yield found
-            finally:
-                await client.shutdown_async(None)
-                client.exit(None)
-                await client.stop()  # type: ignore[no-untyped-call]
+        with nullcontext(home) if home else daemons.short_home(monkeypatch), oracle_thread(oracle, delay):
+            engine = NamedEngine.of(load_config(), model) or Wanted({"pair": model} if model else {"threads": 1})
+            async with _listening(lambda: SuggestionServer(engine)) as port:
+                client = LanguageClient("editor", "1")
+                found = Editor(client)
+                await client.start_tcp("127.0.0.1", port)
+                shown = types.InlineCompletionClientCapabilities(dynamic_registration=False) if inline else None
+                capabilities = types.ClientCapabilities(
+                    general=types.GeneralClientCapabilities(position_encodings=list(encodings) or None),
+                    text_document=types.TextDocumentClientCapabilities(
+                        inline_completion=shown,
+                        completion=completion,
+                    ),
+                )
+                asked = types.InitializeParams(capabilities, root_uri=root, initialization_options=options)
+                found.capabilities = (await client.initialize_async(asked)).capabilities
+                assert found.capabilities.inline_completion_provider
+                client.initialized(types.InitializedParams())
+                try:
+                    yield found
+                finally:
+                    await client.shutdown_async(None)
+                    client.exit(None)
+                    await client.stop()  # type: ignore[no-untyped-call]
+                    client.protocol.writer.close()  # type: ignore[union-attr]
 
     return start
 
 
+@asynccontextmanager
+async def _listening(create: transport.Create) -> AsyncIterator[int]:
+    """Serve editors on a port, as `localdflash lsp --port 0` does."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepting = asyncio.create_task(transport._accept(create, listener))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+
+
 @contextmanager
-def _oracle(home: Path, text: str, delay: float) -> Iterator[None]:
-    """An instant engine that knows a text; none without one."""
+def oracle_thread(text: str, delay: float) -> Iterator[None]:
+    """An instant engine that knows a text, in a thread; none without a text."""
     if not text:
         yield
         return
-    file = home / "oracle.txt"
-    file.write_bytes(text.encode())
-    command = [*instant_engine.COMMAND, str(file), "--delay", str(delay)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        daemons.until(daemons.is_ready)
+    loops, ready = list[tuple[asyncio.AbstractEventLoop, asyncio.Event]](), threading.Event()
+    oracle = Oracle([text], delay / 1e3)
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            yield
+            await oracle.connected(reader, writer)
         finally:
-            process.kill()
+            writer.transport.abort()
+
+    async def serve() -> None:
+        done = asyncio.Event()
+        loops.append((asyncio.get_running_loop(), done))
+        async with instant_engine.serving(connected, paths.engine_socket()):
+            ready.set()
+            await done.wait()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield
+    finally:
+        for loop, done in loops:
+            loop.call_soon_threadsafe(done.set)
+        thread.join()
 
 
 async def until(condition: Callable[[], object]) -> None:

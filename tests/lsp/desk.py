@@ -1,11 +1,10 @@
 """A session, somebody who types into its document, and an engine whose every event the test gives."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Mapping
+from typing import cast
 
-from localdflash.lsp.engine_completer import Completer
-from localdflash.lsp.events import Event
+from localdflash.lsp.engine_completer import Completer, Event
 from localdflash.lsp.generation import Ended, Generator
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
 from localdflash.lsp.typing_pace import TypingPace
@@ -97,10 +96,6 @@ class Desk:
 
 def texts(offers: list[Offer]) -> list[str]:
     return [offer.text for offer in offers]
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 20))
 
 
 async def settled() -> None:

@@ -55,7 +55,7 @@ def offset_of(text: str, line: int, units: int, encoding: Encoding) -> int:
     return offset
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     text=TEXTS,
     encoding=st.sampled_from(ENCODINGS),
@@ -74,7 +74,7 @@ def test_edits_do_what_they_do_to_the_whole_text(
         assert document._lines == lines_of(text)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=TEXTS, encoding=st.sampled_from(ENCODINGS), line=NUMBERS, units=NUMBERS)
 def test_positions(text: str, encoding: Encoding, line: int, units: int) -> None:
     document = Document("file:///a.py", text, 1, encoding)

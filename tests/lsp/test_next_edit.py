@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from localdflash.lsp import next_edit
-from tests.lsp.wire import Process, change, changing, notification, opening, serving
-from tests.support import daemons
+from tests.lsp.wire import Wire, change, changing, connected, notification, opening, serving_in_thread
 
 URI = "file:///project/example.py"
 TEXT = "def area(width, height):\n    print('😋', width)\n    return width * height\n"
@@ -17,21 +16,22 @@ ON = {"nextEdit": True}
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
-    with daemons.short_home(monkeypatch), serving() as process:
-        yield process
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
+    monkeypatch.setattr(next_edit, "PAUSE", 0.2)
+    with serving_in_thread() as path, connected(path) as wire:
+        yield wire
 
 
-def begin(server: Process, *encodings: str, text: str = TEXT, uri: str = URI, **options: Any) -> None:
+def begin(server: Wire, *encodings: str, text: str = TEXT, uri: str = URI, **options: Any) -> None:
     server.begin(*encodings, options=options or ON)
     server.send(notification("textDocument/didOpen", opening(uri, text)))
 
 
-def edit(server: Process, version: int, *changes: Any, uri: str = URI) -> None:
+def edit(server: Wire, version: int, *changes: Any, uri: str = URI) -> None:
     server.send(notification("textDocument/didChange", changing(uri, version, *changes)))
 
 
-def received(server: Process) -> Any:
+def received(server: Wire) -> Any:
     """The next proposal."""
     while (message := server.receive()) is not None:
         if message.get("method") == next_edit.METHOD:
@@ -39,9 +39,9 @@ def received(server: Process) -> Any:
     raise AssertionError("the server has ended")
 
 
-def is_silent(server: Process) -> bool:
+def is_silent(server: Wire) -> bool:
     """Whether nothing comes within the pause and some time after it."""
-    end = time.monotonic() + next_edit.PAUSE + 0.3
+    end = time.monotonic() + next_edit.PAUSE + 0.2
     while time.monotonic() < end:
         server.ask("localdflash/status", {})
         time.sleep(0.05)
@@ -49,7 +49,7 @@ def is_silent(server: Process) -> bool:
 
 
 @pytest.mark.parametrize(("encoding", "column"), [("utf-8", 18), ("utf-16", 16), ("utf-32", 15)])
-def test_it_is_for_one_version_and_in_the_units_of_the_client(server: Process, encoding: str, column: int) -> None:
+def test_it_is_for_one_version_and_in_the_units_of_the_client(server: Wire, encoding: str, column: int) -> None:
     begin(server, encoding)
     edit(server, 2, RENAMED)
     start, end = ({"line": 1, "character": at} for at in (column, column + 5))
@@ -59,7 +59,7 @@ def test_it_is_for_one_version_and_in_the_units_of_the_client(server: Process, e
     }
 
 
-def test_it_comes_after_a_pause_and_at_once_after_an_accepted_one(server: Process) -> None:
+def test_it_comes_after_a_pause_and_at_once_after_an_accepted_one(server: Wire) -> None:
     begin(server)
     begun = time.monotonic()
     edit(server, 2, RENAMED)
@@ -73,7 +73,7 @@ def test_it_comes_after_a_pause_and_at_once_after_an_accepted_one(server: Proces
     assert is_silent(server)
 
 
-def test_who_types_on_gets_it_for_the_newest_text_only(server: Process) -> None:
+def test_who_types_on_gets_it_for_the_newest_text_only(server: Wire) -> None:
     begin(server)
     edit(server, 2, RENAMED)
     edit(server, 3, change((0, 10), (0, 10), "i"))
@@ -81,14 +81,14 @@ def test_who_types_on_gets_it_for_the_newest_text_only(server: Process) -> None:
     assert is_silent(server)
 
 
-def test_an_undo_takes_it_back(server: Process) -> None:
+def test_an_undo_takes_it_back(server: Wire) -> None:
     begin(server)
     edit(server, 2, RENAMED)
     edit(server, 3, change((0, 9), (0, 10), "width"))
     assert is_silent(server)
 
 
-def test_what_the_user_sent_away_does_not_come_again(server: Process) -> None:
+def test_what_the_user_sent_away_does_not_come_again(server: Wire) -> None:
     begin(server)
     edit(server, 2, RENAMED)
     received(server)
@@ -98,20 +98,20 @@ def test_what_the_user_sent_away_does_not_come_again(server: Process) -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_any_line_ends(server: Process, end: str) -> None:
+def test_any_line_ends(server: Wire, end: str) -> None:
     begin(server, text=TEXT.replace("\n", end))
     edit(server, 2, RENAMED)
     assert received(server)["edit"]["range"]["start"] == {"line": 1, "character": 16}
 
 
-def test_clients_that_do_not_ask_get_none(server: Process) -> None:
+def test_clients_that_do_not_ask_get_none(server: Wire) -> None:
     begin(server, nextEdit=False)
     edit(server, 2, RENAMED)
     assert is_silent(server)
 
 
 @pytest.mark.parametrize("uri", ["file:///project/.env.py/id_rsa", "file:///project/example.rb"])
-def test_not_in_every_file(server: Process, uri: str) -> None:
+def test_not_in_every_file(server: Wire, uri: str) -> None:
     server.begin(options=ON)
     document = opening(uri, TEXT)
     document["textDocument"]["languageId"] = "python" if "id_rsa" in uri else "ruby"
@@ -120,7 +120,7 @@ def test_not_in_every_file(server: Process, uri: str) -> None:
     assert is_silent(server)
 
 
-def test_a_malformed_refusal_is_no_error(server: Process) -> None:
+def test_a_malformed_refusal_is_no_error(server: Wire) -> None:
     begin(server)
     for params in (None, {}, {"textDocument": None}, {"textDocument": {"uri": 1}}, {"textDocument": {"uri": "x"}}):
         server.send(notification("localdflash/didRejectNextEdit", params))
@@ -128,7 +128,7 @@ def test_a_malformed_refusal_is_no_error(server: Process) -> None:
     assert received(server)
 
 
-def test_a_change_of_the_whole_text(server: Process) -> None:
+def test_a_change_of_the_whole_text(server: Wire) -> None:
     begin(server)
     edit(server, 2, {"text": TEXT.replace("width", "w", 1)})
     assert received(server)["edit"]["newText"] == "w"

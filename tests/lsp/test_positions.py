@@ -2,10 +2,7 @@
 text, finds lines and columns by counting code units, splices there, and decodes."""
 
 import re
-import statistics
-import time
-from collections.abc import Iterator
-from itertools import count
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,49 +16,37 @@ URI = "file:///project/a.py"
 CODECS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
 TEXTS = {
     "ASCII": "one = 1\ntwo = 2\nthree = 3\n",
-    "é NFC": "caf\u00e9 = 1\n\u00e9\u00e9\nx\u00e9\n",
     "é NFD": "cafe\u0301 = 1\ne\u0301e\u0301\nxe\u0301\n",
-    "wide": "錯誤 = 1\n錯錯\nx誤\n",
     "astral": "😋 = 1\n😋😋\nx😋\n",
     "ZWJ family": "👩\u200d👩\u200d👧\u200d👦 = 1\n👩\u200d👧\nx\n",
-    "flag": "🇩🇪 = 1\n🇯🇵🇩🇪\nx🇩🇪\n",
     "combining marks": "a\u0300\u0316\u0334b = 1\n\u0301x\n\u20dd\n",
     "CRLF": "one = 1\r\ntwo é😋\r\nthree\r\n",
     "lone CR": "one = 1\rtwo é😋\rthree\r",
     "mixed line ends": "one\r\n\rtwo\n\r\nthree\n\nfour\r",
-    "tabs": "\tone = 1\n\t\ttwo\n\tx\t\n",
     "BOM": "\ufeffone = 1\n\ufefftwo\n\ufeff\n",
     "form feed": "one\x0cx = 1\n\x0c\nthree\x0b\x1c\n",
     "U+2028": "one\u2028x = 1\n\u2029\u2028\nthree\u2028\n",
-    "U+0085": "one\x85x = 1\n\x85\nthree\x85\n",
     "NUL": "one\0x = 1\n\0\nthree\0\n",
     "empty": "",
-    "empty lines": "\n\n\n",
     "no last line end": "one = 1\ntwo 😋\nthree é",
     "one line": "😋é錯x",
     "a private and a last code point": "\ue000\uffff = 1\n\U0010ffff\nx\n",
 }
-EDITS = {
-    "insert at the start": ((0, 0), (0, 0), "#é😋 "),
-    "insert within": ((0, 2), (0, 2), "錯"),
-    "insert where a character may be cut": ((1, 1), (1, 1), "|"),
-    "insert further on": ((1, 3), (1, 3), "|"),
-    "insert lines": ((1, 0), (1, 0), "new\nlines\r\nhere\r"),
-    "insert a CR": ((1, 0), (1, 0), "\r"),
-    "insert an LF": ((1, 0), (1, 0), "\n"),
-    "delete one unit": ((0, 0), (0, 1), ""),
-    "delete three units": ((0, 1), (0, 4), ""),
-    "delete a line": ((1, 0), (2, 0), ""),
-    "delete a line end": ((0, 1000), (1, 0), ""),
-    "delete all": ((0, 0), (1000, 0), ""),
-    "replace within": ((0, 1), (0, 3), "x😋"),
-    "replace across lines": ((0, 2), (2, 1), "é\n😋"),
-    "replace the end": ((2, 0), (2**31 - 1, 2**31 - 1), "end"),
-    "insert beyond the line": ((1, 500), (1, 500), "!"),
-    "insert beyond the document": ((99, 7), (99, 7), "!"),
-    "insert nothing": ((1, 1), (1, 1), ""),
-    "from the end to the start": ((2, 1), (0, 1), "?"),
-}
+EDITS = [
+    ((0, 0), (0, 0), "#é😋 "),
+    ((1, 1), (1, 1), "|"),  # where a character may be cut
+    ((1, 0), (1, 0), "new\nlines\r\nhere\r"),
+    ((1, 0), (1, 0), "\r"),
+    ((1, 0), (1, 0), "\n"),
+    ((0, 1), (0, 4), ""),
+    ((1, 0), (2, 0), ""),
+    ((0, 1000), (1, 0), ""),  # a line end
+    ((0, 2), (2, 1), "é\n😋"),
+    ((2, 0), (2**31 - 1, 2**31 - 1), "end"),
+    ((1, 500), (1, 500), "!"),  # beyond the line
+    ((99, 7), (99, 7), "!"),  # beyond the document
+    ((2, 1), (0, 1), "?"),  # from the end to the start
+]
 
 
 class Oracle:
@@ -107,20 +92,19 @@ def clients() -> dict[str, Local]:
     return {encoding: Local(encoding) for encoding in CODECS}
 
 
-@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-@pytest.mark.parametrize("encoding", CODECS)
-def test_an_edit_over_the_wire(clients: dict[str, Local], encoding: str, text: str, edit: Any) -> None:
-    client, oracle = clients[encoding], Oracle(text, encoding)
-    client.open(URI, text)
-    client.change(URI, 2, change(*edit))
-    oracle.replace(*edit)
-    assert client.text(URI) == oracle.text
-    document = client.protocol.documents[URI]
-    assert (document.version, document.size, document.encoding) == (2, len(oracle.text), encoding)
+def test_edits_over_the_wire(clients: dict[str, Local], text: str) -> None:
+    for encoding, edit in product(CODECS, EDITS):
+        client, oracle = clients[encoding], Oracle(text, encoding)
+        client.open(URI, text)
+        client.change(URI, 2, change(*edit))
+        oracle.replace(*edit)
+        assert client.text(URI) == oracle.text, (encoding, edit)
+        document = client.protocol.documents[URI]
+        assert (document.version, document.size, document.encoding) == (2, len(oracle.text), encoding)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     encoding=st.sampled_from(sorted(CODECS)),
     text=st.sampled_from(sorted(TEXTS.values())),
@@ -152,7 +136,7 @@ def test_several_edits_in_one_notification(
     assert mirror == re.split("\r\n|\r|\n", oracle.text)  # whoever follows the changes has the same lines
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     text=st.text(st.sampled_from("ab\n\ré😋"), max_size=40),
     at=st.tuples(st.integers(0, 8), st.integers(0, 8)),
@@ -216,21 +200,3 @@ def test_a_range_is_in_the_units_of_the_client() -> None:
     document = Document(URI, "a😋b\n😋😋", 1, "utf-16")
     found = document.range(LineColumn(0, 2), LineColumn(1, 1))
     assert (found.start.line, found.start.character, found.end.line, found.end.character) == (0, 3, 1, 2)
-
-
-def test_a_change_costs_what_it_touches() -> None:
-    small, large = (changes_of(lines) for lines in (2_000, 40_000))
-    times = [[next(of) for _ in range(5)] for of in [small, large] * 40]
-    assert statistics.median(map(min, times[1::2])) < 5 * statistics.median(map(min, times[::2]))
-
-
-def changes_of(lines: int) -> Iterator[float]:
-    """Seconds that one change after another takes in a document of so many lines."""
-    client = Local("utf-16")
-    client.open(URI, "    value = compute(first, 'é😋', second)\n" * lines)
-    for i in count():
-        line = (i * 7919) % lines
-        began = time.perf_counter()
-        client.change(URI, i + 2, change((line, 12), (line, 12), "x"))
-        client.protocol.documents[URI].window(LineColumn(line, 4), 8_000, 2_000)
-        yield time.perf_counter() - began

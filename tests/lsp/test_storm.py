@@ -21,6 +21,7 @@ from tests.lsp.wire import Process, asking, change, changing, connected, notific
 from tests.support import daemons
 
 KEYS = 10_000
+pytestmark = pytest.mark.nightly
 DOCUMENTS = 3
 PENDING = 12  # requests that an impatient editor leaves unanswered
 INSTANT, CANCELLED = "textDocument/inlineCompletion", -32800

@@ -26,6 +26,8 @@ LOADING = (
     "completer.connect = lambda *a: (pathlib.Path(os.environ['LOCALDFLASH_HOME'], 'loading').touch(), time.sleep(60));"
 ) + daemons.PROGRAM
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -164,23 +166,6 @@ def test_a_port_is_of_this_machine_alone() -> None:
         assert listener.laddr[0] == "127.0.0.1"
         server.process.send_signal(signal.SIGINT)
         assert ended(server) == 0
-
-
-def test_several_editors_have_documents_of_their_own(folder: Path) -> None:
-    path = folder / "lsp.sock"
-    with serving("--socket", str(path)) as server:
-        server.line()
-        with connected(str(path)) as one, connected(str(path)) as two, connected(str(path)) as three:
-            for wire, encoding in ((one, "utf-8"), (two, "utf-16"), (three, "utf-32")):
-                assert wire.begin(encoding)["result"]["capabilities"]["positionEncoding"] == encoding
-            one.send(notification("exit"))
-            assert one.receive() is None
-            two.check()
-            three.ask("shutdown")
-            two.check()
-        with connected(str(path)) as four:  # after all others have gone, in their ways
-            four.begin()
-            four.check()
 
 
 def test_a_stale_socket_is_replaced_and_a_live_one_is_not(folder: Path) -> None:

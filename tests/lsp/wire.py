@@ -1,24 +1,26 @@
 """LSP by hand: bytes to a real server and back, and a server in this process whose documents can be looked at."""
 
+import asyncio
 import json
 import os
 import select
-import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any
 
-import pytest
 from pygls.lsp.server import LanguageServer
 
-from localdflash.lsp.framing import Reader
+from localdflash.lsp import transport
+from localdflash.lsp.framing import MessageReader
+from localdflash.lsp.lsp_server import SuggestionServer
 from localdflash.lsp.protocol import DocumentProtocol
+from localdflash.server.wanted import Wanted
 from tests.support import daemons
 
 PATIENCE = 20.0  # seconds for an answer
@@ -198,23 +200,30 @@ def connected(address: str | tuple[str, int]) -> Iterator[Wire]:
 
 
 @contextmanager
-def on_all_transports() -> Iterator[dict[str, Any]]:
-    """One process for each transport: stdio, initialized; addresses as unix and tcp. All leave, and say nothing."""
-    folder = Path(tempfile.mkdtemp(prefix="ldf", dir="/tmp"))
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder)
-        patch.setenv("LOCALDFLASH_HOME", str(folder))
-        stdio = stack.enter_context(serving())
-        unix = stack.enter_context(serving("--socket", str(folder / "lsp.sock")))
-        tcp = stack.enter_context(serving("--port", "0"))
-        assert "listening" in unix.line()
-        port = int(tcp.line().split(":")[-1].split(";")[0])
-        stdio.begin()
-        yield {"stdio": stdio, "unix": str(folder / "lsp.sock"), "tcp": ("127.0.0.1", port)}
-        assert stdio.leave() == (0, "")
-        for process in (unix, tcp):
-            process.process.terminate()
-            assert process.end() == (0, "")
+def serving_in_thread() -> Iterator[str]:
+    """A server on a Unix socket, on an event loop in a thread; yields the socket's path."""
+    loops, ready = list[tuple[asyncio.AbstractEventLoop, asyncio.Task[int]]](), threading.Event()
+    with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{folder}/lsp.sock")
+        listener.listen()
+        listener.setblocking(False)
+
+        async def serve() -> None:
+            accepting = asyncio.create_task(transport._accept(lambda: SuggestionServer(Wanted({})), listener))
+            loops.append((asyncio.get_running_loop(), accepting))
+            ready.set()
+            with suppress(asyncio.CancelledError):
+                await accepting
+
+        thread = threading.Thread(target=lambda: asyncio.run(serve()))
+        thread.start()
+        try:
+            assert ready.wait(PATIENCE)
+            yield f"{folder}/lsp.sock"
+        finally:
+            for loop, accepting in loops:
+                loop.call_soon_threadsafe(accepting.cancel)
+            thread.join()
 
 
 class Local:
@@ -224,7 +233,7 @@ class Local:
         self.server = LanguageServer("test", "1", protocol_cls=DocumentProtocol)
         self.protocol: DocumentProtocol = self.server.protocol  # type: ignore[assignment]
         self.protocol.set_writer(self, include_headers=False)
-        self._reader = Reader()
+        self._reader = MessageReader()
         self.sent: list[Json] = []
         self.send(request(0, "initialize", initialize(*encodings)), notification("initialized", {}))
 

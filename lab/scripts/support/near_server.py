@@ -7,7 +7,7 @@ from typing import Any
 
 from lsprotocol import types
 
-from localdflash.code.context.refusal import Refusal
+from localdflash.code.context.denied import Refusal
 from localdflash.lab.bench.lsp_process import Json, LanguageServer
 from localdflash.lsp.engine_completer import Asker
 from localdflash.lsp.lsp_server import SuggestionServer

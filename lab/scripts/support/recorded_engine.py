@@ -21,8 +21,7 @@ from localdflash.engine.generate import Generation, Request
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Chosen
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.lsp.engine_completer import Asker, Source
-from localdflash.lsp.events import Event
+from localdflash.lsp.engine_completer import Asker, Event, Source
 from localdflash.server.answering import TextDelta
 from localdflash.server.api import complete_endpoint
 from localdflash.server.api.api_state import AppState

@@ -6,6 +6,7 @@ adds to it, folder by folder.
 """
 
 import re
+from enum import Enum
 from fnmatch import translate
 from functools import lru_cache
 from pathlib import PurePath
@@ -44,3 +45,12 @@ def is_secret(path: PurePath) -> bool:
         return True
     plain = _COPY.sub("", name)
     return any(_FILE.match(one) for one in (name, plain, plain.removeprefix(".")))
+
+
+class Refusal(Enum):
+    """The reasons, as a user is told them. What git ignores is completed all the same where somebody asks by hand."""
+
+    SECRET = "its name is one of files with secrets"
+    OUTSIDE = "it is a link to a file outside of the project"
+    OURS = ".localdflashignore names it"
+    GIT = ".gitignore names it"

@@ -19,12 +19,11 @@ from watchdog.observers.api import BaseObserver
 from localdflash.code.context import watch
 from localdflash.code.context.changes import Changes
 from localdflash.code.context.definitions import Definition, definitions
-from localdflash.code.context.denied import is_secret
+from localdflash.code.context.denied import Refusal, is_secret
 from localdflash.code.context.files import LARGEST, clean, read_text, signature
 from localdflash.code.context.ignore import IGNORE_FILES, OWN, IgnoreRules
 from localdflash.code.context.index_store import FileStore, IndexedFile
 from localdflash.code.context.listing import SKIPPED, entries_of, may_enter
-from localdflash.code.context.refusal import Refusal
 from localdflash.text.syntax import language_of
 
 MOST_FILES = 20_000

@@ -23,7 +23,6 @@ class Parameter(NamedTuple):
 
     name: str
     optional: bool
-    typed: bool
     rest: str  # the node's type, or ""
 
 
@@ -46,9 +45,6 @@ class Call:
 class Function:
     """A definition. `hidden`: how many of its parameters a call does not give, such as `self`."""
 
-    node: Node
-    brackets: Node
-    items: list[Node]
     parameters: list[Parameter]
     hidden: int
 
@@ -108,11 +104,11 @@ def call_with(source: Source, names: Names, arguments: Node) -> Call | None:
 
 def function_with(source: Source, parameters: Node, *, as_member: bool) -> Function | None:
     """The function that a list of parameters belongs to. `as_member`: called as a method, or to make an object."""
-    node, listed = parameters.parent, items(parameters)
+    node = parameters.parent
     if node is None:
         return None
     hidden = int(source.language == "python" and as_member and python_names.method_class(node) is not None)
-    return Function(node, parameters, listed, [_parameter(source, one) for one in listed], hidden)
+    return Function([_parameter(source, one) for one in items(parameters)], hidden)
 
 
 def called_function(source: Source, names: Names, call: Call) -> Function | None:
@@ -189,13 +185,12 @@ def _parameter(source: Source, node: Node) -> Parameter:
     optional = (
         node.type in {"optional_parameter", "assignment_pattern"} or node.child_by_field_name("value") is not None
     )
-    return Parameter(name, optional, node.child_by_field_name("type") is not None, rest)
+    return Parameter(name, optional, rest)
 
 
 def _python_parameter(source: Source, node: Node) -> Parameter:
     named = python_names.parameter_name(node)
     inner = node.named_children[0] if node.type == "typed_parameter" else node
     rest = inner.type if inner.type in _REST | {"keyword_separator"} else ""
-    typed = node.child_by_field_name("type") is not None
     optional = node.child_by_field_name("value") is not None
-    return Parameter(source.cut(named) if named is not None else "", optional, typed, rest)
+    return Parameter(source.cut(named) if named is not None else "", optional, rest)

@@ -170,7 +170,7 @@ def defined(body: list[ast.stmt], member: bool = False) -> Iterator[tuple[str, i
                     yield from defined(block, member)
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in STANDARD.glob("[a-m]*.py"))[::2])
+@pytest.mark.parametrize("name", sorted(path.name for path in STANDARD.glob("[a-m]*.py"))[::8])
 def test_as_pythons_parser_has_it(name: str) -> None:
     text = (STANDARD / name).read_text("utf-8")
     expected = sorted(one for one in defined(ast.parse(text).body) if not one[0].startswith("__"))
@@ -180,7 +180,7 @@ def test_as_pythons_parser_has_it(name: str) -> None:
     assert sorted(one for one in found if not one[0].startswith("__")) == expected
 
 
-@pytest.mark.parametrize("name", ["argparse", "dataclasses", "enum", "functools", "inspect"])
+@pytest.mark.parametrize("name", ["argparse", "enum"])
 def test_constants_and_docstrings_as_pythons_parser_has_them(name: str) -> None:
     text = (STANDARD / f"{name}.py").read_text("utf-8")
     body = ast.parse(text).body
@@ -205,10 +205,10 @@ def test_any_text_has_definitions_that_are_sound(language: str, noise: str, at: 
         assert len(one.text) < 2_000
 
 
-@pytest.mark.parametrize("text", ["class A:\n" * 1, "(" * 50_000, "if x:\n" + " " * 9 + "x\n", "{" * 20_000, "\0", ""])
 @pytest.mark.parametrize("language", ["python", "cpp", "typescript", "cobol"])
-def test_nesting_without_end(language: str, text: str) -> None:
-    assert len(definitions("p", language, text)) <= 1
+def test_nesting_without_end(language: str) -> None:
+    for text in ("class A:\n", "(" * 50_000, "if x:\n" + " " * 9 + "x\n", "{" * 20_000, "\0", ""):
+        assert len(definitions("p", language, text)) <= 1
 
 
 def test_namespaces_nested_deeper_than_the_stack() -> None:

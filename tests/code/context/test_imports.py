@@ -58,7 +58,7 @@ def test_only_the_head_is_read() -> None:
     assert first("python", head_of(text)) == [("a.py", ())]
 
 
-@pytest.mark.parametrize("text", ["from import", "from . import (", "import", "#include", "use {", "import x from"])
 @pytest.mark.parametrize("language", ["python", "c", "rust", "typescript", "go", "java", "lua"])
-def test_half_typed_imports_do_no_harm(language: str, text: str) -> None:
-    assert all(one.paths for one in imports(language, text))
+def test_half_typed_imports_do_no_harm(language: str) -> None:
+    for text in ("from import", "from . import (", "import", "#include", "use {", "import x from"):
+        assert all(one.paths for one in imports(language, text))

@@ -52,20 +52,18 @@ def plain() -> dict[str, str]:
     return {"plain.py": "def visible():\n    pass\n", "main.py": ""}
 
 
-@pytest.mark.parametrize("name", DENIED)
-def test_secret_files(
-    open_workspace: Opens, plain: dict[str, str], caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    opened = open_workspace(plain | {name: TEXT})
+def test_secret_files(open_workspace: Opens, plain: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    opened = open_workspace(plain | dict.fromkeys(DENIED, TEXT))
     edits = EditHistory()
-    edits.changed(name, 0, [CANARY], [f"{CANARY} 2"], 0.0)
-    opened.workspace.refresh(opened.root / name)
+    for name in DENIED:
+        edits.changed(name, 0, [CANARY], [f"{CANARY} 2"], 0.0)
+        opened.workspace.refresh(opened.root / name)
+        assert not opened.workspace.allowed(opened.root / name)
     assert opened.workspace.settled(PATIENCE)
-    text = everything(opened, [opened_with(opened, name)], edits)
+    text = everything(opened, [opened_with(opened, name) for name in DENIED], edits)
     assert "def visible()" in text
     assert CANARY not in text
     assert CANARY not in caplog.text
-    assert not opened.workspace.allowed(opened.root / name)
     assert edits.replaced(9) == []
 
 
@@ -161,23 +159,25 @@ def test_a_secret_document_has_no_context_itself(open_workspace: Opens, plain: d
         assert gather(opened.workspace, current, 0, [], EditHistory(), 10_000) == []
 
 
-@pytest.mark.parametrize("name", [*SECRET_FOLDERS, *(one.replace("*", "x") for one in SECRET_FILES)])
 def test_secret_files_are_not_even_opened(
-    open_workspace: Opens, plain: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str
+    open_workspace: Opens, plain: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened_names: list[str] = []
+    opened_names: set[str] = set()
     original = os.open
 
     def open_file(path: str, *arguments: int, **options: int | None) -> int:
-        opened_names.append(os.path.basename(path))
+        opened_names.add(os.path.basename(path))
         return original(path, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", open_file)
-    opened = open_workspace(plain | {f"x/{name}/in.py" if name in SECRET_FOLDERS else f"x/{name}": TEXT})
-    opened.workspace.refresh(opened.root / "x" / name)
+    names = [one.replace("*", "x") for one in SECRET_FILES]
+    secret = [*(f"x/{folder}/in.py" for folder in SECRET_FOLDERS), *(f"y/{name}" for name in names)]
+    opened = open_workspace(plain | dict.fromkeys(secret, TEXT))
+    for name in secret:
+        opened.workspace.refresh(opened.root / name)
     assert opened.workspace.settled(PATIENCE)
     assert "plain.py" in opened_names
-    assert {name, "in.py"} & set(opened_names) == set()
+    assert opened_names.isdisjoint({*SECRET_FOLDERS, *names, "in.py"})
 
 
 def test_warnings_show_names_that_are_clean(open_workspace: Opens, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from watchdog.observers.polling import PollingObserver
 from localdflash.code.context import watch
 from localdflash.code.context.changes import PAUSE
 from localdflash.code.context.files import read_text
-from localdflash.code.context.index import Workspace
 from tests.code.context.conftest import PATIENCE, Opened, until
 
 Opens = Callable[..., Opened]
@@ -36,11 +35,6 @@ def test_a_changed_file(opened: Opened) -> None:
     opened.write("a.py", "def other(): pass")
     assert opened.comes("other", "a.py")
     assert opened.paths("f") == []
-
-
-def test_a_deleted_file(opened: Opened) -> None:
-    (opened.root / "a.py").unlink()
-    assert opened.comes("f")
 
 
 def test_a_renamed_file(opened: Opened) -> None:
@@ -75,14 +69,6 @@ def test_a_rename_of_case_only_where_the_disk_ignores_case(opened: Opened) -> No
     assert opened.comes("f", "A.py")
 
 
-def test_renamed_there_and_back(opened: Opened) -> None:
-    (opened.root / "a.py").rename(opened.root / "t.py")
-    (opened.root / "t.py").rename(opened.root / "a.py")
-    opened.write("done.py", "def done(): pass")
-    assert opened.comes("done", "done.py")
-    assert opened.comes("f", "a.py")
-
-
 def test_a_burst_is_read_a_few_times_only(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
@@ -107,13 +93,6 @@ def test_a_new_folder_with_files(opened: Opened) -> None:
     assert opened.comes("later", "moved.in/deep/later.py")
 
 
-def test_a_folder_made_at_once(opened: Opened) -> None:
-    opened.write("x/y/z/new.py", "def new(): pass")
-    assert opened.comes("new", "x/y/z/new.py")
-    opened.write("x/y/z/newer.py", "def newer(): pass")
-    assert opened.comes("newer", "x/y/z/newer.py")
-
-
 def test_a_deleted_folder(opened: Opened) -> None:
     shutil.rmtree(opened.root / "pkg")
     assert opened.comes("h")
@@ -135,12 +114,6 @@ def test_a_folder_moved_away(opened: Opened) -> None:
     opened.write("done.py", "def done(): pass")
     assert opened.comes("done", "done.py")
     assert opened.paths("CANARY") == []
-
-
-def test_a_folder_moved_where_nobody_reads(opened: Opened) -> None:
-    (opened.root / "node_modules").mkdir()
-    (opened.root / "pkg").rename(opened.root / "node_modules" / "pkg")
-    assert opened.comes("h")
 
 
 def test_the_root_deleted(opened: Opened) -> None:
@@ -168,13 +141,6 @@ def test_a_file_that_becomes_a_link_out_of_the_root(opened: Opened) -> None:
     (opened.root / "a.py").symlink_to(outside)
     assert opened.comes("f")
     assert opened.paths("CANARY") == []
-
-
-def test_a_file_that_grows_too_large_and_shrinks_again(opened: Opened) -> None:
-    opened.write("a.py", "def f(): pass\n" * 100_000)
-    assert opened.comes("f")
-    opened.write("a.py", "def f(): pass\n")
-    assert opened.comes("f", "a.py")
 
 
 def test_ignore_files_are_read_again(opened: Opened) -> None:
@@ -221,12 +187,6 @@ def test_links_in_circles(open_workspace: Opens, root: Path) -> None:
     assert opened.comes("f", "pkg/a.py", "pkg/b.py")
 
 
-def test_a_fifo_that_appears(opened: Opened) -> None:
-    os.mkfifo(opened.root / "fifo.py")
-    opened.write("new.py", "def new(): pass")
-    assert opened.comes("new", "new.py")
-
-
 def test_names_that_are_no_text(opened: Opened) -> None:
     name = os.fsdecode(b"caf\xe9\x1b[2J.py")
     opened.write(name, "def odd(): pass")
@@ -234,6 +194,7 @@ def test_names_that_are_no_text(opened: Opened) -> None:
     assert opened.paths("odd")[0].isprintable()
 
 
+@pytest.mark.nightly
 def test_a_folder_that_comes_and_goes_under_many_names(opened: Opened) -> None:
     for number in range(40):
         (opened.root / "pkg").rename(opened.root / f"pkg{number}")
@@ -245,14 +206,6 @@ def test_a_folder_that_comes_and_goes_under_many_names(opened: Opened) -> None:
     assert opened.comes("c38")
     opened.write("pkg/deep/end.py", "def end(): pass")
     assert opened.comes("end", "pkg/deep/end.py")
-
-
-def test_many_events_at_once(opened: Opened) -> None:
-    for number in range(500):
-        opened.write(f"many/{number % 7}/{number}.py", "def many(): pass")
-    assert until(lambda: len(opened.paths("many")) == 64)
-    shutil.rmtree(opened.root / "many")
-    assert opened.comes("many")
 
 
 def test_lost_events_are_made_up_for(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,12 +287,3 @@ def test_one_observer_and_never_one_that_polls(open_workspace: Opens, root: Path
     for folder in folders:
         (folder / "a.py").write_text("def f(): pass")
     assert opened.comes("f", "a.py", "a.py")
-
-
-def test_two_workspaces_on_one_folder(opened: Opened) -> None:
-    second = Workspace([opened.root], opened.warnings.append)
-    second.start()
-    opened.workspace.close()
-    opened.write("new.py", "def new(): pass")
-    assert until(lambda: len(second.find("new", "python")) == 1)
-    second.close()

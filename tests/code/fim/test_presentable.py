@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.code.fim.extent import find
@@ -92,6 +92,7 @@ def test_a_lead_comes_before_text_and_only_there() -> None:
     assert nothing.push("\n\n\n") + nothing.finish() == ""
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 7)), st.booleans())
 def test_the_pieces_do_not_matter_and_nothing_is_taken_back(cuts: list[int], asked: bool) -> None:
     text = "b = [\n        a,\n    ]\n    if b:\n        return (b\n"

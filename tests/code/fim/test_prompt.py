@@ -60,16 +60,16 @@ def test_without_markers_the_text_before_the_cursor_is_one_text(encoder: Encoder
 
 
 @pytest.mark.parametrize("name", ["localdflash", "granite4", "qwen"])
-@pytest.mark.parametrize("context", [256, 1024, 4096, 32768])
-def test_the_budget_holds(encoder: Encoder, name: str, context: int) -> None:
+def test_the_budget_holds(encoder: Encoder, name: str) -> None:
     others = tuple(FillContext("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 1500]) for i in range(5))
-    made = prompt(encoder, FORMATS[name], HOLE, others, context)
-    assert len(made.ids) + ANSWER <= context
-    assert len(made.ids) <= 2048
-    assert tokens(made, "open") <= made.budget.head == int(made.budget.prompt * 0.35)
-    assert tokens(made, "suffix") <= made.budget.suffix == int(made.budget.prompt * 0.2)
-    assert tokens(made, "prefix") <= made.budget.prefix
-    assert context == 256 or tokens(made, "prefix") > made.budget.prefix // 2
+    for context in (256, 1024, 4096, 32768):
+        made = prompt(encoder, FORMATS[name], HOLE, others, context)
+        assert len(made.ids) + ANSWER <= context
+        assert len(made.ids) <= 2048
+        assert tokens(made, "open") <= made.budget.head == int(made.budget.prompt * 0.35)
+        assert tokens(made, "suffix") <= made.budget.suffix == int(made.budget.prompt * 0.2)
+        assert tokens(made, "prefix") <= made.budget.prefix
+        assert context == 256 or tokens(made, "prefix") > made.budget.prefix // 2
 
 
 def test_the_order_is_head_code_typed(encoder: Encoder, tokenizer: Tokenizer) -> None:
@@ -137,7 +137,7 @@ def test_the_middle_begins_with_code(encoder: Encoder, fim: FimFormat) -> None:
         assert made.parts[1].text.strip() == made.parts[1].text
 
 
-@pytest.mark.parametrize("text", ["x" * 10_000_000, "x = 1\n" * 1_700_000, "\n" * 9_000_000, "é漢\0" * 1_000_000])
+@pytest.mark.parametrize("text", ["x" * 10_000_000, "x = 1\n" * 1_700_000])
 def test_huge_texts_are_cut_in_time(encoder: Encoder, fim: FimFormat, text: str) -> None:
     began = time.perf_counter()
     made = prompt(encoder, fim, Hole("a", "", text, text, text))

@@ -129,10 +129,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("size", [1, 3, 1000])
-def test_where_text_ends(case: str, size: int) -> None:
+def test_where_text_ends(case: str) -> None:
     language, before, after, text, left, reason = CASES[case]
-    assert told(language, before, after, text, size=size) == (left, reason)
+    for size in (1, 3, 1000):
+        assert told(language, before, after, text, size=size) == (left, reason)
 
 
 def test_at_most_twelve_lines() -> None:
@@ -201,7 +201,7 @@ CODE = st.text(alphabet="ab1 \n\n()[]{}'\"`#/*,;:=\\\té", max_size=80) | st.lis
 ).map("".join)
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(
     LANGUAGES, CODE, CODE, CODE, st.lists(st.integers(1, 9), max_size=30), st.sampled_from(["auto", "line", "lines"])
 )

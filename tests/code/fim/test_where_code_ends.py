@@ -20,16 +20,20 @@ def test_every_case_is_read() -> None:
     assert len(CASES) == _FILE.count("=== ") == _FILE.count("‹") == _FILE.count("›")
 
 
-@pytest.mark.parametrize(("language", "name", "marked"), CASES, ids=[f"{case[0]}-{case[1]}" for case in CASES])
-@pytest.mark.parametrize("size", [1, 4, 1000])
-def test_an_answer_stops_where_a_user_would(language: str, name: str, marked: str, size: int) -> None:
-    before, _, rest = marked.partition("‹")
-    expected = rest.partition("›")[0]
-    text, _, after = rest.replace("›", "").partition("¦")
+@pytest.mark.parametrize("language", sorted({case[0] for case in CASES}))
+def test_an_answer_stops_where_a_user_would(language: str) -> None:
+    for _, name, marked in (case for case in CASES if case[0] == language):
+        before, _, rest = marked.partition("‹")
+        text, _, after = rest.replace("›", "").partition("¦")
+        for size in (1, 4, 1000):
+            assert _left(language, before, after, text, size) == rest.partition("›")[0], name
+
+
+def _left(language: str, before: str, after: str, text: str, size: int) -> str:
     stopping = Stopping(find(language, before, after or "\n"))
-    told = ""
+    left = ""
     for start in range(0, len(text), size):
-        told += stopping.push(text[start : start + size])
+        left += stopping.push(text[start : start + size])
         if stopping.ended:
             break
-    assert told + stopping.finish() == expected, name
+    return left + stopping.finish()

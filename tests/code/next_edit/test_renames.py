@@ -2,15 +2,11 @@
 
 import argparse
 import ast
-import csv
-import dis
 import inspect
 import itertools
 import queue
 import random
 import re
-import shlex
-import string
 import textwrap
 from types import CodeType, ModuleType
 from typing import Any
@@ -196,7 +192,7 @@ def ran(program: str) -> Any:
 
 
 @given(programs(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_program_does_the_same_once_all_is_accepted(program: str, data: st.DataObject) -> None:
     assume(isinstance(ran(program), list))
     places = [found.start() for found in re.finditer("|".join(NAMES), program)]
@@ -232,7 +228,7 @@ def is_same(one: CodeType, other: CodeType, rename: Rename) -> bool:
     )
 
 
-@pytest.mark.parametrize("module", [argparse, csv, dis, queue, shlex, string, textwrap])
+@pytest.mark.parametrize("module", [argparse, queue, textwrap])
 def test_a_library_compiles_to_the_same_code_once_all_is_accepted(module: ModuleType) -> None:
     text = inspect.getsource(module)
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]

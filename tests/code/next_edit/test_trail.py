@@ -1,6 +1,6 @@
 """Which texts are edits of their own, and when nothing is to be proposed."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.code.next_edit.source import Proposal
@@ -126,6 +126,7 @@ def test_several_places_at_once_say_nothing() -> None:
     assert len(typist.trail.steps()) == 2
 
 
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.lists(st.sampled_from(["a", "bb", ""]), max_size=2)))
 )

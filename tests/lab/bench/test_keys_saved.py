@@ -16,8 +16,7 @@ from localdflash.lab.scripts.keys_saved import typed
 from localdflash.lab.scripts.support import virtual_time
 from localdflash.lab.scripts.support.recorded_engine import Records
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.lsp.engine_completer import Asker, Source
-from localdflash.lsp.events import Event
+from localdflash.lsp.engine_completer import Asker, Event, Source
 from localdflash.models.registry.registry import load_registry, local_files
 from tests.support.scripted_pair import scripted_pair
 

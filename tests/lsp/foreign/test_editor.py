@@ -9,7 +9,7 @@ import pytest
 
 from tests.lsp.conftest import until
 from tests.lsp.foreign.made_up import LLAMA_END, Said, llama, llama_said, openai, serving, sse
-from tests.lsp.test_server import inserted, run
+from tests.lsp.test_server import inserted
 from tests.support import daemons
 
 pytestmark = [
@@ -20,97 +20,83 @@ pytestmark = [
 SOURCE = "def add(first, second):\n    retu\n"
 
 
-def test_an_editor_shows_what_the_named_server_says(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        async with serving(llama(llama_said("return"), llama_said(" first + second\n"))) as server:
-            monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
-            async with editor(options={"status": True}) as e:
-                e.open(SOURCE)
-                assert inserted(await e.ask(1, 8)) == "    return first + second"
-                await until(lambda: any(status.model for status in e.statuses))
-                status = await e.status()
-                assert status.kind == "Normal"
-                assert status.model == f"Qwen2.5-Coder-1.5B-Q8_0 at 127.0.0.1:{server.port}"
-                assert status.tau is None
-                assert e.said == []
-
-    run(test())
+async def test_an_editor_shows_what_the_named_server_says(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(llama(llama_said("return"), llama_said(" first + second\n"))) as server:
+        monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
+        async with editor(options={"status": True}) as e:
+            e.open(SOURCE)
+            assert inserted(await e.ask(1, 8)) == "    return first + second"
+            await until(lambda: any(status.model for status in e.statuses))
+            status = await e.status()
+            assert status.kind == "Normal"
+            assert status.model == f"Qwen2.5-Coder-1.5B-Q8_0 at 127.0.0.1:{server.port}"
+            assert status.tau is None
+            assert e.said == []
 
 
-def test_no_engine_of_our_own_is_started(editor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    async def test() -> None:
-        async with serving(llama(llama_said("return x\n"))) as server:
-            monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
-            with daemons.short_home(monkeypatch) as home:
-                async with editor(home=home) as e:
-                    e.open(SOURCE)
-                    assert inserted(await e.ask(1, 8)) == "    return x"
-                    assert daemons.daemons(home) == []
-
-    run(test())
-
-
-def test_the_model_can_be_asked_for(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        async with serving(openai("rn x\n", models=("one", "two"))) as server:
-            monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
-            async with editor("--pair", "two") as e:
+async def test_no_engine_of_our_own_is_started(editor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async with serving(llama(llama_said("return x\n"))) as server:
+        monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
+        with daemons.short_home(monkeypatch) as home:
+            async with editor(home=home) as e:
                 e.open(SOURCE)
                 assert inserted(await e.ask(1, 8)) == "    return x"
-                assert {body["model"] for body in server.bodies("/v1/completions")} == {"two"}
-
-    run(test())
+                assert daemons.daemons(home) == []
 
 
-def test_what_is_wrong_is_in_the_status_before_the_first_key(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        no = Said({"error": {"message": "Infill is not supported by this model"}}, 501)
-        async with serving(llama(markers={}, infill=no)) as server:
-            monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
-            async with editor(options={"status": True}) as e:
-                await until(lambda: e.said)
-                (said,) = e.said
-                assert "does not fill in the middle" in said
-                status = await e.status()
-                assert (status.kind, status.message in said) == ("Error", True)
-
-    run(test())
+async def test_the_model_can_be_asked_for(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(openai("rn x\n", models=("one", "two"))) as server:
+        monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
+        async with editor("two") as e:
+            e.open(SOURCE)
+            assert inserted(await e.ask(1, 8)) == "    return x"
+            assert {body["model"] for body in server.bodies("/v1/completions")} == {"two"}
 
 
-def test_files_of_secrets_reach_no_server(editor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-
-    async def test() -> None:
-        async with serving(llama(llama_said("return x\n"))) as server:
-            monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
-            async with editor(root=tmp_path.as_uri()) as e:
-                for name in (".env", "id_rsa", "secrets.py"):
-                    uri = (tmp_path / name).as_uri()
-                    e.open("canary_1 = 1\n" * 3, uri)
-                    by_hand = name != "ignored.py"  # who asks there by hand wants its text to be used
-                    assert await e.ask(1, 0, uri=uri, manual=by_hand) is None
-                main = (tmp_path / "main.py").as_uri()
-                e.open(SOURCE, main)
-                assert inserted(await e.ask(1, 8, uri=main)) == "    return x"
-            assert server.bodies("/completion")
-            assert "canary" not in str(server.asked)
-
-    run(test())
+async def test_what_is_wrong_is_in_the_status_before_the_first_key(
+    editor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no = Said({"error": {"message": "Infill is not supported by this model"}}, 501)
+    async with serving(llama(markers={}, infill=no)) as server:
+        monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
+        async with editor(options={"status": True}) as e:
+            await until(lambda: e.said)
+            (said,) = e.said
+            assert "does not fill in the middle" in said
+            status = await e.status()
+            assert (status.kind, status.message in said) == ("Error", True)
 
 
-def test_a_slow_server_is_waited_for_and_not_asked_for_every_key(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        slow = replace(sse(llama_said("return first\n"), LLAMA_END), delay=0.6)
-        async with serving(llama(completion=slow)) as server:
-            monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
-            async with editor() as e:  # an editor that cannot be told later: it is answered once
-                e.open("def add(first, second):\n    \n")
-                typing = []
-                for column, key in enumerate("retu", 4):
-                    e.edit(1, column, key)
-                    typing.append(asyncio.create_task(e.ask(1, column + 1)))
-                    await asyncio.sleep(0.04)
-                answers = await asyncio.gather(*typing)
-                assert inserted(answers[-1]) == "    return first"
-                assert len(server.bodies("/completion")) <= 2
+async def test_files_of_secrets_reach_no_server(editor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
-    run(test())
+    async with serving(llama(llama_said("return x\n"))) as server:
+        monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
+        async with editor(root=tmp_path.as_uri()) as e:
+            for name in (".env", "id_rsa", "secrets.py"):
+                uri = (tmp_path / name).as_uri()
+                e.open("canary_1 = 1\n" * 3, uri)
+                by_hand = name != "ignored.py"  # who asks there by hand wants its text to be used
+                assert await e.ask(1, 0, uri=uri, manual=by_hand) is None
+            main = (tmp_path / "main.py").as_uri()
+            e.open(SOURCE, main)
+            assert inserted(await e.ask(1, 8, uri=main)) == "    return x"
+        assert server.bodies("/completion")
+        assert "canary" not in str(server.asked)
+
+
+async def test_a_slow_server_is_waited_for_and_not_asked_for_every_key(
+    editor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = replace(sse(llama_said("return first\n"), LLAMA_END), delay=0.6)
+    async with serving(llama(completion=slow)) as server:
+        monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
+        async with editor() as e:  # an editor that cannot be told later: it is answered once
+            e.open("def add(first, second):\n    \n")
+            typing = []
+            for column, key in enumerate("retu", 4):
+                e.edit(1, column, key)
+                typing.append(asyncio.create_task(e.ask(1, column + 1)))
+                await asyncio.sleep(0.04)
+            answers = await asyncio.gather(*typing)
+            assert inserted(answers[-1]) == "    return first"
+            assert len(server.bodies("/completion")) <= 2

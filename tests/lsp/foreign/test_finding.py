@@ -14,7 +14,6 @@ from localdflash.lsp.foreign.openai_server import OpenAi
 from localdflash.lsp.foreign.pieces import FillSource
 from localdflash.lsp.foreign.remote_prompt import Prompts, Sides
 from localdflash.server.address import Address
-from tests.lsp.desk import run
 from tests.lsp.foreign.made_up import QWEN, QWEN_SHOWN, Answer, Said, llama, ollama, openai, serving
 
 CHAT = {"template": "{{ .Prompt }}", "details": {"family": "llama"}, "capabilities": ["completion"]}
@@ -22,75 +21,63 @@ INSERT = {"template": "<PRE> {{ .Prompt }} <SUF>", "details": {"family": "llama"
 PHI = {"<|system|>": 7}
 
 
-def found(answers: dict[str, Answer], model: str = "", key: str = "") -> Any:
+async def found(answers: dict[str, Answer], model: str = "", key: str = "") -> Any:
     """What is found, with nothing left open."""
-    kept: list[Any] = []
-
-    async def test() -> None:
-        async with serving(answers, key) as server:
-            source = await find(server.address, model)
-            kept.append(source)
-            source.close()
-
-    run(test())
-    return kept[0]
+    async with serving(answers, key) as server:
+        source = await find(server.address, model)
+        source.close()
+        return source
 
 
 def server_of(source: Any) -> Any:
     return cast(FillSource, source).server
 
 
-def refused(
+async def refused(
     answers: dict[str, Answer], model: str = "", sent_key: str | None = None, key: str = ""
 ) -> LocaldflashError:
-    kept: list[LocaldflashError] = []
-
-    async def test() -> None:
-        async with serving(answers, key) as server:
-            with pytest.raises(LocaldflashError) as raised:
-                await find(Address.of_url(server.url, sent_key or ""), model)
-            kept.append(raised.value)
-
-    run(test())
-    assert "\n" not in str(kept[0])
-    assert "http://127.0.0.1:" in str(kept[0])
-    return kept[0]
+    async with serving(answers, key) as server:
+        with pytest.raises(LocaldflashError) as raised:
+            await find(Address.of_url(server.url, sent_key or ""), model)
+    assert "\n" not in str(raised.value)
+    assert "http://127.0.0.1:" in str(raised.value)
+    return raised.value
 
 
-def test_llama_server_with_known_markers_gets_a_prompt_of_ours() -> None:
-    server = server_of(found(llama()))
+async def test_llama_server_with_known_markers_gets_a_prompt_of_ours() -> None:
+    server = server_of(await found(llama()))
     assert isinstance(server, RawLlama)
     assert server.model == "Qwen2.5-Coder-1.5B-Q8_0"
 
 
-def test_llama_server_whose_markers_are_not_in_our_table_makes_the_prompt_itself() -> None:
-    server = server_of(found(llama(markers=PHI, infill=Said({"content": ""}))))
+async def test_llama_server_whose_markers_are_not_in_our_table_makes_the_prompt_itself() -> None:
+    server = server_of(await found(llama(markers=PHI, infill=Said({"content": ""}))))
     assert isinstance(server, InfillLlama)
 
 
-def test_llama_server_whose_vocabulary_adds_blanks_makes_the_prompt_itself() -> None:
+async def test_llama_server_whose_vocabulary_adds_blanks_makes_the_prompt_itself() -> None:
     """Sent in parts, each part would begin with a blank that the file does not have."""
-    server = server_of(found(llama(blank=" ", infill=Said({"content": ""}))))
+    server = server_of(await found(llama(blank=" ", infill=Said({"content": ""}))))
     assert isinstance(server, InfillLlama)
 
 
-def test_llama_server_whose_model_has_no_markers_is_refused() -> None:
+async def test_llama_server_whose_model_has_no_markers_is_refused() -> None:
     no = Said({"error": {"message": "Infill is not supported by this model: prefix token is missing. "}}, 501)
-    error = refused(llama(markers=PHI, infill=no))
+    error = await refused(llama(markers=PHI, infill=no))
     assert isinstance(error, ModelError)
     assert str(error).startswith("Qwen2.5-Coder-1.5B-Q8_0 at http://127.0.0.1:")
     assert "does not fill in the middle" in str(error)
 
 
-def test_llama_server_that_still_loads_says_so() -> None:
+async def test_llama_server_that_still_loads_says_so() -> None:
     loading = Said({"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}, 503)
-    error = refused({"/props": loading, "/ps": loading})
+    error = await refused({"/props": loading, "/ps": loading})
     assert isinstance(error, EngineGone)
     assert str(error).endswith("has no model ready: Loading model")
 
 
-def test_an_engine_of_ours_elsewhere_is_asked_as_the_one_here() -> None:
-    source = found({"/ps": Said({"pair": "qwen3-8b"})})
+async def test_an_engine_of_ours_elsewhere_is_asked_as_the_one_here() -> None:
+    source = await found({"/ps": Said({"pair": "qwen3-8b"})})
     assert isinstance(source, Daemon)
     assert source.model == "qwen3-8b"
 
@@ -105,88 +92,90 @@ def test_an_engine_of_ours_elsewhere_is_asked_as_the_one_here() -> None:
         ({"codellama:7b-code": INSERT}, [], "", "codellama:7b-code", Sides),
     ],
 )
-def test_ollama_answers_with_the_first_model_that_can(
+async def test_ollama_answers_with_the_first_model_that_can(
     models: dict[str, Any], loaded: list[str], model: str, expected: str, how: type
 ) -> None:
-    server = server_of(found(ollama(models=models, loaded=loaded), model))
+    server = server_of(await found(ollama(models=models, loaded=loaded), model))
     assert isinstance(server, Ollama)
     assert server.model == expected
     assert type(server._how) is how
 
 
 @pytest.mark.parametrize(("counted", "fits"), [(3, True), (4, True), (21, False)])
-def test_a_model_of_ollama_without_a_template_is_tried_with_the_markers_of_its_family(counted: int, fits: bool) -> None:
+async def test_a_model_of_ollama_without_a_template_is_tried_with_the_markers_of_its_family(
+    counted: int, fits: bool
+) -> None:
     answers = ollama(
         models={"hf.co/x/Qwen2.5-Coder-GGUF": CHAT}, generate=Said({"response": "", "prompt_eval_count": counted})
     )
     if fits:
-        assert type(server_of(found(answers))._how) is Prompts
+        assert type(server_of(await found(answers))._how) is Prompts
     else:
-        assert "does not fill in the middle" in str(refused(answers))
+        assert "does not fill in the middle" in str(await refused(answers))
 
 
-def test_ollama_without_a_model_and_without_the_one_asked_for() -> None:
-    assert "has no model: run `ollama pull` there" in str(refused(ollama(models={})))
-    assert "has no model nope: run `ollama pull nope` there" in str(refused(ollama(), "nope"))
-    assert "llama3 at" in str(refused(ollama(models={"llama3": CHAT})))
+async def test_ollama_without_a_model_and_without_the_one_asked_for() -> None:
+    assert "has no model: run `ollama pull` there" in str(await refused(ollama(models={})))
+    assert "has no model nope: run `ollama pull nope` there" in str(await refused(ollama(), "nope"))
+    assert "llama3 at" in str(await refused(ollama(models={"llama3": CHAT})))
 
 
-def test_openai_with_a_suffix_that_counts() -> None:
-    server = server_of(found(openai()))
+async def test_openai_with_a_suffix_that_counts() -> None:
+    server = server_of(await found(openai()))
     assert isinstance(server, OpenAi)
     assert (server.model, type(server._how)) == ("some-model", Sides)
 
 
-def test_openai_with_a_prompt_of_ours_where_the_markers_are_tokens() -> None:
-    server = server_of(found(openai(models=("chat", "Qwen/Qwen2.5-Coder-7B"), suffix=False, markers=QWEN)))
+async def test_openai_with_a_prompt_of_ours_where_the_markers_are_tokens() -> None:
+    server = server_of(await found(openai(models=("chat", "Qwen/Qwen2.5-Coder-7B"), suffix=False, markers=QWEN)))
     assert (server.model, type(server._how)) == ("Qwen/Qwen2.5-Coder-7B", Prompts)
 
 
-def test_a_name_alone_does_not_make_a_prompt_of_ours() -> None:
-    server = server_of(found(openai(models=("qwen-behind-a-chat-template",))))
+async def test_a_name_alone_does_not_make_a_prompt_of_ours() -> None:
+    server = server_of(await found(openai(models=("qwen-behind-a-chat-template",))))
     assert type(server._how) is Sides
 
 
-def test_openai_that_ignores_the_suffix_is_refused() -> None:
-    assert "does not fill in the middle" in str(refused(openai(suffix=False)))
+async def test_openai_that_ignores_the_suffix_is_refused() -> None:
+    assert "does not fill in the middle" in str(await refused(openai(suffix=False)))
 
 
-def test_openai_that_refuses_the_suffix_is_refused() -> None:
+async def test_openai_that_refuses_the_suffix_is_refused() -> None:
     def no_suffix(body: dict[str, Any]) -> Said:
         return Said({"error": {"message": "suffix is not currently supported"}}, 400)
 
-    assert "does not fill in the middle" in str(refused(openai(completions=no_suffix)))
+    assert "does not fill in the middle" in str(await refused(openai(completions=no_suffix)))
 
 
-def test_openai_without_a_model() -> None:
-    assert str(refused(openai(models=()))).endswith("has no model loaded")
+async def test_openai_without_a_model() -> None:
+    assert str(await refused(openai(models=()))).endswith("has no model loaded")
 
 
-def test_openai_that_knows_no_probabilities_is_not_asked_for_them() -> None:
+async def test_openai_that_knows_no_probabilities_is_not_asked_for_them() -> None:
     def picky(body: dict[str, Any]) -> Said:
         if "logprobs" in body:
             return Said({"error": {"message": "logprobs is not supported"}}, 422)
         return Said({"choices": [{"text": "x"}], "usage": {"prompt_tokens": 9 + len(body.get("suffix", ""))}})
 
-    assert not server_of(found(openai(completions=picky)))._logprobs
+    assert not server_of(await found(openai(completions=picky)))._logprobs
 
 
 @pytest.mark.parametrize("answers", [llama(), ollama(), openai()])
-def test_a_key_that_is_missing_or_wrong(answers: dict[str, Answer]) -> None:
-    missing = refused(answers, key="sesame")
+async def test_a_key_that_is_missing_or_wrong(answers: dict[str, Answer]) -> None:
+    missing = await refused(answers, key="sesame")
     assert isinstance(missing, UsageError)
     assert "wants a key: put it into a file, and its path into [server] key_file" in str(missing)
-    assert "refuses the key that [server] key_file names" in str(refused(answers, sent_key="open", key="sesame"))
+    assert "refuses the key that [server] key_file names" in str(await refused(answers, sent_key="open", key="sesame"))
 
 
-def test_a_key_that_only_completions_need() -> None:
+async def test_a_key_that_only_completions_need() -> None:
     """llama-server's list of models is public."""
     denied = Said({"error": {"message": "Invalid API Key"}}, 401)
-    assert "wants a key" in str(refused(openai(completions=denied)))
+    assert "wants a key" in str(await refused(openai(completions=denied)))
 
 
-def test_with_the_right_key_it_is_found() -> None:
-    assert isinstance(server_of(found(llama(), key="sesame")), RawLlama)
+async def test_with_the_right_key_it_is_found() -> None:
+    assert isinstance(server_of(await found(llama(), key="sesame")), RawLlama)
 
 
 @pytest.mark.parametrize(
@@ -200,18 +189,15 @@ def test_with_the_right_key_it_is_found() -> None:
         Said(b""),
     ],
 )
-def test_what_is_no_server_of_completions(answer: Said) -> None:
+async def test_what_is_no_server_of_completions(answer: Said) -> None:
     paths = ("/ps", "/props", "/api/version", "/api/tags", "/api/ps", "/api/show", "/v1/models", "/v1/completions")
-    assert refused(dict.fromkeys(paths, answer))
+    assert await refused(dict.fromkeys(paths, answer))
 
 
-def test_nobody_there() -> None:
+async def test_nobody_there() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
 
-    async def test() -> None:
-        with pytest.raises(EngineGone, match=rf"^http://127.0.0.1:{port} cannot be reached: Connection refused$"):
-            await find(Address.of_url(f"http://127.0.0.1:{port}/v1"), "")
-
-    run(test())
+    with pytest.raises(EngineGone, match=rf"^http://127.0.0.1:{port} cannot be reached: Connection refused$"):
+        await find(Address.of_url(f"http://127.0.0.1:{port}/v1"), "")

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from localdflash.lsp.foreign.remote_pace import LONGEST_DELAY, LONGEST_PATIENCE, ForeignPace
+from localdflash.lsp.typing_pace import REMOTE_MAX_DELAY_SECONDS, REMOTE_MAX_PATIENCE_SECONDS, ForeignPace
 
 
 def pace_of(answer: float, gap: float = 0.15) -> tuple[ForeignPace, float]:
@@ -23,7 +23,7 @@ def test_a_quick_server_is_asked_at_once() -> None:
 def test_a_slower_server_is_asked_later() -> None:
     delays = [pace.delay(now) for pace, now in map(pace_of, (0.02, 0.2, 0.5, 0.9))]
     assert all(one < other for one, other in pairwise(delays))
-    assert max(delays) <= LONGEST_DELAY
+    assert max(delays) <= REMOTE_MAX_DELAY_SECONDS
 
 
 def test_an_unknown_server_is_taken_for_a_slow_one() -> None:
@@ -35,7 +35,7 @@ def test_an_unknown_server_is_taken_for_a_slow_one() -> None:
 
 def test_after_a_pause_there_is_nothing_to_wait_for() -> None:
     pace, now = pace_of(2.0)
-    assert pace.delay(now + LONGEST_DELAY) == 0.0
+    assert pace.delay(now + REMOTE_MAX_DELAY_SECONDS) == 0.0
 
 
 def test_a_slower_server_is_waited_for_longer() -> None:
@@ -46,7 +46,7 @@ def test_a_slower_server_is_waited_for_longer() -> None:
 def test_a_model_that_was_loaded_first_does_not_count_in_full() -> None:
     pace = ForeignPace()
     pace.answered(60.0)
-    assert pace.patience <= LONGEST_PATIENCE
+    assert pace.patience <= REMOTE_MAX_PATIENCE_SECONDS
     for _ in range(20):
         pace.answered(0.05)
     assert pace.delay(0.0) == 0.0

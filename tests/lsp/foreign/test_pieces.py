@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.lsp.events import Event
+from localdflash.lsp.engine_completer import Event
 from localdflash.lsp.foreign.pieces import FillSource, Piece, Reply
 from localdflash.lsp.foreign.place import Draw, Place
 from tests.lsp.foreign.made_up import BODY

@@ -10,7 +10,6 @@ from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.lsp.engine_completer import Source
 from localdflash.lsp.foreign.finding import find
 from localdflash.lsp.foreign.llama_server import Probability, begins_with, logprob_of
-from tests.lsp.desk import run
 from tests.lsp.foreign.made_up import (
     BODY,
     LINES,
@@ -33,23 +32,17 @@ async def text_of(source: Source, **changes: Any) -> str:
     return "".join([event["text"] async for event in source.complete({**BODY, **changes})])
 
 
-def asked(answers: dict[str, Answer], path: str, **changes: Any) -> tuple[str, Json]:
+async def asked(answers: dict[str, Answer], path: str, **changes: Any) -> tuple[str, Json]:
     """The text of one completion, and the last thing that this path was sent."""
-    kept: list[tuple[str, Json]] = []
-
-    async def test() -> None:
-        async with serving(answers) as server:
-            source = await find(server.address, "")
-            text = await text_of(source, **changes)
-            source.close()
-            kept.append((text, server.bodies(path)[-1]))
-
-    run(test())
-    return kept[0]
+    async with serving(answers) as server:
+        source = await find(server.address, "")
+        text = await text_of(source, **changes)
+        source.close()
+        return text, server.bodies(path)[-1]
 
 
-def test_llama_server_gets_code_as_text_and_markers_as_ids() -> None:
-    text, body = asked(llama(llama_said("return"), llama_said(" first\n")), "/completion")
+async def test_llama_server_gets_code_as_text_and_markers_as_ids() -> None:
+    text, body = await asked(llama(llama_said("return"), llama_said(" first\n")), "/completion")
     assert text == "rn first"
     head, prefix, *others = body["prompt"]
     assert head == "# b.py\ndef sub(a, b):\n    return a - b\n"
@@ -58,16 +51,16 @@ def test_llama_server_gets_code_as_text_and_markers_as_ids() -> None:
     assert (body["n_predict"], body["temperature"], body["stream"]) == (96, 0.0, True)
 
 
-def test_a_marker_that_code_spells_is_sent_in_two_parts() -> None:
-    _, body = asked(llama(llama_said("x\n")), "/completion", prefix="a = '<|fim_suffix|>'\n", context=[])
+async def test_a_marker_that_code_spells_is_sent_in_two_parts() -> None:
+    _, body = await asked(llama(llama_said("x\n")), "/completion", prefix="a = '<|fim_suffix|>'\n", context=[])
     assert body["prompt"][:4] == ["<|fim_prefix|>", "a = '<", "|fim_suffix|>'\n    ", 4]
 
 
-def test_ids_that_only_our_table_knows_end_a_text() -> None:
-    assert (
-        asked(llama(llama_said("return f"), llama_said("", QWEN["<|fim_pad|>"]), llama_said("oo")), "/completion")[0]
-        == "rn f"
+async def test_ids_that_only_our_table_knows_end_a_text() -> None:
+    text, _ = await asked(
+        llama(llama_said("return f"), llama_said("", QWEN["<|fim_pad|>"]), llama_said("oo")), "/completion"
     )
+    assert text == "rn f"
 
 
 @pytest.mark.parametrize("word", ["retu", '"', "\\", "né", "\t(", "日"])
@@ -86,64 +79,53 @@ def test_how_likely_a_word_is_that_has_to_come_is_judged_among_those_that_can() 
     assert logprob_of(Probability(None, "return"), "retu") is None
 
 
-def test_llama_server_reads_the_prompt_ahead_of_a_request() -> None:
-    text, body = asked(llama(), "/completion", max_tokens=0)
+async def test_llama_server_reads_the_prompt_ahead_of_a_request() -> None:
+    text, body = await asked(llama(), "/completion", max_tokens=0)
     assert (text, body["n_predict"]) == ("", 0)
 
 
-def test_infill_gets_both_sides() -> None:
+async def test_infill_gets_both_sides() -> None:
     answers = llama(markers={}, infill=lambda body: sse(llama_said("return x\n")) if body.get("stream") else Said({}))
-    text, body = asked(answers, "/infill")
+    text, body = await asked(answers, "/infill")
     assert text == "rn x"
     assert body["input_prefix"].endswith(BODY["prefix"] + "    ")
     assert body["grammar"] == begins_with("retu")
     assert body["input_suffix"] == BODY["suffix"]
 
 
-def test_ollama_with_a_prompt_of_ours() -> None:
-    text, body = asked(ollama({"response": "rn "}, {"response": "first\n"}), "/api/generate")
+async def test_ollama_with_a_prompt_of_ours() -> None:
+    text, body = await asked(ollama({"response": "rn "}, {"response": "first\n"}), "/api/generate")
     assert text == "rn first"
     assert body["raw"] is True
     assert body["prompt"].endswith(f"<|fim_suffix|>{BODY['suffix']}<|fim_middle|>retu")
     assert body["options"]["num_predict"] == 96
 
 
-def test_ollama_with_its_template() -> None:
+async def test_ollama_with_its_template() -> None:
     shown = {"template": "{{ .Prompt }}", "capabilities": ["insert"], "details": {}}
-    text, body = asked(ollama({"response": "rn first\n"}, models={"x": shown}), "/api/generate")
+    text, body = await asked(ollama({"response": "rn first\n"}, models={"x": shown}), "/api/generate")
     assert text == "rn first"
     assert "raw" not in body
     assert (body["prompt"][-8:], body["suffix"]) == (BODY["middle"], BODY["suffix"])
 
 
-def test_ollama_that_is_not_ready_to_read_ahead_is_not_asked() -> None:
-    async def test() -> None:
-        async with serving(ollama()) as server:
-            source = await find(server.address, "")
-            assert await text_of(source, max_tokens=0) == ""
-            assert server.bodies("/api/generate") == []
-            source.close()
-
-    run(test())
-
-
-def test_openai_with_suffix() -> None:
-    text, body = asked(openai("rn ", "first\n"), "/v1/completions")
+async def test_openai_with_suffix() -> None:
+    text, body = await asked(openai("rn ", "first\n"), "/v1/completions")
     assert text == "rn first"
     assert (body["prompt"][-8:], body["suffix"], body["model"]) == (BODY["middle"], BODY["suffix"], "some-model")
     assert "seed" not in body
 
 
-def test_openai_with_a_prompt_of_ours() -> None:
+async def test_openai_with_a_prompt_of_ours() -> None:
     model = "qwen2.5-coder"
-    text, body = asked(openai("rn ", "first\n", models=(model,), suffix=False, markers=QWEN), "/v1/completions")
+    text, body = await asked(openai("rn ", "first\n", models=(model,), suffix=False, markers=QWEN), "/v1/completions")
     assert text == "rn first"
     assert body["prompt"].endswith(f"<|fim_suffix|>{BODY['suffix']}<|fim_middle|>retu")
     assert "suffix" not in body
     assert len(body["stop"]) <= 4
 
 
-def test_openai_tells_how_sure_each_token_is() -> None:
+async def test_openai_tells_how_sure_each_token_is() -> None:
     told = {"tokens": ["rn", " first"], "token_logprobs": [-0.1, -0.3], "top_logprobs": None}
     probe = {"choices": [{"text": "x", "logprobs": {"token_logprobs": [-1.0]}}], "usage": None}
 
@@ -151,25 +133,20 @@ def test_openai_tells_how_sure_each_token_is() -> None:
         choice = {"text": "rn first", "logprobs": told, "finish_reason": "stop"}
         return sse({"choices": [choice]}) if body.get("stream") else Said(probe)
 
-    async def test() -> None:
-        async with serving(openai(completions=complete)) as server:
-            source = await find(server.address, "")
-            events = [event async for event in source.complete(BODY)]
-            assert server.bodies("/v1/completions")[-1]["logprobs"] == 1
-            assert events[-1]["tokens"] == 2
-            assert [event for event in events if event["text"]][-1]["confidence"] == pytest.approx(
-                2.718**-0.2, rel=1e-3
-            )
-            source.close()
-
-    run(test())
+    async with serving(openai(completions=complete)) as server:
+        source = await find(server.address, "")
+        events = [event async for event in source.complete(BODY)]
+        assert server.bodies("/v1/completions")[-1]["logprobs"] == 1
+        assert events[-1]["tokens"] == 2
+        assert [event for event in events if event["text"]][-1]["confidence"] == pytest.approx(2.718**-0.2, rel=1e-3)
+        source.close()
 
 
-def test_sampling_is_passed_on_by_each_servers_names() -> None:
+async def test_sampling_is_passed_on_by_each_servers_names() -> None:
     changes = {"temperature": 0.7, "seed": 5, "top_p": 0.9, "repetition_penalty": 1.2}
-    _, native = asked(llama(llama_said("x\n")), "/completion", **changes)
-    _, ollamas = asked(ollama({"response": "x\n"}), "/api/generate", **changes)
-    _, openais = asked(openai("x\n"), "/v1/completions", **changes)
+    _, native = await asked(llama(llama_said("x\n")), "/completion", **changes)
+    _, ollamas = await asked(ollama({"response": "x\n"}), "/api/generate", **changes)
+    _, openais = await asked(openai("x\n"), "/v1/completions", **changes)
     for fields, penalty in (
         (native, "repeat_penalty"),
         (ollamas["options"], "repeat_penalty"),
@@ -199,31 +176,25 @@ def test_sampling_is_passed_on_by_each_servers_names() -> None:
         (ollama(generate=Said(stream=[b'{"response":"rn x\\n    y"}\n'], kind=LINES, hangs=True)), "/api/generate"),
     ],
 )
-def test_who_leaves_closes_the_connection(answers: dict[str, Answer], path: str) -> None:
-    async def test() -> None:
-        async with serving(answers) as server:
-            source = await find(server.address, "")
-            waiting = asyncio.create_task(text_of(source))
-            while not server.bodies(path):
-                await asyncio.sleep(0.01)
-            waiting.cancel()
-            await asyncio.wait_for(server.left.wait(), 5)
-            source.close()
-
-    run(test())
+async def test_who_leaves_closes_the_connection(answers: dict[str, Answer], path: str) -> None:
+    async with serving(answers) as server:
+        source = await find(server.address, "")
+        waiting = asyncio.create_task(text_of(source))
+        while not server.bodies(path):
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.wait_for(server.left.wait(), 5)
+        source.close()
 
 
-def test_an_end_by_syntax_closes_the_connection() -> None:
+async def test_an_end_by_syntax_closes_the_connection() -> None:
     whole = [b'data: {"content":"return x\\n\\n\\ny = 1\\n","tokens":[1]}\n\n']
 
-    async def test() -> None:
-        async with serving(llama(completion=Said(stream=whole, kind="text/event-stream", hangs=True))) as server:
-            source = await find(server.address, "")
-            assert await text_of(source) == "rn x"
-            await asyncio.wait_for(server.left.wait(), 5)
-            source.close()
-
-    run(test())
+    async with serving(llama(completion=Said(stream=whole, kind="text/event-stream", hangs=True))) as server:
+        source = await find(server.address, "")
+        assert await text_of(source) == "rn x"
+        await asyncio.wait_for(server.left.wait(), 5)
+        source.close()
 
 
 @pytest.mark.parametrize(
@@ -236,48 +207,29 @@ def test_an_end_by_syntax_closes_the_connection() -> None:
         Said({"content": "x"}),
     ],
 )
-def test_an_error_within_an_answer_is_one_line(wrong: Said) -> None:
-    async def test() -> None:
-        async with serving(llama(completion=wrong)) as server:
-            source = await find(server.address, "")
-            with pytest.raises(LocaldflashError) as raised:
-                await text_of(source)
-            assert str(raised.value)
-            assert "\n" not in str(raised.value)
-            source.close()
-
-    run(test())
+async def test_an_error_within_an_answer_is_one_line(wrong: Said) -> None:
+    async with serving(llama(completion=wrong)) as server:
+        source = await find(server.address, "")
+        with pytest.raises(LocaldflashError) as raised:
+            await text_of(source)
+        assert str(raised.value)
+        assert "\n" not in str(raised.value)
+        source.close()
 
 
 @pytest.mark.parametrize(
     "wrong", [lines({"error": "model runner has unexpectedly stopped"}), Said({"error": "no"}, 404)]
 )
-def test_an_error_of_ollama(wrong: Said) -> None:
-    async def test() -> None:
-        async with serving(ollama(generate=wrong)) as server:
-            source = await find(server.address, "")
-            with pytest.raises(LocaldflashError, match=r"model runner|no"):
-                await text_of(source)
-            source.close()
-
-    run(test())
-
-
-def test_a_server_that_goes_away() -> None:
-    async def test() -> None:
-        async with serving(llama()) as server:
-            source = await find(server.address, "")
-        with pytest.raises(EngineGone, match="cannot be reached"):
+async def test_an_error_of_ollama(wrong: Said) -> None:
+    async with serving(ollama(generate=wrong)) as server:
+        source = await find(server.address, "")
+        with pytest.raises(LocaldflashError, match=r"model runner|no"):
             await text_of(source)
+        source.close()
 
-    run(test())
 
-
-def test_one_connection_serves_finding_out() -> None:
-    async def test() -> None:
-        async with serving(llama()) as server:
-            source = await find(server.address, "")
-            assert server.connections == 1
-            source.close()
-
-    run(test())
+async def test_a_server_that_goes_away() -> None:
+    async with serving(llama()) as server:
+        source = await find(server.address, "")
+    with pytest.raises(EngineGone, match="cannot be reached"):
+        await text_of(source)

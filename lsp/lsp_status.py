@@ -1,10 +1,15 @@
-"""Counts what became of the suggestions of one client, for the editor's status line. Nothing is stored."""
+"""What the editor's status line shows: counts of suggestions, and why a document gets none. Nothing is stored."""
 
+import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from localdflash.code.context.denied import Refusal
+from localdflash.lsp.document import Document
 from localdflash.lsp.generation import Ended
 
+LARGEST = 4_000_000  # characters of a document that is worth completing
+LONGEST_LINE = 5_000  # characters: what has longer ones was not written by hand
 StatusKind = Literal["Normal", "Error", "Inactive"]
 
 
@@ -54,3 +59,21 @@ class Tally:
             "shown": len(self._displayed or self._offered),
             "accepted": len(self._accepted),
         }
+
+
+def silence(document: Document | None, refusal: Refusal | None, *, manual: bool) -> str:
+    """What keeps suggestions from a document; "" where nothing does. `manual`: somebody asks for them by hand."""
+    reason = _reason(document, None if manual and refusal is Refusal.GIT else refusal)
+    return reason and f"no suggestions here: {reason}"
+
+
+def _reason(document: Document | None, refusal: Refusal | None) -> str:
+    if document is None:
+        return "the file is too large, or was not opened"
+    if refusal:
+        return f"{refusal.value}; ask by hand" if refusal is Refusal.GIT else refusal.value
+    if document.size > LARGEST:
+        return "the file has more than 4 million characters"
+    if not document.is_text(LARGEST, sys.maxsize):
+        return "the file is not text"
+    return "" if document.is_text(LARGEST, LONGEST_LINE) else f"a line has more than {LONGEST_LINE} characters"

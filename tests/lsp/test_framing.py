@@ -1,0 +1,106 @@
+"""The reader of LSP's base protocol: sound messages in any pieces, and an error for what is not LSP."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localdflash.lsp import framing
+from localdflash.lsp.framing import (
+    EXCERPT_BYTES,
+    MAX_BODY_BYTES,
+    MAX_HEADER_BYTES,
+    FramingError,
+    MalformedMessage,
+    MessageReader,
+)
+from tests.lsp.wire import framed, framed_text
+
+A = {"jsonrpc": "2.0", "method": "a", "params": {"text": "é 😋 \r\n"}}
+BODY = json.dumps(A).encode()
+
+
+def read(*chunks: bytes) -> list[object]:
+    reader = MessageReader()
+    return [value for chunk in chunks for value in reader.feed(chunk)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_messages_survive_any_split(data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.dictionaries(st.text(), st.none() | st.integers() | st.text()), max_size=4))
+    stream = b"".join(map(framed, values))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    parts = [stream[i:j] for i, j in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    assert read(*parts) == values
+
+
+HEADERS = {
+    "lower case": b"content-length: %d\r\n\r\n",
+    "no space": b"Content-Length:%d\r\n\r\n",
+    "LF only": b"Content-Length: %d\n\n",
+    "type after": b"Content-Length: %d\r\nContent-Type: application/vscode-jsonrpc; charset=utf-8\r\n\r\n",
+    "type before": b"Content-Type: application/vscode-jsonrpc; charset=utf8\r\nContent-Length: %d\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+def test_other_spellings_of_a_header(header: bytes) -> None:
+    data = header % len(BODY) + BODY
+    assert read(data + framed(A)) == [A, A]
+    assert read(*(bytes([byte]) for byte in data)) == [A]
+
+
+INVALID = {
+    "a printed line": b"warning: something\r\nand more\r\n" + framed(A),
+    "no length": b"Content-Type: application/json\r\n\r\n" + BODY,
+    "a negative length": b"Content-Length: -5\r\n\r\n",
+    "a length of more digits than numbers have": b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",
+    "a length too short": framed(A).replace(b"%d" % len(BODY), b"%d" % (len(BODY) - 20), 1) + framed(A),
+    "a length too long": framed(A).replace(b"%d" % len(BODY), b"%d" % (len(BODY) + 10), 1) + framed(A) * 2,
+    "no line end": b"x" * MAX_HEADER_BYTES,
+    "HTTP": b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY,
+}
+
+
+@pytest.mark.parametrize("data", INVALID.values(), ids=INVALID)
+def test_an_invalid_header_is_an_error(data: bytes) -> None:
+    with pytest.raises(FramingError, match="Content-Length"):
+        read(data)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"{}{}", b"[" * 10_000, b"9" * 10_000, BODY.decode().encode("utf-16")])
+def test_a_body_that_is_not_json_is_reported_and_the_next_message_is_read(body: bytes) -> None:
+    malformed, following = read(framed_text(body) + framed(A))
+    assert malformed == MalformedMessage("a message is not JSON")
+    assert following == A
+
+
+def test_bytes_that_are_not_utf_8_are_kept_apart() -> None:
+    assert read(framed_text(b'{"text": "caf\xe9 \xf0\x9f\x98\x8b"}')) == [{"text": "caf\udce9 😋"}]
+
+
+def test_of_a_body_that_is_too_large_both_ends_are_kept() -> None:
+    reader, head, tail = MessageReader(), b'{"method":"textDocument/didOpen","text":"', b'","uri":"file:///a"}'
+    middle = [bytes(65_536)] * (MAX_BODY_BYTES // 65_536 + 1)
+    size = len(head) + sum(map(len, middle)) + len(tail)
+    assert not list(reader.feed(b"Content-Length: %d\r\n\r\n%s" % (size, head)))
+    for chunk in middle:
+        assert not list(reader.feed(chunk))
+        assert len(reader._buffer) <= 2 * EXCERPT_BYTES + len(chunk)
+    malformed, following = reader.feed(tail + framed(A))
+    assert following == A
+    assert isinstance(malformed, MalformedMessage)
+    assert "32 MB is too large" in malformed.reason
+    assert malformed.excerpt.startswith(head)
+    assert malformed.excerpt.endswith(tail)
+    assert len(malformed.excerpt) == 2 * EXCERPT_BYTES
+
+
+def test_the_largest_body_is_read_and_one_byte_more_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "MAX_BODY_BYTES", 1_000)
+    text = b'"%s"' % (b"x" * 998)
+    assert read(framed_text(text)) == [text[1:-1].decode()]
+    (malformed,) = read(framed_text(text + b" "))
+    assert isinstance(malformed, MalformedMessage)
