@@ -24,8 +24,8 @@ from localdflash.base.machine import gpu_watch
 from localdflash.base.system.process import ending_signal
 from localdflash.loading import child
 from localdflash.models.load_options import Options
-from localdflash.models.registry.known import is_known
 from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.registry.registry import is_known
 from localdflash.models.weights.gguf import check_header
 from localdflash.models.weights.split import files_of, size_of
 

@@ -12,7 +12,7 @@ from localdflash.backends.cuda import device
 from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.base.machine import gpu_watch
 from localdflash.loading import automatic
-from localdflash.loading.choice import HostChoice
+from localdflash.loading.engine_choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options

@@ -19,7 +19,7 @@ from localdflash.backends.cuda import room
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic, backends
-from localdflash.loading.choice import HostChoice
+from localdflash.loading.engine_choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options

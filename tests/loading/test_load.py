@@ -242,7 +242,7 @@ class TestCpu:
     def test_what_cannot_be_loaded_after_all_goes_to_llama_cpp_with_one_line(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from localdflash.loading.choice import HostChoice
+        from localdflash.loading.engine_choice import HostChoice
 
         def refuse(*_: Any) -> None:
             raise OutOfMemory("target.gguf: packed weights need 9 MiB, 1 MiB of memory are free")
@@ -259,7 +259,7 @@ class TestCpu:
         from localdflash.backends.cpu.cpu_target import CpuTarget
         from localdflash.backends.cpu.team import Team
         from localdflash.engine.calibrate import calibrate
-        from localdflash.loading.choice import HostChoice
+        from localdflash.loading.engine_choice import HostChoice
 
         happened: list[str] = []
         close = Team.close

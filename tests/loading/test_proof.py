@@ -15,7 +15,7 @@ from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda import identity
 from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic, child, proof
-from localdflash.loading.choice import HostChoice
+from localdflash.loading.engine_choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.loading.verdict import Subject, keep, recall
 from localdflash.models.backend_names import Runner
@@ -204,7 +204,7 @@ def test_while_another_process_checks_another_backend_runs_the_pair(
     load: Any, say: Say, options: Options, subject: Subject
 ) -> None:
     code = (
-        "import sys; from pathlib import Path; from localdflash.base.system.process_lock import process_lock\n"
+        "import sys; from pathlib import Path; from localdflash.base.system.file_lock import process_lock\n"
         "with process_lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     keep(subject.place, subject.verdict("begun", "loading"))

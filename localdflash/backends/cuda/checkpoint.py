@@ -28,8 +28,7 @@ from localdflash.kernels.cuda.planes import Planes
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
 from localdflash.models.weights import safetensors
-from localdflash.models.weights.safetensors import SafetensorInfo, SafetensorsHeader
-from localdflash.models.weights.safetensors_index import read_index, read_object
+from localdflash.models.weights.safetensors import SafetensorInfo, SafetensorsHeader, read_index, read_object
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 METHODS = (
