@@ -72,19 +72,6 @@ def test_the_order_of_trying(load: Load, asked: Asked) -> None:
     )
 
 
-def test_a_gpu_comes_before_the_processor(load: Load, asked: Asked) -> None:
-    assert load(Options())[0] == "llama.cpp"
-    assert asked == [("llama.cpp", "gpu")]
-
-
-def test_a_gpu_that_is_too_small_is_said(load: Load) -> None:
-    backend, running = load(Options(), broken={"llama.cpp gpu": OutOfMemory("3 of 29 layers need 9 GB")})
-    assert backend == "cpu"
-    assert running.notices[0] == (
-        "the CPU engine runs this pair, not a GPU through llama.cpp: 3 of 29 layers need 9 GB"
-    )
-
-
 @pytest.mark.parametrize("full", ["cuda auto", "llama.cpp gpu"])
 def test_a_pair_that_is_to_be_roomy_is_not_put_elsewhere_than_on_the_gpu_that_is_full(
     full: str, load: Load, asked: Asked

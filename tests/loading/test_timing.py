@@ -202,9 +202,6 @@ def test_pairs_are_timed_with_a_short_context_and_as_asked_for(case: Case, monke
 class TestMillisecondsAToken:
     FLAT, STEEP = {1: 1.0, 4: 1.0, 8: 1.0}, {1: 1.0, 4: 4.0, 8: 8.0}
 
-    def test_plain_decoding_is_a_forward_of_one_row(self) -> None:
-        assert ms_per_token(Controller(self.STEEP, {}), [], 8) == 1.0
-
     def test_a_flat_verify_is_worth_its_drafts(self) -> None:
         tokens = sum(ACCEPTED**n for n in range(8))
         found = ms_per_token(Controller(self.FLAT, {}), [LookupDrafter()], 8)
