@@ -171,6 +171,10 @@ COMMENT = ("<|start|>", "assistant", "<|channel|>", "commentary", "<|message|>")
             (" to=functions.f", *COMMENT[2:], "{}"),
             "<|start|>assistant to=functions.f<|channel|>commentary<|message|>{}",
         ),
+        (
+            ("<|channel|>", "analysis to=functions.f ", "<|message|>", "{}"),
+            "<|start|>assistant<|channel|>analysis to=functions.f <|message|>{}",
+        ),
         (("<|channel|>", "ana"), ""),
         ((*THINK["harmony"], "hm", "<|channel|>", "final", "<|message|>", "yes"), "<think>\nhm\n</think>\n\nyes"),
         (('{"a": 1}',), '{"a": 1}'),

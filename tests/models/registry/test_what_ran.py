@@ -3,6 +3,7 @@
 import ast
 from itertools import chain
 
+from localdflash.models.registry.registry import MODELS_FOLDER
 from localdflash.models.registry.registry_file import read_pairs
 from tests.support.what_ran import (
     DRAFTERS,
@@ -17,7 +18,7 @@ from tests.support.what_ran import (
     table,
 )
 
-PAIRS = read_pairs(ROOT / "models.toml", ROOT / "localdflash")
+PAIRS = read_pairs(ROOT / "models.toml", MODELS_FOLDER)
 NAMES = chain(*(tests.values() for tests in (*DRAFTERS.values(), *TARGETS.values(), *OWN_WEIGHTS.values())))
 
 
