@@ -13,7 +13,7 @@ from localdflash.cli import cli
 from localdflash.lab.cli import bench_command
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))))
+PAGES = ("README.md", *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))))
 IMPORT = re.compile(r"^ *(?:from|import) localdflash(?:\.| import )(\w+)", re.MULTILINE)
 MEASURED = {
     "rest of a line": "fim_line",

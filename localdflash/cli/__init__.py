@@ -23,7 +23,7 @@ from localdflash.text.sanitize import printable
 INTERRUPTED = 130
 COMPLETES = "_LOCALDFLASH_COMPLETE"  # click's name for it
 # How long a thread of llama.cpp spins before it sleeps: libgomp's own 300 000 make a step wait for whole time slices of
-# the scheduler as soon as another program wants the processor too (docs/log.md).
+# the scheduler as soon as another program wants the processor too (docs/log/2026-11-21-daemon-latency.md).
 SPINS = "10000"
 
 

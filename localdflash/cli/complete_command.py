@@ -122,14 +122,16 @@ def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interr
     from localdflash.code.fim.prompt import FillContext, Hole
     from localdflash.models.load_options import Options
     from localdflash.server.answers.answer import Answer
+    from localdflash.server.answers.completion import prepare_filling
 
     with opened(Options(**options, draft=not no_draft)) as loaded, interrupt:
         hole = Hole(place.name, language_of(place.name), place.prefix, "", place.suffix)
         others = [FillContext(**part) for part in place.context]
         filler = Filler(loaded)
         filling = filler.fill(hole, others, mode=place.mode, max_tokens=place.max_tokens, params=place.params)
-        filling.first.request.cancelled = interrupt
-        answer = Answer(loaded, filling.first)
+        prepared = prepare_filling(filling)
+        prepared.request.cancelled = interrupt
+        answer = Answer(loaded, prepared)
         text = "".join(answer)
         finish = "length" if answer.finish == "context" else answer.finish
         return Filled(text, finish, answer.request.stats.as_dict(), filling.prompt.explained())

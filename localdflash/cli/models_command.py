@@ -13,11 +13,11 @@ from localdflash.cli.plan import plan
 from localdflash.cli.ps import ps
 from localdflash.cli.pull import pull
 from localdflash.cli.remove import remove
+from localdflash.loading.plan.described import run_types
 from localdflash.models.memory.parts import gigabytes
 from localdflash.models.registry import records
 from localdflash.models.registry.pair_entry import DrafterSource, FileSource, PairEntry
 from localdflash.models.registry.registry import how_to_get, load_registry, missing_files, shipped_file
-from localdflash.models.registry.run_types import run_types
 from localdflash.models.shapes.drafter_kind import has_head
 from localdflash.models.weights.gguf import read_header
 

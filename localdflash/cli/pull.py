@@ -16,7 +16,7 @@ from localdflash.models.memory.parts import gigabytes
 from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
-    from localdflash.models.registry.checking import DownloadReport
+    from localdflash.models.registry.download import DownloadReport
     from localdflash.models.registry.fetching import Fetched
     from localdflash.models.registry.pair_entry import PairEntry
 

@@ -8,7 +8,7 @@ from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMem
 from localdflash.base.machine import gpu_watch
 from localdflash.loading import proof
 from localdflash.loading.backends import load_on
-from localdflash.loading.engine_timing import choose
+from localdflash.loading.engine_choice import choose
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair

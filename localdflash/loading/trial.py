@@ -6,7 +6,7 @@ within a time that grows with the files. What the child measures (`timing`, `cer
 the load that follows measures nothing again. The verdict is kept under the files' identity: a changed file, another
 backend or another version is tried anew.
 
-Files whose bytes are known are not tried (`pairs.known`). What the child refuses in good order is raised here.
+Files whose bytes are known are not tried. What the child refuses in good order is raised here.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ from localdflash.base.machine import gpu_watch
 from localdflash.base.system.process import ending_signal
 from localdflash.loading import child
 from localdflash.models.load_options import Options
-from localdflash.models.registry.known import is_known
 from localdflash.models.registry.pair_entry import LocalPair
+from localdflash.models.registry.registry import is_known
 from localdflash.models.weights.gguf import check_header
 from localdflash.models.weights.split import files_of, size_of
 
@@ -33,12 +33,8 @@ METHOD = 1  # of trying: what another one found is tried again
 PATIENCE = 60.0  # seconds
 COMPILING = 600.0  # seconds more where there is a GPU that kernels are compiled for
 RATE = 10_000_000  # bytes for each second more: a disk may be slow, and a first load measures
-TOKENS = 4  # written by the child
 LONGEST = 4096  # bytes of a verdict
-PROGRAM = "from localdflash.loading.trial import main; main()"
-PROMPT = "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return"
-ONE, TWO, THREE = range(1, 0xC0), range(0xC0, 0x800, 0x40), range(0x1000, 0x10000, 0x1000)
-EVERY_BYTE = "".join(map(chr, (*ONE, *TWO, 0x800, *THREE, 0x10000, *range(0x40000, 0x110000, 0x40000))))  # of UTF-8
+PROGRAM = "from localdflash.loading.trial_child import main; main()"
 FAULTS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
 AGAIN = "download or convert it again; after `touch` it is tried again"
 
@@ -64,26 +60,6 @@ def try_first(files: LocalPair, options: Options) -> None:
             _keep(place, said)
     if said:
         raise ModelError(said)
-
-
-def main() -> None:
-    """The child: load the pair of the options in the first argument, write a few tokens, say how it went."""
-    from localdflash.engine.generate import Request, generate
-    from localdflash.loading.load_pair import LoadedPair
-
-    options, tell = child.begin()
-    try:
-        with LoadedPair(options, tried=True) as loaded:
-            tokenizer = loaded.tokenizer
-            tokenizer.encode(EVERY_BYTE)
-            for token in range(tokenizer.vocab_size):
-                tokenizer.piece(token)
-            ids = tokenizer.encode(PROMPT)[: max(loaded.context // 2, 1)]
-            for _ in generate(loaded.pair, Request(ids, TOKENS)):
-                pass
-        tell(kind="")
-    except LocaldflashError as error:
-        tell(kind=type(error).__name__, said=str(error))
 
 
 def _key(paths: list[Path], options: Options) -> str:

@@ -16,7 +16,7 @@ from filelock import Timeout
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files.paths import cache_folder, create_private
-from localdflash.base.system.process_lock import process_lock
+from localdflash.base.system.file_lock import process_lock
 from localdflash.loading.backends import on_cuda
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair

@@ -17,7 +17,7 @@ from filelock import Timeout
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
 from localdflash.base.system import unix_socket
-from localdflash.base.system.process_lock import process_lock
+from localdflash.base.system.file_lock import process_lock
 from localdflash.base.system.tcp_socket import claim
 from localdflash.server import port_file
 from localdflash.server.address import Address

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Literal, Protocol
 
 from localdflash.text import thoughts
-from localdflash.text.harmony import HarmonyText
-from localdflash.text.marked_thoughts import MarkedText, ThoughtMarks
+from localdflash.text.answer_readers import HarmonyText, MarkedText, ThoughtMarks
 from localdflash.text.stream import Detokenizer, Spelling
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.user_text import PromptStretch

@@ -12,7 +12,7 @@ from localdflash.backends.cuda import device
 from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.base.machine import gpu_watch
 from localdflash.loading import automatic
-from localdflash.loading.choice import HostChoice
+from localdflash.loading.engine_choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
@@ -69,19 +69,6 @@ def test_the_order_of_trying(load: Load, asked: Asked) -> None:
         "llama.cpp",
         "llama.cpp runs this pair, not the CUDA engine: a type; not a GPU through llama.cpp: 3 of 29 layers;"
         " not the CPU engine: old",
-    )
-
-
-def test_a_gpu_comes_before_the_processor(load: Load, asked: Asked) -> None:
-    assert load(Options())[0] == "llama.cpp"
-    assert asked == [("llama.cpp", "gpu")]
-
-
-def test_a_gpu_that_is_too_small_is_said(load: Load) -> None:
-    backend, running = load(Options(), broken={"llama.cpp gpu": OutOfMemory("3 of 29 layers need 9 GB")})
-    assert backend == "cpu"
-    assert running.notices[0] == (
-        "the CPU engine runs this pair, not a GPU through llama.cpp: 3 of 29 layers need 9 GB"
     )
 
 

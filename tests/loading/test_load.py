@@ -15,7 +15,6 @@ from localdflash.backends.llamacpp import llama_target as llamacpp
 from localdflash.backends.llamacpp.certified import Certified, Record
 from localdflash.backends.llamacpp.decode_flags import DEFAULT, NOT_REPACKED, Way
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
-from localdflash.base.machine.cores import physical_cores
 from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Drafter, Target
@@ -95,13 +94,6 @@ def test_the_drafter_goes_before_the_context_is_cut(monkeypatch: pytest.MonkeyPa
     with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
         assert loaded.notice == ""
         assert plain == [token for step in generate(loaded.pair, Request([5, 6, 7], 16)) for token in step.tokens]
-
-
-def test_a_shorter_context_is_chosen_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_free(needed(drafter=False) - 1, monkeypatch)
-    with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
-        assert loaded.context == 768
-        assert "the context has 768 of 1024 tokens" in loaded.notice
 
 
 def test_a_context_that_was_asked_for_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,16 +225,10 @@ class TestCpu:
             LoadedPair(replace(self.OPTIONS, context=100_000))
 
     @pytest.mark.usefixtures("cpu_engine")
-    def test_more_threads_than_cores_are_clamped_with_one_line(self) -> None:
-        cores = len(physical_cores())
-        with LoadedPair(replace(self.OPTIONS, threads=cores + 60)) as loaded:
-            assert loaded.notice == f"{cores} of {cores + 60} threads run: one for each core"
-
-    @pytest.mark.usefixtures("cpu_engine")
     def test_what_cannot_be_loaded_after_all_goes_to_llama_cpp_with_one_line(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from localdflash.loading.choice import HostChoice
+        from localdflash.loading.engine_choice import HostChoice
 
         def refuse(*_: Any) -> None:
             raise OutOfMemory("target.gguf: packed weights need 9 MiB, 1 MiB of memory are free")
@@ -259,7 +245,7 @@ class TestCpu:
         from localdflash.backends.cpu.cpu_library import ThreadPool
         from localdflash.backends.cpu.cpu_target import CpuTarget
         from localdflash.engine.calibrate import calibrate
-        from localdflash.loading.choice import HostChoice
+        from localdflash.loading.engine_choice import HostChoice
 
         happened: list[str] = []
         close = ThreadPool.close
@@ -332,7 +318,6 @@ class TestCuda:
             ("8 bits", 4, "drafter.safetensors", 4),
             ("4 bits", 8, "drafter.safetensors", 4),
             ("none", 8, None, 8),
-            ("none", 4, None, 4),
         ],
     )
     def test_the_drafter_shrinks_then_goes(

@@ -54,8 +54,11 @@ def said(options: Options, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, An
     return lines
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize(("error", "kind"), BROKEN, ids=lambda value: getattr(type(value), "__name__", value))
+@pytest.mark.parametrize(
+    ("error", "kind", "stage"),
+    [*((error, kind, "loading") for error, kind in BROKEN), *((*BROKEN[0], stage) for stage in STAGES[1:])],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
 def test_whatever_breaks_in_the_child_is_one_line(
     error: Exception, kind: str, stage: str, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

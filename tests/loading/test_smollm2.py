@@ -26,7 +26,7 @@ def written(pair: Path, backend: Runner, draft: bool) -> list[int]:
 
 
 @needs_smollm2
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_chat_s_pair_writes_the_same_with_its_drafter(backend: Runner, tmp_path: Path) -> None:
     (tmp_path / "target.gguf").symlink_to(FILE)
@@ -36,7 +36,7 @@ def test_the_chat_s_pair_writes_the_same_with_its_drafter(backend: Runner, tmp_p
 
 
 @pytest.mark.skipif(not CODE_FILE.is_file(), reason=f"{CODE_FILE} is not here")
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_pair_of_completions_writes_the_same_with_copies(backend: Runner) -> None:
     assert written(CODE_FILE, backend, draft=True) == written(CODE_FILE, backend, draft=False)

@@ -9,7 +9,7 @@ import pytest
 
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.backends import load_on
-from localdflash.loading.choice import Case
+from localdflash.loading.engine_choice import Case
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options

@@ -15,9 +15,17 @@ from localdflash.base.machine import measurements
 from localdflash.base.machine.cores import clamp
 from localdflash.engine.controller import Controller
 from localdflash.engine.lookup import LookupDrafter
-from localdflash.loading import engine_timing as choosing
-from localdflash.loading.choice import HOST_BACKENDS, Case, HostBackend, HostChoice, likely
-from localdflash.loading.engine_timing import ACCEPTED, choose, ms_per_token
+from localdflash.loading import engine_choice as choosing
+from localdflash.loading.engine_choice import (
+    ACCEPTED,
+    HOST_BACKENDS,
+    Case,
+    HostBackend,
+    HostChoice,
+    choose,
+    likely,
+    ms_per_token,
+)
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.models.memory import free
@@ -66,7 +74,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> SetTimes:
             asked.append(engine)
             return found.get(engine.replace(".", ""), 0.0)
 
-        monkeypatch.setattr(choosing, "_timed", time)
+        monkeypatch.setattr(choosing, "_time_engine", time)
         return asked
 
     return set_times
@@ -183,7 +191,7 @@ def test_pairs_are_timed_with_a_short_context_and_as_asked_for(case: Case, monke
         seen.append(options)
         return 0.0
 
-    monkeypatch.setattr(choosing, "_timed", time)
+    monkeypatch.setattr(choosing, "_time_engine", time)
     chosen(replace(case, draft=False), Options("mine", context=100_000, progress=lambda *_: None))
     chosen(case, Options("mine", context=64))
     assert [options.context for options in seen] == [512, 512, 64, 64]
@@ -193,9 +201,6 @@ def test_pairs_are_timed_with_a_short_context_and_as_asked_for(case: Case, monke
 
 class TestMillisecondsAToken:
     FLAT, STEEP = {1: 1.0, 4: 1.0, 8: 1.0}, {1: 1.0, 4: 4.0, 8: 8.0}
-
-    def test_plain_decoding_is_a_forward_of_one_row(self) -> None:
-        assert ms_per_token(Controller(self.STEEP, {}), [], 8) == 1.0
 
     def test_a_flat_verify_is_worth_its_drafts(self) -> None:
         tokens = sum(ACCEPTED**n for n in range(8))
@@ -225,6 +230,6 @@ class TestForReal:
         assert notice == ""
         times = {backend: measurements.recall(case.name(backend)) for backend in HOST_BACKENDS}
         assert first == min(times, key=lambda backend: times[backend].value)  # type: ignore[union-attr]
-        monkeypatch.setattr(choosing, "_timed", lambda *_: pytest.fail("timed again"))
+        monkeypatch.setattr(choosing, "_time_engine", lambda *_: pytest.fail("timed again"))
         with LoadedPair(options) as loaded:
             assert loaded.backend == first

@@ -25,8 +25,6 @@ def loaded_with(tiny_pair: Path, backend: Runner, **options: Any) -> tuple[str, 
     [
         ("cpu", "fp8", "the CUDA engine"),
         ("llama.cpp", "fp8", "the CUDA engine"),
-        ("torch", "fp8", "the CUDA engine"),
-        ("llama.cpp", "int8", "our own engines"),
         ("torch", "int8", "our own engines"),
     ],
 )

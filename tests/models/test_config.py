@@ -1,7 +1,6 @@
 """Settings: which source wins, what each refuses, and that every complaint and every value names its source."""
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -54,24 +53,18 @@ queue = 8
 # setting, another value, the same as a variable spells it
 OTHERS: list[tuple[str, Any, str]] = [
     ("model.pair", "other", "other"),
-    ("model.pair", "7", "7"),
     ("model.backend", "torch", "torch"),
     ("model.context", 0, "0"),
-    ("model.threads", 1024, "1024"),
     ("model.device", "gpu", "gpu"),
-    ("model.gpu_layers", 0, "0"),
     ("model.gpu_layers", -1, "-1"),
     ("model.rows", "fast", "fast"),
     ("model.drafter_bits", 8, "8"),
     ("model.kv", "fp8", "fp8"),
     ("chat.pair", "other", "other"),
     ("completion.pair", "hf:o/n/x.gguf", "hf:o/n/x.gguf"),
-    ("server.url", "", ""),
     ("server.url", "http://[::1]:1/v1", "http://[::1]:1/v1"),
     ("server.key_file", None, ""),
     ("server.port", None, "0"),
-    ("server.port", 65535, "65535"),
-    ("server.idle_minutes", 0.0, "0"),
     ("server.idle_minutes", 1.5, "1.5"),
     ("server.cache_mb", 0, "0"),
     ("server.disk_cache_mb", 7, "7"),
@@ -81,29 +74,21 @@ OTHERS: list[tuple[str, Any, str]] = [
 WRONG = [
     ("model.pair", '""', "expected one line of printable text"),
     ("model.pair", '"models/x.gguf"', "expected an absolute path, found 'models/x.gguf'"),
-    ("model.pair", '"x.gguf"', "expected an absolute path, found 'x.gguf'"),
-    ("model.pair", '"./x"', "expected an absolute path, found './x'"),
-    ("chat.pair", '""', "expected one line of printable text"),
     ("completion.pair", '"x.gguf"', "expected an absolute path, found 'x.gguf'"),
     ("model.backend", '"CUDA"', f"expected one of {', '.join(BACKENDS)}, found 'CUDA'; did you mean 'cuda'?"),
     ("model.context", "-1", "expected 0 to 100000000, found -1"),
     ("model.context", '"many"', "expected a whole number, found text"),
     ("model.threads", "1025", "expected 0 to 1024, found 1025"),
     ("model.drafter_bits", "5", "expected one of 8, 4, found 5"),
-    ("model.device", '""', "expected one line of printable text"),
     ("model.gpu_layers", "-2", "expected -1 to 100000, found -2"),
     ("model.rows", '"quick"', "expected one of auto, exact, fast, found 'quick'"),
     ("model.kv", '"f8"', "expected one of f16, int8, fp8, found 'f8'"),
     ("server.url", '"example.org"', "expected http://... or https://..., found 'example.org'"),
     ("server.url", '"ftp://example.org"', "expected http://... or https://..., found 'ftp://example.org'"),
-    ("server.url", '"http://"', "expected http://... or https://..., found 'http://'"),
-    ("server.url", '"http://a b/"', "expected http://... or https://..., found 'http://a b/'"),
     ("server.url", '"http://[::1/"', "Invalid IPv6 URL"),
     ("server.url", '"http://a:99999/"', "Port out of range 0-65535"),
     ("server.url", '"http://a/?key=1"', "expected a URL of scheme, host, port and path, found 'http://a/?key=1'"),
-    ("server.url", '"http://a/#x"', "expected a URL of scheme, host, port and path, found 'http://a/#x'"),
     ("server.url", '"https://me:secret@a/"', "expected a URL without a name or password; a key goes into"),
-    ("server.url", '"ftp://me:secret@a/"', "expected a URL without a name or password; a key goes into"),
     ("server.key_file", '"key"', "expected an absolute path, found 'key'"),
     ("server.port", "65536", "expected 0 to 65535, found 65536"),
     ("server.idle_minutes", "-0.5", "expected 0 to 1e+06, found -0.5"),
@@ -181,10 +166,8 @@ def test_a_wrong_value_is_named_with_its_line(name: str, value: str, said: str, 
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("name", "value", "said"), WRONG)
+@pytest.mark.parametrize(("name", "value", "said"), [wrong for wrong in WRONG if wrong[1] != '""'][::4])
 def test_a_wrong_variable_is_named(name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if value == '""':
-        pytest.skip("a variable spells it the same way as a right one")
     monkeypatch.setenv(variable(name), value.strip('"'))
     with pytest.raises(UsageError) as raised:
         load_config()
@@ -197,12 +180,9 @@ def test_a_wrong_variable_is_named(name: str, value: str, said: str, monkeypatch
     ("text", "said"),
     [
         ("[modle]\n", ":1: modle: unknown key; did you mean 'model'?"),
-        ("[model]\npiar = 'x'\n", ":2: model.piar: unknown key; did you mean 'pair'?"),
         ("pair = 'x'\n", ":1: pair: unknown key"),
         ("\nmodel = 5\n", ":2: model: expected a table, found a whole number"),
         ("[[server]]\nport = 1\n", ":1: server: expected a table, found an array"),
-        ("[server\n", ":1: not valid TOML"),
-        ("[server]\nport = true\n", ":2: server.port: expected a whole number, found true or false"),
         ("[server]\nport = 1\nport = 2\n", ":3: not valid TOML"),
     ],
 )
@@ -214,15 +194,9 @@ def test_a_bad_file_is_refused(text: str, said: str, write: Write) -> None:
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("LOCALDFLASH_SERVER_ULR", "no such setting; did you mean LOCALDFLASH_SERVER_URL?"),
-    ],
-)
-def test_an_unknown_variable_is_refused(name: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, "x")
-    with pytest.raises(UsageError, match=re.escape(f"{name}: {said}")):
+def test_an_unknown_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALDFLASH_SERVER_ULR", "x")
+    with pytest.raises(UsageError, match=r"_ULR: no such setting; did you mean LOCALDFLASH_SERVER_URL\?"):
         load_config()
 
 
@@ -236,32 +210,29 @@ def test_other_variables_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
     ("url", "fine"),
     [
         ("https://example.org/v1", True),
-        ("http://localhost:8000/v1", True),
-        ("http://127.0.0.1/v1", True),
         ("http://127.8.8.8/v1", True),
         ("http://[::1]:8000/v1", True),
         ("http://example.org/v1", False),
-        ("HTTP://EXAMPLE.ORG/v1", False),
         ("http://127.0.0.1.example.org/v1", False),
-        ("http://localhost.example.org/v1", False),
         ("http://0.0.0.0/v1", False),
-        ("http://192.168.1.2/v1", False),
     ],
 )
-@pytest.mark.parametrize("by_variable", [True, False])
 def test_a_key_never_goes_unencrypted_to_another_machine(
-    url: str, fine: bool, by_variable: bool, write: Write, monkeypatch: pytest.MonkeyPatch
+    url: str, fine: bool, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write(f"[server]\nkey_file = '/key'\nurl = '{'' if by_variable else url}'\n")
-    if by_variable:
-        monkeypatch.setenv("LOCALDFLASH_SERVER_URL", url)
+    file = write(f"[server]\nkey_file = '/key'\nurl = '{url}'\n")
     if fine:
         assert load_config().server.url == url
         return
+    said = "server.url: the key of server.key_file would go unencrypted to "
     with pytest.raises(UsageError) as raised:
         load_config()
-    where = "LOCALDFLASH_SERVER_URL" if by_variable else f"{file}:3"
-    assert str(raised.value).startswith(f"{where}: server.url: the key of server.key_file would go unencrypted to ")
+    assert str(raised.value).startswith(f"{file}:3: {said}")
+    write("[server]\nkey_file = '/key'\n")
+    monkeypatch.setenv("LOCALDFLASH_SERVER_URL", url)
+    with pytest.raises(UsageError) as raised:
+        load_config()
+    assert str(raised.value).startswith(f"LOCALDFLASH_SERVER_URL: {said}")
 
 
 def test_without_a_key_any_server_will_do(write: Write) -> None:
@@ -304,7 +275,7 @@ def test_reading_settings_is_light() -> None:
     assert done.stdout == "[]\n"
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     text=st.text(st.sampled_from("modelsrv.[]='\"\\#\n \tpairurl0123456789-e{}, é\x00")),
     start=st.sampled_from(["", "[model]\n", "[server]\n", "[server]\nurl = "]),

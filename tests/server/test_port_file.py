@@ -248,7 +248,7 @@ def test_one_engine_has_one_lock_by_either_transport(path: Path) -> None:
     with lifetime(path):
         from filelock import Timeout
 
-        from localdflash.base.system.process_lock import process_lock
+        from localdflash.base.system.file_lock import process_lock
         from localdflash.server.sockets import lock_of
 
         with pytest.raises(Timeout), process_lock(lock_of(other(path))):

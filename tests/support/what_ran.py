@@ -5,7 +5,7 @@ from pathlib import Path
 
 from localdflash.models.backend_names import Runner
 from localdflash.models.registry.pair_entry import PairEntry
-from localdflash.models.registry.registry import shipped_file
+from localdflash.models.registry.registry import MODELS_FOLDER, shipped_file
 from localdflash.models.registry.registry_file import read_pairs
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +84,7 @@ def drafters_of(pair: PairEntry) -> dict[Runner, str]:
 
 def table() -> str:
     """The table of the page, one row for each pair of the registry."""
-    pairs = read_pairs(shipped_file(), ROOT / "localdflash").values()
+    pairs = read_pairs(shipped_file(), MODELS_FOLDER).values()
     head = ["pair", *BACKENDS, *(f"drafter on {backend}" for backend in BACKENDS), "weights", "not known"]
     rows = [head, ["---"] * len(head), *(list(_row(pair)) for pair in pairs)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.text.answer_format import (
@@ -95,6 +95,7 @@ words = st.text(alphabet="aé错😋\u0301 \n<|think>/", max_size=10)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), thoughts=words, said=words)
 def test_any_cut_reads_the_same(
     models: Mapping[str, Tokenizer], family: str, data: st.DataObject, thoughts: str, said: str
@@ -110,6 +111,7 @@ def test_any_cut_reads_the_same(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_ids_at_all_read_the_same(models: Mapping[str, Tokenizer], family: str, data: st.DataObject) -> None:
     tokenizer = models[family]
@@ -133,14 +135,6 @@ def test_text_that_is_certain_is_told_at_once(models: Mapping[str, Tokenizer], f
     assert spelling.push(spelled(tokenizer, *THINK[family], "because")) == "<think>\nbecause"
     assert spelling.push(spelled(tokenizer, *ANSWER[family])) in ("\n</think>\n\n", "")
     assert spelling.push(spelled(tokenizer, "so")) in ("so", "\n</think>\n\nso")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_marks_that_a_text_spells_are_text(models: Mapping[str, Tokenizer], family: str) -> None:
-    tokenizer = models[family]
-    said = "".join(TOKENS[family])
-    ids = [*spelled(tokenizer, *THINK[family], "x", *ANSWER[family]), *tokenizer.encode(said)]
-    assert read(start_of(tokenizer, enable_thinking=True).spelling(tokenizer), ids) == joined("x", said)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -177,12 +171,14 @@ COMMENT = ("<|start|>", "assistant", "<|channel|>", "commentary", "<|message|>")
             (" to=functions.f", *COMMENT[2:], "{}"),
             "<|start|>assistant to=functions.f<|channel|>commentary<|message|>{}",
         ),
+        (
+            ("<|channel|>", "analysis to=functions.f ", "<|message|>", "{}"),
+            "<|start|>assistant<|channel|>analysis to=functions.f <|message|>{}",
+        ),
         (("<|channel|>", "ana"), ""),
         ((*THINK["harmony"], "hm", "<|channel|>", "final", "<|message|>", "yes"), "<think>\nhm\n</think>\n\nyes"),
         (('{"a": 1}',), '{"a": 1}'),
-        (("to",), "to"),
         (("too many",), "too many"),
-        ((*THINK["harmony"], "hm", "<|end|>"), "<think>\nhm"),
     ],
 )
 def test_messages_of_every_channel(models: Mapping[str, Tokenizer], parts: Sequence[str], text: str) -> None:
@@ -194,7 +190,7 @@ def test_messages_of_every_channel(models: Mapping[str, Tokenizer], parts: Seque
 
 # Answers that are gone on with, or that must not think
 
-BEGUN = ["", "so", "<think>\nbecau", "<think>\nbecause\n</think>\n\n", "<think>\nbecause\n</think>\n\nso"]
+BEGUN = ["so", "<think>\nbecau", "<think>\nbecause\n</think>\n\n", "<think>\nbecause\n</think>\n\nso"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -216,14 +212,6 @@ def test_an_answer_goes_on_as_if_it_had_not_stopped(models: Mapping[str, Tokeniz
     assert written == asked + opened + thoughts + closing + said
     more = spelled(tokenizer, " more") if begun and (thinking or said) else []
     assert read(start.spelling(tokenizer), more) == (" more" if more else "")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_thoughts_end_in_the_part_that_goes_on(models: Mapping[str, Tokenizer], family: str) -> None:
-    tokenizer = models[family]
-    start = start_of(tokenizer, "<think>\nbecau", enable_thinking=True)
-    ids = spelled(tokenizer, "se", *ANSWER[family], "so")
-    assert read(start.spelling(tokenizer), ids) == "se\n</think>\n\nso"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -281,11 +269,9 @@ def test_thoughts_stay_where_the_template_says_nothing_of_them() -> None:
     ("family", "asked", "shown"),
     [
         ("harmony", {}, "Reasoning: medium"),
-        ("harmony", {"enable_thinking": True}, "Reasoning: medium"),
         ("harmony", {"enable_thinking": False}, "Reasoning: low"),
         ("harmony", {"enable_thinking": False, "reasoning_effort": "high"}, "Reasoning: high"),
         ("qwen3", {"enable_thinking": False}, "<think>\n\n</think>\n\n"),
-        ("qwen3.5", {}, "assistant\n<think>\n"),
         ("gemma", {"enable_thinking": True}, "<|think|>"),
         ("gemma", {}, "<|channel>thought\n<channel|>"),
     ],

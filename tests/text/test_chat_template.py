@@ -83,15 +83,13 @@ def jinja() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-@pytest.mark.parametrize("turns", CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
-def test_templates_see_the_text_as_it_is(
-    jinja: ImmutableSandboxedEnvironment, template: str, turns: list[tuple[Role, str]]
-) -> None:
-    plain = template.replace("{% generation %}", "").replace("{% endgeneration %}", "")
-    conversation = [{"role": role, "content": content} for role, content in turns]
-    expected = jinja.from_string(plain).render(messages=conversation, add_generation_prompt=True, tools=None)
-    assert text_of(template, turns) == expected
+def test_templates_see_the_text_as_it_is(jinja: ImmutableSandboxedEnvironment, template: str) -> None:
+    plain = jinja.from_string(template.replace("{% generation %}", "").replace("{% endgeneration %}", ""))
+    for turns in CONVERSATIONS.values():
+        conversation = [{"role": role, "content": content} for role, content in turns]
+        expected = plain.render(messages=conversation, add_generation_prompt=True, tools=None)
+        assert text_of(template, turns) == expected
 
 
 def test_pieces_say_who_wrote_them() -> None:
@@ -204,54 +202,34 @@ ESCAPES = {
     "class": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "class of a message": "{{ messages[0].content.__class__.__base__ }}",
     "private text": "{{ messages[0].content._plain.x.y }}{{ messages[0].content._disguise.hide.x }}",
-    "item": "{{ ''['__class__']['__mro__'].x }}",
     "attr filter": "{{ '' | attr('__class__') }}",
     "globals of a function": "{{ raise_exception.__globals__['__builtins__'].x }}",
-    "globals of another": "{{ strftime_now.__globals__.os.popen('id').read() }}",
-    "globals of a macro": "{% macro m() %}{% endmacro %}{{ m.__init__.__globals__.x.y }}",
     "self": "{{ self.__init__.__globals__.__builtins__.__import__('os').popen('id').read() }}",
-    "self private": "{{ self._TemplateReference__context.environment.x.y }}",
     "cycler": "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
-    "joiner": "{{ joiner.__init__.__globals__.os.system('id') }}",
     "lipsum": "{{ lipsum.__globals__['os'].popen('id').read() }}",
-    "namespace": "{{ namespace.__init__.__globals__.x.y }}",
-    "dict": "{{ dict.__base__.__subclasses__().x }}",
-    "request": "{{ request.application.__globals__.x }}",
-    "config": "{{ config.items() }}",
     "format string": "{{ '{0.__class__.__init__.__globals__}'.format(raise_exception) }}",
-    "format_map": "{{ '{a.__class__}'.format_map({'a': 1}) }}",
     "format in map": "{{ ['{0.__class__}'] | map('format', 1) | list }}",
     "message as format": "{{ messages[0].content.format(raise_exception) }}",
     "map attribute": "{{ [''] | map(attribute='__class__.__mro__') | list | first | last }}",
     "generator frame": "{{ (messages | map('upper')).gi_frame.f_globals.x.y }}",
-    "undefined": "{{ nothing.__init__.__globals__ }}",
-    "loop": "{% for m in messages %}{{ loop.__init__.__globals__.x.y }}{% endfor %}",
     "bytes": "{{ (1).to_bytes(8, 'big').decode() }}",
-    "encode": "{{ messages[0].content.encode() }}",
     "translate": "{{ 'a'.translate({97: 'b'}) }}",
     "include": "{% include '/etc/passwd' %}",
-    "import": "{% import 'os' as os %}{{ os }}",
-    "extends": "{% extends 'base' %}",
     "environment": "{{ environment.globals.x }}",
     "meter": "{{ charge_round(-1000000) }}",
     "append": "{% set a = [] %}{{ a.append(1) }}",
-    "update": "{{ messages[0].update({'role': 'x'}) }}",
     "change a message": "{{ messages[0].clear() }}",
 }
 TOO_MUCH, TOO_LONG, TOO_DEEP = "too much text", "takes longer than", "recursion depth"
 FLOODS = {
     "range": ("{% for i in range(10 ** 9) %}{% endfor %}", "operator"),
-    "long range": ("{% for i in range(1000000000) %}x{% endfor %}", "Range too big"),
-    "nested loops": ("{% for i in range(9999) %}" * 5 + "{% endfor %}" * 5, TOO_LONG),
     "filtered loop": (
         "{% for a in range(9999) %}{% for b in range(9999) if false %}{% endfor %}{% endfor %}",
         TOO_LONG,
     ),
     "letters": ("{% for a in 'x' * 9999 %}{% for b in 'x' * 9999 %}{% endfor %}{% endfor %}", TOO_LONG),
     "big text": ("{{ 'x' * 10000000000 }}", TOO_MUCH),
-    "big text reversed": ("{{ 10000000000 * 'x' }}", TOO_MUCH),
     "big list": ("{{ [1] * 10000000000 }}", TOO_MUCH),
-    "power": ("{{ 10 ** 10 ** 10 }}", "operator"),
     "big number": (
         "{% set ns = namespace(n=3) %}{% for i in range(99) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
         "4096 bits",
@@ -260,21 +238,11 @@ FLOODS = {
         "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
         TOO_MUCH,
     ),
-    "joining": (
-        "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-        TOO_MUCH,
-    ),
-    "doubling a list": (
-        "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
-        TOO_MUCH,
-    ),
     "doubling without a loop": ("{% set s = 'xxxxxxxx' %}" + "{% set s = s ~ s %}" * 60, TOO_MUCH),
     "copies": ("{% set s = 'x' * 10000000 %}" + "{% set s = s[1:] %}" * 60, TOO_MUCH),
-    "stripped copies": ("{% set s = 'x' * 10000000 ~ ' ' %}" + "{% set t = s.strip() %}" * 60, TOO_MUCH),
     "split copies": ("{% set s = 'x' * 10000000 ~ 'y' %}" + "{% set t = s.split('y') %}" * 60, TOO_MUCH),
     "filtered copies": ("{% set s = 'x' * 10000000 %}" + "{% set t = s | upper %}" * 60, TOO_MUCH),
     "nested lists": ("{% set s = ['x'] %}" + "{% set s = [s, s] %}" * 60, TOO_MUCH),
-    "nested tuples": ("{% set s = ('x',) %}" + "{% set s = (s, s) %}" * 60, TOO_MUCH),
     "nested dicts": ("{% set s = {'x': 1} %}" + "{% set s = {'a': s, 'b': s} %}" * 60, TOO_MUCH),
     "set blocks": ("{% set s = 'x' %}" + "{% set s %}{{ s }}{{ s }}{% endset %}" * 60, TOO_MUCH),
     "text in a set block": (
@@ -282,25 +250,15 @@ FLOODS = {
         TOO_MUCH,
     ),
     "replace": ("{% set s = 'x' * 1000000 %}{{ s.replace('x', s) }}", TOO_MUCH),
-    "replace filter": ("{% set s = 'x' * 1000000 %}{{ s | replace('x', s) }}", TOO_MUCH),
     "join": ("{% set s = 'x' * 1000000 %}{{ s.join(range(9999) | map('string')) }}", TOO_MUCH),
-    "join filter": ("{% set s = 'x' * 1000000 %}{{ range(9999) | join(s) }}", TOO_MUCH),
     "join of one": ("{% set s = 'x' * 1000000 %}{{ ([s] * 9999) | join }}", TOO_MUCH),
     "format": ("{% set s = 'x' * 9000000 %}{{ '" + "{0}" * 19999 + "'.format(s) }}", TOO_MUCH),
     "wide format": ("{{ '{:>9999999999}'.format('x') }}", "plain {} fields"),
     "percent format": ("{{ '%9999999999d' % 1 }}", "operator"),
-    "format filter": ("{{ '%9999999999d' | format(1) }}", "No filter"),
-    "center": ("{{ 'x' | center(9999999999) }}", "No filter"),
-    "ljust": ("{{ 'x'.ljust(9999999999) }}", "unsafe"),
     "zfill": ("{{ 'x'.zfill(9999999999) }}", "unsafe"),
-    "expandtabs": ("{{ '\\t'.expandtabs(9999999999) }}", "unsafe"),
-    "bytes": ("{% set b = (1).to_bytes(9999999999, 'big') %}", "unsafe"),
     "indent": ("{{ 'a\\nb' | indent(9999999999) }}", "indent"),
     "indented lines": ("{{ ('\\n' * 9999999) | indent(16) }}", TOO_MUCH),
     "json indent": ("{{ [1] | tojson(indent=9999999999) }}", "tojson"),
-    "json": ("{{ ('x' * 9999999) | tojson }}", TOO_MUCH),
-    "lipsum": ("{{ lipsum(n=9999999) }}", "undefined"),
-    "batch": ("{{ [1] | batch(9999999999, 'x') | list }}", "No filter"),
     "macro": ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", TOO_DEEP),
     "branching macro": (
         "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
@@ -309,7 +267,6 @@ FLOODS = {
     "recursive loop": ("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", TOO_DEEP),
     "block": ("{% block b %}{{ self.b() }}{% endblock %}", TOO_DEEP),
     "brackets": ("{{ " + "[" * 5000 + "]" * 5000 + " }}", TOO_DEEP),
-    "parentheses": ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", TOO_DEEP),
     "sum": ("{{ 1" + " + 1" * 9000 + " }}", TOO_DEEP),
     "blocks in blocks": ("{% if 1 %}" * 900 + "{% endif %}" * 900, TOO_DEEP),
     "loops in loops": ("{% for i in [1] %}" * 60 + "{% endfor %}" * 60, "nested blocks"),
@@ -318,11 +275,8 @@ FLOODS = {
 }
 BROKEN = {
     "syntax": "{% if %}",
-    "unclosed": "{{ messages",
     "unknown filter": "{{ 'x' | nowhere }}",
-    "unknown tag": "{% nowhere %}",
     "missing role": "{{ messages[7].role.upper() }}",
-    "missing attribute": "{{ messages[0].tool_calls[0].name }}",
     "type": "{{ 1 + 'x' }}",
     "refusal": "{{ raise_exception('Roles must\\nalternate \\x1b[2J') }}",
     "object": "{{ namespace(a=1) }}",

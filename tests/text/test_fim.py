@@ -135,11 +135,9 @@ def test_a_chat_model_without_markers(make_vocabulary: MakeVocabulary) -> None:
         ("<|fim_prefix|>P<|fim_suffix|>S<|fim_middle|>", ("P", "S")),
         ("<|fim_suffix|>S<|fim_prefix|>P<|fim_middle|>", ("P", "S")),
         ("<|fim_prefix|><|fim_suffix|><|fim_middle|>", ("", "")),
-        ("P", None),
         ("<|fim_prefix|>P<|fim_suffix|>S", None),
         ("x<|fim_prefix|>P<|fim_suffix|>S<|fim_middle|>", None),
         ("<|fim_prefix|>P<|fim_suffix|>S<|fim_middle|>x", None),
-        ("<|fim_prefix|>P<|fim_suffix|>S<|fim_suffix|><|fim_middle|>", None),
         ("<|fim_prefix|>P<|fim_prefix|><|fim_suffix|>S<|fim_middle|>", None),
     ],
 )

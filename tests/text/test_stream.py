@@ -34,14 +34,6 @@ def test_no_character_is_ever_split(tokenizer: Tokenizer, text: str) -> None:
     assert detokenizer.finish() == ""
 
 
-def test_a_character_waits_for_its_last_byte(tokenizer: Tokenizer) -> None:
-    ids = tokenizer.encode("\U0001f9e0")
-    assert len(ids) > 1
-    detokenizer = Detokenizer(tokenizer)
-    assert detokenizer.push(ids[:-1]) == ""
-    assert detokenizer.push(ids[-1:]) == "\U0001f9e0"
-
-
 def test_an_unfinished_character_ends_as_replacement(tokenizer: Tokenizer) -> None:
     detokenizer = Detokenizer(tokenizer)
     assert detokenizer.push(tokenizer.encode("\U0001f9e0")[:-1]) == ""
@@ -108,12 +100,6 @@ def test_held_text_comes_at_the_end() -> None:
     stream = StopStrings(["\n\n"])
     assert stream.push("a\n") == ("a", False)
     assert stream.finish() == "\n"
-
-
-def test_without_stops_everything_passes() -> None:
-    stream = StopStrings([])
-    assert stream.push("text") == ("text", False)
-    assert stream.finish() == ""
 
 
 def test_an_empty_stop_is_refused() -> None:

@@ -42,12 +42,10 @@ def test_any_text_comes_apart_in_one_way(data: st.DataObject) -> None:
     ("text", "thoughts", "said", "thinking"),
     [
         ("", "", "", False),
-        ("yes\n", "", "yes\n", False),
         ("\n\nyes", "", "\n\nyes", False),
         ("<thin", "", "<thin", False),
         ("<think>\nwhy\n</think>\n\nyes\n", "why", "yes\n", False),
         ("\n<think>why</think>yes", "why", "yes", False),
-        ("<think>\n\n</think>\n\nyes", "", "yes", False),
         ("<think>\nwhy\n\n</thi", "why\n\n</thi", "", True),
         ("<think>\nwhy\n", "why", "", True),
         ("say <think>x</think>", "", "say <think>x</think>", False),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.text.gemma_values import read_object
@@ -86,6 +86,7 @@ arguments = st.fixed_dictionaries({"city": words}, optional={"days": st.integers
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), given=arguments, before=st.sampled_from(["", "I look.", "I look.\n\n", "a < b\n<"]))
 def test_any_cut_finds_the_same_call(
     models: Mapping[str, Tokenizer], family: str, data: st.DataObject, given: dict[str, Any], before: str
@@ -98,6 +99,7 @@ def test_any_cut_finds_the_same_call(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_text_is_read_in_one_way(models: Mapping[str, Tokenizer], family: str, data: st.DataObject) -> None:
     whole = written(family, "f", {"city": "Oslo", "days": 2})
@@ -136,13 +138,11 @@ def test_arguments_are_told_as_they_come(models: Mapping[str, Tokenizer], family
     [
         ("hermes", "<tool_call>\nnothing\n</tool_call>"),
         ("hermes", '<tool_call>{"arguments": {}}</tool_call> and more'),
-        ("hermes", "say </tool_call>"),
         ("hermes", "<tool_call>"),
         ("gemma", "<|tool_call>call:f{city:<tool_call|>"),
         ("gemma", "<|tool_call>call:f{city:1}"),
         ("harmony", "<|start|>assistant is a token"),
         ("llama", '{"name": "unknown", "parameters": {}}'),
-        ("llama", '{"a": 1}'),
         ("llama", '{"name": "f"'),
         ("llama", 'Call {"name": "f", "parameters": {}}'),
     ],
@@ -160,7 +160,11 @@ def test_a_name_may_come_last(models: Mapping[str, Tokenizer]) -> None:
 
 @pytest.mark.parametrize(
     ("schema", "text", "value"),
-    [("string", "12", "12"), ("integer", "12", 12), ("object", '{"a": [1]}', {"a": [1]}), ("integer", "many", "many")],
+    [
+        ("string", "12", "12"),
+        ("integer", "12", 12),
+        ("integer", "many", "many"),
+    ],
 )
 def test_a_tag_is_of_its_type(tool_vocabularies: Mapping[str, Path], schema: str, text: str, value: Any) -> None:
     tools = {"f": {"properties": {"a": {"type": schema}}}}

@@ -6,7 +6,7 @@ from functools import cache
 from math import ceil
 from pathlib import Path
 
-from localdflash.base.system import processors
+from localdflash.base.system import limits
 
 TOPOLOGY = Path("/sys/devices/system/cpu")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -32,7 +32,7 @@ def clamp(threads: int) -> tuple[int, str]:
 
 def _on_linux() -> list[int]:
     """The lowest allowed processor of each core; all of them if Linux does not say which are siblings."""
-    allowed = processors.allowed()
+    allowed = limits.allowed_processors()
     firsts = {min(_siblings(processor) & allowed | {processor}) for processor in allowed}
     return sorted(firsts)
 

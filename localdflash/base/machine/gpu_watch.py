@@ -15,7 +15,7 @@ from filelock import Timeout
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files.paths import create_private, runtime_folder
-from localdflash.base.system.process_lock import process_lock
+from localdflash.base.system.file_lock import process_lock
 
 UP, DOWN = ord("1"), ord("0")
 REMEMBERED = 86_400.0  # seconds

@@ -9,7 +9,7 @@ from statistics import median
 
 import numpy as np
 
-from localdflash.base.system import processors
+from localdflash.base.system import limits
 
 
 def bandwidth(threads: int = 0) -> float:
@@ -28,7 +28,7 @@ def bandwidth(threads: int = 0) -> float:
 
 def reading_threads() -> int:
     """How many threads `bandwidth` uses: all cores of this process; eight fill any desktop's memory channels."""
-    return min(len(processors.allowed()), 8)
+    return min(len(limits.allowed_processors()), 8)
 
 
 def device() -> str:

@@ -1,9 +1,27 @@
-"""Locks on an open file, shared or exclusive: they end with its last descriptor, and keep nobody from reading it.
+"""Locks on files: `take`, shared or exclusive, on a descriptor; `process_lock`, one process's alone until it ends.
 
-A second descriptor of the same file, in this process too, is somebody else's.
+Those of `take` (`flock`) end with the file's last descriptor, and keep nobody from reading it. A second descriptor of
+the same file, in this process too, is somebody else's. Every fork keeps the file open: one that hangs keeps the lock.
+
+`process_lock` is a record lock (`fcntl`), which no child has, not even one that C code forks. It would end when any
+descriptor of the file is closed here, so the file is opened by nobody else, and a second lock in this process is
+refused before it is opened.
 """
 
+import errno
+import os
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import Timeout
+
+POLL = 0.05  # seconds between two tries
+_here: set[Path] = set()
+_guard = threading.Lock()
 
 if sys.platform == "win32":
     import ctypes
@@ -52,5 +70,57 @@ else:
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
+            return False
+        return True
+
+
+@contextmanager
+def process_lock(path: Path, patience: float = 0.0, give_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Hold the lock of this path; Timeout if another process, or thread, has it for so many seconds, or `give_up`
+    says so. OSError where the file cannot be made.
+    """
+    end = time.monotonic() + patience
+    while (file := _taken(path)) is None:
+        if give_up() or time.monotonic() >= end:
+            raise Timeout(str(path))
+        time.sleep(POLL)
+    try:
+        yield
+    finally:
+        with _guard:
+            os.close(file)
+            _here.discard(path)
+
+
+def _taken(path: Path) -> int | None:
+    """The descriptor that has the lock; None if it cannot be had now."""
+    with _guard:
+        if path in _here:
+            return None
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if _try(file):
+                _here.add(path)
+                return file
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+        return None
+
+
+if sys.platform == "win32":  # which has no forks
+    _try = take
+else:
+
+    def _try(file: int) -> bool:
+        """Whether the lock can be had now; OSError where the file system has none."""
+        import fcntl
+
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
             return False
         return True

@@ -1,8 +1,27 @@
-"""What a process may take, and took. Windows sets none of these limits."""
+"""What a process may use of the machine: processors, descriptors, memory."""
 
+import os
 import re
 import sys
 from pathlib import Path
+
+
+def allowed_processors() -> set[int]:
+    """The logical processors that this process may run on; all of them where the system does not say."""
+    if sys.platform == "linux":
+        return os.sched_getaffinity(0)
+    else:
+        return set(range(os.cpu_count() or 1))
+
+
+def load_average() -> float:
+    """How many programs wanted to run at once, on average of the last minute."""
+    if sys.platform == "win32":
+        import psutil
+
+        return psutil.getloadavg()[0]
+    else:
+        return os.getloadavg()[0]
 
 
 def allow_descriptors(most: int) -> None:

@@ -16,7 +16,6 @@ from localdflash.code.fim.sound import Soundness
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.answers.answer import Prepared
 from localdflash.text.fim import check_place, stop_ids
 
 COPIED = 1024  # tokens of texts that drafts may be copied from; each costs some microseconds when they change
@@ -44,11 +43,6 @@ class Filling:
     def ending(self) -> Presentable:
         """What ends the text of one of them; 0 for `least_sure` says that the user asked."""
         return Presentable.at(self.extent, self.sound, self.texts, self.word, self.least_sure, self.lead)
-
-    @property
-    def first(self) -> Prepared:
-        """The likeliest of them."""
-        return Prepared(self.requests[0], self.stops, self.ending, self.prompt.truncated)
 
 
 class Filler:

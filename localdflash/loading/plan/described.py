@@ -1,14 +1,17 @@
 """What the files of a pair say of themselves, where its entry says nothing: a GGUF file that somebody gave by path."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.loading.plan.expected_speed import quantization
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
 from localdflash.models.registry.registry import missing_files
+from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 
@@ -72,3 +75,22 @@ def _number(header: GGUFHeader, name: str) -> int | None:
 def _text(header: GGUFHeader, name: str) -> str | None:
     value = header.metadata.get(name)
     return value if isinstance(value, str) else None
+
+
+FLOATS = {kind.name for kind in (GGMLType.F32, GGMLType.F16, GGMLType.BF16)}
+
+
+def run_types(path: Path) -> str:
+    """The types of a GGUF's matrices, most weights first, and how they run; "" if it cannot be read."""
+    try:
+        header = read_header(path)
+    except ModelError:
+        return ""
+    weights: Counter[str] = Counter()
+    for info in header.tensors.values():
+        if len(info.shape) > 1 and "_inp" not in info.name:  # a router is no large matrix
+            weights[info.ggml_type.name] += prod(info.shape)
+    types = [name for name, _ in weights.most_common()]
+    rounded = [name for name in types if name in FLOATS]
+    how = f"{', '.join(rounded)} rounded to 8 bits by cpu and cuda" if rounded else "run as the file has them"
+    return f"{', '.join(types)}: {how}" if types else ""

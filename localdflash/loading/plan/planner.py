@@ -10,7 +10,7 @@ from localdflash.backends.cuda.gpus import ANY
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.base.machine import measurements
 from localdflash.loading.automatic import gpu_is_there
-from localdflash.loading.choice import Case, likely
+from localdflash.loading.engine_choice import Case, likely
 from localdflash.loading.plan import expected_speed
 from localdflash.loading.plan.stand_in import drafter_stand_in, stand_in
 from localdflash.models.backend_names import Backend

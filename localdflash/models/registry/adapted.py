@@ -11,8 +11,7 @@ from pathlib import Path
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.models.registry import records
-from localdflash.models.registry.checking import DownloadReport, verified
-from localdflash.models.registry.download import locked
+from localdflash.models.registry.download import DownloadReport, locked, verified
 from localdflash.models.registry.hub import DISK_FULL
 from localdflash.models.registry.pair_entry import Adapted, FileSource
 from localdflash.models.registry.records import FileRecord

@@ -9,14 +9,13 @@ from pathlib import Path
 from localdflash.base.errors import ModelError
 from localdflash.models.registry import adapted, download, member, records
 from localdflash.models.registry.adapted import MergeJob, WantedMerge
-from localdflash.models.registry.checking import DownloadReport
-from localdflash.models.registry.download import DownloadJob, WantedFile, check_space, locked
+from localdflash.models.registry.download import DownloadJob, DownloadReport, WantedFile, check_space, locked
 from localdflash.models.registry.hub_names import HUB
 from localdflash.models.registry.member import MemberJob, WantedMember
 from localdflash.models.registry.pair_entry import FileSource, PairEntry, models_folder
-from localdflash.models.registry.pair_match import check_files
 from localdflash.models.registry.records import FileRecord
 from localdflash.models.registry.registry import Registry
+from localdflash.models.shapes.drafter_kind import check_files
 
 Wanted = WantedFile | WantedMember | WantedMerge
 

@@ -19,8 +19,7 @@ from zipfile import BadZipFile, ZipFile
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.registry import packages, records
-from localdflash.models.registry.checking import CHUNK, DownloadReport, digests, verified
-from localdflash.models.registry.download import link_or_copy, locked
+from localdflash.models.registry.download import CHUNK, DownloadReport, digests, link_or_copy, locked, verified
 from localdflash.models.registry.hub import DISK_FULL
 from localdflash.models.registry.pair_entry import Package
 from localdflash.models.registry.records import FileRecord

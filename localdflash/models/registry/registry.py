@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from localdflash.base.errors import ModelError
@@ -34,10 +35,9 @@ from localdflash.models.registry.pair_entry import (
     TargetSource,
     models_folder,
 )
-from localdflash.models.registry.pair_match import check_files
 from localdflash.models.registry.registry_file import read_pairs
 from localdflash.models.registry.remote_head import read_head
-from localdflash.models.shapes.drafter_kind import kind_of_file
+from localdflash.models.shapes.drafter_kind import check_files, kind_of_file
 from localdflash.models.weights.gguf import headers_kept, is_gguf, read_header
 from localdflash.models.weights.split import files_of, first_of
 
@@ -303,3 +303,17 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
+
+
+def is_known(file: Path) -> bool:
+    """Whether a file's bytes are those that this version was tried with."""
+    if file.is_relative_to(MODELS_FOLDER):
+        return True
+    record = records.current(file)
+    return record is not None and record.sha256 in _shipped_hashes()
+
+
+@cache
+def _shipped_hashes() -> frozenset[str]:
+    pairs = read_pairs(shipped_file(), MODELS_FOLDER).values()
+    return frozenset(source.sha256 for pair in pairs for source in pair.sources if source.sha256)

@@ -11,7 +11,7 @@ from localdflash.base.errors import ModelError
 from localdflash.models.shapes.dflash_config import check_fit
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.eagle3 import check_eagle3
-from localdflash.models.shapes.vocabulary import check_vocabulary, tokens_of
+from localdflash.models.weights import safetensors
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 Kind = Literal["dflash", "eagle3", "draft-model", "mtp"]
@@ -86,3 +86,29 @@ def head_bytes(header: GGUFHeader) -> int:
     trunk = block_count(header) - blocks_ahead(header)
     ahead = tuple(f"blk.{block}." for block in range(trunk, block_count(header)))
     return sum(info.nbytes for name, info in header.tensors.items() if name.startswith(ahead))
+
+
+def tokens_of(header: GGUFHeader) -> list[str]:
+    """The tokens of a model, by id."""
+    return header.require("tokenizer.ggml.tokens", list)
+
+
+def check_vocabulary(target: GGUFHeader, drafter: GGUFHeader) -> None:
+    """ModelError unless they do. One list may be longer: sizes of one family are padded to different lengths."""
+    ours, theirs = tokens_of(target), tokens_of(drafter)
+    odd = next((token for token, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+    if odd is not None:
+        raise ModelError(
+            f"{drafter.path}: another vocabulary than the target's (token {odd} is {theirs[odd]!r}, not {ours[odd]!r});"
+            " only a model of the same one can draft"
+        )
+
+
+def check_files(target: Path, drafter: Path | None) -> None:
+    """Raise ModelError if a header is broken, or the drafter does not fit this target. Reads headers only."""
+    read_header(target)
+    if drafter is None:
+        return
+    if drafter.suffix == ".safetensors":
+        safetensors.read_header(drafter)
+    check_drafter(target, drafter)

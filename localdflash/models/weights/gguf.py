@@ -24,8 +24,7 @@ from localdflash.base.files.regular import open_model
 from localdflash.models.weights import split
 from localdflash.models.weights.ggml_types import BY_CODE, GGMLType
 from localdflash.models.weights.gguf_limits import check_limits
-from localdflash.models.weights.gguf_values import read_metadata
-from localdflash.models.weights.reader import MAX_HEADER_BYTES, GGUFReader
+from localdflash.models.weights.gguf_reader import MAX_HEADER_BYTES, GGUFReader, read_metadata
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ Sources: the assertions of llama.cpp's `load_hparams` and vocabulary, and what f
 import math
 from collections.abc import Mapping, Sequence
 
-from localdflash.models.weights.reader import GGUFReader
+from localdflash.models.weights.gguf_reader import GGUFReader
 
 TOKENS = "tokenizer.ggml.tokens"
 MOST_LAYERS, MOST_EXPERTS = 512, 1024  # of llama.cpp's arrays

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, TypeGuard
 from localdflash.base.errors import ModelError
 from localdflash.base.files.regular import open_model
 from localdflash.models.weights import split
-from localdflash.models.weights.safetensors_index import check_index
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 # A thousand tensors take 0.1 MiB.
 MAX_HEADER_BYTES = 16 << 20
@@ -31,6 +31,10 @@ MAX_NAME = 255
 MAX_INT64 = 2**63 - 1
 MAX_QUOTED = 40
 LENGTH_BYTES = 8
+AGAIN = "download it again"
+MAX_JSON_BYTES = 16 << 20  # bytes; the index of a mixture of experts is large
+INDEX_SUFFIX = ".safetensors.index.json"
+MAX_INDEX_QUOTED = 80
 
 DTYPE_BYTES = {
     "BOOL": 1,
@@ -191,3 +195,43 @@ def _check_coverage(path: Path, tensors: Mapping[str, SafetensorInfo], data_offs
         expected += info.nbytes
     if expected != size:
         raise _broken(path, f"its tensors end at byte {expected}, the file has {size}")
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """The file's name by tensor; ModelError for an index that is damaged, or names a file that is not beside it."""
+    weight_map = read_object(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(f"{path}: weight_map is missing; {AGAIN}")
+    for name in map(str, weight_map.values()):
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise ModelError(f"{path}: {name[:MAX_INDEX_QUOTED]!r} is no safetensors file beside it; {AGAIN}")
+    return {tensor: str(name) for tensor, name in weight_map.items()}
+
+
+def check_index(first: Path, places: Mapping[str, str]) -> None:
+    """ModelError where an index beside the first part puts a tensor elsewhere than `places`, file's names by tensor."""
+    index = first.with_name(first.name.rpartition("-00001-of-")[0] + INDEX_SUFFIX)
+    if not index.exists():
+        return
+    said = read_index(index)
+    if odd := next((name for name in sorted(said.keys() | places.keys()) if said.get(name) != places.get(name)), None):
+        there, wanted = places.get(odd, "no part"), said.get(odd, "no part")
+        raise ModelError(
+            f"{index}: tensor {odd[:MAX_INDEX_QUOTED]!a} is in {there}, by the index in {wanted}; download all parts"
+            " again"
+        )
+
+
+def read_object(path: Path) -> dict[str, object]:
+    """The JSON object in a file beside weights; ModelError for anything else."""
+    with open_model(path) as (stream, size):
+        if size > MAX_JSON_BYTES:
+            raise ModelError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB; {AGAIN}")
+        text = stream.read()
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path}: cannot be read: {error}; {AGAIN}") from None
+    if not isinstance(document, dict):
+        raise ModelError(f"{path}: expected a JSON object; {AGAIN}")
+    return document

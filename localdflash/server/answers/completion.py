@@ -7,6 +7,7 @@ that were begun, an end by syntax.
 from collections.abc import Sequence
 
 from localdflash.base.errors import UsageError
+from localdflash.code.fim.filler import Filling
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Cancelled, never
 from localdflash.engine.sampling_params import SamplingParams
@@ -62,3 +63,8 @@ def prepare_text(loaded: LoadedPair, prompt: str | Sequence[int], max_tokens: in
     if not ids:
         raise UsageError("prompt: it is empty, there is nothing to go on from")
     return Prepared(Request(ids, max_tokens, params, tokenizer.ends))
+
+
+def prepare_filling(filling: Filling) -> Prepared:
+    """Return the likeliest completion of a filling as a prepared request."""
+    return Prepared(filling.requests[0], filling.stops, filling.ending, filling.prompt.truncated)

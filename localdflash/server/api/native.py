@@ -12,6 +12,7 @@ from starlette.responses import Response
 from localdflash.code.fim.filler import Filler
 from localdflash.code.fim.prompt import FillContext, Hole
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.completion import prepare_filling
 from localdflash.server.api.answers import Choice, collect, pieces, timings
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.ask import Ask, choices, constraint_of, limit_of, params_of
@@ -60,9 +61,9 @@ def _infill(loaded: LoadedPair, filler: Filler, body: InfillRequest, grammars: G
         most=loaded.context,
         heals=not (constraint or body.stop),
     )
-    requests, stops = choices(loaded, filling.first, body, constraint=constraint)
+    requests, stops = choices(loaded, prepare_filling(filling), body, constraint=constraint)
     ending = None if constraint else filling.ending
-    return _with_limits(Ask(loaded, requests, stops, filling.first.truncated, ending=ending), body)
+    return _with_limits(Ask(loaded, requests, stops, filling.prompt.truncated, ending=ending), body)
 
 
 def _completion(loaded: LoadedPair, body: RawRequest, grammars: Grammars) -> Ask:

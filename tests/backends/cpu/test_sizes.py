@@ -12,7 +12,7 @@ from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.base.errors import ModelError
 from localdflash.base.machine import measurements
 from localdflash.engine.checkpoints import MOST as CHECKPOINTS
-from localdflash.loading.choice import Case
+from localdflash.loading.engine_choice import Case
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.loading.plan.planner import make_plan
 from localdflash.models.load_options import Options

@@ -18,7 +18,13 @@ def test_bandwidth_is_measured_once_for_a_machine(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     "text",
-    ["", "no JSON", "[]", '{"NAME": 1}', '{"NAME": {"value": "x"}}', '{"NAME": {"value": 1, "how": 2, "day": 3}}'],
+    [
+        "no JSON",
+        "[]",
+        '{"NAME": 1}',
+        '{"NAME": {"value": "x"}}',
+        '{"NAME": {"value": 1, "how": 2, "day": 3}}',
+    ],
 )
 def test_a_file_that_cannot_be_read_is_measured_anew(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "bandwidth", lambda: 42.0)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from localdflash.base.system import limits, processors
+from localdflash.base.system import limits
 
 
 def test_the_process_may_have_as_many_descriptors_as_the_system_lets_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,5 +31,5 @@ def test_the_peak_stays_when_the_memory_is_given_back() -> None:
 
 
 def test_the_processors_and_their_load() -> None:
-    assert processors.allowed()
-    assert processors.load() >= 0
+    assert limits.allowed_processors()
+    assert limits.load_average() >= 0

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from filelock import Timeout
 
-from localdflash.base.system.process_lock import process_lock
+from localdflash.base.system.file_lock import process_lock
 
-HOLD = "import sys, time; from pathlib import Path; from localdflash.base.system.process_lock import process_lock\n"
+HOLD = "import sys, time; from pathlib import Path; from localdflash.base.system.file_lock import process_lock\n"
 HOLD += "with process_lock(Path(sys.argv[1])):\n    print('held', flush=True)\n"
 WAIT = "    time.sleep(60)\n"
 FORK = "    import ctypes\n    if ctypes.CDLL(None).fork() == 0:\n        time.sleep(60)\n"

@@ -27,7 +27,13 @@ def test_what_our_engines_cannot_run_is_llama_cpps(tmp_path: Path) -> None:
     assert (pair.architecture, pair.layers, pair.backends) == ("gemma", SHAPE.num_hidden_layers, ("llama.cpp",))
 
 
-@pytest.mark.parametrize("content", [b"", b"GGUF", b"no model"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"GGUF",
+        b"no model",
+    ],
+)
 def test_a_file_that_cannot_be_read_is_as_it_was(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "target.gguf"
     file.write_bytes(content)

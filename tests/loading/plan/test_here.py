@@ -23,7 +23,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localdflash.loading.plan.here.all_memory", lambda: 32 * 10**9)
     monkeypatch.setattr("localdflash.loading.plan.here.device.driver_present", lambda: False)
     monkeypatch.setattr("localdflash.loading.plan.here.gpu_is_there", lambda: False)
-    monkeypatch.setattr("localdflash.loading.plan.here.library.available", lambda: "")
+    monkeypatch.setattr("localdflash.loading.plan.here.cpu_library.available", lambda: "")
     monkeypatch.setattr(
         "localdflash.loading.plan.here.measurements.bandwidth",
         lambda on_gpu=False: replace(MEASURED, value=200.0) if on_gpu else MEASURED,
@@ -36,7 +36,7 @@ def entry(pair_id: str = "qwen3-8b") -> PairEntry:
 
 def test_our_engine_where_it_is_else_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     assert here(entry()).backend == "cpu"
-    monkeypatch.setattr("localdflash.loading.plan.here.library.available", lambda: "no compiler")
+    monkeypatch.setattr("localdflash.loading.plan.here.cpu_library.available", lambda: "no compiler")
     assert here(entry()).backend == "llama.cpp"
     assert here(replace(entry(), backends=("cpu",))).backend is None
 

@@ -48,6 +48,7 @@ def test_the_embedded_pair(backend: str) -> None:
     check(run("embedded", 0, backend))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", MODELS)
 def test_synthetic_models(name: str, backend: str, tmp_path: Path) -> None:
     shape, context = MODELS[name]

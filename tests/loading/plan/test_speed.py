@@ -37,13 +37,25 @@ def test_matrices_and_what_no_quantization_changes() -> None:
     assert others == sum(info.nbytes for info in header.tensors.values() if len(info.shape) == 1)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("Q8_0", "Q8_0"), ("Q4_0", "Q4_0"), ("F16", "F16")])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("Q8_0", "Q8_0"),
+        ("Q4_0", "Q4_0"),
+    ],
+)
 def test_a_file_that_does_not_say_is_what_most_of_it_is(kind: str, name: str, tmp_path: Path) -> None:
     path = write(tmp_path / "model.gguf", Shape(kind, 64, 1, 2, 1, 64, 512, 32))
     assert expected_speed.quantization(read_header(path)) == name
 
 
-@pytest.mark.parametrize(("code", "name"), [(0, "F32"), (1, "F16"), (7, "Q8_0"), (15, "Q4_K_M"), (18, "Q6_K")])
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (0, "F32"),
+        (15, "Q4_K_M"),
+    ],
+)
 def test_a_file_that_says_is_believed(code: int, name: str) -> None:
     header = read_header(EMBEDDED)
     assert expected_speed.quantization(replace(header, metadata={**header.metadata, "general.file_type": code})) == name

@@ -53,7 +53,13 @@ def test_only_the_header_is_fetched(
     assert len(spans) == -(-read_header(tiny_pair / "target.gguf").data_offset // 8192) < len(target) // 8192
 
 
-@pytest.mark.parametrize("size", [4, 24, 5000])
+@pytest.mark.parametrize(
+    "size",
+    [
+        4,
+        5000,
+    ],
+)
 def test_a_cut_file_is_refused(hub: FakeHub, target: bytes, size: int, tmp_path: Path) -> None:
     hub.files[NAME] = File(target[:size])
     with pytest.raises(ModelError, match=r"owner/name/target\.gguf: broken GGUF file"):

@@ -59,8 +59,6 @@ def stack() -> Iterator[ExitStack]:
 # that meet matrices in Q8_0, as the target's head is; the CPU engine those that meet any matrix.
 NEAR: dict[tuple[Make, str], float] = {
     (in_torch, "F32"): 1e-4,
-    (in_torch, "Q8_0"): 1e-4,
-    (in_llama_cpp, "F32"): 0.03,
     (in_llama_cpp, "Q8_0"): 0.25,
     (on_cpu, "F32"): 0.25,
     (on_cpu, "Q8_0"): 0.25,

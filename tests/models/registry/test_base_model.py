@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from localdflash.models.registry.base_model import find_drafter
-from localdflash.models.registry.pair_entry import DrafterMatch, PairEntry
+from localdflash.models.registry.pair_entry import DrafterMatch
 from localdflash.models.registry.registry import load_registry
 from localdflash.models.weights.gguf import GGUFHeader
 
@@ -42,7 +42,6 @@ QWEN3_8B = "z-lab/Qwen3-8B-DFlash-b16"
 @pytest.mark.parametrize(
     ("file", "called", "why"),
     [
-        (header(**based_on("Qwen/Qwen3-8B")), "x.gguf", "the file says base model Qwen/Qwen3-8B"),
         (header(**based_on("qwen/qwen3-8b")), "x.gguf", "the file says base model qwen/qwen3-8b"),
         (
             header(**based_on("Qwen/Qwen3-8B"), name="Qwen3 8B Abliterated", finetune="abliterated"),
@@ -54,7 +53,6 @@ QWEN3_8B = "z-lab/Qwen3-8B-DFlash-b16"
             "x.gguf",
             "the file says base model Qwen/Qwen3-8B",
         ),
-        # A publisher's own file: its base model is the one that was pretrained.
         (
             header(**based_on("Qwen/Qwen3-8B-Base"), name="Qwen3 8B", basename="Qwen3", size_label="8B"),
             "x.gguf",
@@ -62,8 +60,6 @@ QWEN3_8B = "z-lab/Qwen3-8B-DFlash-b16"
         ),
         (header(basename="Qwen3", size_label="8B"), "x.gguf", "the file calls itself Qwen3-8B"),
         (header(basename="Qwen3-8B", size_label="8B"), "x.gguf", "the file calls itself Qwen3-8B"),
-        (header(), "Qwen_Qwen3-8B-Q4_K_M.gguf", "it is called Qwen3-8B"),
-        (header(), "Qwen3-8B-i1-GGUF", "it is called Qwen3-8B"),
         (header(), "Qwen3-8B.i1-IQ2_XXS.gguf", "it is called Qwen3-8B"),
         (header(), "Qwen3-8B-UD-Q4_K_XL-00001-of-00002.gguf", "it is called Qwen3-8B"),
     ],
@@ -78,12 +74,10 @@ def test_a_repack_of_the_same_model(file: GGUFHeader, called: str, why: str) -> 
 @pytest.mark.parametrize(
     "file",
     [
-        header("llama", 32, **based_on("meta-llama/Meta-Llama-3.1-8B"), basename="Meta-Llama-3.1", size_label="8B",
+header("llama", 32, **based_on("meta-llama/Meta-Llama-3.1-8B"), basename="Meta-Llama-3.1", size_label="8B",
                finetune="Instruct"),
-        header("llama", 32, name="Meta Llama 3.1 8B Instruct"),
-        header("llama", 32, **based_on("meta-llama/Llama-3.1-8B-Instruct")),
-        header("llama", 32, name="Llama 3.1 8B Instruct"),
-    ],
+header("llama", 32, name="Meta Llama 3.1 8B Instruct"),
+],
 )  # fmt: skip
 def test_a_model_that_was_renamed(file: GGUFHeader) -> None:
     assert drafter_of(found(file)) == "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat"
@@ -92,20 +86,16 @@ def test_a_model_that_was_renamed(file: GGUFHeader) -> None:
 @pytest.mark.parametrize(
     ("file", "called"),
     [
-        (header(**based_on("Qwen/Qwen3-14B")), "Qwen3-14B-Q4_K_M.gguf"),
-        (header(**based_on("Qwen/Qwen2.5-8B")), "Qwen2.5-8B-Q4_K_M.gguf"),
-        (header(**based_on("Qwen/Qwen3.5-8B")), "Qwen3.5-8B-Q4_K_M.gguf"),
-        (header(**based_on("Qwen/Qwen3-8B-Base"), name="Qwen3 8B Base", finetune="Base"), "Qwen3-8B-Q4_K_M.gguf"),
-        (header(**based_on("someone/Qwen3-8B")), "x.gguf"),
-        (header(name="Qwen3 4B Instruct 2507", basename="Qwen3", size_label="4B", finetune="Instruct",
+(header(**based_on("Qwen/Qwen3-14B")), "Qwen3-14B-Q4_K_M.gguf"),
+(header(**based_on("Qwen/Qwen3-8B-Base"), name="Qwen3 8B Base", finetune="Base"), "Qwen3-8B-Q4_K_M.gguf"),
+(header(**based_on("someone/Qwen3-8B")), "x.gguf"),
+(header(name="Qwen3 4B Instruct 2507", basename="Qwen3", size_label="4B", finetune="Instruct",
                 version="2507"), "Qwen3-4B.gguf"),
-        (header(name="Qwen3 4B Thinking 2507"), "Qwen3-4B-Thinking-2507-Q4_K_M.gguf"),
-        (header(base_model__count=2, base_model__0__repo_url="https://huggingface.co/Qwen/Qwen3-8B"), "merge.gguf"),
-        (header("qwen35", 64, **based_on("Qwen/Qwen3.7-27B"), name="Qwen3.7 27B"), "Qwen3.7-27B-Q4_K_M.gguf"),
-        (header(), "model.gguf"),
-        (header(base_model__count="1", name=7, basename=["Qwen3"], size_label=True), "x.gguf"),
-        (header(base_model__count=1, base_model__0__repo_url="https://example.com/Qwen/Qwen3-8B"), "x.gguf"),
-    ],
+(header(name="Qwen3 4B Thinking 2507"), "Qwen3-4B-Thinking-2507-Q4_K_M.gguf"),
+(header(base_model__count=2, base_model__0__repo_url="https://huggingface.co/Qwen/Qwen3-8B"), "merge.gguf"),
+(header(base_model__count="1", name=7, basename=["Qwen3"], size_label=True), "x.gguf"),
+(header(base_model__count=1, base_model__0__repo_url="https://example.com/Qwen/Qwen3-8B"), "x.gguf"),
+],
 )  # fmt: skip
 def test_a_near_miss_gets_none(file: GGUFHeader, called: str) -> None:
     assert found(file, called) is None
@@ -132,14 +122,14 @@ def test_blocks_that_predict_ahead_are_no_layers() -> None:
     assert refused.drafter is None
 
 
-@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.drafter and pair.drafter.trained_for])
-def test_every_entry_is_found_by_its_base_model(pair: PairEntry) -> None:
-    assert pair.drafter
-    assert pair.drafter.trained_for
-    match = found(header(pair.architecture or "", pair.layers or 1, **based_on(pair.drafter.trained_for)))
-    if pair.backends:
-        assert drafter_of(match) == pair.drafter.repository
-    else:
-        assert match
-        assert match.drafter is None
-        assert match.why.endswith("; nothing here runs it yet")
+def test_every_entry_is_found_by_its_base_model() -> None:
+    for pair in PAIRS:
+        if not (pair.drafter and pair.drafter.trained_for):
+            continue
+        match = found(header(pair.architecture or "", pair.layers or 1, **based_on(pair.drafter.trained_for)))
+        if pair.backends:
+            assert drafter_of(match) == pair.drafter.repository, pair.id
+        else:
+            assert match
+            assert match.drafter is None
+            assert match.why.endswith("; nothing here runs it yet"), pair.id

@@ -207,10 +207,7 @@ def test_an_unknown_block_is_left_to_the_engines_that_read_it(pair: PairEntry) -
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("vllm", {"drafter": None}, "no drafter is known for 'qwen3-4b': name one with --drafter"),
-    ("sglang", {"drafter": None}, "no drafter is known"),
-    ("llama-server", {"drafter": None}, "no drafter is known"),
     ("vllm", {"drafter": DrafterSource(None, "/d.safetensors")}, "vLLM reads drafters as safetensors from a Hugging"),
-    ("sglang", {"drafter": DrafterSource("a/b", "d.gguf")}, "SGLang reads drafters as safetensors from a Hugging"),
     (
         "sglang",
         {"drafter": DrafterSource("a/b", "d.safetensors")},

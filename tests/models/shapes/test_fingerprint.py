@@ -111,8 +111,7 @@ def with_target(pair: Path, folder: Path, wanted: TrainedFor) -> LocalPair:
 
 
 @pytest.mark.parametrize("fits", [True, False])
-@pytest.mark.parametrize("form", ["gguf", "safetensors"])
-@pytest.mark.parametrize("backend", ["cpu", "llama.cpp", "torch"])
+@pytest.mark.parametrize(("backend", "form"), [("cpu", "gguf"), ("llama.cpp", "gguf"), ("torch", "safetensors")])
 @pytest.mark.usefixtures("cpu_engine", "drafting")
 def test_every_backend_says_it(backend: str, form: str, fits: bool, tiny_pair: Path, tmp_path: Path) -> None:
     wanted = trained_for(read_header(tiny_pair / "target.gguf"), 1.5)

@@ -34,7 +34,13 @@ def test_count(sequences: list[list[int]], size: int, always: list[int]) -> None
     assert short.counted == counter.total()
 
 
-@pytest.mark.parametrize("size", [0, 1, 11])
+@pytest.mark.parametrize(
+    "size",
+    [
+        1,
+        11,
+    ],
+)
 def test_sizes_that_do_not_fit(size: int) -> None:
     with pytest.raises(UsageError, match=r"choose a size from 2 .* to 10"):
         count([], 10, size, always=[3, 3, 4])
@@ -77,7 +83,7 @@ def heads() -> dict[str, Planes]:
 
 
 @pytest.mark.parametrize("name", heads())
-@pytest.mark.parametrize("size", [1, 128, 200])
+@pytest.mark.parametrize("size", [1, 129])
 def test_rows_of(name: str, size: int) -> None:
     planes = heads()[name]
     ids = torch.randperm(300)[:size].sort().values.to(torch.int32)
@@ -117,10 +123,7 @@ def test_a_list_is_read_as_it_was_written(tmp_path: Path) -> None:
         ({"ids": torch.tensor([2, 1]).int()}, "its ids do not ascend; make it again"),
         ({"ids": torch.tensor([1, 1]).int()}, "its ids do not ascend"),
         ({"ids": torch.tensor([1, 10]).int()}, "its ids 1 to 10 are not all below 10"),
-        ({"ids": torch.tensor([-1, 1]).int()}, "its ids -1 to 1 are not all below 10"),
         ({"ids": torch.tensor([1, 2])}, "expected one tensor, ids"),
-        ({"ids": torch.tensor([[1, 2]]).int()}, "expected one tensor, ids"),
-        ({"ids": torch.tensor([]).int()}, "expected one tensor, ids"),
         ({"tokens": torch.tensor([1]).int()}, "expected one tensor, ids"),
         ({"ids": torch.tensor([1]).int(), "more": torch.ones(1)}, "expected one tensor, ids"),
     ],

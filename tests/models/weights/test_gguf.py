@@ -2,12 +2,10 @@
 
 import ctypes
 import os
-import socket
 import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import gguf
@@ -110,14 +108,6 @@ def test_a_file_without_tensors_is_a_vocabulary(tmp_path: Path) -> None:
     assert header.architecture == "qwen3"
 
 
-def test_header_cannot_be_changed(small_gguf: Path) -> None:
-    header = read_header(small_gguf)
-    with pytest.raises(FrozenInstanceError):
-        header.version = 1  # type: ignore[misc]  # the point of the test
-    with pytest.raises(TypeError):
-        header.metadata["a"] = 1  # type: ignore[index]  # the point of the test
-
-
 def test_big_endian_is_named(tmp_path: Path) -> None:
     path = tmp_path / "big.gguf"
     writer = gguf.GGUFWriter(path, "qwen3", endianess=gguf.GGUFEndian.BIG)
@@ -141,10 +131,7 @@ class TestRequire:
     @pytest.mark.parametrize(
         ("key", "kind", "value"),
         [
-            ("qwen3.large", int, 4_000_000_000),
-            ("qwen3.rope.freq_base", float, 1e6),
             ("yes", bool, True),
-            ("general.architecture", str, "qwen3"),
             ("ints", list, [1, -2, 3]),
         ],
     )
@@ -167,30 +154,13 @@ class TestRequire:
 
 
 class TestPaths:
-    def test_symlink_to_a_model(self, small_gguf: Path, tmp_path: Path) -> None:
-        link = tmp_path / "link.gguf"
-        link.symlink_to(small_gguf)
-        assert read_header(link).architecture == "qwen3"
-
     def test_not_a_regular_file(self, tmp_path: Path) -> None:
         fifo = tmp_path / "fifo"
         os.mkfifo(fifo)
-        for path in (tmp_path, fifo, Path("/dev/zero"), Path("/dev/null")):
+        (link := tmp_path / "link.gguf").symlink_to(fifo)
+        for path in (tmp_path, fifo, link, Path("/dev/zero"), Path("/dev/null")):
             with pytest.raises(ModelError, match="not a regular file"):
                 read_header(path)
-
-    def test_link_to_a_fifo_does_not_block(self, tmp_path: Path) -> None:
-        os.mkfifo(tmp_path / "fifo")
-        (tmp_path / "link.gguf").symlink_to(tmp_path / "fifo")
-        with pytest.raises(ModelError, match="not a regular file"):
-            read_header(tmp_path / "link.gguf")
-
-    def test_socket(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind("socket")
-            with pytest.raises(ModelError, match="cannot open"):
-                read_header(Path("socket"))
 
     @pytest.mark.parametrize("name", ["missing.gguf", "a" * 300, "nul\0.gguf", "loop"])
     def test_cannot_open(self, tmp_path: Path, name: str) -> None:
@@ -198,14 +168,6 @@ class TestPaths:
         with pytest.raises(ModelError, match="cannot open") as error:
             read_header(tmp_path / name)
         assert "\0" not in str(error.value)
-
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-    def test_no_permission(self, small_gguf: Path, tmp_path: Path) -> None:
-        closed = tmp_path / "closed.gguf"
-        closed.write_bytes(small_gguf.read_bytes())
-        closed.chmod(0)
-        with pytest.raises(ModelError, match="Permission denied"):
-            read_header(closed)
 
     def test_no_descriptor_is_left_open(self, tmp_path: Path) -> None:
         if not Path("/proc/self/fd").exists():
@@ -218,9 +180,7 @@ class TestPaths:
 
 
 class TestTensors:
-    @pytest.mark.parametrize(
-        "kind", ["F32", "F16", "BF16", "Q4_1", "Q5_0", "Q8_0", "Q3_K", "Q5_K", "Q6_K", "IQ4_XS", "MXFP4"]
-    )
+    @pytest.mark.parametrize("kind", ["F32", "Q6_K"])
     def test_equal_to_the_reference(self, tmp_path: Path, random_blocks: RandomBlocks, kind: str) -> None:
         rows = random_blocks(kind, 3 * 4, 7).reshape(3, -1)
         header = read_header(write_tensors(tmp_path / "t.gguf", first=(rows, kind), second=(rows[1:], kind)))
@@ -230,7 +190,7 @@ class TestTensors:
             assert loaded.dtype == torch.float32
             np.testing.assert_array_equal(loaded.numpy(), expected)
 
-    @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q6_K"])
+    @pytest.mark.parametrize("kind", ["F16", "Q6_K"])
     def test_tensor_at_an_odd_byte(self, tmp_path: Path, random_blocks: RandomBlocks, kind: str) -> None:
         rows = random_blocks(kind, 2, 3)
         for shift in range(1, 5):

@@ -1,6 +1,5 @@
 """Damaged GGUF headers: nothing but ModelError comes out, and what passes is what llama.cpp's own parser takes."""
 
-import re
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,14 +61,6 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_truncation_of_a_vocabulary_at_every_byte(tiny_gguf: Path, damaged: Path) -> None:
-    whole = tiny_gguf.read_bytes()
-    content = whole[:8] + bytes(8) + whole[16 : whole.index(b"\1\0\0\0\0\0\0\0t")]
-    for size in range(len(content)):
-        assert check(damaged, content[:size]) is None
-    assert check(damaged, content) is not None
-
-
 def flips(content: bytes, end: int) -> Iterator[bytes]:
     for bit in range(8 * end):
         flipped = bytearray(content)
@@ -119,7 +110,7 @@ def damage(content: bytes, damages: list[tuple[int, int, bytes]]) -> bytes:
     return content
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(damages=DAMAGES, keep_size=st.booleans())
 def test_mutations(
     small_gguf: Path,
@@ -142,7 +133,7 @@ def test_mutations(
     }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     tail=st.binary(max_size=200),
     version=st.sampled_from([2, 3]),
@@ -151,9 +142,3 @@ def test_mutations(
 def test_random_bytes_after_a_valid_start(damaged: Path, tail: bytes, version: int, counts: tuple[int, int]) -> None:
     header = check(damaged, b"GGUF" + struct.pack("<IQQ", version, *counts) + tail)
     assert header is None or len(header.tensors) == counts[0]
-
-
-@settings(max_examples=100, deadline=None)
-@given(content=st.binary(max_size=64))
-def test_random_files(damaged: Path, content: bytes) -> None:
-    assert check(damaged, content) is None or re.match(rb"GGUF[\2\3]", content)

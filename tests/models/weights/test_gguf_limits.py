@@ -35,19 +35,12 @@ def tokens(*spelled: str) -> bytes:
     [
         ("block_count", 0, "0, expected 1 to 512"),
         ("block_count", 513, "513, expected 1 to 512"),
-        ("block_count", 1023, "1023, expected 1 to 512"),
-        ("context_length", 0, "0, expected 1 to 16777216"),
         ("context_length", 2**31 - 1, "2147483647, expected 1 to 16777216"),
         ("embedding_length", 2**20 + 1, "1048577, expected 1 to 1048576"),
         ("attention.head_count", 2**32 - 1, "4294967295, expected 0 to 1048576"),
-        ("attention.head_count_kv", 2**31, "2147483648, expected 0 to 1048576"),
         ("expert_count", 1025, "1025, expected 0 to 1024"),
         ("attention.layer_norm_rms_epsilon", math.nan, "nan, not a finite number"),
-        ("attention.layer_norm_rms_epsilon", math.inf, "inf, not a finite number"),
         ("attention.layer_norm_rms_epsilon", -1.0, "-1.0, expected 0 or more"),
-        ("attention.layer_norm_epsilon", -1.0, "-1.0, expected 0 or more"),
-        ("attention.group_norm_epsilon", math.nan, "nan, not a finite number"),
-        ("rope.freq_base", math.nan, "nan, not a finite number"),
         ("a.number.of.the.future", -math.inf, "-inf, not a finite number"),
     ],
 )
@@ -115,7 +108,13 @@ def test_two_equal_tokens(spelled: tuple[str, ...], said: str, tmp_path: Path) -
         read(tmp_path, tokens(*spelled))
 
 
-@pytest.mark.parametrize("spelled", [("a", "b"), ("", ""), ("a", "A", "á"), ("\0",)])
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        ("", ""),
+        ("a", "A", "á"),
+    ],
+)
 def test_tokens_that_differ(spelled: tuple[str, ...], tmp_path: Path) -> None:
     read(tmp_path, tokens(*spelled))
 

@@ -38,8 +38,6 @@ def entry(dtype: object = "F32", shape: object = (4,), offsets: object = (0, 16)
 
 
 VALID: dict[str, bytes] = {
-    "nothing": file({}, data=0),
-    "one": file({"a": entry()}),
     "metadata": file({"__metadata__": {"format": "pt"}, "a": entry()}),
     "spaces at the end": file(b'{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}   '),
     "two, the last first": file({"b": entry(shape=[2], offsets=[8, 16]), "a": entry(shape=[2], offsets=[0, 8])}),
@@ -55,36 +53,24 @@ LONG_NUMBER = b'{"a":{"dtype":"F32","shape":[' + b"9" * 10_000 + b'],"data_offse
 
 MALFORMED: dict[str, tuple[bytes, str]] = {
     "empty file": (b"", "its header needs 0 bytes, the file has 0"),
-    "seven bytes": (b"\2" + bytes(6), "the file has 7"),
     "length beyond the file": (file({}, data=0, length=3), "its header needs 3 bytes, the file has 10"),
-    "length 2^63": (file({}, length=2**63), "its header needs 9223372036854775808 bytes"),
     "length 2^64-1": (file({}, length=2**64 - 1), "its header needs 18446744073709551615 bytes"),
     "length 0": (file({}, length=0), "its header is not a JSON object"),
     "length too short": (file({"a": entry()}, length=10), "its header cannot be read"),
     "gguf": (b"GGUF" + bytes(60), "its header needs 1179993927 bytes"),
-    "zip archive": (b"PK\3\4" + bytes(60), "its header needs"),
-    "list": (file([1]), "its header is not a JSON object"),
     "space first": (file(b" {}", data=0), "its header is not a JSON object"),
-    "byte order mark": (file(b"\xef\xbb\xbf{}", data=0), "its header is not a JSON object"),
     "not JSON": (file(b"{a:1}"), "its header cannot be read"),
-    "not UTF-8": (file(b'{"\xff":1}'), "its header cannot be read"),
     "cut JSON": (file(b'{"a":'), "its header cannot be read"),
-    "two objects": (file(b"{}{}"), "its header cannot be read"),
     "100000 levels": (file(DEEP), "its header cannot be read"),
     "number of 10000 digits": (file(LONG_NUMBER), "its header cannot be read"),
     "NaN": (file(b'{"a":NaN}'), "NaN is not JSON"),
-    "Infinity": (file(b'{"a":Infinity}'), "Infinity is not JSON"),
     "tensor twice": (file(TWICE), "a name is there twice"),
     "field twice": (file(TWO_SHAPES), "a name is there twice"),
     "metadata a list": (file({"__metadata__": []}), "__metadata__ is not a map of strings"),
-    "metadata of numbers": (file({"__metadata__": {"a": 1}}), "__metadata__ is not a map of strings"),
     "entry a number": (file({"a": 1}), "tensor a has other fields"),
-    "entry a list": (file({"a": ["dtype", "shape", "data_offsets"]}), "tensor a has other fields"),
-    "no dtype": (file({"a": {"shape": [4], "data_offsets": [0, 16]}}), "tensor a has other fields"),
     "no offsets": (file({"a": {"dtype": "F32", "shape": [4]}}), "tensor a has other fields"),
     "one field more": (file({"a": entry() | {"b": 1}}), "tensor a has other fields"),
     "name with line break": (file({"a\nb": entry()}), "cannot be the name of a tensor"),
-    "name with escape": (file({"\x1b[31m": entry()}), "cannot be the name of a tensor"),
     "name with surrogate": (file(b'{"\\ud800":1}'), "cannot be the name of a tensor"),
     "empty name": (file({"": entry()}), "cannot be the name of a tensor"),
     "endless name": (file({"a" * 1000: entry()}), "cannot be the name of a tensor"),
@@ -225,7 +211,7 @@ def test_every_bit_of_the_header(scratch: Path) -> None:
         check(scratch, bytes(flipped))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     damages=st.lists(
         st.tuples(
@@ -268,7 +254,7 @@ FIELDS = st.sampled_from(VALUES)
 ENTRIES = st.builds(entry, FIELDS, FIELDS, FIELDS) | FIELDS
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(header=st.dictionaries(st.sampled_from(["a", "b", "__metadata__", "\n"]), ENTRIES))
 def test_any_json(scratch: Path, header: dict[str, object]) -> None:
     check(scratch, file(header))
@@ -331,7 +317,6 @@ BROKEN_PARTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "an index of other files": (lambda f: moved(f, ids="../x.safetensors"), "is no safetensors file beside it"),
     "an index that is none": (lambda f: index(f).write_text("[]"), "expected a JSON object"),
-    "no JSON": (lambda f: index(f).write_text("{"), "index.json: cannot be read"),
 }
 
 

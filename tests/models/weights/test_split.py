@@ -11,9 +11,14 @@ from localdflash.base.errors import ModelError
 from localdflash.models.weights import split
 from localdflash.models.weights.gguf import check_header, headers_kept, load_tensor, read_header
 from tests.support import gguf_bytes
+from tests.support.converted_models import case_of
 from tests.support.split_files import split_file
 
-EMBEDDED = Path(__file__).parents[3] / "localdflash" / "models" / "embedded" / "target.gguf"
+
+@pytest.fixture(scope="module")
+def whole_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model in one file."""
+    return case_of("llama").write(tmp_path_factory.mktemp("whole") / "whole.gguf")
 
 
 def test_names() -> None:
@@ -25,15 +30,20 @@ def test_names() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["m.gguf", "m-00001-of-00001.gguf", "m-1-of-3.gguf", "m-00001-of-00003.bin", "m-00001-of-99999.gguf"],
+    [
+        "m.gguf",
+        "m-00001-of-00001.gguf",
+        "m-00001-of-00003.bin",
+        "m-00001-of-99999.gguf",
+    ],
 )
 def test_other_names_are_of_one_file(name: str) -> None:
     assert split.names_of(name) == (name,)
 
 
 @pytest.mark.parametrize("empty_first", [False, True])
-def test_the_parts_are_read_as_one_model(tmp_path: Path, empty_first: bool) -> None:
-    first, whole = split_file(EMBEDDED, tmp_path, "m", 3, empty_first), read_header(EMBEDDED)
+def test_the_parts_are_read_as_one_model(tmp_path: Path, whole_file: Path, empty_first: bool) -> None:
+    first, whole = split_file(whole_file, tmp_path, "m", 3, empty_first), read_header(whole_file)
     header = read_header(first)
     assert {info.part for info in header.tensors.values()} == ({1, 2} if empty_first else {0, 1, 2})
     assert [(info.name, info.shape, info.ggml_type, info.nbytes) for info in header.tensors.values()] == [
@@ -44,14 +54,14 @@ def test_the_parts_are_read_as_one_model(tmp_path: Path, empty_first: bool) -> N
         assert torch.equal(load_tensor(header, name), load_tensor(whole, name))
 
 
-def test_sizes_and_times_are_of_all_parts(tmp_path: Path) -> None:
-    first = split_file(EMBEDDED, tmp_path, "m", 3)
+def test_sizes_and_times_are_of_all_parts(tmp_path: Path, whole_file: Path) -> None:
+    first = split_file(whole_file, tmp_path, "m", 3)
     assert split.size_of(first) == sum(file.stat().st_size for file in tmp_path.iterdir())
     assert [file for file, _, _ in split.stats_of(first)] == sorted(tmp_path.iterdir())
 
 
-def test_a_changed_part_is_read_again(tmp_path: Path) -> None:
-    first = split_file(EMBEDDED, tmp_path, "m", 2)
+def test_a_changed_part_is_read_again(tmp_path: Path, whole_file: Path) -> None:
+    first = split_file(whole_file, tmp_path, "m", 2)
     with headers_kept():
         read_header(first)
         (tmp_path / "m-00002-of-00002.gguf").write_bytes(b"GGUF" + bytes(100))
@@ -67,20 +77,20 @@ def refused(path: Path) -> str:
     return str(caught.value)
 
 
-def test_another_part_names_the_first(tmp_path: Path) -> None:
-    split_file(EMBEDDED, tmp_path, "m", 2)
+def test_another_part_names_the_first(tmp_path: Path, whole_file: Path) -> None:
+    split_file(whole_file, tmp_path, "m", 2)
     assert "part 2 of 2; give the first one, m-00001-of-00002.gguf" in refused(tmp_path / "m-00002-of-00002.gguf")
 
 
-def test_missing_parts_are_named(tmp_path: Path) -> None:
-    first = split_file(EMBEDDED, tmp_path, "m", 4)
+def test_missing_parts_are_named(tmp_path: Path, whole_file: Path) -> None:
+    first = split_file(whole_file, tmp_path, "m", 4)
     for number in (2, 4):
         (tmp_path / f"m-0000{number}-of-00004.gguf").unlink()
     assert "of its 4 parts: m-00002-of-00004.gguf, m-00004-of-00004.gguf; download them" in refused(first)
 
 
-def test_parts_in_another_order_are_refused(tmp_path: Path) -> None:
-    first = split_file(EMBEDDED, tmp_path, "m", 3)
+def test_parts_in_another_order_are_refused(tmp_path: Path, whole_file: Path) -> None:
+    first = split_file(whole_file, tmp_path, "m", 3)
     second, third = (tmp_path / f"m-0000{number}-of-00003.gguf" for number in (2, 3))
     shutil.move(second, tmp_path / "x")
     shutil.move(third, second)
@@ -88,37 +98,39 @@ def test_parts_in_another_order_are_refused(tmp_path: Path) -> None:
     assert "called part 2 of 3, but its header says otherwise" in refused(first)
 
 
-def test_a_part_of_another_model_is_refused(tmp_path: Path) -> None:
-    first = split_file(EMBEDDED, tmp_path, "m", 2)
+def test_a_part_of_another_model_is_refused(tmp_path: Path, whole_file: Path) -> None:
+    first = split_file(whole_file, tmp_path, "m", 2)
     (tmp_path / "n").mkdir()
-    other = split_file(EMBEDDED, tmp_path / "n", "m", 2, empty_first=True)
+    other = split_file(whole_file, tmp_path / "n", "m", 2, empty_first=True)
     shutil.copy(other.with_name("m-00002-of-00002.gguf"), first.with_name("m-00002-of-00002.gguf"))
     assert " is in an earlier part, too" in refused(first)
     shutil.copy(other, first)
-    split_file(EMBEDDED, tmp_path / "n", "m", 2)
+    split_file(whole_file, tmp_path / "n", "m", 2)
     shutil.copy(other.with_name("m-00002-of-00002.gguf"), first.with_name("m-00002-of-00002.gguf"))
     assert " tensors instead of " in refused(first)
 
 
-def test_a_name_without_parts_and_parts_without_a_name(tmp_path: Path) -> None:
-    first = split_file(EMBEDDED, tmp_path, "m", 2)
+def test_a_name_without_parts_and_parts_without_a_name(tmp_path: Path, whole_file: Path) -> None:
+    first = split_file(whole_file, tmp_path, "m", 2)
     renamed = shutil.copy(first, tmp_path / "m.gguf")
     assert "part of a model in 2 files, which must be called NAME-00001-of-0000N.gguf" in refused(Path(renamed))
-    shutil.copy(EMBEDDED, first)
+    shutil.copy(whole_file, first)
     assert "called part 1 of 2, but its header says otherwise" in refused(first)
-    alone = shutil.copy(EMBEDDED, tmp_path / "m-00001-of-00001.gguf")
-    assert read_header(Path(alone)).tensors == read_header(EMBEDDED).tensors
+    alone = shutil.copy(whole_file, tmp_path / "m-00001-of-00001.gguf")
+    assert read_header(Path(alone)).tensors == read_header(whole_file).tensors
 
 
 @pytest.mark.parametrize(("number", "count"), [(1, 513), (1, 99999), (4, 3), (0, 3)])
-def test_numbers_that_make_no_sense(number: int, count: int, tmp_path: Path) -> None:
+def test_numbers_that_make_no_sense(number: int, count: int, tmp_path: Path, whole_file: Path) -> None:
     path = tmp_path / f"m-{number:05}-of-{count:05}.gguf"
-    path.write_bytes(EMBEDDED.read_bytes())
+    path.write_bytes(whole_file.read_bytes())
     assert f"part {number} of {count}" in refused(path)
 
 
-def test_headers_of_parts_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = split_file(EMBEDDED, tmp_path, "m", 2)
+def test_headers_of_parts_are_bounded_together(
+    tmp_path: Path, whole_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = split_file(whole_file, tmp_path, "m", 2)
     monkeypatch.setattr("localdflash.models.weights.gguf.MAX_HEADER_BYTES", read_header(first).data_offset)
     assert "headers of its parts are larger than" in refused(first)
 
@@ -129,9 +141,9 @@ def test_a_count_of_another_kind(tmp_path: Path) -> None:
     assert "part of a model in 2 files" in refused(path)
 
 
-def test_bytes_are_those_of_the_part(tmp_path: Path) -> None:
-    first, whole = split_file(EMBEDDED, tmp_path, "m", 3), read_header(EMBEDDED)
-    header, data = read_header(first), np.fromfile(EMBEDDED, np.uint8)
+def test_bytes_are_those_of_the_part(tmp_path: Path, whole_file: Path) -> None:
+    first, whole = split_file(whole_file, tmp_path, "m", 3), read_header(whole_file)
+    header, data = read_header(first), np.fromfile(whole_file, np.uint8)
     for name, info in header.tensors.items():
         part = np.fromfile(header.files[info.part], np.uint8)
         there = whole.tensors[name].offset

@@ -1,0 +1,28 @@
+"""The child process of a first load: load the pair, generate a few tokens, report how it went (see `trial`)."""
+
+from localdflash.base.errors import LocaldflashError
+from localdflash.engine.generate import Request, generate
+from localdflash.loading import child
+from localdflash.loading.load_pair import LoadedPair
+
+GENERATED_TOKENS = 4
+PROMPT = "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return"
+ONE, TWO, THREE = range(1, 0xC0), range(0xC0, 0x800, 0x40), range(0x1000, 0x10000, 0x1000)
+EVERY_BYTE = "".join(map(chr, (*ONE, *TWO, 0x800, *THREE, 0x10000, *range(0x40000, 0x110000, 0x40000))))  # of UTF-8
+
+
+def main() -> None:
+    """Load the pair of the options in the first argument and exercise its tokenizer and its decode loop."""
+    options, tell = child.begin()
+    try:
+        with LoadedPair(options, tried=True) as loaded:
+            tokenizer = loaded.tokenizer
+            tokenizer.encode(EVERY_BYTE)
+            for token in range(tokenizer.vocab_size):
+                tokenizer.piece(token)
+            ids = tokenizer.encode(PROMPT)[: max(loaded.context // 2, 1)]
+            for _ in generate(loaded.pair, Request(ids, GENERATED_TOKENS)):
+                pass
+        tell(kind="")
+    except LocaldflashError as error:
+        tell(kind=type(error).__name__, said=str(error))
