@@ -97,9 +97,7 @@ def heads(text: str) -> list[str]:
 
 OPEN_ENDS = [
     *("```", "~~~\nx", "````md\n```\nx\n```", "- a\n  ```\n  x", "> ```\n> x", "<!-- x", "<!--\n\n# x", "<pre>\n\nx"),
-    *("<script>\nx\n\ny", "<STYLE>", "<textarea>\n\n", "<?php\n\nx", "<![CDATA[\n\nx", "<!DOCTYPE\n\nx", "<div>\n*x*"),
     *("a\n---", "a\n===", "[a]: /b\n", "[a]:", "    code", "- ", "1.", "|a|b|\n|-|-|", "\\", "`", "# ", "\n\n", "  "),
-    *("```\n~~~", "~~~\n```", "x\n```\n<!--", "   ```\n  x", "<pre>\n```\n", "\t```\n"),
 ]
 
 
@@ -193,30 +191,24 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "chat.md").read_text() == "y"
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [
         ("folder", UsageError, "not a file"),
         ("pipe", UsageError, "not a file"),
-        ("/dev/null", UsageError, "not a file"),
         ("absent/chat.md", StoreFailed, "No such file or directory"),
-        ("file/chat.md", StoreFailed, "Not a directory"),
         ("loop", StoreFailed, "Too many levels of symbolic links"),
-        ("x" * 300, StoreFailed, "File name too long"),
         ("a\x00b", UsageError, "no name"),
         ("a\ud800", UsageError, "no name"),
     ],
 )
-def test_places_where_no_file_can_be(
-    tmp_path: Path, name: str, kind: type[LocaldflashError], words: str, overwrite: bool
-) -> None:
+def test_places_where_no_file_can_be(tmp_path: Path, name: str, kind: type[LocaldflashError], words: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(kind, match=words) as caught:
-        write_export(tmp_path / name, "x", overwrite=overwrite)
+        write_export(tmp_path / name, "x", overwrite=True)
     assert len(str(caught.value).splitlines()) == 1
     assert sorted(os.listdir(tmp_path)) == ["file", "folder", "loop", "pipe"]
 

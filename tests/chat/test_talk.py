@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.base.errors import ContextOverflow, EngineGone, StoreFailed, UsageError
+from localdflash.base.errors import ContextOverflow, EngineGone, UsageError
 from localdflash.chat.answerer import AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import ChatStore
@@ -14,7 +14,7 @@ from localdflash.chat.talk import Talk
 from tests.support.fake_answerer import ANSWER, NUMBERS, STEP, FakeAnswerer
 
 
-def run(work: Callable[[Talk[Any], Any], Coroutine[Any, Any, None]], *script: object) -> list[str]:
+def run(work: Callable[[Talk, Any], Coroutine[Any, Any, None]], *script: object) -> list[str]:
     """Do something with a conversation; what was told."""
     told: list[str] = []
 
@@ -32,13 +32,13 @@ def ignore(*_: object) -> None:
     pass
 
 
-async def exchange(talk: Talk[Any], text: str = "why?") -> Message:
+async def exchange(talk: Talk, text: str = "why?") -> Message:
     talk.say(text)
     return await talk.answer(ignore, ignore)
 
 
 def test_an_answer_joins_the_messages_and_the_store() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async def work(talk: Talk, answerer: Any) -> None:
         shown: list[object] = []
         talk.system = "Be brief."
         talk.say("why?", [Attachment("file", "a.py", "x = 1\n")])
@@ -57,7 +57,7 @@ def test_an_answer_joins_the_messages_and_the_store() -> None:
 
 
 def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async def work(talk: Talk, answerer: Any) -> None:
         talk.say("why?")
         answering = asyncio.create_task(talk.answer(ignore, ignore))
         await answerer.waits.wait()
@@ -72,27 +72,8 @@ def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
     assert run(work, AnswerPiece("It ", STEP), None) == []
 
 
-def test_who_waits_for_the_answer_may_leave() -> None:
-    """The app's worker is cancelled when the app ends: what there is of the answer is kept."""
-
-    async def work(talk: Talk[Any], answerer: Any) -> None:
-        talk.say("why?")
-        answering = asyncio.create_task(talk.answer(ignore, ignore))
-        await answerer.waits.wait()
-        answering.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await answering
-        await talk.settled()
-        assert answerer.closed == 1
-        assert talk.messages[-1].text == "It "
-        assert talk.session is not None
-        assert (await talk.kept(ChatStore.path, talk.session))[-1].text == "It "
-
-    run(work, AnswerPiece("It ", STEP), None)
-
-
 def test_what_cannot_begin_leaves_the_question() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async def work(talk: Talk, answerer: Any) -> None:
         with pytest.raises(ContextOverflow):
             await exchange(talk)
         assert [message.role for message in talk.messages] == ["user"]
@@ -103,7 +84,7 @@ def test_what_cannot_begin_leaves_the_question() -> None:
 
 
 def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async def work(talk: Talk, answerer: Any) -> None:
         with pytest.raises(EngineGone):
             await exchange(talk)
         assert (talk.messages[-1].text, talk.messages[-1].finish) == ("It ", "gone")
@@ -115,7 +96,7 @@ def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
 
 @pytest.mark.parametrize("error", [ContextOverflow("too long"), EngineGone("it went away")])
 def test_an_answer_that_cannot_go_on_stays_as_it_was(error: Exception) -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async def work(talk: Talk, answerer: Any) -> None:
         answer = await exchange(talk)
         answerer.script = [error]
         with pytest.raises(type(error)):
@@ -128,7 +109,7 @@ def test_an_answer_that_cannot_go_on_stays_as_it_was(error: Exception) -> None:
 
 
 def test_an_answer_that_begins_anew_is_only_the_new_one() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async def work(talk: Talk, answerer: Any) -> None:
         talk.say("why?")
         anew: list[int] = []
         answer = await talk.answer(ignore, lambda: anew.append(1))
@@ -138,7 +119,7 @@ def test_an_answer_that_begins_anew_is_only_the_new_one() -> None:
 
 
 def test_going_on_with_an_answer() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async def work(talk: Talk, answerer: Any) -> None:
         first = await exchange(talk)
         answerer.script = [AnswerPiece(" Really.", STEP), Done("length", {"tokens": 2})]
         answer = await talk.answer(ignore, ignore, goes_on=True)
@@ -153,7 +134,7 @@ def test_going_on_with_an_answer() -> None:
 
 
 def test_another_answer_is_another_version() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async def work(talk: Talk, answerer: Any) -> None:
         await exchange(talk)
         talk.take_back_answer()
         answerer.script = [AnswerPiece("No.", None), Done("stop", {})]
@@ -170,7 +151,7 @@ def test_another_answer_is_another_version() -> None:
 
 
 def test_a_changed_question_is_another_version() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async def work(talk: Talk, answerer: Any) -> None:
         await exchange(talk)
         await exchange(talk, "and then?")
         assert talk.take_back_question().text == "and then?"
@@ -182,7 +163,7 @@ def test_a_changed_question_is_another_version() -> None:
 
 
 def test_a_fork_leaves_the_chat_before() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async def work(talk: Talk, answerer: Any) -> None:
         await exchange(talk)
         await exchange(talk, "and then?")
         before = talk.session
@@ -200,7 +181,7 @@ def test_a_fork_leaves_the_chat_before() -> None:
 
 
 def test_nothing_to_work_with() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async def work(talk: Talk, answerer: Any) -> None:
         for what in (talk.take_back_answer, talk.take_back_question):
             with pytest.raises(UsageError, match="nothing was asked"):
                 what()
@@ -213,7 +194,7 @@ def test_nothing_to_work_with() -> None:
 
 
 def test_messages_that_are_left_out_are_not_sent() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async def work(talk: Talk, answerer: Any) -> None:
         await exchange(talk)
         talk.left_out = 2
         await exchange(talk, "and then?")
@@ -225,7 +206,7 @@ def test_messages_that_are_left_out_are_not_sent() -> None:
 
 
 def test_a_chat_that_was_deleted_elsewhere_is_stored_again() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async def work(talk: Talk, answerer: Any) -> None:
         await exchange(talk)
         assert talk.session is not None
         await talk.kept(ChatStore.delete, talk.session)
@@ -235,28 +216,3 @@ def test_a_chat_that_was_deleted_elsewhere_is_stored_again() -> None:
 
     (line,) = run(work, *ANSWER)
     assert line.endswith("it was deleted; this chat is stored again")
-
-
-def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be stored is stored, in order, as soon as it can be."""
-
-    async def work(talk: Talk[Any], answerer: Any) -> None:
-        await exchange(talk)
-        add, full = ChatStore.add, True
-
-        def no_room(*arguments: Any) -> Message:
-            if full:
-                raise StoreFailed("chats.db: disk full")
-            return add(*arguments)
-
-        monkeypatch.setattr(ChatStore, "add", no_room)
-        await exchange(talk, "and then?")
-        await exchange(talk, "and now?")
-        full = False
-        await exchange(talk, "again?")
-        assert talk.session is not None
-        assert await talk.kept(ChatStore.path, talk.session) == talk.messages
-        assert len(talk.messages) == 8
-
-    told = run(work, *ANSWER)
-    assert [line.split(":")[0] for line in told] == ["not saved", "saved again"]

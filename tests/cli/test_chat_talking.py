@@ -17,9 +17,8 @@ from localdflash.chat.messages import Message as StoredMessage
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat_command import chats_file
-from localdflash.cli.headless import answer_once
-from localdflash.cli.plain_commands import exchange
-from localdflash.cli.talking import Talking, by_engine
+from localdflash.cli.line_chat import exchange
+from localdflash.cli.console_chat import ConsoleChat, answer_once, open_chat
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 from localdflash.server.address import Address
@@ -34,15 +33,15 @@ def talking(short_home: Path) -> Iterator[Callable[..., Any]]:
     """A chat with an engine that says what is written down; and the engine."""
     with ExitStack() as stack:
 
-        def begun(*answers: Answer, source: Any = None, chats: Path | None = None) -> tuple[Talking, ScriptedEngine]:
+        def begun(*answers: Answer, source: Any = None, chats: Path | None = None) -> tuple[ConsoleChat, ScriptedEngine]:
             engine = stack.enter_context(scripted(*answers))
             shared = source or SharedDaemon(Wanted(OPTIONS))
-            return stack.enter_context(by_engine(shared, chats, ChatSettings(), "Be brief.")), engine
+            return stack.enter_context(open_chat(shared, chats, ChatSettings(), "Be brief.")), engine
 
         yield begun
 
 
-def ask(talking: Talking, text: str) -> list[str]:
+def ask(talking: ConsoleChat, text: str) -> list[str]:
     pieces: list[str] = []
     answer = talking.ask(text, pieces.append)
     assert answer.text == "".join(pieces)
@@ -164,7 +163,7 @@ def test_what_another_server_is_not_asked_for_is_said(
     there = Address(paths.engine_socket())
     monkeypatch.setattr(Address, "of_url", lambda *_: there)
     settings = ChatSettings(top_k=5, repetition_penalty=1.2, top_p=0.5)
-    with scripted(Answer.of("well")) as engine, by_engine(NamedServer("http://x"), None, settings, "") as talk:
+    with scripted(Answer.of("well")) as engine, open_chat(NamedServer("http://x"), None, settings, "") as talk:
         assert "".join(ask(talk, "one")) == "well"
     assert "top_k" not in engine.asked[0]
     assert capsys.readouterr().err == "The server is asked in OpenAI's words: without top_k, repetition_penalty.\n"

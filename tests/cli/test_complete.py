@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.cli import remote
+from localdflash.cli import complete_command
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Step
 from localdflash.loading.load_pair import LoadedPair
@@ -147,6 +147,6 @@ def test_ctrl_c_ends_loading(where: str, file: Path, run: Callable[..., Any], mo
         loaded.append(True)
 
     monkeypatch.setattr(LoadedPair, "__init__", load)
-    monkeypatch.setattr(remote, "connect", load)
+    monkeypatch.setattr(complete_command, "connect", load)
     done = run("complete", where, f"{file}:3:5")
     assert (done.code, done.out, loaded) == (130, "", [])

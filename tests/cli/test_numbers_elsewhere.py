@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.chat.answer_pace import LEAST
+from localdflash.chat.answer_events import MIN_PACE_SECONDS as LEAST
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n"
 

@@ -196,7 +196,7 @@ class AnswerActions(OutsideActions):
 
     async def _summarised(self, sent: Sequence[Message]) -> str:
         """Send a summary instead of the oldest of these messages; why not, if there is none or it is not taken."""
-        from localdflash.chat.context_fitting import plan_fit, summarise
+        from localdflash.chat.context_fitting import SUMMARY_SHARE, plan_fit, summarise
         from localdflash.tui.screens.text_screen import AskText
 
         talk, before, settings = self.talk, self.talk.before, self.talk.settings
