@@ -10,7 +10,6 @@ import pytest
 
 from localdflash.base.errors import (
     ContextOverflow,
-    DeviceFailed,
     EngineGone,
     LocaldflashError,
     OutOfMemory,
@@ -23,7 +22,6 @@ from localdflash.chat.sampling_settings import ChatSettings
 from tests.chat.asking import (
     END,
     HEAD,
-    QUESTION,
     At,
     Script,
     answer,
@@ -72,17 +70,6 @@ async def test_events_are_whole_wherever_they_are_cut(path: Path) -> None:
         ]
         assert (found.text, found.done.finish) == ("abé😋\n", "context")
         path.unlink()
-
-
-async def test_events_come_as_they_are_said(path: Path) -> None:
-    more = asyncio.Event()
-    script = Script([HEAD + text("a"), more, text("b") + finish()])
-    async with scripted(script, path) as source, asking(source) as answerer:
-        events = answerer.answer(QUESTION, ChatSettings())
-        assert await anext(events) == AnswerPiece("a")
-        more.set()
-        assert await anext(events) == AnswerPiece("b")
-        await events.aclose()
 
 
 async def test_what_draws_is_asked_with_a_seed(path: Path) -> None:
@@ -220,13 +207,6 @@ async def test_an_engine_that_stops_is_started_again(path: Path, code: str) -> N
     script = Script(plain(503, error), HEAD + text("a") + event(**error), answer("ab"))
     async with scripted(script, path) as source, asking(source) as answerer:
         assert (await ask(answerer)).text == "ab"
-
-
-async def test_a_lost_device_is_told_when_it_stays_lost(path: Path) -> None:
-    lost = plain(503, {"error": {"message": "the GPU is lost", "code": "device_failed"}})
-    async with scripted(Script(*[lost] * 3), path) as source, asking(source) as answerer:
-        with pytest.raises(DeviceFailed, match="lost"):
-            await ask(answerer)
 
 
 @pytest.mark.parametrize(

@@ -48,23 +48,6 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", daemons.SLOW + spawn.PROGRAM)
 
 
-@pytest.mark.parametrize("make", [SharedDaemon])
-async def test_an_engine_is_started_and_its_stages_are_told(make: Callable[[Wanted], Any]) -> None:
-    stages: list[str] = []
-    async with asking(make(WANTED)) as answerer:
-        answerer.on_stage = stages.append
-        first, second, count = await asyncio.gather(
-            answerer.ready(), answerer.ready(), answerer.count(QUESTION, system="", settings=LONG)
-        )
-        assert first is second
-        assert (first.pair, first.context) == ("embedded", 1024)
-        assert count
-        assert (await ask(answerer)).text
-    assert stages[0] == "starting"
-    assert stages[-1] == "ready"
-    assert {*stages} <= {"starting", "loading", "ready"}
-
-
 async def test_a_shared_engine_stays_and_a_private_one_does_not(folder: Path) -> None:
     async with asking(SharedDaemon(WANTED)) as shared, asking(PrivateDaemon(WANTED)) as private:
         await asyncio.gather(shared.ready(), private.ready())

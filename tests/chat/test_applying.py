@@ -188,6 +188,7 @@ TEXTS = st.one_of(st.none(), st.binary(max_size=50))
         st.dictionaries(st.sampled_from(["a.txt", "d/e.txt", "d/f/g.txt", "h.txt"]), TEXTS, min_size=1), max_size=5
     )
 )
+@settings(max_examples=30)
 def test_any_sets_are_taken_back_one_by_one(tmp_path: Path, sets: list[dict[str, bytes | None]]) -> None:
     root = made(tmp_path / "work", {"a.txt": "a\n"})
     (root / "a.txt").write_text("a\n")

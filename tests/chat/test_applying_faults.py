@@ -202,7 +202,7 @@ def test_killed_at_any_step_a_file_is_old_or_new_and_undo_works(tmp_path: Path) 
 
 def test_killed_while_undoing(tmp_path: Path) -> None:
     old = {"a.txt": b"a\n", "src/b.py": b"b = 1\n"}
-    for step in range(0, 100, 3):
+    for step in range(0, 100, 5):
         root, folder = made(tmp_path / str(step), old), tmp_path / f"{step}-undo"
         assert _run(root, folder, "apply", 1_000) == 0
         killed = _run(root, folder, "undo", step) == -signal.SIGKILL

@@ -119,11 +119,6 @@ def test_a_name_that_the_file_has_twice(root: Path) -> None:
     assert "'go', which the file has 2 times" in problem(root, "```python src/box.py\ndef go(self):\n    return 1\n```")
 
 
-def test_a_definition_that_shares_its_line(root: Path) -> None:
-    (root / "src/box.py").write_text("import os\n\nA = 1; B = 2\n\n\ndef f():\n    return A\n")
-    assert "shares a line" in problem(root, "```python src/box.py\nA = 3\n```")
-
-
 def test_an_answer_that_was_cut_short(root: Path) -> None:
     assert "the answer ends inside the code" in problem(root, f"```python src/box.py\n{WHOLE}")
 

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localdflash.chat import message_rows
@@ -75,12 +75,14 @@ def test_words_are_found(store: ChatStore, words: str, names: set[str]) -> None:
 @example("rowid:1")
 @example("a" * 100_000)
 @example(" ".join(f"w{i}" for i in range(5000)))
+@settings(max_examples=50)
 def test_no_words_are_an_error(store: ChatStore, words: str) -> None:
     assert isinstance(store.sessions(words), list)
     assert len(store.sessions()) == len(TEXTS)
 
 
 @given(st.text("abcé_. \n", max_size=40), st.data())
+@settings(max_examples=30)
 def test_every_word_of_a_text_is_found(text: str, data: st.DataObject) -> None:
     store = opened(None)
     session = chat(store, text, "")

@@ -94,13 +94,6 @@ async def two_chats(one: str, another: str) -> AsyncIterator[tuple[OneChat, OneC
         await asyncio.sleep(0)
 
 
-async def test_where_there_is_room_nothing_is_switched(tiny: str) -> None:
-    async with two_chats("embedded", tiny) as (one, another):
-        assert (await one.model(), await another.model()) == ("embedded", tiny)
-        assert [chat.answerer.about and chat.answerer.about.pair for chat in (one, another)] == ["embedded", tiny]
-        assert (one.said, another.said[1:]) == ([], [])
-
-
 @pytest.mark.usefixtures("narrow")
 async def test_a_model_that_left_is_loaded_again_and_that_is_said(tiny: str) -> None:
     async with two_chats("embedded", tiny) as (one, another):
@@ -136,22 +129,3 @@ async def test_an_answer_in_another_chat_is_asked_about(tiny: str, others: Other
                 assert one.answerer.stage == "ready"
                 talking.cancel()
         await asyncio.gather(talking, return_exceptions=True)
-
-
-@pytest.mark.usefixtures("narrow")
-async def test_who_no_longer_waits_switches_nothing(tiny: str) -> None:
-    async with two_chats("embedded", tiny) as (one, another):
-        one.decides("wait")
-        talking = asyncio.create_task(another.talk())
-        await another.began.wait()
-        asked = asyncio.create_task(one.model())
-        while one.answerer.stage != "waiting":
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.2)
-        asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)
-        talking.cancel()
-        await asyncio.gather(talking, return_exceptions=True)
-        before = len(another.said)
-        assert await another.model() == tiny
-        assert len(another.said) == before, "it was there all the time"
