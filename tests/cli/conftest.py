@@ -24,6 +24,7 @@ from tests.support.served import serving
 
 START = spawn._spawn
 CODE = 'def add(first, second):\n    """Return the sum."""\n    \n\nprint(add(1, 2))\n'
+SLOW_DAEMON = f"from localdflash.server import spawn; spawn.PROGRAM = {daemons.SLOW + daemons.PROGRAM!r};"
 FINISHES = ("line", "statement", "block", "suffix", "repeat", "stop", "length")  # of a completion
 
 

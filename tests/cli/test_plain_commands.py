@@ -13,8 +13,8 @@ from localdflash.chat.answer_sources import SharedDaemon
 from localdflash.chat.model_list import ModelRow
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.cli.chat_command import chats_file
-from localdflash.cli.line_chat import converse
 from localdflash.cli.console_chat import open_chat
+from localdflash.cli.line_chat import converse
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 from localdflash.server.wanted import Wanted
