@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localdflash.base.errors import ContextOverflow
@@ -41,6 +41,7 @@ CONVERSATIONS = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.te
 
 
 @given(turns=CONVERSATIONS, context=st.integers(1, 400), reserve=st.integers(0, 100), system=st.sampled_from(["", "s"]))
+@example(turns=[("user", "xxxxx")], context=29, reserve=10, system="")  # it fits exactly
 @settings(max_examples=50)
 def test_the_fewest_messages_go(turns: list[tuple[Any, str]], context: int, reserve: int, system: str) -> None:
     messages = [*(Message(role, text) for role, text in turns), Message("user", "last")]
