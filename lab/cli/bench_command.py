@@ -230,7 +230,7 @@ def _bench_drafters(
 
 
 def _bench_server(ctx: click.Context, completions: int, json_file: Path | None, options: dict[str, Any]) -> int:
-    from localdflash.cli.remote import own_engine
+    from localdflash.cli.options import own_engine
     from localdflash.lab.bench.daemon_latency import run
 
     result = run(own_engine(ctx, options, "--server"), completions)
@@ -255,7 +255,7 @@ def _bench_typing(
     picture: Path | None,
     options: dict[str, Any],
 ) -> int:
-    from localdflash.cli.remote import own_engine
+    from localdflash.cli.options import own_engine
     from localdflash.lab.bench import typing, typing_replay
     from localdflash.lab.bench import typing_picture as pictures
     from localdflash.lab.bench.passages import Commit
@@ -287,7 +287,7 @@ def _bench_typing(
 def _bench_infill(
     ctx: click.Context, tasks_file: Path, limit: int | None, json_file: Path | None, options: dict[str, Any]
 ) -> int:
-    from localdflash.cli.remote import own_engine
+    from localdflash.cli.options import own_engine
     from localdflash.lab.bench import infill
 
     tasks = infill.load(tasks_file, limit)

@@ -1,19 +1,19 @@
 """Reads what an engine reports of an answer while it grows, event by event."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 from localdflash.base.errors import LocaldflashError
-from localdflash.chat.answer_pace import Pace
 from localdflash.chat.messages import Finish, StepRecord
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server.refusals import error_of, refusal
 from localdflash.text.thoughts import ThoughtWriter
 
+MIN_PACE_SECONDS = 0.05  # seconds; what came at once, as out of a cache or through a proxy that waits, has no pace
 NONE = ("", "none")  # how a step says that nothing was drafted
 
 
@@ -107,6 +107,30 @@ def decode(data: bytes) -> Chunk:
 
 def _adds_up(step: ChunkStep) -> bool:
     return 0 <= step.accepted <= min(step.drafted, len(step.sizes)) and min(step.sizes, default=0) >= 0
+
+
+class Pace:
+    """Rate at which an answer arrived by our own clock, for servers that report none.
+
+    It counts from the first text on: what is before it is the prompt's time.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._first: float | None = None
+        self._last = 0.0
+
+    def arrived(self) -> None:
+        """Take note of text."""
+        self._last = self._clock()
+        if self._first is None:
+            self._first = self._last
+
+    def of(self, tokens: int) -> float | None:
+        """Tokens a second, of so many in all; the first came with the first text. None if that cannot be said."""
+        if self._first is None or tokens < 2 or self._last - self._first < MIN_PACE_SECONDS:
+            return None
+        return (tokens - 1) / (self._last - self._first)
 
 
 class Reading:

@@ -55,7 +55,7 @@ class SharedDaemon:
     @property
     def pair(self) -> str:
         """See `ServerSource`."""
-        return str(self.wanted.options["pair"]) if "pair" in self.wanted.given else ""
+        return self.wanted.pair if "pair" in self.wanted.given else ""
 
     async def open(self, say: Say, look: Look) -> "Address":
         """See `ServerSource`."""
@@ -82,25 +82,25 @@ class SharedDaemon:
 
 
 class PrivateDaemon:
-    """An engine for this process alone, which ends with it."""
+    """An engine for this process alone, which ends with it. `watched`: see `SharedDaemon`."""
 
     restarts = True
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
+    def __init__(self, wanted: Wanted, *, watched: bool = True) -> None:
+        self.wanted, self._watched = wanted, watched
         self.pair = ""
         self._child: subprocess.Popen[bytes] | None = None
 
     async def open(self, say: Say, look: Look) -> "Address":
         """See `ServerSource`."""
 
-        def started(_: Say, look: Look) -> "Address":
+        def started(say: Say, look: Look) -> "Address":
             from localdflash.server import private
             from localdflash.server.address import Address
 
             self._end()
             path = paths.private_socket()
-            self._child = private.start(self.wanted, path, look)
+            self._child = private.start(self.wanted, path, look, None if self._watched else say)
             return Address(path)
 
         return await in_thread(started, say, look)

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -15,19 +16,66 @@ from pathlib import Path
 
 from localdflash.base.errors import LocaldflashError, StoreFailed, StoreLost
 from localdflash.base.files import paths
+from localdflash.base.system import file_lock
 from localdflash.base.system.owner import is_open_to_others
 from localdflash.chat import schema
-from localdflash.chat.presence import PATIENCE, Presence
 
+LOCK_SECONDS = 5.0  # seconds to wait for another process
+_POLL_SECONDS = 0.01
 INDEXES = ("texts", "titles")
 _BESIDE = ("-wal", "-shm")  # what SQLite keeps beside the file
 _REASONS = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
     sqlite3.SQLITE_READONLY: "cannot write; check the permissions of the file and its folder",
     sqlite3.SQLITE_CANTOPEN: "cannot open; check the permissions of the file and its folder",
-    sqlite3.SQLITE_BUSY: f"another program has kept it locked for {PATIENCE:.0f} seconds; try again",
+    sqlite3.SQLITE_BUSY: f"another program has kept it locked for {LOCK_SECONDS:.0f} seconds; try again",
     sqlite3.SQLITE_TOOBIG: "a text of this size cannot be stored",
 }
+
+
+class Presence:
+    """Lock on `<file>.lock`: shared by processes that use the file, exclusive for one that makes, checks or replaces
+    it.
+
+    The system releases it when the process dies.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + ".lock")
+        try:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def alone(self) -> bool:
+        """Become the only one from here on; False, and still shared, if others are there."""
+        if self._taken(shared=False):
+            return True
+        self.share()
+        return False
+
+    def share(self) -> None:
+        """Become one of many. StoreFailed if another process stays alone for long."""
+        end = time.monotonic() + LOCK_SECONDS
+        while not self._taken(shared=True):
+            if time.monotonic() > end:
+                raise StoreFailed(f"{self._path}: another localdflash has kept your chats locked; try again")
+            time.sleep(_POLL_SECONDS)
+
+    def leave(self) -> None:
+        """Stop using the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _taken(self, *, shared: bool) -> bool:
+        try:
+            return file_lock.take(self._file, shared=shared)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> StoreFailed:
+        return StoreFailed(f"{self._path}: cannot lock your chats: {error.strerror}")
 
 
 class Database:
@@ -189,7 +237,7 @@ def _connect_file(path: Path, check: bool) -> sqlite3.Connection:
 
 
 def _connect(name: str, check: bool = False) -> sqlite3.Connection:
-    connection = sqlite3.connect(name, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(name, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
     connection.text_factory = schema.shown
     try:
         if (found := schema.version(connection)) > len(schema.MIGRATIONS):

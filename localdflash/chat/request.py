@@ -1,6 +1,5 @@
 """The fields of a chat's request to an engine, as docs/api.md has them."""
 
-import secrets
 from collections.abc import Sequence
 
 from localdflash.chat.messages import Message, prompt_text
@@ -47,6 +46,8 @@ def own_fields(settings: ChatSettings, *, goes_on: bool) -> dict[str, object]:
         if (value := getattr(settings, name)) != getattr(nothing, name):
             fields[name] = value
     if settings.temperature and settings.seed is None:
+        import secrets
+
         fields["seed"] = secrets.randbits(31)
     if not settings.draft:
         fields["draft"] = False

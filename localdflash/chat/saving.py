@@ -8,11 +8,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from localdflash.base.errors import StoreFailed, StoreLost
 from localdflash.chat.messages import Message
-from localdflash.chat.store import ChatStore
+
+if TYPE_CHECKING:
+    from localdflash.chat.store import ChatStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,10 +32,13 @@ class Chat:
 
 
 class Saver:
-    """Chats of a folder, in the file `path`, or in memory alone for None. `tell` gets lines, on the event loop."""
+    """Writer of a folder's chats to the file `path`. Without a file they are stored in memory, or, if not `in_memory`,
+    not at all. `tell` gets lines, on the event loop.
+    """
 
-    def __init__(self, path: Path | None, folder: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, path: Path | None, folder: str, tell: Callable[[str], None], *, in_memory: bool = True) -> None:
         self._path, self._folder, self._tell = path, folder, tell
+        self._stores = path is not None or in_memory
         self._store: ChatStore | None = None
         self._disk = ThreadPoolExecutor(1, "chats")
         self._saving = asyncio.Lock()
@@ -45,13 +50,15 @@ class Saver:
         """Whether something could not be stored."""
         return bool(self._unsaved)
 
-    async def kept(self, work: Callable[Concatenate[ChatStore, P], T], *arguments: P.args, **names: P.kwargs) -> T:
+    async def kept(self, work: "Callable[Concatenate[ChatStore, P], T]", *arguments: P.args, **names: P.kwargs) -> T:
         """Run a method of the store in its thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._disk, lambda: work(self._opened(loop), *arguments, **names))
 
-    def _opened(self, loop: asyncio.AbstractEventLoop) -> ChatStore:
-        """The store; one in memory if that on disk cannot be opened."""
+    def _opened(self, loop: asyncio.AbstractEventLoop) -> "ChatStore":
+        """Return the store; one in memory if that on disk cannot be opened."""
+        from localdflash.chat.store import ChatStore
+
         if self._store is None:
 
             def tell(line: str) -> None:
@@ -69,7 +76,7 @@ class Saver:
         if not self._closed:
             self._closed = True
             if self._store:
-                await self.kept(ChatStore.close)
+                await self.kept(lambda store: store.close())
             self._disk.shutdown()
 
     def forget(self, session: int) -> None:
@@ -78,7 +85,8 @@ class Saver:
 
     async def save(self, chat: Chat) -> None:
         """Store everything that is to be stored; a failure is reported once. Cancelling the caller does not stop it."""
-        await asyncio.shield(asyncio.create_task(self._save_all(chat)))
+        if self._stores:
+            await asyncio.shield(asyncio.create_task(self._save_all(chat)))
 
     async def _save_all(self, chat: Chat) -> None:
         async with self._saving:
@@ -110,18 +118,27 @@ class Saver:
             if parent == 0 or (not message.id and _is_empty(message)):
                 return  # an answer joins the store with its first text
             if chat.session is None:
-                chat.session = await self.kept(
-                    ChatStore.create, folder=self._folder, model=chat.model, system=chat.system
-                )
+                chat.session = await self.kept(self._create, chat)
             if not message.id:
-                stored = await self.kept(ChatStore.add, chat.session, parent, message)
+                stored = await self.kept(_add, chat.session, parent, message)
             elif (before := chat.stored.get(message.id)) is not message:
-                stored = await self.kept(ChatStore.update, message, before)
+                stored = await self.kept(_update, message, before)
             else:
                 continue
             chat.stored[stored.id] = stored
             if i < len(chat.messages):
                 _number(chat.messages, i, message, stored)
+
+    def _create(self, store: "ChatStore", chat: Chat) -> int:
+        return store.create(folder=self._folder, model=chat.model, system=chat.system)
+
+
+def _add(store: "ChatStore", session: int, parent: int | None, message: Message) -> Message:
+    return store.add(session, parent, message)
+
+
+def _update(store: "ChatStore", message: Message, before: Message | None) -> Message:
+    return store.update(message, before)
 
 
 def _number(messages: list[Message], i: int, sent: Message, stored: Message) -> None:

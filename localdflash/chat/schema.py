@@ -30,7 +30,7 @@ _CHATS = (
         role TEXT NOT NULL CHECK (role IN ('system', 'user', 'assistant')),
         finish TEXT NOT NULL,
         text TEXT NOT NULL,
-        attachments TEXT NOT NULL, -- JSON, as are numbers and steps: see rows.py
+        attachments TEXT NOT NULL, -- JSON, as are numbers and steps: see message_rows.py
         numbers TEXT NOT NULL,
         steps TEXT NOT NULL,
         UNIQUE (session, id),

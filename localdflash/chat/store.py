@@ -12,7 +12,7 @@ from sqlite3 import Connection
 from typing import Any, Self
 
 from localdflash.base.errors import StoreLost, UsageError
-from localdflash.chat import chat_listing, message_rows, searching
+from localdflash.chat import chat_listing, message_rows
 from localdflash.chat.chat_listing import SessionInfo
 from localdflash.chat.database import INDEXES, Database
 from localdflash.chat.messages import Message
@@ -49,7 +49,7 @@ class ChatStore:
 
     def create(self, *, folder: str, model: str = "", system: str = "", title: str = "") -> int:
         """Make a new chat, not listed before its first message; without a title it is called after that."""
-        now, line = time.time(), searching.shortened(" ".join(title.split()), searching.TITLE)
+        now, line = time.time(), chat_listing.shortened(" ".join(title.split()), chat_listing.MAX_TITLE)
         with self._database.writing() as database:
             return _inserted(
                 database,
@@ -135,7 +135,7 @@ class ChatStore:
         """Chats that have messages, newest first; only those with all words in one message or in the title."""
         with self._database.reading() as database:
             if words.strip():
-                return chat_listing.found(database, searching.query(words), limit)
+                return chat_listing.found(database, chat_listing.query(words), limit)
             return chat_listing.newest(database, None, limit)
 
     def latest(self, folder: str | None = None) -> SessionInfo | None:
@@ -147,7 +147,7 @@ class ChatStore:
         """Give the chat a title; "" means that of its first message."""
         with self._database.writing() as database:
             _head(database, session)
-            _change(database, session, "title", searching.shortened(" ".join(title.split()), searching.TITLE))
+            _change(database, session, "title", chat_listing.shortened(" ".join(title.split()), chat_listing.MAX_TITLE))
             _name(database, session)
 
     def set_system(self, session: int, text: str) -> None:
@@ -265,4 +265,4 @@ def _name(database: Connection, session: int) -> None:
         (session,),
     ).fetchone()
     if row:
-        _change(database, session, "title", searching.title(message_rows.from_row(row)))
+        _change(database, session, "title", chat_listing.title(message_rows.from_row(row)))

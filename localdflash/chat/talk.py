@@ -7,21 +7,21 @@ stored stays here and is stored with the next message that can: `unsaved` says t
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.saving import Chat, Saver
-from localdflash.chat.store import ChatStore
 
 if TYPE_CHECKING:
-    from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted
+    from localdflash.chat.answerer import Answerer
+    from localdflash.chat.store import ChatStore
 
 SAVE_EVERY = 2.0  # seconds; what an answer that grows loses at most where this process is killed
 SAVE_SHARE = 20  # of the time, storing takes at most one part in so many: an answer of megabytes is stored less often
@@ -31,34 +31,26 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Answering(Protocol):
-    """What a chat is answered by: an engine (`chat.answerer`), or a pair in this process (`chat.in_process`)."""
+class Talk:
+    """One chat at a time, stored in the file `chats`.
 
-    about: "About | None"
-
-    def answer(
-        self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", goes_on: bool = False
-    ) -> "AsyncGenerator[AnswerPiece | Restarted | Done, None]":
-        """The answer to these messages, piece by piece."""
-
-    async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
-        """Tokens of the prompt that these messages make, where that is known."""
-
-
-A = TypeVar("A", bound=Answering)
-
-
-class Talk(Generic[A]):
-    """One chat at a time, kept in the file `chats`, or nowhere for None.
-
-    `tell` gets a line, on the event loop, when something could not be stored, and when it could be again.
+    Without a file the messages are stored in memory, for versions and forks, unless `in_memory` is false. `tell` gets
+    a line, on the event loop, when something could not be stored, and when it could be again.
     """
 
-    def __init__(self, answerer: A, chats: Path | None, folder: str, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        answerer: "Answerer",
+        chats: Path | None,
+        folder: str,
+        tell: Callable[[str], None],
+        *,
+        in_memory: bool = True,
+    ) -> None:
         self.answerer, self.folder = answerer, folder
         self.settings = ChatSettings()
         self.project = ""  # the project's instructions, where they go along
-        self._chat, self._saver = Chat(), Saver(chats, folder, tell)
+        self._chat, self._saver = Chat(), Saver(chats, folder, tell, in_memory=in_memory)
         self.left_out = 0  # leading messages that no longer go to the model: the context is full
         self.summary = ""  # what goes to the model instead of them
         self.trouble: LocaldflashError | None = None  # why the last answer is "gone"
@@ -110,7 +102,7 @@ class Talk(Generic[A]):
         answer = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
         return self._growing.message() if answer and self._growing and self.answering else answer
 
-    async def kept(self, work: Callable[Concatenate[ChatStore, P], T], *arguments: P.args, **names: P.kwargs) -> T:
+    async def kept(self, work: "Callable[Concatenate[ChatStore, P], T]", *arguments: P.args, **names: P.kwargs) -> T:
         """Run a method of the store in its thread."""
         return await self._saver.kept(work, *arguments, **names)
 
@@ -130,6 +122,8 @@ class Talk(Generic[A]):
 
     async def open(self, session: int) -> None:
         """Open an earlier chat as it was left."""
+        from localdflash.chat.store import ChatStore
+
         info = await self.kept(ChatStore.info, session)
         self._show(await self.kept(ChatStore.path, session), session, info.system)
         self.left_out, self.summary, self.used = 0, "", None
@@ -141,6 +135,8 @@ class Talk(Generic[A]):
 
     async def delete(self, session: int) -> None:
         """Delete a chat; if it is the one that is shown, start a new one."""
+        from localdflash.chat.store import ChatStore
+
         if session == self.session:
             await self.settled()
         await self.kept(ChatStore.delete, session)
@@ -173,12 +169,16 @@ class Talk(Generic[A]):
 
     async def instruct(self, system: str) -> None:
         """Set other instructions before the chat, from the next answer on."""
+        from localdflash.chat.store import ChatStore
+
         self.system = system
         if self.session is not None:
             await self.kept(ChatStore.set_system, self.session, system)
 
     async def version(self, step: int) -> bool:
         """Switch to the version before (-1) or after (+1) of the newest message that has several; False at the end."""
+        from localdflash.chat.store import ChatStore
+
         await self.save()
         for message in reversed(self.messages):
             if self.session is None or not message.id:
@@ -197,6 +197,8 @@ class Talk(Generic[A]):
 
     async def fork(self, number: int | None) -> None:
         """Continue in a new chat with the messages up to and including this one (from 1); all of them for None."""
+        from localdflash.chat.store import ChatStore
+
         await self.save()
         if self.session is None:
             raise UsageError("there is nothing to fork yet")

@@ -15,6 +15,7 @@ from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.cli import GlobalOptions, shell_completion
 from localdflash.cli.options import chat_pair_options, daemon_option, given, sampling_options, take_sampling, wanted
 from localdflash.models.config import load_config
+from localdflash.models.registry.defaults import chat_pair
 
 if TYPE_CHECKING:
     from localdflash.chat.answer_sources import ServerSource
@@ -91,38 +92,33 @@ def command(
         from localdflash.base.system.early_keys import kept as early_keys_kept
         from localdflash.cli.offer import with_offer
 
-        if "pair" not in given(ctx, options):
-            options["pair"] = with_offer(options["pair"])
+        if options["pair"] is None:
+            options["pair"] = with_offer(chat_pair(load_config()))
         with early_keys_kept():
             settings = ChatSettings(**sampling, max_tokens=max_tokens, draft=not no_draft)
             chats = None if no_log else chats_file()
             return _on_screen(ctx, options, settings, chats, system, session, no_daemon)
-    from localdflash.cli.headless import answer_once
-    from localdflash.cli.talking import by_engine, here
+    from localdflash.cli.console_chat import OutputFormat, answer_once, open_chat
 
-    form: Literal["text", "json", "jsonl"] = "json" if as_json else "jsonl" if jsonl else "text"
-    settings = ChatSettings(**sampling, max_tokens=max_tokens or ANSWER)
+    form: OutputFormat = "json" if as_json else "jsonl" if jsonl else "text"
+    settings = ChatSettings(**sampling, max_tokens=max_tokens or ANSWER, draft=not no_draft)
     chats = None if no_log or (prompt is not None and session is None) else chats_file()
-    opened = (
-        here(options, no_draft, chats, settings, system)
-        if no_daemon or no_draft
-        else by_engine(_source(ctx, options, watched=False), chats, settings, system)
-    )
-    with opened as talking:
+    source = _source(ctx, options, alone=no_daemon or no_draft, watched=False, no_draft=no_draft)
+    with open_chat(source, chats, settings, system) as chat:
         if session is not None:
-            talking.go_on(session, system)
+            chat.go_on(session, system)
         if prompt is not None:
-            return answer_once(talking, prompt, form, beside)
-        from localdflash.cli.plain import converse
+            return answer_once(chat, prompt, form, beside)
+        from localdflash.cli.line_chat import converse
 
-        return converse(talking)
+        return converse(chat)
 
 
 def _given(prompt: str | None) -> "tuple[str | None, tuple[Attachment, ...]]":
     """What is asked, and what goes along with it: None where the user is to be asked."""
     if prompt is None and sys.stdin and sys.stdin.isatty():
         return None, ()
-    from localdflash.cli.headless import piped, piped_beside
+    from localdflash.cli.console_chat import piped, piped_beside
 
     return (piped(), ()) if prompt is None else (prompt, piped_beside())
 
@@ -186,13 +182,13 @@ def _has_screen() -> bool:
 
 
 def _source(
-    ctx: click.Context, options: dict[str, Any], *, alone: bool = False, watched: bool = True
+    ctx: click.Context, options: dict[str, Any], *, alone: bool = False, watched: bool = True, no_draft: bool = False
 ) -> "ServerSource":
-    """The engine or server that answers."""
+    """Return the engine or server that answers. `no_draft` needs an engine that is `alone`."""
     from localdflash.chat.answer_sources import NamedServer, PrivateDaemon, SharedDaemon
 
     server = load_config().server
     if server.url and not alone:
         return NamedServer(server.url, server.key_file, options["pair"] if "pair" in given(ctx, options) else "")
-    engine = wanted(ctx, options, "chat")
-    return PrivateDaemon(engine) if alone else SharedDaemon(engine, watched=watched)
+    engine = wanted(ctx, {**options, "no_draft": no_draft} if alone else options, "chat")
+    return PrivateDaemon(engine, watched=watched) if alone else SharedDaemon(engine, watched=watched)

@@ -1,27 +1,44 @@
 """`localdflash complete FILE:LINE:COL`: print the text to insert at a cursor."""
 
+import asyncio
 import os
 import re
+import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from localdflash.base.errors import UsageError
+from localdflash.base.errors import DeviceFailed, EngineGone, UsageError
 from localdflash.cli import shell_completion
 from localdflash.cli.interrupt import Interrupt
-from localdflash.cli.options import completion_pair_options, daemon_option, given, sampling_options, take_sampling
-from localdflash.cli.output import print_json
-from localdflash.cli.remote import Filled, fill, fill_by_another, sampling_fields
+from localdflash.cli.options import (
+    completion_pair_options,
+    daemon_option,
+    given,
+    sampling_options,
+    take_sampling,
+    wanted,
+)
+from localdflash.cli.output import ENGINE_RESTARTED, print_json, say
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lsp.foreign.named import NamedEngine
 from localdflash.models.config import load_config
+from localdflash.server import private
+from localdflash.server.client import Client
+from localdflash.server.refusals import Json
+from localdflash.server.spawn import connect
+from localdflash.server.wanted import Wanted
 from localdflash.text.sanitize import printable, sanitize
 from localdflash.text.syntax import language_of
 
+if TYPE_CHECKING:
+    from localdflash.lsp.engine_completer import Event
+
+MAX_RESTARTS = 2  # of the daemon, for one completion
 LARGEST_FILE = 4_000_000  # bytes
 INDEXING = 10.0  # seconds to look through the repository
 CONTEXT = 8000  # characters of other code; the prompt takes what fits
@@ -70,10 +87,15 @@ def command(
     others = context_of(path, text, line - 1) if explain and not alone else []
     place_of = FillPlace(path.name, text, offset, others, max_tokens, params, one_line)
     interrupt = Interrupt()
+    named = NamedEngine.of(load_config(), options["pair"] if "pair" in given(ctx, options) else "")
     if no_daemon or no_draft:
-        filled = _fill_here(place_of, options, no_draft, interrupt)
+        filled = _fill_alone(wanted(ctx, {**options, "no_draft": no_draft}, "completion"), place_of.body, interrupt)
+    elif named is None:
+        filled = _fill_by_daemon(wanted(ctx, options, "completion"), place_of.body, interrupt)
+    elif explain:
+        raise UsageError("--explain works with localdflash's own engine only: add --no-daemon")
     else:
-        filled = _fill_by_server(place_of, ctx, options, explain, interrupt)
+        filled = _fill_by_another(named, place_of.body, interrupt)
     _tell_of_cuts(filled.explained)
     insertion = filled.text.replace("\n", "\r\n") if "\r\n" in text else filled.text
     if as_json:
@@ -100,62 +122,123 @@ class FillPlace:
     one_line: bool
 
     @property
-    def prefix(self) -> str:
-        """The text before the cursor."""
-        return self.text[: self.offset]
-
-    @property
-    def suffix(self) -> str:
-        """The text after the cursor."""
-        return self.text[self.offset :]
-
-    @property
-    def mode(self) -> Literal["line", "auto"]:
-        """How far the inserted text may go."""
-        return "line" if self.one_line else "auto"
+    def body(self) -> dict[str, object]:
+        """The body of a /complete request."""
+        return {
+            **sampling_fields(self.params, self.max_tokens),
+            "path": self.name,
+            "prefix": self.text[: self.offset],
+            "middle": "",
+            "suffix": self.text[self.offset :],
+            "context": self.context,
+            "mode": "line" if self.one_line else "auto",
+        }
 
 
-def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
-    """Complete with a pair that this process loads."""
-    from localdflash.cli.loading import opened
-    from localdflash.code.fim.filler import Filler
-    from localdflash.code.fim.prompt import FillContext, Hole
-    from localdflash.models.load_options import Options
-    from localdflash.server.answers.answer import Answer
-    from localdflash.server.answers.completion import prepare_filling
+class Filled(NamedTuple):
+    """The inserted text, why it ended, its statistics, and the prompt if that is known."""
 
-    with opened(Options(**options, draft=not no_draft)) as loaded, interrupt:
-        hole = Hole(place.name, language_of(place.name), place.prefix, "", place.suffix)
-        others = [FillContext(**part) for part in place.context]
-        filler = Filler(loaded)
-        filling = filler.fill(hole, others, mode=place.mode, max_tokens=place.max_tokens, params=place.params)
-        prepared = prepare_filling(filling)
-        prepared.request.cancelled = interrupt
-        answer = Answer(loaded, prepared)
-        text = "".join(answer)
-        finish = "length" if answer.finish == "context" else answer.finish
-        return Filled(text, finish, answer.request.stats.as_dict(), filling.prompt.explained())
+    text: str
+    finish: str
+    numbers: dict[str, Any]
+    explained: dict[str, Any]
 
 
-def _fill_by_server(
-    place: FillPlace, ctx: click.Context, options: dict[str, Any], explain: bool, interrupt: Interrupt
-) -> Filled:
-    """Complete with the shared engine, or the server that the settings name."""
-    body = {
-        **sampling_fields(place.params, place.max_tokens),
-        "path": place.name,
-        "prefix": place.prefix,
-        "middle": "",
-        "suffix": place.suffix,
-        "context": place.context,
-        "mode": place.mode,
+def _fill_alone(engine: Wanted, body: Mapping[str, object], interrupt: Interrupt) -> Filled:
+    """Complete with an engine that runs for this command alone."""
+    with private.started(engine, say) as client:
+        return _request_completion(client, body, interrupt)
+
+
+def _fill_by_daemon(engine: Wanted, body: Mapping[str, object], interrupt: Interrupt) -> Filled:
+    """Complete with the daemon. If that goes away, start it again and repeat the request: the answer is the same."""
+    client = connect(engine, say)
+    for left in reversed(range(MAX_RESTARTS + 1)):
+        try:
+            return _request_completion(client, body, interrupt)
+        except (EngineGone, DeviceFailed) as error:
+            if not left:
+                raise EngineGone(f"{error}: try again") from None
+        client = connect(engine, say)
+        say(ENGINE_RESTARTED)
+    raise AssertionError
+
+
+def _fill_by_another(engine: NamedEngine, body: Mapping[str, object], interrupt: Interrupt) -> Filled:
+    """Complete with the server that the settings name; if interrupted, return the text so far."""
+    text, finish = "", "cancelled"
+    numbers: dict[str, Any] = {}
+    try:
+        with interrupt:
+            for event in interrupt.each(_events_of(engine, body)):
+                text += event["text"]
+                finish = event.get("finish", finish)
+                if "finish" in event:
+                    numbers = {"tokens": event.get("tokens", 0)}
+    except EngineGone as error:
+        raise EngineGone(f"{error}: try again") from None
+    return Filled(text, finish, numbers, {})
+
+
+def _events_of(engine: NamedEngine, body: Mapping[str, object]) -> "Generator[Event, None, None]":
+    from localdflash.lsp.foreign.finding import find
+
+    with asyncio.Runner() as runner:
+        source = runner.run(find(engine.address(), engine.model))
+        events = source.complete(body)
+
+        async def following() -> "Event | None":
+            return await anext(events, None)
+
+        try:
+            while event := runner.run(following()):
+                yield event
+        finally:
+            source.close()
+
+
+def _request_completion(client: Client, body: Mapping[str, object], interrupt: Interrupt) -> Filled:
+    """Complete with localdflash's own engine; if interrupted, return the text so far."""
+    text, finish = "", "cancelled"
+    numbers: dict[str, Any] = {}
+    explained: dict[str, Any] = {}
+    with interrupt:
+        for event in interrupt.each(client.stream("/complete", {**body, "explain": True, "stream": True})):
+            explained = {name: event[name] for name in ("prompt", "budget") if name in event} or explained
+            numbers = _statistics(event["timings"]) if "timings" in event else numbers
+            finish = event.get("finish") or finish
+            text += event.get("text") or ""
+    return Filled(text, finish, numbers, explained)
+
+
+def sampling_fields(params: SamplingParams, max_tokens: int) -> dict[str, object]:
+    """A request's fields for these parameters; those that ask for nothing are left out.
+
+    Sampling without a seed gets one, so that a repeated request gives the same answer.
+    """
+    fields: dict[str, object] = {"temperature": params.temperature, "max_tokens": max_tokens}
+    nothing = SamplingParams()
+    for name in ("top_k", "top_p", "min_p", "repetition_penalty"):
+        if (value := getattr(params, name)) != getattr(nothing, name):
+            fields[name] = value
+    if params.temperature:
+        fields["seed"] = secrets.randbits(31) if params.seed is None else params.seed
+    return fields
+
+
+def _statistics(timings: Json) -> dict[str, Any]:
+    """The statistics that the commands print."""
+    return {
+        "tokens": timings.get("predicted_n", 0),
+        "steps": timings.get("steps", 0),
+        "tau": timings.get("tau", 0.0),
+        "drafted": timings.get("draft_n", 0),
+        "accepted": timings.get("draft_n_accepted", 0),
+        "accept_by_slot": timings.get("accept_by_slot", []),
+        "steps_by_drafter": timings.get("steps_by_drafter", {}),
+        "ms": {"prompt": timings.get("prompt_ms", 0.0), "answer": timings.get("predicted_ms", 0.0)},
+        "tokens_per_second": round(timings.get("predicted_per_second", 0.0), 1),
     }
-    named = NamedEngine.of(load_config(), options["pair"] if "pair" in given(ctx, options) else "")
-    if named is None:
-        return fill(ctx, options, {**body, "explain": True}, interrupt)
-    if explain:
-        raise UsageError("--explain works with localdflash's own engine only: add --no-daemon")
-    return fill_by_another(named, body, interrupt)
 
 
 def offset_of(text: str, line: int, column: int) -> int:

@@ -4,17 +4,21 @@ import operator
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from localdflash.base.errors import UsageError
 from localdflash.cli import shell_completion
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.backend_names import BACKENDS, ROWS_MODES
-from localdflash.models.config import DRAFTER_BITS, KV_FORMATS, Config, load_config
+from localdflash.models.config import DRAFTER_BITS, KV_FORMATS, load_config
 from localdflash.models.registry import defaults
 from localdflash.server.wanted import PairRole, Wanted
+
+if TYPE_CHECKING:
+    from localdflash.server.client import Client
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -30,13 +34,13 @@ def _setting(option: str, name: str, help_text: str, **more: Any) -> Callable[[C
     )
 
 
-def _pair(default: Callable[[Config], str], shown: str) -> Callable[[Command], Command]:
+def _pair(shown: str, **more: Any) -> Callable[[Command], Command]:
     return click.option(
         "--pair",
-        default=lambda: default(load_config()),
         show_default=shown,
         shell_complete=shell_completion.pairs,
         help="A pair of the registry, a .gguf file, or hf:owner/name/file.gguf.",
+        **more,
     )
 
 
@@ -117,21 +121,19 @@ _SAMPLING: tuple[tuple[str, type, str], ...] = (
 
 def pair_options(command: Command) -> Command:
     """Add the options that say which pair to run, and how: pair, drafter, backend, threads, context and more."""
-    return _pair(operator.attrgetter("model.pair"), "setting model.pair")(_run_options(command))
+    return _pair("setting model.pair", default=lambda: load_config().model.pair)(_run_options(command))
 
 
 def chat_pair_options(command: Command) -> Command:
-    """The same where the pair is that of the chat."""
-    return _pair(defaults.chat_pair, f"setting chat.pair, else model.pair, else {defaults.CHAT} where it is here")(
-        _run_options(command)
-    )
+    """Add the same options with the chat's pair, which is None where it is not given: see `wanted`."""
+    return _pair(f"setting chat.pair, else model.pair, else {defaults.CHAT} where it is here")(_run_options(command))
 
 
 def completion_pair_options(command: Command) -> Command:
-    """The same where the pair is that of completions."""
-    return _pair(
-        defaults.completion_pair, f"setting completion.pair, else model.pair, else {defaults.CODE} where it is here"
-    )(_run_options(command))
+    """Add the same options with the pair of completions, which is None where it is not given: see `wanted`."""
+    return _pair(f"setting completion.pair, else model.pair, else {defaults.CODE} where it is here")(
+        _run_options(command)
+    )
 
 
 def _run_options(command: Command) -> Command:
@@ -165,12 +167,34 @@ def take_sampling(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def wanted(ctx: click.Context, options: dict[str, Any], role: PairRole | None = None) -> Wanted:
-    """The engine that a command's pair options ask for; those given on the command line must hold.
+    """Return the engine that a command's pair options ask for; those given on the command line must hold.
 
-    `role`: what the pair is for; the pair of another role stays as it is.
+    `role`: what the pair is for; the pair of another role stays as it is. The default pair of a role is looked up in
+    the registry only if the engine has none.
     """
-    options = {**options, "pair": _absolute_pair(options["pair"]), "drafter": _absolute_path(options["drafter"])}
-    return Wanted(options, given(ctx, options), load_config().server.idle_minutes, role)
+    options = {**options, "drafter": _absolute_path(options["drafter"])}
+    if options["pair"] is None:
+        del options["pair"]
+    else:
+        options["pair"] = _absolute_pair(options["pair"])
+    default = defaults.chat_pair if role == "chat" else defaults.completion_pair
+    return Wanted(
+        options,
+        given(ctx, options),
+        load_config().server.idle_minutes,
+        role,
+        lambda: _absolute_pair(default(load_config())),
+    )
+
+
+def own_engine(ctx: click.Context, options: dict[str, Any], option: str, role: PairRole | None = None) -> "Client":
+    """Connect to the daemon, for an option of `bench` that measures the pair of a role."""
+    from localdflash.cli.output import say
+    from localdflash.server.spawn import connect
+
+    if load_config().server.url:
+        raise UsageError(f"bench {option} measures localdflash's own engine: take [server] url out of the settings")
+    return connect(wanted(ctx, options, role), say)
 
 
 def given(ctx: click.Context, options: dict[str, Any]) -> set[str]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from localdflash.text.sanitize import printable
 
+ENGINE_RESTARTED = "The engine went away: started again."
+
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows in aligned columns under a header."""

@@ -39,6 +39,7 @@ MB = 1_000_000
     "--log", type=click.Path(path_type=Path), help="Write to this file, 2 MB at most, what would go to stderr."
 )
 @click.option("--private", type=click.Path(path_type=Path), hidden=True, help="Serve this socket, until stdin ends.")
+@click.option("--no-draft", is_flag=True, hidden=True, help="Load no drafter, and do not draft.")
 @click.option("--role", type=click.Choice(ROLES), hidden=True, help="What the pair is for, where not for everything.")
 @pair_options
 @click.pass_context
@@ -52,6 +53,7 @@ def command(
     stops: bool,
     log: Path | None,
     private: Path | None,
+    no_draft: bool,
     role: PairRole | None,
     **options: Any,
 ) -> int:
@@ -76,7 +78,7 @@ def command(
     shares = _shares(config, options["pair"], role, pair_is_given="pair" in given(ctx, options))
     options["pair"] = shares.pair
     settings = DaemonSettings(
-        Options(**options),
+        Options(**options, draft=not no_draft),
         cache_bytes=None if config.server.cache_mb is None else config.server.cache_mb * MB,
         disk_bytes=0 if private else config.server.disk_cache_mb * MB,
         queue=config.server.queue,

@@ -1,12 +1,15 @@
 """An engine for one process alone: a child that ends with it, however that ends."""
 
 import subprocess
+import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from localdflash.base.errors import EngineGone
+from localdflash.base.files import paths
 from localdflash.server.address import Address
 from localdflash.server.client import Client
 from localdflash.server.sockets import is_listening, lock_of, prepare_folder
@@ -16,12 +19,17 @@ from localdflash.server.wanted import Wanted
 LEAVES = 1.0  # seconds that a child may take to end
 
 
-def start(wanted: Wanted, path: Path, look: Look) -> "subprocess.Popen[bytes]":
-    """A child that serves this socket, returned once its pair is loaded; if it ends before, what it said is raised.
+def start(
+    wanted: Wanted, path: Path, look: Look, say: Callable[[str], None] | None = None
+) -> "subprocess.Popen[bytes]":
+    """Start a child that serves this socket, and return it once its pair is loaded; if it ends before, raise its
+    error.
 
-    `look`: see `spawn.connect`.
+    `look`: see `spawn.connect`. `say` gets lines for the user: the engine's notice, and on a terminal that it starts.
     """
     prepare_folder(path)
+    if say and sys.stderr.isatty():
+        say("starting the engine ...")
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen(
             [*serve_command(wanted), "--private", str(path)],
@@ -38,10 +46,23 @@ def start(wanted: Wanted, path: Path, look: Look) -> "subprocess.Popen[bytes]":
                     raise ended(child.returncode, words or "the engine ended without a word")
                 look(LOADING if is_listening(path) else STARTING)
                 time.sleep(LOOK)
+            if say and (notice := Client(Address(path)).get("/ps").get("notice")):
+                say(notice)
         except BaseException:
             end(child, path)
             raise
         return child
+
+
+@contextmanager
+def started(wanted: Wanted, say: Callable[[str], None]) -> Iterator[Client]:
+    """Run a private engine for the duration of a context, and yield a client of it."""
+    path = paths.private_socket()
+    child = start(wanted, path, lambda _: None, say)
+    try:
+        yield Client(Address(path))
+    finally:
+        end(child, path)
 
 
 def end(child: "subprocess.Popen[bytes]", path: Path) -> None:

@@ -12,12 +12,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from filelock import Timeout
-
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
 from localdflash.base.system import unix_socket
-from localdflash.base.system.file_lock import process_lock
 from localdflash.base.system.tcp_socket import claim
 from localdflash.server import port_file
 from localdflash.server.address import Address
@@ -50,6 +47,10 @@ def lifetime(path: Path) -> Iterator[None]:
     The kernel releases it when the process dies, whatever it forked. A holder that no longer listens is about to leave:
     it is waited for.
     """
+    from filelock import Timeout
+
+    from localdflash.base.system.file_lock import process_lock
+
     with ExitStack() as held:
         try:
             held.enter_context(

@@ -10,11 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING, Any
 
 from localdflash.base.errors import (
     DeviceFailed,
@@ -26,11 +23,13 @@ from localdflash.base.errors import (
     UsageError,
 )
 from localdflash.base.files import paths
-from localdflash.base.machine import gpu_watch
 from localdflash.base.system import process
 from localdflash.server.client import Client, find
 from localdflash.server.sockets import is_listening
 from localdflash.server.wanted import Wanted
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 Look = Callable[[str], None]  # gets "starting" or "loading", or "loading: compiling 3 of 37"
 PATIENCE = 0.5  # seconds before a line says that the engine is being started
@@ -70,7 +69,7 @@ def _load_what_is_given(client: Client, wanted: Wanted, waiting: "_Waiting") -> 
     about = _wanted_of(client.get("/ps"), wanted)
     if not about:
         given = {name: wanted.options[name] for name in wanted.given}
-        _have_loaded(client, {**given, "pair": wanted.options["pair"], **role}, waiting)
+        _have_loaded(client, {**given, "pair": wanted.pair, **role}, waiting)
         return
     running = about["options"]
     changes = {name: wanted.options[name] for name in wanted.given if running.get(name) != wanted.options[name]}
@@ -88,7 +87,7 @@ def _wanted_of(about: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
     of_role = [one for one in about["pairs"] if wanted.role in one["roles"]]
     beside = [one for one in about["pairs"] if not one["roles"]]
     if "pair" in wanted.given and wanted.role == "chat":
-        name = wanted.options["pair"]
+        name = wanted.pair
         named = [one for one in (*of_role, *beside) if name in (one["pair"], one["options"]["pair"])]
         of_role = named or of_role
     return of_role[0] if of_role else {}
@@ -117,6 +116,8 @@ def stop(client: Client) -> None:
 
 def own_version() -> str:
     """The installed version of localdflash."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("localdflash")
     except PackageNotFoundError:
@@ -129,6 +130,8 @@ def _running_or_started(wanted: Wanted, waiting: "_Waiting") -> Client:
     while True:
         if (client := find()) and _becomes_ready(client, waiting):
             return client
+        from filelock import Timeout
+
         lock = lock or _start_lock()
         try:
             held = lock.acquire(blocking=False)
@@ -157,6 +160,8 @@ def loading(told: Mapping[str, Any]) -> str:
 
 def _start(wanted: Wanted, waiting: "_Waiting") -> None:
     """Start a daemon, anew where a GPU ended it, and wait until it is ready; if it ends before, that is raised."""
+    from localdflash.base.machine import gpu_watch
+
     died = gpu_watch.deaths()
     while True:
         try:
@@ -208,7 +213,7 @@ def apart() -> dict[str, Any]:
 def serve_command(wanted: Wanted) -> list[str]:
     """The command `localdflash serve` with the options that are wanted."""
     arguments = [sys.executable, "-P", "-c", PROGRAM, "serve", *(["--role", wanted.role] if wanted.role else [])]
-    for name, value in wanted.options.items():
+    for name, value in {**wanted.options, "pair": wanted.pair}.items():
         option = f"--{name.replace('_', '-')}"
         arguments += [option] if value is True else [] if value in (False, None, "") else [option, str(value)]
     return arguments
@@ -250,7 +255,9 @@ def _of_this_version(client: Client, wanted: Wanted, waiting: "_Waiting") -> Cli
     return _running_or_started(wanted, waiting)
 
 
-def _start_lock() -> FileLock:
+def _start_lock() -> "FileLock":
+    from filelock import FileLock
+
     folder = paths.create_private(paths.engine_socket().parent)
     paths.check_private(folder)
     return FileLock(folder / "engine.start.lock", mode=0o600)

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.chat.acceptance import WINDOW, Acceptance
@@ -29,6 +29,7 @@ def records(draw: st.DrawFn) -> StepRecord:
 
 
 @given(steps=st.lists(st.tuples(records(), st.floats(0, 3)), max_size=60))
+@settings(max_examples=40)
 def test_the_sums_are_plain_sums(steps: list[tuple[StepRecord, float]]) -> None:
     clock = Clock()
     seen = Acceptance(clock)

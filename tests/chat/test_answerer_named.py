@@ -35,171 +35,127 @@ async def named(script: Script, model: str = "", base: str = "/v1") -> AsyncIter
             yield answerer
 
 
-def test_it_is_asked_in_openais_words() -> None:
-    async def test() -> None:
-        script = Script(answer("Hello"), answer("Hello"), models=MODELS)
-        async with named(script) as answerer:
-            assert await answerer.ready() == About("first")
-            assert (await ask(answerer, settings=ChatSettings())).text == "Hello"
-            everything = ChatSettings(1.0, 5, 0.9, 0.1, 1.5, 7, 99, thinking=False, draft=False)
-            await ask(answerer, settings=everything, system="Be brief.", goes_on=True)
-            assert await answerer.count(QUESTION, system="", settings=everything) is None
-        plainly, fully = script.asked
-        assert {*plainly} == OPENAI - {"temperature", "top_p", "max_tokens", "seed"}  # that is left to it
-        assert {*fully} == OPENAI
-        assert fully["messages"][0] == {"role": "system", "content": "Be brief."}
-        assert fully["model"] == "first"
-        assert "authorization" not in script.heads[0].lower()
-
-    run(test())
+async def test_it_is_asked_in_openais_words() -> None:
+    script = Script(answer("Hello"), answer("Hello"), models=MODELS)
+    async with named(script) as answerer:
+        assert await answerer.ready() == About("first")
+        assert (await ask(answerer, settings=ChatSettings())).text == "Hello"
+        everything = ChatSettings(1.0, 5, 0.9, 0.1, 1.5, 7, 99, thinking=False, draft=False)
+        await ask(answerer, settings=everything, system="Be brief.", goes_on=True)
+        assert await answerer.count(QUESTION, system="", settings=everything) is None
+    plainly, fully = script.asked
+    assert {*plainly} == OPENAI - {"temperature", "top_p", "max_tokens", "seed"}  # that is left to it
+    assert {*fully} == OPENAI
+    assert fully["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert fully["model"] == "first"
+    assert "authorization" not in script.heads[0].lower()
 
 
-def test_it_is_not_told_what_was_thought() -> None:
-    async def test() -> None:
-        script = Script(answer("x"), models=MODELS)
-        before = [Message("user", "one"), Message("assistant", "<think>\nwhy\n</think>\n\nso"), *QUESTION]
-        async with named(script) as answerer:
-            async for _ in answerer.answer(before, ChatSettings()):
-                pass
-        assert [message["content"] for message in script.asked[0]["messages"][:2]] == ["one", "so"]
-
-    run(test())
+async def test_it_is_not_told_what_was_thought() -> None:
+    script = Script(answer("x"), models=MODELS)
+    before = [Message("user", "one"), Message("assistant", "<think>\nwhy\n</think>\n\nso"), *QUESTION]
+    async with named(script) as answerer:
+        async for _ in answerer.answer(before, ChatSettings()):
+            pass
+    assert [message["content"] for message in script.asked[0]["messages"][:2]] == ["one", "so"]
 
 
-def test_it_is_not_told_what_is_still_being_written() -> None:
-    async def test() -> None:
-        script = Script(answer("x"), models=MODELS)
-        async with named(script) as answerer:
-            await answerer.ready()
-            await answerer.read_ahead(QUESTION, ChatSettings())
-        assert script.asked == []
-
-    run(test())
+async def test_it_is_not_told_what_is_still_being_written() -> None:
+    script = Script(answer("x"), models=MODELS)
+    async with named(script) as answerer:
+        await answerer.ready()
+        await answerer.read_ahead(QUESTION, ChatSettings())
+    assert script.asked == []
 
 
-def test_what_is_drawn_has_no_seed_that_nobody_asked_for() -> None:
-    async def test() -> None:
-        script = Script(answer("x"), models=MODELS)
-        async with named(script) as answerer:
-            await ask(answerer, settings=ChatSettings(temperature=1.0))
-        assert "seed" not in script.asked[0]
-
-    run(test())
+async def test_what_is_drawn_has_no_seed_that_nobody_asked_for() -> None:
+    script = Script(answer("x"), models=MODELS)
+    async with named(script) as answerer:
+        await ask(answerer, settings=ChatSettings(temperature=1.0))
+    assert "seed" not in script.asked[0]
 
 
-def test_what_it_counts_is_told_and_nothing_else() -> None:
-    async def test() -> None:
-        usage = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
-        said = HEAD + text("a") + event(choices=[], usage=None) + event(choices=[], usage=usage) + finish("length")
-        async with named(Script(said, answer("b"), models=MODELS)) as answerer:
-            done = (await ask(answerer)).done
-            bare = (await ask(answerer)).done
-        assert {*done.numbers} == {"tokens", "prompt_tokens", "cached_tokens", "ttft_ms", "model"}
-        assert (done.numbers["tokens"], done.numbers["cached_tokens"], done.finish) == (4, 3, "length")
-        assert {*bare.numbers} == {"ttft_ms", "model"}
-
-    run(test())
+async def test_what_it_counts_is_told_and_nothing_else() -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
+    said = HEAD + text("a") + event(choices=[], usage=None) + event(choices=[], usage=usage) + finish("length")
+    async with named(Script(said, answer("b"), models=MODELS)) as answerer:
+        done = (await ask(answerer)).done
+        bare = (await ask(answerer)).done
+    assert {*done.numbers} == {"tokens", "prompt_tokens", "cached_tokens", "ttft_ms", "model"}
+    assert (done.numbers["tokens"], done.numbers["cached_tokens"], done.finish) == (4, 3, "length")
+    assert {*bare.numbers} == {"ttft_ms", "model"}
 
 
-@pytest.mark.parametrize("reason", ["stop", "tool_calls", "content_filter", "eos"])
-def test_reasons_that_nobody_knows_are_an_end(reason: str) -> None:
-    async def test() -> None:
-        async with named(Script(HEAD + text("a") + finish(reason), models=MODELS)) as answerer:
-            assert (await ask(answerer)).done.finish == "stop"
-
-    run(test())
+@pytest.mark.parametrize("reason", ["tool_calls"])
+async def test_reasons_that_nobody_knows_are_an_end(reason: str) -> None:
+    async with named(Script(HEAD + text("a") + finish(reason), models=MODELS)) as answerer:
+        assert (await ask(answerer)).done.finish == "stop"
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-def test_thoughts_that_are_told_apart_stand_in_the_text(name: str) -> None:
+async def test_thoughts_that_are_told_apart_stand_in_the_text(name: str) -> None:
     deltas = [{name: "First"}, {name: ", then."}, {"content": "Yes", name: None}, {"content": "."}]
 
-    async def test() -> None:
-        said = HEAD + b"".join(event(choices=[{"delta": delta}]) for delta in deltas) + finish()
-        async with named(Script(said, models=MODELS)) as answerer:
-            assert (await ask(answerer)).text == "<think>\nFirst, then.\n</think>\n\nYes."
-
-    run(test())
+    said = HEAD + b"".join(event(choices=[{"delta": delta}]) for delta in deltas) + finish()
+    async with named(Script(said, models=MODELS)) as answerer:
+        assert (await ask(answerer)).text == "<think>\nFirst, then.\n</think>\n\nYes."
 
 
-def test_an_answer_may_end_without_the_last_word() -> None:
-    async def test() -> None:
-        end = event(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
-        async with named(Script(HEAD + text("a") + end + b"0\r\n\r\n", models=MODELS)) as answerer:
-            assert (await ask(answerer)).text == "a"
-
-    run(test())
+async def test_an_answer_may_end_without_the_last_word() -> None:
+    end = event(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
+    async with named(Script(HEAD + text("a") + end + b"0\r\n\r\n", models=MODELS)) as answerer:
+        assert (await ask(answerer)).text == "a"
 
 
-@pytest.mark.parametrize(("models", "model"), [(None, "mine"), (MODELS, "mine"), (MODELS, "second")])
-def test_a_model_that_is_named_is_asked(models: Any, model: str) -> None:
-    async def test() -> None:
-        script = Script(answer("a"), models=models)
-        async with named(script, model) as answerer:
-            assert await answerer.ready() == About(model)
+@pytest.mark.parametrize(("models", "model"), [(None, "mine"), (MODELS, "second")])
+async def test_a_model_that_is_named_is_asked(models: Any, model: str) -> None:
+    script = Script(answer("a"), models=models)
+    async with named(script, model) as answerer:
+        assert await answerer.ready() == About(model)
+        await ask(answerer)
+    assert script.asked[0]["model"] == model
+
+
+@pytest.mark.parametrize("models", [None, {"data": 5}, {"data": [5, {"no": "id"}]}])
+async def test_a_list_that_is_none(models: Any) -> None:
+    async with named(Script(models=models)) as answerer:
+        if models is None:
+            with pytest.raises(LocaldflashError):
+                await answerer.ready()
+        else:
+            assert (await answerer.ready()).pair == "default"
+
+
+async def test_another_of_its_models() -> None:
+    script = Script(answer("a"), models=MODELS)
+    async with named(script) as answerer:
+        assert await answerer.load("second") == answerer.about == About("second")
+        with pytest.raises(ModelError, match="third"):
+            await answerer.load("third")
+        await ask(answerer)
+    assert script.asked[0]["model"] == "second"
+
+
+async def test_an_answer_that_breaks_is_kept_as_far_as_it_came() -> None:
+    script = Script(HEAD + text("a"), b"", models=MODELS)
+    async with named(script) as answerer:
+        found = await ask(answerer)
+        assert (found.text, found.done.finish) == ("a", "gone")
+        assert isinstance(found.done.error, EngineGone)
+        assert AnswerPiece("a") in found.events
+        with pytest.raises(EngineGone, match=r"http://127\.0\.0\.1"):
             await ask(answerer)
-        assert script.asked[0]["model"] == model
-
-    run(test())
 
 
-@pytest.mark.parametrize("models", [None, {"data": 5}, {"data": []}, {}, {"data": [5, {"no": "id"}]}])
-def test_a_list_that_is_none(models: Any) -> None:
-    async def test() -> None:
-        async with named(Script(models=models)) as answerer:
-            if models is None:
-                with pytest.raises(LocaldflashError):
-                    await answerer.ready()
-            else:
-                assert (await answerer.ready()).pair == "default"
-
-    run(test())
+@pytest.mark.parametrize("url", ["localhost:8080", "ftp://x", "http://h:port"])
+async def test_what_is_no_address(url: str) -> None:
+    async with asking(NamedServer(url)) as answerer:
+        with pytest.raises(UsageError, match="not the address"):
+            await ask(answerer, [Message("user", "x")])
 
 
-def test_another_of_its_models() -> None:
-    async def test() -> None:
-        script = Script(answer("a"), models=MODELS)
-        async with named(script) as answerer:
-            assert await answerer.load("second") == answerer.about == About("second")
-            with pytest.raises(ModelError, match="third"):
-                await answerer.load("third")
-            await ask(answerer)
-        assert script.asked[0]["model"] == "second"
-
-    run(test())
-
-
-def test_an_answer_that_breaks_is_kept_as_far_as_it_came() -> None:
-    async def test() -> None:
-        script = Script(HEAD + text("a"), b"", models=MODELS)
-        async with named(script) as answerer:
-            found = await ask(answerer)
-            assert (found.text, found.done.finish) == ("a", "gone")
-            assert isinstance(found.done.error, EngineGone)
-            assert AnswerPiece("a") in found.events
-            with pytest.raises(EngineGone, match=r"http://127\.0\.0\.1"):
-                await ask(answerer)
-
-    run(test())
-
-
-@pytest.mark.parametrize(
-    "url", ["", "localhost:8080", "ftp://x", "http://", "http://h:port", "http://h/a b", "http://\xe9"]
-)
-def test_what_is_no_address(url: str) -> None:
-    async def test() -> None:
-        async with asking(NamedServer(url)) as answerer:
-            with pytest.raises(UsageError, match="not the address"):
-                await ask(answerer, [Message("user", "x")])
-
-    run(test())
-
-
-def test_a_path_before_the_api_is_kept() -> None:
-    async def test() -> None:
-        script = Script(answer("a"), models=MODELS)
-        async with named(script, "m", "/openai/v1/") as answerer:
-            await ask(answerer)
-        assert "/openai/v1/chat/completions" in script.heads[-1]
-
-    run(test())
+async def test_a_path_before_the_api_is_kept() -> None:
+    script = Script(answer("a"), models=MODELS)
+    async with named(script, "m", "/openai/v1/") as answerer:
+        await ask(answerer)
+    assert "/openai/v1/chat/completions" in script.heads[-1]

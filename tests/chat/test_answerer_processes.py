@@ -22,6 +22,7 @@ from tests.chat.asking import QUESTION, ask, asking
 from tests.support import daemons
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.transport,
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),
     pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),
@@ -47,174 +48,122 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", daemons.SLOW + spawn.PROGRAM)
 
 
-@pytest.mark.parametrize("make", SOURCES)
-def test_an_engine_is_started_and_its_stages_are_told(make: Callable[[Wanted], Any]) -> None:
-    async def test() -> None:
-        stages: list[str] = []
-        async with asking(make(WANTED)) as answerer:
-            answerer.on_stage = stages.append
-            first, second, count = await asyncio.gather(
-                answerer.ready(), answerer.ready(), answerer.count(QUESTION, system="", settings=LONG)
-            )
-            assert first is second
-            assert (first.pair, first.context) == ("embedded", 1024)
-            assert count
-            assert (await ask(answerer)).text
-        assert stages[0] == "starting"
-        assert stages[-1] == "ready"
-        assert {*stages} <= {"starting", "loading", "ready"}
-
-    run(test())
+async def test_a_shared_engine_stays_and_a_private_one_does_not(folder: Path) -> None:
+    async with asking(SharedDaemon(WANTED)) as shared, asking(PrivateDaemon(WANTED)) as private:
+        await asyncio.gather(shared.ready(), private.ready())
+        assert len(daemons.daemons(folder)) == 2
+    assert len(daemons.daemons(folder)) == 1
+    assert is_listening(paths.engine_socket())
+    assert not paths.private_socket().exists()
 
 
-def test_a_shared_engine_stays_and_a_private_one_does_not(folder: Path) -> None:
-    async def test() -> None:
-        async with asking(SharedDaemon(WANTED)) as shared, asking(PrivateDaemon(WANTED)) as private:
-            await asyncio.gather(shared.ready(), private.ready())
-            assert len(daemons.daemons(folder)) == 2
-        assert len(daemons.daemons(folder)) == 1
-        assert is_listening(paths.engine_socket())
-        assert not paths.private_socket().exists()
-
-    run(test())
-
-
-def test_a_gpu_that_ends_every_engine_gives_way_to_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gpu_that_ends_every_engine_gives_way_to_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", daemons.GPU_ENDS_STEPS + spawn.PROGRAM)
     wanted = Wanted({"pair": "embedded", "threads": 1, "backend": "auto"})
 
-    async def test() -> None:
-        async with asking(SharedDaemon(wanted)) as answerer:
-            settings = replace(LONG, max_tokens=16)
-            devices = list[str]()
-            answerer.on_stage = lambda stage: devices.append(answerer.about.device) if answerer.about else None
-            events = [event async for event in answerer.answer(QUESTION, settings)]
-            assert isinstance(events[-1], Done)
-            assert events[-1].finish == "length"
-            assert answerer.about
-            assert answerer.about.device == "cpu"
-            assert "ended the engine 2 times today" in answerer.about.notice
-            assert "gpu" in devices
-            anew = [index for index, event in enumerate(events) if isinstance(event, Restarted)]
-            text = "".join(event.text for event in events[anew[-1] if anew else 0 :] if isinstance(event, AnswerPiece))
-            assert text == (await ask(answerer, settings=settings)).text
-
-    run(test())
+    async with asking(SharedDaemon(wanted)) as answerer:
+        settings = replace(LONG, max_tokens=16)
+        devices = list[str]()
+        answerer.on_stage = lambda stage: devices.append(answerer.about.device) if answerer.about else None
+        events = [event async for event in answerer.answer(QUESTION, settings)]
+        assert isinstance(events[-1], Done)
+        assert events[-1].finish == "length"
+        assert answerer.about
+        assert answerer.about.device == "cpu"
+        assert "ended the engine 2 times today" in answerer.about.notice
+        assert "gpu" in devices
+        anew = [index for index, event in enumerate(events) if isinstance(event, Restarted)]
+        text = "".join(event.text for event in events[anew[-1] if anew else 0 :] if isinstance(event, AnswerPiece))
+        assert text == (await ask(answerer, settings=settings)).text
 
 
-@pytest.mark.parametrize("make", SOURCES)
+@pytest.mark.parametrize("make", [SharedDaemon])
 @pytest.mark.usefixtures("slow")
-def test_an_engine_killed_in_the_middle_goes_on_with_the_same_text(make: Callable[[Wanted], Any], folder: Path) -> None:
-    async def test() -> None:
-        async with asking(make(WANTED)) as answerer:
-            settings = replace(LONG, max_tokens=16)
-            whole = (await ask(answerer, settings=settings)).text
-            events, text = [], ""
-            async for event in answerer.answer(QUESTION, settings):
-                events.append(event)
-                text += event.text if isinstance(event, AnswerPiece) else ""
-                if len(events) == 5:
-                    (daemon,) = daemons.daemons(folder)
-                    daemon.kill()
-        assert text == whole
-        assert Restarted() not in events
-
-    run(test())
-
-
-@pytest.mark.parametrize("make", SOURCES)
-def test_one_that_left_between_two_questions_is_started_again(make: Callable[[Wanted], Any], folder: Path) -> None:
-    async def test() -> None:
-        async with asking(make(WANTED)) as answerer:
-            first = (await ask(answerer)).text
-            for question in (ask(answerer), answerer.count(QUESTION, system="", settings=LONG)):
+async def test_an_engine_killed_in_the_middle_goes_on_with_the_same_text(
+    make: Callable[[Wanted], Any], folder: Path
+) -> None:
+    async with asking(make(WANTED)) as answerer:
+        settings = replace(LONG, max_tokens=16)
+        whole = (await ask(answerer, settings=settings)).text
+        events, text = [], ""
+        async for event in answerer.answer(QUESTION, settings):
+            events.append(event)
+            text += event.text if isinstance(event, AnswerPiece) else ""
+            if len(events) == 5:
                 (daemon,) = daemons.daemons(folder)
                 daemon.kill()
-                psutil.wait_procs([daemon], 10)
-                assert await question
-            assert (await ask(answerer)).text == first
-            assert answerer.stage == "ready"
-
-    run(test())
+    assert text == whole
+    assert Restarted() not in events
 
 
-@pytest.mark.parametrize("make", SOURCES)
-def test_a_pair_that_is_not_here_is_told_and_can_be_tried_again(make: Callable[[Wanted], Any]) -> None:
-    async def test() -> None:
-        source = make(Wanted({"pair": "qwen3-8b", "threads": 1}))
-        async with asking(source) as answerer:
-            for _ in range(2):
-                with pytest.raises(ModelError, match="models pull qwen3-8b"):
-                    await ask(answerer)
-                assert answerer.stage == "gone"
-            source.loaded("embedded")
-            assert (await ask(answerer)).text
-
-    run(test())
-
-
-@pytest.mark.parametrize("make", SOURCES)
-def test_another_pair_is_loaded_and_one_that_cannot_be_leaves_the_old(
-    make: Callable[[Wanted], Any], folder: Path, tiny_pair: Path
+@pytest.mark.parametrize("make", [PrivateDaemon])
+async def test_one_that_left_between_two_questions_is_started_again(
+    make: Callable[[Wanted], Any], folder: Path
 ) -> None:
-    async def test() -> None:
-        stages: list[str] = []
-        async with asking(make(WANTED)) as answerer:
-            before = await answerer.ready()
-            answerer.on_stage = stages.append
-            for missing in ("qwen3-8b", "nonsense", str(folder / "none.gguf")):
-                with pytest.raises(LocaldflashError):
-                    await answerer.load(missing)
-                assert answerer.about == before
-            after = await answerer.load(str(tiny_pair / "target.gguf"))
-            assert stages == ["loading", "ready"] * 4
-            assert answerer.about is after
-            assert after.pair != "embedded"
+    async with asking(make(WANTED)) as answerer:
+        first = (await ask(answerer)).text
+        for question in (ask(answerer), answerer.count(QUESTION, system="", settings=LONG)):
             (daemon,) = daemons.daemons(folder)
             daemon.kill()
             psutil.wait_procs([daemon], 10)
-            assert await answerer.count([Message("user", "x")], system="", settings=LONG)
-            assert answerer.about is not None
-            assert answerer.about.pair == after.pair
+            assert await question
+        assert (await ask(answerer)).text == first
+        assert answerer.stage == "ready"
 
-    run(test())
+
+@pytest.mark.parametrize("make", [PrivateDaemon])
+async def test_a_pair_that_is_not_here_is_told_and_can_be_tried_again(make: Callable[[Wanted], Any]) -> None:
+    source = make(Wanted({"pair": "qwen3-8b", "threads": 1}))
+    async with asking(source) as answerer:
+        for _ in range(2):
+            with pytest.raises(ModelError, match="models pull qwen3-8b"):
+                await ask(answerer)
+            assert answerer.stage == "gone"
+        source.loaded("embedded")
+        assert (await ask(answerer)).text
+
+
+@pytest.mark.parametrize("make", [PrivateDaemon])
+async def test_another_pair_is_loaded_and_one_that_cannot_be_leaves_the_old(
+    make: Callable[[Wanted], Any], folder: Path, tiny_pair: Path
+) -> None:
+    stages: list[str] = []
+    async with asking(make(WANTED)) as answerer:
+        before = await answerer.ready()
+        answerer.on_stage = stages.append
+        for missing in ("qwen3-8b", "nonsense", str(folder / "none.gguf")):
+            with pytest.raises(LocaldflashError):
+                await answerer.load(missing)
+            assert answerer.about == before
+        after = await answerer.load(str(tiny_pair / "target.gguf"))
+        assert stages == ["loading", "ready"] * 4
+        assert answerer.about is after
+        assert after.pair != "embedded"
+        (daemon,) = daemons.daemons(folder)
+        daemon.kill()
+        psutil.wait_procs([daemon], 10)
+        assert await answerer.count([Message("user", "x")], system="", settings=LONG)
+        assert answerer.about is not None
+        assert answerer.about.pair == after.pair
 
 
 @pytest.mark.parametrize("make", SOURCES)
-def test_who_leaves_while_it_starts_does_not_wait(
+async def test_who_leaves_while_it_starts_does_not_wait(
     make: Callable[[Wanted], Any], monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     slow = "import time; from localdflash.loading.load_pair import LoadedPair; load = LoadedPair.__init__;"
     slow += "LoadedPair.__init__ = lambda *a: (time.sleep(60), load(*a))[1];"
     monkeypatch.setattr(spawn, "PROGRAM", slow + spawn.PROGRAM)
 
-    async def test() -> None:
-        loading = asyncio.Event()
-        async with asking(make(WANTED)) as answerer:
-            answerer.on_stage = lambda stage: loading.set() if stage == "loading" else None
-            asked = asyncio.create_task(ask(answerer))
-            await asyncio.wait_for(loading.wait(), 60)
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
-            assert answerer.stage == "loading"
-            began = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - began < 3
-        if make is PrivateDaemon:
-            await asyncio.to_thread(daemons.until, lambda: not daemons.daemons(folder), 5)
-
-    run(test())
-
-
-def test_the_loop_is_free_while_an_engine_starts() -> None:
-    async def test() -> None:
-        async with asking(SharedDaemon(WANTED)) as answerer:
-            starting, longest = asyncio.create_task(answerer.ready()), 0.0
-            loop = asyncio.get_running_loop()
-            while not starting.done():
-                began = loop.time()
-                await asyncio.sleep(0.001)
-                longest = max(longest, loop.time() - began)
-            assert (await starting).pair == "embedded"
-            assert longest < 0.25
-
-    run(test())
+    loading = asyncio.Event()
+    async with asking(make(WANTED)) as answerer:
+        answerer.on_stage = lambda stage: loading.set() if stage == "loading" else None
+        asked = asyncio.create_task(ask(answerer))
+        await asyncio.wait_for(loading.wait(), 60)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        assert answerer.stage == "loading"
+        began = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - began < 3
+    if make is PrivateDaemon:
+        await asyncio.to_thread(daemons.until, lambda: not daemons.daemons(folder), 5)

@@ -3,8 +3,6 @@
 import errno
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,6 +11,7 @@ import pytest
 
 from localdflash.base.files import paths
 from localdflash.chat.applying import Journal, Undone, apply, undo
+from localdflash.chat.proposals import Proposal
 from tests.chat.workplace import contents, made, proposal
 
 
@@ -34,7 +33,7 @@ def _failing(code: int) -> Callable[..., NoReturn]:
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace", "fchmod", "open"])
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_a_full_or_broken_disk(root: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
     journal = Journal(root)
     before = contents(root)
@@ -120,7 +119,7 @@ def _swap(root: Path, name: str, outside: Path) -> None:
     (root / first).symlink_to(outside / first if (outside / first).exists() else outside)
 
 
-@pytest.mark.parametrize("name", ["src/b.py", "a.txt", "src/new.py"])
+@pytest.mark.parametrize("name", ["src/b.py", "src/new.py"])
 @pytest.mark.parametrize("call", ["fsync", "open", "replace", "link", "fchmod"])
 def test_a_link_that_appears_at_any_time_leads_nowhere(
     root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, name: str, call: str
@@ -145,40 +144,41 @@ def test_a_link_that_appears_at_any_time_leads_nowhere(
     assert contents(outside) == before
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from localdflash.chat.applying import Journal, apply, undo
-from localdflash.chat.proposals import Proposal
+def change_until(root: Path, folder: Path, what: str, step: int) -> NoReturn:
+    """Apply or undo changes, and kill this process before the system call of this number."""
+    left = [step]
 
-root, folder, what, step = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-left = [step]
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*given: Any, **named: Any) -> Any:
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            return call(*given, **named)
 
-def counted(call):
-    def wrapper(*given, **named):
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left[0] -= 1
-        return call(*given, **named)
-    return wrapper
+        return wrapper
 
-journal = Journal(root, folder)
-for name in ("open", "fsync", "rename", "replace", "link", "unlink", "fchmod", "mkdir", "rmdir", "close"):
-    setattr(os, name, counted(getattr(os, name)))
-if what == "apply":
-    apply([
-        Proposal("a.txt", b"a\\n", b"2\\n"),
-        Proposal("n/n.txt", None, b"2\\n", "new"),
-        Proposal("src/b.py", b"b = 1\\n", None, "delete"),
-    ], journal)
-else:
-    undo(journal)
-"""
+    leave = os._exit
+    try:
+        journal = Journal(root, folder)
+        for name in ("open", "fsync", "rename", "replace", "link", "unlink", "fchmod", "mkdir", "rmdir", "close"):
+            setattr(os, name, counted(getattr(os, name)))
+        if what == "apply":
+            new = Proposal("n/n.txt", None, b"2\n", "new")
+            changed, gone = Proposal("a.txt", b"a\n", b"2\n"), Proposal("src/b.py", b"b = 1\n", None, "delete")
+            apply([changed, new, gone], journal)
+        else:
+            undo(journal)
+    except BaseException:
+        leave(1)
+    leave(0)
 
 
 def _run(root: Path, folder: Path, what: str, step: int) -> int:
-    command = [sys.executable, "-c", KILLED, str(root), str(folder), what, str(step)]
-    return subprocess.run(command, check=False, timeout=60).returncode
+    """Change files in a child that is killed at this call; return how it ended."""
+    child = os.fork()
+    if not child:
+        change_until(root, folder, what, step)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_killed_at_any_step_a_file_is_old_or_new_and_undo_works(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_killed_at_any_step_a_file_is_old_or_new_and_undo_works(tmp_path: Path) 
 
 def test_killed_while_undoing(tmp_path: Path) -> None:
     old = {"a.txt": b"a\n", "src/b.py": b"b = 1\n"}
-    for step in range(0, 100, 3):
+    for step in range(0, 100, 5):
         root, folder = made(tmp_path / str(step), old), tmp_path / f"{step}-undo"
         assert _run(root, folder, "apply", 1_000) == 0
         killed = _run(root, folder, "undo", step) == -signal.SIGKILL

@@ -100,17 +100,14 @@ def test_what_disturbs_a_measurement_ends_it(end: Restarted | Done, monkeypatch:
         run(answerer)
 
 
-def test_a_real_engine_gives_the_same_text(live: Any) -> None:
-    async def test() -> None:
-        async with asking(At(live.socket)) as answerer:
-            settings = ChatSettings(temperature=0.7, max_tokens=40)
-            found = await compare(answerer, TALK, system="", settings=settings, say=lambda _: None)
-        assert found.identical is True
-        assert found.plain.tau == 1.0
-        assert (found.drafting.tau or 0) >= 1.0
-        assert found.ratio
-
-    asyncio.run(test())
+async def test_a_real_engine_gives_the_same_text(live: Any) -> None:
+    async with asking(At(live.socket)) as answerer:
+        settings = ChatSettings(temperature=0.7, max_tokens=40)
+        found = await compare(answerer, TALK, system="", settings=settings, say=lambda _: None)
+    assert found.identical is True
+    assert found.plain.tau == 1.0
+    assert (found.drafting.tau or 0) >= 1.0
+    assert found.ratio
 
 
 def test_it_can_be_given_up_at_any_moment(live: Any) -> None:

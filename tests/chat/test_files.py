@@ -1,8 +1,6 @@
 """Which files can be found and read, which never are, and that nobody waits long."""
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +9,7 @@ import pytest
 
 from localdflash.base.errors import UsageError
 from localdflash.chat import attachable_files as module
-from localdflash.chat.attachable_files import LARGEST, Files, Hit, size
+from localdflash.chat.attachable_files import LARGEST, Files, Hit
 
 CANARY = "CANARY_91c2"
 PATIENCE = 20.0  # seconds
@@ -52,15 +50,6 @@ def until(condition: Callable[[], bool]) -> bool:
     while not (done := condition()) and time.monotonic() < end:
         time.sleep(0.01)
     return done
-
-
-def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
-    code = (
-        "import sys, localdflash.chat.attachable_files, localdflash.chat.mentions\n"
-        "print([one for one in ('tree_sitter', 'pathspec', 'rapidfuzz', 'watchdog') if one in sys.modules])"
-    )
-    found = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
 
 
 def test_found_by_some_letters(files: Files, write: Callable[..., Path]) -> None:
@@ -205,7 +194,3 @@ def test_the_listing_is_bounded_and_says_so(
     assert told == ["only 5 files of this folder are listed: the others go by their path"]
     assert files.read("deep/9.py").name == "deep/9.py"
     files.close()
-
-
-def test_sizes() -> None:
-    assert [size(count) for count in (0, 1023, 1024, 2_200_000)] == ["0 bytes", "1023 bytes", "1 KB", "2.1 MB"]

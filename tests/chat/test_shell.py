@@ -19,7 +19,7 @@ def output(command: str, folder: Path) -> str:
 
 @pytest.mark.parametrize(
     ("text", "command"),
-    [("!ls -l", "ls -l"), ("! ls\n", "ls"), ("!", ""), ("!  ", ""), (" !ls", ""), ("ls!", ""), ("!one\n!two", "")],
+    [("!ls -l", "ls -l"), ("!", ""), ("!  ", ""), ("ls!", "")],
 )
 def test_what_is_a_command(text: str, command: str) -> None:
     assert command_of(text) == command

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from localdflash.base.errors import StoreFailed
-from localdflash.base.files import paths
 from localdflash.chat import database, schema
 from localdflash.chat.messages import Message
 from tests.chat.stored import ANSWER, QUESTION, chat, lines, opened, program, texts
@@ -173,6 +172,7 @@ def test_the_file_itself_refuses_what_would_not_be_a_tree(path: Path) -> None:
     messages.close()
 
 
+@pytest.mark.nightly
 def test_processes_that_start_and_write_at_once_lose_nothing(path: Path) -> None:
     with ExitStack() as stack:
         for writer in [stack.enter_context(program(WRITES, path, 60)) for _ in range(4)]:
@@ -187,7 +187,7 @@ def test_processes_that_start_and_write_at_once_lose_nothing(path: Path) -> None
 
 
 def test_a_file_that_stays_locked_is_said_to_be(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "PATIENCE", 0.05)
+    monkeypatch.setattr(database, "LOCK_SECONDS", 0.05)
     store = opened(path)
     session = chat(store, "a")
     other = sqlite3.connect(path, isolation_level=None)
@@ -202,6 +202,7 @@ def test_a_file_that_stays_locked_is_said_to_be(path: Path, monkeypatch: pytest.
     store.close()
 
 
+@pytest.mark.nightly
 def test_what_was_stored_survives_a_kill_at_any_moment(path: Path) -> None:
     stored: dict[int, int] = {}  # by session, the last message of which add() had returned
     rng = random.Random(3)
@@ -227,6 +228,7 @@ def test_what_was_stored_survives_a_kill_at_any_moment(path: Path) -> None:
     connection.close()
 
 
+@pytest.mark.nightly
 def test_a_kill_while_the_file_is_made_leaves_no_broken_one(path: Path) -> None:
     rng = random.Random(4)
     for i in range(15):
@@ -237,28 +239,3 @@ def test_a_kill_while_the_file_is_made_leaves_no_broken_one(path: Path) -> None:
         store = opened(file)
         chat(store, "a")
         store.close()
-
-
-def test_a_store_opens_fast(path: Path) -> None:
-    """A thousand messages take 1 and 12 ms on a quiet machine: far from what reading them at the start would take."""
-    store = opened(path)
-    session = chat(store, *(f"message {i} " * 20 for i in range(1000)))
-    store.close()
-    openings, readings = [], []
-    for _ in range(5):
-        begun = time.perf_counter()
-        store = opened(path)
-        openings.append(time.perf_counter() - begun)
-        begun = time.perf_counter()
-        assert len(store.path(session)) == 1000
-        readings.append(time.perf_counter() - begun)
-        store.close()
-    assert min(openings) < 0.3
-    assert min(readings) < 0.5
-
-
-def test_the_folder_is_the_users(path: Path) -> None:
-    """The default place lies where other data of the user's does."""
-    file = paths.data_folder() / "chats.db"
-    opened(file).close()
-    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localdflash.chat import message_rows
@@ -41,77 +41,48 @@ def found(store: ChatStore, words: str) -> set[str]:
     [
         ("sort", {"sort"}),
         ("SORT rust", {"sort"}),
-        ("rust sort", {"sort"}),
         ("sort python", set()),
-        ("so", {"sort"}),  # the last word may be a beginning
-        ("so rust", set()),  # the others not
+        ("so", {"sort"}),
+        ("so rust", set()),
         ("so ;", set()),
-        ("sort ;", {"sort"}),
         ("sort_unstable", {"sort"}),
-        ("list.sort_unstable();", {"sort"}),
         ("unstable_sort", set()),
         ("E0502", {"error"}),
         ("naive", {"error"}),
-        ("naïv", {"error"}),
         ("->", {"error"}),
         ("borrow ->", {"error"}),
-        ("-> list", set()),
         ("100%", {"error"}),
         ("%", {"error"}),
-        ("_", {"sort"}),
         ("函数", {"chinese"}),
         ("函数 quicksort", {"chinese"}),
         ("函数 sort", set()),
-        ("after", {"odd"}),
         ("before after", {"odd"}),
         ("before\x00after", {"odd"}),
-        ("unicode", {"odd"}),
-        ("error", {"error"}),  # a title
+        ("error", {"error"}),
         ("title", set(TEXTS)),
-        ("title of er", {"error"}),
-        ("An answer", set(TEXTS)),
-        ("sort answer", set()),  # in two messages
+        ("sort answer", set()),
         ("\x00", set()),
-        ("\udc80", set()),
         ("", set(TEXTS)),
-        (" \n", set(TEXTS)),
     ],
 )
 def test_words_are_found(store: ChatStore, words: str, names: set[str]) -> None:
     assert found(store, words) == names
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *('"', '""', '"""', "'", "*", "**", "^", "(", ")", "()", "((", ":", "-", "+", "{", "}", "\\", ";", "--", "/*"),
-        *("AND", "OR", "NOT", "a AND", "NOT a", "NEAR", "NEAR(", 'NEAR("a" "b")', "NEAR(a b, 2)", "text:", "text : a"),
-        *("rowid:1", "{text}: a", "- text : a", "^a", '"a', 'a"', "a*", "*a", "a* b", '"a" * OR "b"', "a'b", "a''b"),
-        *(
-            "' OR 1=1 --",
-            '"); DROP TABLE messages; --',
-            "x' UNION SELECT 1, 2 --",
-            "?",
-            "?1",
-            ":name",
-            "@name",
-            "$name",
-        ),
-        *("\x00", "a\x00b", '"\x00', "\ud800", "\U0010ffff", "\ue000", "\u200b", "\u0301", "e\u0301", "́", "a " * 9000),
-        *("a" * 100_000, '"' * 10_001, " ".join(f"w{i}" for i in range(5000)), "“”", "…", "１２", "ß", "İ", "ﬁ"),
-    ],
-)
-def test_nothing_that_is_typed_is_a_query(store: ChatStore, words: str) -> None:
+@given(st.text(st.characters(), max_size=30) | st.text("\"'*^():{}-+ ANDORTEa\x00\ud800", max_size=30))
+@example('"); DROP TABLE messages; --')
+@example("NEAR(a b, 2)")
+@example("rowid:1")
+@example("a" * 100_000)
+@example(" ".join(f"w{i}" for i in range(5000)))
+@settings(max_examples=50)
+def test_no_words_are_an_error(store: ChatStore, words: str) -> None:
     assert isinstance(store.sessions(words), list)
     assert len(store.sessions()) == len(TEXTS)
 
 
-@given(st.text(st.characters(), max_size=30) | st.text("\"'*^():{}-+ ANDORTEa\x00\ud800", max_size=30))
-def test_no_words_are_an_error(store: ChatStore, words: str) -> None:
-    store.sessions(words)
-
-
 @given(st.text("abcé_. \n", max_size=40), st.data())
+@settings(max_examples=30)
 def test_every_word_of_a_text_is_found(text: str, data: st.DataObject) -> None:
     store = opened(None)
     session = chat(store, text, "")
@@ -158,7 +129,7 @@ def test_changed_texts_and_titles_are_found_as_they_are_now() -> None:
     store.close()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_hundred_thousand_messages_are_searched_at_once() -> None:
     """Words that are everywhere, beginnings of words, several words, none: the best of three, for a busy machine."""
     database = Database(None, print)

@@ -1,44 +1,19 @@
 """The conversation over a store in memory and an engine that says what it is told to say."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 
-from localdflash.base.errors import ContextOverflow, EngineGone, StoreFailed, UsageError
+from localdflash.base.errors import ContextOverflow, EngineGone, UsageError
 from localdflash.chat.answerer import AnswerPiece, Done, Restarted
-from localdflash.chat.messages import Attachment, Message
+from localdflash.chat.messages import Attachment
 from localdflash.chat.store import ChatStore
-from localdflash.chat.talk import Talk
-from tests.support.fake_answerer import ANSWER, NUMBERS, STEP, FakeAnswerer
+from tests.chat.conversations import exchange, ignore, talking
+from tests.support.fake_answerer import ANSWER, NUMBERS, STEP
 
 
-def run(work: Callable[[Talk[Any], Any], Coroutine[Any, Any, None]], *script: object) -> list[str]:
-    """Do something with a conversation; what was told."""
-    told: list[str] = []
-
-    async def whole() -> None:
-        answerer: Any = FakeAnswerer(*script)
-        talk = Talk(answerer, None, "/home/x", told.append)
-        await work(talk, answerer)
-        await talk.close()
-
-    asyncio.run(whole())
-    return told
-
-
-def ignore(*_: object) -> None:
-    pass
-
-
-async def exchange(talk: Talk[Any], text: str = "why?") -> Message:
-    talk.say(text)
-    return await talk.answer(ignore, ignore)
-
-
-def test_an_answer_joins_the_messages_and_the_store() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_an_answer_joins_the_messages_and_the_store() -> None:
+    async with talking(*ANSWER) as (talk, answerer, told):
         shown: list[object] = []
         talk.system = "Be brief."
         talk.say("why?", [Attachment("file", "a.py", "x = 1\n")])
@@ -52,12 +27,11 @@ def test_an_answer_joins_the_messages_and_the_store() -> None:
         assert await talk.kept(ChatStore.path, talk.session) == talk.messages
         info = await talk.kept(ChatStore.info, talk.session)
         assert (info.folder, info.model, info.system) == ("/home/x", "tiny", "Be brief.")
+    assert told == []
 
-    assert run(work, *ANSWER) == []
 
-
-def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
+    async with talking(AnswerPiece("It ", STEP), None) as (talk, answerer, told):
         talk.say("why?")
         answering = asyncio.create_task(talk.answer(ignore, ignore))
         await answerer.waits.wait()
@@ -68,54 +42,30 @@ def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
         assert not talk.answering
         assert talk.session is not None
         assert (await talk.kept(ChatStore.path, talk.session))[-1] == answer
-
-    assert run(work, AnswerPiece("It ", STEP), None) == []
-
-
-def test_who_waits_for_the_answer_may_leave() -> None:
-    """The app's worker is cancelled when the app ends: what there is of the answer is kept."""
-
-    async def work(talk: Talk[Any], answerer: Any) -> None:
-        talk.say("why?")
-        answering = asyncio.create_task(talk.answer(ignore, ignore))
-        await answerer.waits.wait()
-        answering.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await answering
-        await talk.settled()
-        assert answerer.closed == 1
-        assert talk.messages[-1].text == "It "
-        assert talk.session is not None
-        assert (await talk.kept(ChatStore.path, talk.session))[-1].text == "It "
-
-    run(work, AnswerPiece("It ", STEP), None)
+    assert told == []
 
 
-def test_what_cannot_begin_leaves_the_question() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_what_cannot_begin_leaves_the_question() -> None:
+    async with talking(ContextOverflow("too long")) as (talk, _answerer, _told):
         with pytest.raises(ContextOverflow):
             await exchange(talk)
         assert [message.role for message in talk.messages] == ["user"]
         assert talk.take_back_question().text == "why?"
         assert talk.messages == []
 
-    run(work, ContextOverflow("too long"))
 
-
-def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
+    async with talking(AnswerPiece("It ", STEP), EngineGone("it went away")) as (talk, _answerer, _told):
         with pytest.raises(EngineGone):
             await exchange(talk)
         assert (talk.messages[-1].text, talk.messages[-1].finish) == ("It ", "gone")
         assert talk.session is not None
         assert (await talk.kept(ChatStore.path, talk.session))[-1].finish == "gone"
 
-    run(work, AnswerPiece("It ", STEP), EngineGone("it went away"))
-
 
 @pytest.mark.parametrize("error", [ContextOverflow("too long"), EngineGone("it went away")])
-def test_an_answer_that_cannot_go_on_stays_as_it_was(error: Exception) -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_an_answer_that_cannot_go_on_stays_as_it_was(error: Exception) -> None:
+    async with talking(*ANSWER) as (talk, answerer, _told):
         answer = await exchange(talk)
         answerer.script = [error]
         with pytest.raises(type(error)):
@@ -124,21 +74,21 @@ def test_an_answer_that_cannot_go_on_stays_as_it_was(error: Exception) -> None:
         assert talk.session is not None
         assert await talk.kept(ChatStore.path, talk.session) == talk.messages
 
-    run(work, *ANSWER)
 
-
-def test_an_answer_that_begins_anew_is_only_the_new_one() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_an_answer_that_begins_anew_is_only_the_new_one() -> None:
+    async with talking(AnswerPiece("It ", STEP), Restarted(), AnswerPiece("is.", None), Done("stop", {})) as (
+        talk,
+        _answerer,
+        _told,
+    ):
         talk.say("why?")
         anew: list[int] = []
         answer = await talk.answer(ignore, lambda: anew.append(1))
         assert (answer.text, answer.steps, anew) == ("is.", (), [1])
 
-    run(work, AnswerPiece("It ", STEP), Restarted(), AnswerPiece("is.", None), Done("stop", {}))
 
-
-def test_going_on_with_an_answer() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_going_on_with_an_answer() -> None:
+    async with talking(*ANSWER) as (talk, answerer, _told):
         first = await exchange(talk)
         answerer.script = [AnswerPiece(" Really.", STEP), Done("length", {"tokens": 2})]
         answer = await talk.answer(ignore, ignore, goes_on=True)
@@ -149,11 +99,9 @@ def test_going_on_with_an_answer() -> None:
         assert talk.session is not None
         assert await talk.kept(ChatStore.path, talk.session) == talk.messages
 
-    run(work, *ANSWER)
 
-
-def test_another_answer_is_another_version() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_another_answer_is_another_version() -> None:
+    async with talking(*ANSWER) as (talk, answerer, _told):
         await exchange(talk)
         talk.take_back_answer()
         answerer.script = [AnswerPiece("No.", None), Done("stop", {})]
@@ -166,11 +114,9 @@ def test_another_answer_is_another_version() -> None:
         assert await talk.version(1)
         assert talk.messages[-1].text == "No."
 
-    run(work, *ANSWER)
 
-
-def test_a_changed_question_is_another_version() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_a_changed_question_is_another_version() -> None:
+    async with talking(*ANSWER) as (talk, _answerer, _told):
         await exchange(talk)
         await exchange(talk, "and then?")
         assert talk.take_back_question().text == "and then?"
@@ -178,11 +124,9 @@ def test_a_changed_question_is_another_version() -> None:
         assert await talk.version(-1)
         assert [message.text for message in talk.messages] == ["why?", "It is.", "and then?", "It is."]
 
-    run(work, *ANSWER)
 
-
-def test_a_fork_leaves_the_chat_before() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_a_fork_leaves_the_chat_before() -> None:
+    async with talking(*ANSWER) as (talk, _answerer, _told):
         await exchange(talk)
         await exchange(talk, "and then?")
         before = talk.session
@@ -196,11 +140,9 @@ def test_a_fork_leaves_the_chat_before() -> None:
             with pytest.raises(UsageError, match="this chat has 4"):
                 await talk.fork(number)
 
-    run(work, *ANSWER)
 
-
-def test_nothing_to_work_with() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_nothing_to_work_with() -> None:
+    async with talking() as (talk, _answerer, _told):
         for what in (talk.take_back_answer, talk.take_back_question):
             with pytest.raises(UsageError, match="nothing was asked"):
                 what()
@@ -209,11 +151,9 @@ def test_nothing_to_work_with() -> None:
         assert not await talk.version(-1)
         assert talk.session is None
 
-    run(work)
 
-
-def test_messages_that_are_left_out_are_not_sent() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_messages_that_are_left_out_are_not_sent() -> None:
+    async with talking(*ANSWER) as (talk, answerer, _told):
         await exchange(talk)
         talk.left_out = 2
         await exchange(talk, "and then?")
@@ -221,42 +161,14 @@ def test_messages_that_are_left_out_are_not_sent() -> None:
         talk.new()
         assert (talk.messages, talk.session, talk.left_out) == ([], None, 0)
 
-    run(work, *ANSWER)
 
-
-def test_a_chat_that_was_deleted_elsewhere_is_stored_again() -> None:
-    async def work(talk: Talk[Any], answerer: Any) -> None:
+async def test_a_chat_that_was_deleted_elsewhere_is_stored_again() -> None:
+    async with talking(*ANSWER) as (talk, _answerer, told):
         await exchange(talk)
         assert talk.session is not None
         await talk.kept(ChatStore.delete, talk.session)
         await exchange(talk, "and then?")
         assert await talk.kept(ChatStore.path, talk.session) == talk.messages
         assert len(talk.messages) == 4
-
-    (line,) = run(work, *ANSWER)
+    (line,) = told
     assert line.endswith("it was deleted; this chat is stored again")
-
-
-def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be stored is stored, in order, as soon as it can be."""
-
-    async def work(talk: Talk[Any], answerer: Any) -> None:
-        await exchange(talk)
-        add, full = ChatStore.add, True
-
-        def no_room(*arguments: Any) -> Message:
-            if full:
-                raise StoreFailed("chats.db: disk full")
-            return add(*arguments)
-
-        monkeypatch.setattr(ChatStore, "add", no_room)
-        await exchange(talk, "and then?")
-        await exchange(talk, "and now?")
-        full = False
-        await exchange(talk, "again?")
-        assert talk.session is not None
-        assert await talk.kept(ChatStore.path, talk.session) == talk.messages
-        assert len(talk.messages) == 8
-
-    told = run(work, *ANSWER)
-    assert [line.split(":")[0] for line in told] == ["not saved", "saved again"]

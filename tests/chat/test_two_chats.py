@@ -19,6 +19,7 @@ from tests.chat.asking import ask
 from tests.support.daemons import DROPPED_SOCKET, ONE_PAIR, PROGRAM, SLOW, short_home
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
     pytest.mark.filterwarnings(DROPPED_SOCKET),
 ]
@@ -93,76 +94,38 @@ async def two_chats(one: str, another: str) -> AsyncIterator[tuple[OneChat, OneC
         await asyncio.sleep(0)
 
 
-def test_where_there_is_room_nothing_is_switched(tiny: str) -> None:
-    async def test() -> None:
-        async with two_chats("embedded", tiny) as (one, another):
-            assert (await one.model(), await another.model()) == ("embedded", tiny)
-            assert [chat.answerer.about and chat.answerer.about.pair for chat in (one, another)] == ["embedded", tiny]
-            assert (one.said, another.said[1:]) == ([], [])
-
-    asyncio.run(test())
-
-
 @pytest.mark.usefixtures("narrow")
-def test_a_model_that_left_is_loaded_again_and_that_is_said(tiny: str) -> None:
-    async def test() -> None:
-        async with two_chats("embedded", tiny) as (one, another):
-            assert await one.model() == "embedded"
-            assert one.said == ["embedded had made room for another model: it is loaded again"]
-            assert await another.model() == tiny
-
-    asyncio.run(test())
+async def test_a_model_that_left_is_loaded_again_and_that_is_said(tiny: str) -> None:
+    async with two_chats("embedded", tiny) as (one, another):
+        assert await one.model() == "embedded"
+        assert one.said == ["embedded had made room for another model: it is loaded again"]
+        assert await another.model() == tiny
 
 
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("others", ["wait", "end", None])
-def test_an_answer_in_another_chat_is_asked_about(tiny: str, others: Others | None) -> None:
-    async def test() -> None:
-        async with two_chats("embedded", tiny) as (one, another):
-            one.decides(others)
-            talking = asyncio.create_task(another.talk())
-            await another.began.wait()
-            asked = asyncio.create_task(one.model())
-            while not one.said:
-                await asyncio.sleep(0.01)
-            assert one.said == ["target.gguf is answering in another chat; embedded?"]
-            match others:
-                case "wait":
-                    await asyncio.sleep(0.5)
-                    assert (one.answerer.stage, talking.done(), asked.done()) == ("waiting", False, False)
-                    talking.cancel()
-                    assert await asked == "embedded"
-                case "end":
-                    assert await asked == "embedded"
-                    with pytest.raises(LocaldflashError, match="made room for another chat's model"):
-                        await talking
-                case _:
-                    with pytest.raises(ModelBusy):
-                        await asked
-                    assert one.answerer.stage == "ready"
-                    talking.cancel()
-            await asyncio.gather(talking, return_exceptions=True)
-
-    asyncio.run(test())
-
-
-@pytest.mark.usefixtures("narrow")
-def test_who_no_longer_waits_switches_nothing(tiny: str) -> None:
-    async def test() -> None:
-        async with two_chats("embedded", tiny) as (one, another):
-            one.decides("wait")
-            talking = asyncio.create_task(another.talk())
-            await another.began.wait()
-            asked = asyncio.create_task(one.model())
-            while one.answerer.stage != "waiting":
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.2)
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
-            talking.cancel()
-            await asyncio.gather(talking, return_exceptions=True)
-            before = len(another.said)
-            assert await another.model() == tiny
-            assert len(another.said) == before, "it was there all the time"
-
-    asyncio.run(test())
+async def test_an_answer_in_another_chat_is_asked_about(tiny: str, others: Others | None) -> None:
+    async with two_chats("embedded", tiny) as (one, another):
+        one.decides(others)
+        talking = asyncio.create_task(another.talk())
+        await another.began.wait()
+        asked = asyncio.create_task(one.model())
+        while not one.said:
+            await asyncio.sleep(0.01)
+        assert one.said == ["target.gguf is answering in another chat; embedded?"]
+        match others:
+            case "wait":
+                await asyncio.sleep(0.5)
+                assert (one.answerer.stage, talking.done(), asked.done()) == ("waiting", False, False)
+                talking.cancel()
+                assert await asked == "embedded"
+            case "end":
+                assert await asked == "embedded"
+                with pytest.raises(LocaldflashError, match="made room for another chat's model"):
+                    await talking
+            case _:
+                with pytest.raises(ModelBusy):
+                    await asked
+                assert one.answerer.stage == "ready"
+                talking.cancel()
+        await asyncio.gather(talking, return_exceptions=True)

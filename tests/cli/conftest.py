@@ -1,17 +1,30 @@
 """Running commands in this process, and what a failure has to look like."""
 
+import asyncio
+import socket
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
+from localdflash.base.files import paths
 from localdflash.cli import main
-from localdflash.server import spawn
+from localdflash.models.load_options import Options
+from localdflash.server import private, spawn
+from localdflash.server.api.metrics import Metrics
+from localdflash.server.engines import Engines
+from localdflash.server.http_app import create_app
+from localdflash.server.wanted import Wanted
+from localdflash.server.worker import PairWorker
 from tests.support import daemons
+from tests.support.served import serving
 
 START = spawn._spawn
 CODE = 'def add(first, second):\n    """Return the sum."""\n    \n\nprint(add(1, 2))\n'
+SLOW_DAEMON = f"from localdflash.server import spawn; spawn.PROGRAM = {daemons.SLOW + daemons.PROGRAM!r};"
 FINISHES = ("line", "statement", "block", "suffix", "repeat", "stop", "length")  # of a completion
 
 
@@ -34,6 +47,53 @@ def _no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.fail("a test started a daemon: add --no-daemon, or take short_home")
 
     monkeypatch.setattr(spawn, "_spawn", refuse)
+
+
+class EngineHere:
+    """A private engine on threads of this process, instead of the child that a user gets."""
+
+    def __init__(self, wanted: Wanted, path: Path) -> None:
+        options: dict[str, Any] = {**wanted.options, "pair": wanted.pair}
+        draft = not options.pop("no_draft", False)
+        first = PairWorker(Options(**options, draft=draft), 64_000_000, 4, lambda *_: None)
+        engines = Engines(first, [wanted.role or "chat"])
+        self._stack = ExitStack()
+        self._stack.callback(engines.close)
+        try:
+            engines.start()
+            asyncio.run(engines.ready(wanted.role or "chat"))
+            app = create_app(engines, Metrics())
+            listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(str(path))
+            self._stack.callback(path.unlink)
+            listener.listen()
+            self._stack.enter_context(serving(app, listener))
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture(autouse=True)
+def _private_engine_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`--no-daemon` and `--no-draft` start no process, unless the test is about that (`system`)."""
+    if request.node.get_closest_marker("system"):
+        yield
+        return
+
+    def start(wanted: Wanted, path: Path, _look: object, say: Callable[[str], None] | None = None) -> EngineHere:
+        engine = EngineHere(wanted, path)
+        if say and (notice := private.Client(private.Address(path)).get("/ps").get("notice")):
+            say(notice)
+        return engine
+
+    with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as folder:
+        monkeypatch.setattr(paths, "private_socket", lambda: Path(folder) / "private.sock")
+        monkeypatch.setattr(private, "start", start)
+        monkeypatch.setattr(private, "end", lambda engine, _path: engine.close())
+        yield
 
 
 @pytest.fixture

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from localdflash.cli.interrupt import Interrupt
+from tests.cli.conftest import SLOW_DAEMON
 from tests.support import daemons
-from tests.support.terminals import PROGRAM, SLOW_PROGRAM, Terminal
+from tests.support.terminals import PROGRAM, Terminal
 
+SLOW_PROGRAM = (*PROGRAM[:3], SLOW_DAEMON + daemons.PROGRAM)
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-terminals")
 
 
@@ -49,6 +51,7 @@ def test_the_first_interrupt_asks_and_the_second_leaves() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.system
 @POSIX
 def test_ctrl_c_keeps_what_was_answered_so_far(endless: tuple[str, ...]) -> None:
     with subprocess.Popen(
@@ -69,6 +72,7 @@ def test_ctrl_c_keeps_what_was_answered_so_far(endless: tuple[str, ...]) -> None
     assert err == b""
 
 
+@pytest.mark.system
 @POSIX
 def test_a_conversation(terminal: Callable[..., Terminal]) -> None:
     screen = terminal("chat", "--no-daemon", "--threads", "1", "--max-tokens", "12", "--context", "128")
@@ -93,6 +97,7 @@ def test_a_conversation(terminal: Callable[..., Terminal]) -> None:
     assert screen.process.wait(30) == 0
 
 
+@pytest.mark.system
 @POSIX
 def test_ctrl_c_stops_an_answer_and_then_leaves(terminal: Callable[..., Terminal], endless: tuple[str, ...]) -> None:
     screen = terminal("chat", "--no-daemon", *endless, program=SLOW_PROGRAM)
@@ -115,6 +120,7 @@ def leaves(process: "subprocess.Popen[bytes]") -> None:
     raise AssertionError("it stays")
 
 
+@pytest.mark.system
 @POSIX
 def test_a_conversation_outlives_its_engine(terminal: Callable[..., Terminal], short_home: Path) -> None:
     screen = terminal("chat", "--threads", "1", "--max-tokens", "12")

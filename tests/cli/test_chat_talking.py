@@ -17,9 +17,8 @@ from localdflash.chat.messages import Message as StoredMessage
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat_command import chats_file
-from localdflash.cli.headless import answer_once
-from localdflash.cli.plain_commands import exchange
-from localdflash.cli.talking import Talking, by_engine
+from localdflash.cli.console_chat import ConsoleChat, answer_once, open_chat, statistics
+from localdflash.cli.line_chat import exchange
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 from localdflash.server.address import Address
@@ -34,15 +33,15 @@ def talking(short_home: Path) -> Iterator[Callable[..., Any]]:
     """A chat with an engine that says what is written down; and the engine."""
     with ExitStack() as stack:
 
-        def begun(*answers: Answer, source: Any = None, chats: Path | None = None) -> tuple[Talking, ScriptedEngine]:
+        def begun(*answers: Answer, source: Any = None) -> tuple[ConsoleChat, ScriptedEngine]:
             engine = stack.enter_context(scripted(*answers))
             shared = source or SharedDaemon(Wanted(OPTIONS))
-            return stack.enter_context(by_engine(shared, chats, ChatSettings(), "Be brief.")), engine
+            return stack.enter_context(open_chat(shared, None, ChatSettings(), "Be brief.")), engine
 
         yield begun
 
 
-def ask(talking: Talking, text: str) -> list[str]:
+def ask(talking: ConsoleChat, text: str) -> list[str]:
     pieces: list[str] = []
     answer = talking.ask(text, pieces.append)
     assert answer.text == "".join(pieces)
@@ -98,18 +97,10 @@ def test_thoughts_are_named_in_json(talking: Callable[..., Any], capsys: pytest.
 
 
 @SHARED
-def test_thoughts_that_are_cut_are_no_answer(talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
-    talk, _ = talking(Answer.pieces("<think>\nwh", "y\n"))
-    answer_once(talk, "one", "text")
-    assert capsys.readouterr().out == "\n"
-
-
-@SHARED
-@pytest.mark.parametrize("status", [429, 500, 503])
 def test_an_error_of_a_server_ends_no_conversation(
-    status: int, talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+    talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    talk, engine = talking(Answer(status=status, message="too much"), Answer.of("now"))
+    talk, engine = talking(Answer(status=503, message="too much"), Answer.of("now"))
     exchange(lambda show, think: talk.ask("one", show, think))
     assert capsys.readouterr() == ("", "too much\n")
     exchange(lambda show, think: talk.ask("one", show, think))
@@ -164,7 +155,7 @@ def test_what_another_server_is_not_asked_for_is_said(
     there = Address(paths.engine_socket())
     monkeypatch.setattr(Address, "of_url", lambda *_: there)
     settings = ChatSettings(top_k=5, repetition_penalty=1.2, top_p=0.5)
-    with scripted(Answer.of("well")) as engine, by_engine(NamedServer("http://x"), None, settings, "") as talk:
+    with scripted(Answer.of("well")) as engine, open_chat(NamedServer("http://x"), None, settings, "") as talk:
         assert "".join(ask(talk, "one")) == "well"
     assert "top_k" not in engine.asked[0]
     assert capsys.readouterr().err == "The server is asked in OpenAI's words: without top_k, repetition_penalty.\n"
@@ -194,3 +185,13 @@ def test_a_chat_is_gone_on_with(run: Callable[..., Any]) -> None:
     assert [message.text for message in kept] == ["one", "first", "two", "second", "three", "third"]
     assert kept[-1].numbers["tokens"] > 0
     assert kept[-1].steps
+
+
+def test_statistics_are_those_that_the_server_reports() -> None:
+    assert statistics({"model": "x", "tokens": 7, "ttft_ms": 5.0}) == {"tokens": 7}
+    assert statistics({"tokens": 7, "tokens_per_second": 3.25}) == {"tokens": 7, "tokens_per_second": 3.25}
+    steps = {"steps": 4, "tau": 1.5, "drafted": 6, "accepted": 2, "accept_by_slot": [0.5], "tokens_per_second": 3.26}
+    told = statistics({"tokens": 6, **steps, "steps_by_drafter": {"": 1, "dflash": 3}, "prompt_ms": 1.0, "model": "x"})
+    assert told["steps_by_drafter"] == {"none": 1, "dflash": 3}
+    assert (told["ms"], told["tokens_per_second"]) == ({"prompt": 1.0, "answer": 0.0}, 3.3)
+    assert "model" not in told

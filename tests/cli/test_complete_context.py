@@ -9,10 +9,9 @@ from typing import Any
 
 def test_lines_that_do_not_fit_are_left_out_and_that_is_told(long_file: Path, complete: Callable[..., Any]) -> None:
     arguments = (f"{long_file}:1001:6", "--max-tokens", 30)
-    drafted, plain = complete(*arguments), complete(*arguments, "--no-draft")
-    assert drafted.code == 0
-    assert re.fullmatch(r"The prompt holds lines 9\d\d to 10\d\d: --explain shows it\.\n", drafted.err)
-    assert drafted == plain
+    done = complete(*arguments)
+    assert done.code == 0
+    assert re.fullmatch(r"The prompt holds lines 9\d\d to 10\d\d: --explain shows it\.\n", done.err)
 
 
 def test_explain_shows_every_part(long_file: Path, complete: Callable[..., Any]) -> None:
@@ -49,20 +48,6 @@ def test_control_characters_of_a_name_stay_out_of_the_table(tmp_path: Path, comp
     assert "\\x1b[31m.py" in shown
 
 
-def test_a_line_that_does_not_fit_by_itself_is_cut(tmp_path: Path, complete: Callable[..., Any]) -> None:
-    path = tmp_path / "minified.py"
-    path.write_text("x = [" + ", ".join(map(str, range(3000))) + "]\n")
-    told = json.loads(complete(f"{path}:1:9000", "--explain", "--json").out)
-    cut = {part["kind"]: part["cut"] for part in told["prompt"]}
-    assert cut == {"prefix": True, "middle": False, "word": False, "suffix": True}
-
-
 def test_an_answer_gets_half_of_the_context_at_most(file: Path, complete: Callable[..., Any]) -> None:
     told = json.loads(complete(f"{file}:3:5", "--max-tokens", 2000, "--json").out)
     assert told["tokens"] <= 512
-
-
-def test_a_megabyte_is_cut_in_time(tmp_path: Path, complete: Callable[..., Any]) -> None:
-    path = tmp_path / "large.py"
-    path.write_text("value = 1\n" * 100_000)
-    assert complete(f"{path}:50000:1", "--max-tokens", 4).code == 0

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -41,12 +40,7 @@ def test_what_is_no_place(place: str) -> None:
 
 @pytest.mark.parametrize(
     ("line", "column", "said"),
-    [
-        (7, 1, "line 7 is outside the file, whose last line is 6"),
-        (0, 1, "line 0 is outside the file, whose last line is 6"),
-        (3, 6, "column 6 is outside line 3, whose last column is 5"),
-        (3, 0, "column 0 is outside line 3, whose last column is 5"),
-    ],
+    [(3, 6, "column 6 is outside line 3, whose last column is 5")],
 )
 def test_a_cursor_outside_of_the_file(line: int, column: int, said: str, file: Path, fails: Callable[..., str]) -> None:
     assert fails(2, "complete", f"{file}:{line}:{column}") == said
@@ -94,11 +88,6 @@ def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         read_text(path)
 
 
-def test_an_empty_file_can_be_completed(tmp_path: Path, complete: Callable[..., Any]) -> None:
-    (tmp_path / "empty.py").write_text("")
-    assert complete(f"{tmp_path / 'empty.py'}:1:1", "--max-tokens", 4).code == 0
-
-
 @given(st.text(alphabet="ab\n\r\x0b\x0c\x1c\x85\u2028é漢\U0001f600 ", max_size=40), st.data())
 def test_every_place_of_a_text_is_a_line_and_a_column(text: str, data: st.DataObject) -> None:
     offset = data.draw(st.integers(0, len(text)))
@@ -112,22 +101,6 @@ def test_every_place_of_a_text_is_a_line_and_a_column(text: str, data: st.DataOb
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "column", "offset"),
-    [
-        ("", 1, 1, 0),
-        ("ab", 1, 3, 2),
-        ("ab\n", 2, 1, 3),
-        ("ab\r\ncd\r\n", 2, 1, 4),
-        ("ab\r\ncd\r\n", 1, 3, 2),
-        ("a\x0cb\nc", 2, 1, 4),
-        ("é漢\n😀x", 2, 2, 4),
-    ],
-)
-def test_offsets(text: str, line: int, column: int, offset: int) -> None:
-    assert offset_of(text, line, column) == offset
-
-
-@pytest.mark.parametrize(
     ("text", "line", "column", "said"),
     [
         ("ab\n", 3, 1, "line 3 is outside the file, whose last line is 2"),
@@ -136,7 +109,6 @@ def test_offsets(text: str, line: int, column: int, offset: int) -> None:
         ("ab\n", 1, 4, "column 4 is outside line 1, whose last column is 3"),
         ("ab\r\n", 1, 4, "column 4 is outside line 1, whose last column is 3"),
         ("ab", 1, 0, "column 0 is outside line 1"),
-        ("", 1, 2, "column 2 is outside line 1, whose last column is 1"),
     ],
 )
 def test_offsets_outside_are_named(text: str, line: int, column: int, said: str) -> None:

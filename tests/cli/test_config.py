@@ -59,11 +59,6 @@ def test_show_as_json(run: Callable[..., Any], file: Path) -> None:
     assert document["origins"]["server.url"] == "default"
 
 
-def test_json_of_unset_values_is_what_the_file_would_say(run: Callable[..., Any]) -> None:
-    document = json.loads(run("config", "show", "--json").out)
-    assert (document["server"]["port"], document["server"]["key_file"]) == (0, "")
-
-
 def test_path(run: Callable[..., Any], home: Path) -> None:
     assert run("config", "path").out == f"{home / 'config' / 'config.toml'}\n"
     assert not home.exists()

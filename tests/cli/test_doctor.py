@@ -3,7 +3,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -115,6 +114,7 @@ def test_rows_that_are_not_certified_may_change_the_text(
     assert ("drafted text may differ" in check["detail"]) == (rows == "fast")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("role", ["chat", "completion"])
 def test_the_pairs_of_the_settings_are_tried_too(
     role: str, run: Command, monkeypatch: pytest.MonkeyPatch, tiny_pair: Path, tmp_path: Path
@@ -137,7 +137,7 @@ def test_the_pairs_of_the_settings_are_tried_too(
 def test_the_check_of_a_gpu_by_hand(state: Status, code: int, run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def again(spec: str, _shown: Any) -> Iterator[Check]:
+    def again(spec: str) -> Iterator[Check]:
         asked.append(spec)
         yield Check("gpu check", state, "embedded, as it was found")
 

@@ -15,6 +15,8 @@ from tests.support.wheels import MEMBER, entry, make_wheel, pip_settings, set_pi
 Run = Callable[..., Done]
 FILE = f"made-up==1.0/{MEMBER}"
 
+pytestmark = pytest.mark.system  # pip runs
+
 
 @pytest.fixture(autouse=True)
 def wheel(home: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -109,9 +111,7 @@ def test_a_revision_is_refused(fails: Callable[..., str]) -> None:
     ("trouble", "code", "said"),
     [
         ("no wheel", 3, "pip finds no such wheel"),
-        ("other bytes", 3, "expected "),
         ("no pip", 1, "has no pip to fetch it"),
-        ("no room", 1, "the download needs"),
         ("no network", 1, "pip cannot reach its index"),
     ],
 )

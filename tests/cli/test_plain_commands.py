@@ -13,8 +13,8 @@ from localdflash.chat.answer_sources import SharedDaemon
 from localdflash.chat.model_list import ModelRow
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.cli.chat_command import chats_file
-from localdflash.cli.plain import converse
-from localdflash.cli.talking import by_engine
+from localdflash.cli.console_chat import open_chat
+from localdflash.cli.line_chat import converse
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 from localdflash.server.wanted import Wanted
@@ -56,7 +56,7 @@ def told(engine: ScriptedEngine, capsys: pytest.CaptureFixture[str], monkeypatch
         with ExitStack() as stack:
             shared = SharedDaemon(Wanted(OPTIONS))
             chats = chats_file() if kept else None
-            assert converse(stack.enter_context(by_engine(shared, chats, ChatSettings(), ""))) == 0
+            assert converse(stack.enter_context(open_chat(shared, chats, ChatSettings(), ""))) == 0
         assert typed == []
         return "".join(capsys.readouterr())
 
@@ -180,7 +180,7 @@ def test_the_line_that_resumes(told: Told) -> None:
 
 
 def test_every_command_is_one_of_the_screens() -> None:
-    from localdflash.cli.plain_commands import PlainCommands
+    from localdflash.cli.line_chat import PlainCommands
 
     own = {name.removeprefix("do_") for name in vars(PlainCommands) if name.startswith("do_")}
     assert own <= {command.name for command in COMMANDS}

@@ -102,16 +102,6 @@ def test_a_pair_that_is_not_here_is_planned_by_its_headers(run: Command, hub: Fa
     assert not models_folder().exists()
 
 
-def test_offline_the_registry_is_asked(fails: Any, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    said = fails(1, "models", "plan", "qwen3-8b")
-    assert "HF_HUB_OFFLINE" in said
-    assert said.endswith("the registry says of 'qwen3-8b': 10 GB of memory are needed")
-    assert hub.requests == []
-
-
 def test_what_cannot_be_planned(fails: Any, home: Path, tmp_path: Path) -> None:
     register(home, WAITING)
     assert "did you mean" in fails(3, "models", "plan", "qwen3-8c")

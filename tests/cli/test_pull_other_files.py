@@ -106,28 +106,12 @@ def test_a_model_in_parts_is_pulled_listed_planned_run_and_removed(
     assert visible() == []
 
 
-def test_a_missing_part_is_fetched_alone(hub: FakeHub, run: Callable[..., Done], fails: Callable[..., str]) -> None:
-    run("models", "pull", "hf:o/t")
-    (models_folder() / PARTS[1]).unlink()
-    assert json.loads(run("models", "show", "hf:o/t", "--json").out)["missing"] != []
-    hub.requests.clear()
-    assert run("models", "pull", "hf:o/t").out.count("fetched and verified") == 1
-    assert len(hub.downloads(PARTS[1])) == 1
-    assert None not in hub.downloads(PARTS[0]), "only its header was read again"
-
-
 def test_a_part_that_was_cut_is_refused_before_it_is_loaded(hub: FakeHub, run: Callable[..., Done]) -> None:
     run("models", "pull", "hf:o/t")
     part = models_folder() / PARTS[2]
     part.write_bytes(part.read_bytes()[:-1])
     done = run("chat", "-p", "x", "--pair", "hf:o/t", "--no-daemon")
     assert f"{part}: has {part.stat().st_size} bytes, but " in done.err
-
-
-def test_all_sizes_are_known_before_the_first_part(hub: FakeHub, fails: Callable[..., str]) -> None:
-    del hub.files[PARTS[2]]
-    assert "o/t has no file " in fails(3, "models", "pull", "hf:o/t:Q8_0")
-    assert visible() == []
 
 
 def test_the_drafter_of_the_base_model_comes_along(hub: FakeHub, run: Callable[..., Done]) -> None:
@@ -160,17 +144,6 @@ def test_a_file_here_gets_the_drafter_that_is_here(
     assert shown["missing"] == []
 
 
-def test_choices_are_offered(hub: FakeHub, fails: Callable[..., str]) -> None:
-    said = fails(3, "models", "pull", "hf:me/mine-GGUF:Q8_0")
-    assert "has no Q8_0? Take one of hf:me/mine-GGUF:Q4_K_M, hf:me/mine-GGUF:Q6_K" in said
-
-
-def test_nothing_is_loaded_that_is_not_here(hub: FakeHub, fails: Callable[..., str]) -> None:
-    said = fails(3, "chat", "-p", "x", "--pair", "hf:me/mine-GGUF:Q6_K", "--no-daemon")
-    assert "is not here: run `localdflash models pull hf:me/mine-GGUF:Q6_K`" in said
-    assert hub.requests == []
-
-
 # Large downloads
 
 
@@ -183,12 +156,6 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_much_is_not_fetched_where_nobody_agrees(hub: FakeHub, fails: Callable[..., str]) -> None:
     assert "nobody is here to agree; add --yes" in fails(2, "models", "pull", "hf:o/t:Q8_0")
     assert visible() == []
-
-
-@pytest.mark.usefixtures("little")
-def test_much_is_fetched_with_yes(hub: FakeHub, run: Callable[..., Done]) -> None:
-    assert run("models", "pull", "hf:o/t:Q8_0", "--yes").code == 0
-    assert run("models", "pull", "hf:o/t:Q8_0").code == 0, "what is here needs no question"
 
 
 @pytest.mark.usefixtures("little")

@@ -48,6 +48,7 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield terminal
 
 
+@pytest.mark.system
 def test_commands_options_and_values(shell: Terminal) -> None:
     shell.type("localdflash comp\t")
     shell.wait_for(">> localdflash complete")
@@ -57,11 +58,13 @@ def test_commands_options_and_values(shell: Terminal) -> None:
     shell.wait_for("--backend llama.cpp")
 
 
+@pytest.mark.system
 def test_pairs(shell: Terminal) -> None:
     shell.type("localdflash models pull smollm2-135m-\t")
     shell.wait_for("pull smollm2-135m-code")
 
 
+@pytest.mark.system
 def test_files(shell: Terminal) -> None:
     shell.type("localdflash complete unl\t")
     shell.wait_for("complete unlikely.py")
@@ -74,7 +77,6 @@ def test_files(shell: Terminal) -> None:
         ("localdflash chat --role rev", ["plain,reviewer"]),
         ("localdflash chat --pair emb", ["plain,embedded"]),
         ("localdflash chat --pair ./em", ["file,./em"]),
-        ("localdflash export vllm emb", ["plain,embedded"]),
     ],
 )
 def test_what_is_offered(

@@ -196,8 +196,7 @@ class AnswerActions(OutsideActions):
 
     async def _summarised(self, sent: Sequence[Message]) -> str:
         """Send a summary instead of the oldest of these messages; why not, if there is none or it is not taken."""
-        from localdflash.chat.context_fitting import plan_fit
-        from localdflash.chat.summary import SHARE, summarise
+        from localdflash.chat.context_fitting import SUMMARY_SHARE, plan_fit, summarise
         from localdflash.tui.screens.questions import AskText
 
         talk, before, settings = self.talk, self.talk.before, self.talk.settings
@@ -205,7 +204,7 @@ class AnswerActions(OutsideActions):
         self.say("the model summarises; Esc ends it")
         try:
             about = await talk.answerer.ready()
-            reserve = about.context // RESERVED + about.context // SHARE
+            reserve = about.context // RESERVED + about.context // SUMMARY_SHARE
             fit = await plan_fit(talk.answerer, sent, system=before, settings=settings, reserve=reserve)
             oldest = sent[: fit.dropped]
             text = await self.until_esc(summarise(talk.answerer, oldest, system=before, settings=settings))

@@ -19,7 +19,7 @@ REINSTALL = "run `pip install --force-reinstall localdflash`"
 def command(as_json: bool, check_gpu: str | None) -> int:
     """Check Python, libraries, machine, terminal, editors and the pairs. Exit code 1 if something failed."""
     checks = []
-    for check in _by_hand(check_gpu) if check_gpu else _checks():
+    for check in gpu_check.again(check_gpu) if check_gpu else _checks():
         checks.append(check)
         if not as_json:
             _print(check)
@@ -59,13 +59,6 @@ def _probes() -> tuple[Probe, ...]:
 def _checks() -> Iterator[Check]:
     for probe in _probes():
         yield probe.check()
-
-
-def _by_hand(spec: str) -> Iterator[Check]:
-    """The check of the CUDA engine with a pair."""
-    from localdflash.cli.loading import shown  # which wants libraries that the other checks are about
-
-    return gpu_check.again(spec, shown)
 
 
 def _print(check: Check) -> None:

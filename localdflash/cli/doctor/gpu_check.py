@@ -1,6 +1,8 @@
 """What was found of the CUDA engine on this GPU, pair by pair, and the check itself by hand."""
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from localdflash.models.load_options import Options
 
 HOW = "`localdflash doctor --check-gpu PAIR` checks one, and repeats what was found of it"
+BAR_AFTER_SECONDS = 0.5  # a bar appears only where loading takes longer
+BAR_WIDTH = 30
 STATUS: dict[str, Status] = {"sound": "ok"}
 
 
@@ -43,11 +47,8 @@ def _told(verdict: "Verdict") -> str:
     return f"{verdict.pair} failed ({verdict.said}, {verdict.day})"
 
 
-def again(spec: str, shown: "Callable[[Options], Options]") -> Iterator[Check]:
-    """Check the engine with a pair: as the settings have it run, and in every other way that there is a verdict on.
-
-    `shown` are the options with what shows progress.
-    """
+def again(spec: str) -> Iterator[Check]:
+    """Check the engine with a pair: as the settings have it run, and in every other way that there is a verdict on."""
     from localdflash.loading.proof import check
     from localdflash.loading.verdict import Subject
     from localdflash.models.registry.registry import load_registry, local_files
@@ -55,7 +56,7 @@ def again(spec: str, shown: "Callable[[Options], Options]") -> Iterator[Check]:
     for options in _ways(spec):
         files = local_files(load_registry().resolve(options.pair, options.drafter or None))
         subject = Subject.of(files, options)
-        verdict = check(subject, files, shown(options))
+        verdict = check(subject, files, _shown(options))
         if verdict is None:
             raise LocaldflashError(f"{spec}: another process is checking it on this GPU: wait for it")
         yield Check("gpu check", STATUS.get(verdict.state, "failed"), _told(verdict))
@@ -70,3 +71,36 @@ def _ways(spec: str) -> "Sequence[Options]":
     usual = Options(spec, kv=how.kv, drafter_bits=how.drafter_bits)
     others = [replace(usual, **verdict.options) for verdict in known() if verdict.pair == spec]
     return [usual, *(options for options in others if options != usual)]
+
+
+def _shown(options: "Options") -> "Options":
+    """Return the options with a bar on stderr, if that is a terminal."""
+    bar = _Bar() if sys.stderr.isatty() else None
+    return replace(options, progress=bar, compiling=bar and bar.compiling)
+
+
+class _Bar:
+    """A bar drawn on one line, removed at the end."""
+
+    def __init__(self) -> None:
+        self._began, self._drawn = time.monotonic(), -1
+
+    def __call__(self, done: int, total: int) -> None:
+        if (filled := _filled(done, total)) != self._drawn or done >= total:
+            self._drawn = filled
+            self._draw("loading", done, total, f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
+
+    def compiling(self, done: int, total: int) -> None:
+        """Kernels are compiled for this GPU, once for each model."""
+        self._draw("compiling", done, total, f"{done} of {total}")
+
+    def _draw(self, doing: str, done: int, total: int, said: str) -> None:
+        if time.monotonic() - self._began < BAR_AFTER_SECONDS:
+            return
+        filled = _filled(done, total)
+        bar = f"{doing} [{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {said}"
+        print(f"\r{bar}" if done < total else "\r" + " " * len(bar) + "\r", end="", file=sys.stderr, flush=True)
+
+
+def _filled(done: int, total: int) -> int:
+    return BAR_WIDTH * done // max(total, 1)

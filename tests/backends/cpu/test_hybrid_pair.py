@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.backends.cpu.verifying import ids_of, same, verify
 
 from localdflash.backends.cpu.binding import open_target
 from localdflash.backends.cpu.cpu_library import ThreadPool
@@ -19,11 +19,17 @@ from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.sampling_params import SamplingParams
 from tests.backends.cpu.conftest import needs_library
 from tests.support import qwen35_models
+from tests.support.lossless import same, verify
 
 pytestmark = needs_library
 NewTeam = Callable[..., ThreadPool]
 CONTEXT, VOCABULARY, BIG = 6 * APART, 97, 1 << 30
 VERIFY_MS = {1: 1.0, 4: 1.01, 32: 1.1}  # so cheap that whatever is drafted is verified
+
+
+def ids_of(count: int, vocabulary: int) -> list[int]:
+    """Token ids that are the same everywhere."""
+    return [int(n) for n in np.random.default_rng(7).integers(0, vocabulary, count)]
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ def test_by_hand_it_is_checked_as_the_settings_say_and_in_every_way_that_was_bef
 ) -> None:
     for other in (make(home, "embedded", kv="int8"), make(home, "another", native_fp4=True)):
         keep(other.place, other.verdict("unsound", "head", "head: NaN"))
-    found = list(gpu_check.again("embedded", lambda options: options))
+    found = list(gpu_check.again("embedded"))
     plain, int8 = ({"kv": kv, "native_fp4": False} for kv in ("f16", "int8"))
     assert checked == [("embedded", plain), ("embedded", int8)]
     assert [check.status for check in found] == ["ok", "failed"]
@@ -103,4 +103,4 @@ def test_by_hand_it_is_checked_as_the_settings_say_and_in_every_way_that_was_bef
 def test_while_another_process_is_at_it(checked: list[Any], gpu: pytest.MonkeyPatch) -> None:
     gpu.setattr(proof, "check", lambda *_: None)
     with pytest.raises(LocaldflashError, match="another process is checking it"):
-        list(gpu_check.again("embedded", lambda options: options))
+        list(gpu_check.again("embedded"))

@@ -1,26 +1,115 @@
-"""The commands of the chat line by line: those of the screen that need none, by the same names."""
+"""The chat line by line: for screen readers, for simple terminals, and for pipes."""
 
+import io
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
-from localdflash.base.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
+from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.chat import model_list, project
-from localdflash.chat.messages import Message
-from localdflash.cli.headless import print_answer
+from localdflash.chat.attachable_files import Files
+from localdflash.chat.mentions import attach
+from localdflash.chat.messages import Attachment, Message
+from localdflash.chat.shell_command import command_of, output_of
+from localdflash.cli.console_chat import ConsoleChat, Show, print_answer
 from localdflash.cli.output import say
-from localdflash.cli.talking import Show, Talking
-from localdflash.tui.captions import model_name
+from localdflash.tui.captions import attachment_line, model_name
 from localdflash.tui.clipboard import copy
-from localdflash.tui.commands import COMMANDS, Command
+from localdflash.tui.commands import COMMANDS, Command, parse
 
+SMALL_MODEL = "This is the small model that ships with localdflash: it knows some Python and little else."
+HOW_TO_LEAVE = "Ctrl-C stops an answer; Ctrl-D, or Ctrl-C at the prompt, leaves. /help lists the commands."
 _ALSO = (
     ("@path", "A file that goes along: @path, @path:12-40, @path:Name."),
     ("!command", "Run a command of yours; what it prints goes along with the next message. You are asked first."),
     ("Ctrl-C", "Stop the answer; at the prompt, leave. So does Ctrl-D."),
 )
+
+
+def converse(chat: ConsoleChat) -> int:
+    """Ask for lines and answer them until the input ends; return the exit code."""
+    if chat.pair == "embedded":
+        say(f"{SMALL_MODEL} `localdflash models list` names larger pairs.")
+    say(HOW_TO_LEAVE)
+    with suppress(ImportError):
+        import_module("readline")  # gives `input` arrow keys and a history
+    with closing(Files(Path.cwd(), say)) as files:
+        _Lines(chat, files).take_all()
+    if chat.session:
+        say(f"localdflash chat --plain --resume {chat.session} goes on with this chat")
+    return 0
+
+
+class _Lines:
+    """What is done with a line: a command is run, `!command` by the shell, anything else is sent."""
+
+    def __init__(self, chat: ConsoleChat, files: Files) -> None:
+        self._chat, self._files = chat, files
+        self._commands = PlainCommands(chat)
+        self._outputs: list[Attachment] = []  # what goes along with the next message
+
+    def take_all(self) -> None:
+        """Take lines until the input ends, or the user leaves."""
+        self._commands.look_for_project()
+        while not self._commands.left:
+            try:
+                line = _read_line("> ")
+            except (EOFError, KeyboardInterrupt):
+                say("")
+                return
+            if line.strip():
+                self._take(line)
+
+    def _take(self, line: str) -> None:
+        """Errors are printed, and the conversation goes on."""
+        try:
+            if command := parse(line.strip()):
+                self._commands.run(*command)
+            elif outside := command_of(line.strip()):
+                self._run(outside)
+            else:
+                self._send(line)
+        except LocaldflashError as error:
+            say(str(error))
+
+    def _run(self, command: str) -> None:
+        """Run a command of the user's, if they agree."""
+        say(f"Run this in {self._files.root}? What it prints goes along with your next message: {command}")
+        with suppress(EOFError, KeyboardInterrupt):
+            if _read_line("[y/N] ").strip().lower() in ("y", "yes"):
+                output = self._chat.wait(output_of(command, Path(self._files.root)))
+                self._outputs.append(output)
+                _tell(output)
+
+    def _send(self, line: str) -> None:
+        """Send a message with the files that it mentions, unless one of them may not be used."""
+        found = attach(line, self._files)
+        for reason in found.refused:
+            say(reason)
+        if found.refused:
+            return
+        attachments = (*self._outputs, *found.attachments)
+        for one in found.attachments:
+            _tell(one)
+        if exchange(lambda show, think: self._chat.ask(line, show, think, attachments)):
+            self._outputs.clear()
+
+
+def _tell(attachment: Attachment) -> None:
+    say(f"[goes along: {attachment_line(attachment).text.removeprefix('▸ ')}]")
+
+
+def _read_line(prompt: str) -> str:
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    if sys.stdout.isatty():
+        return input(prompt)
+    print(prompt, end="", file=sys.stderr, flush=True)
+    return input()
 
 
 def exchange(ask: Callable[[Show, Show], Message]) -> bool:
@@ -29,8 +118,6 @@ def exchange(ask: Callable[[Show, Show], Message]) -> bool:
         answer = print_answer(ask)
     except ContextOverflow as error:
         say(f"{error}, or start over with /new")
-    except DeviceFailed:  # that of this process: no question can be answered any more
-        raise
     except LocaldflashError as error:  # the conversation is still here: the question can be asked again
         say(str(error))
     else:
@@ -56,8 +143,8 @@ def _summary(answer: Message) -> str:
 class PlainCommands:
     """A method for each command, with its name; `left` once the user wants to leave."""
 
-    def __init__(self, talking: Talking) -> None:
-        self._talking, self.left = talking, False
+    def __init__(self, chat: ConsoleChat) -> None:
+        self._chat, self.left = chat, False
 
     def run(self, command: Command, argument: str) -> None:
         """Run a command; what it cannot do is raised. UsageError if it needs the screen."""
@@ -75,7 +162,7 @@ class PlainCommands:
 
     def do_new(self) -> None:
         """Start a new chat."""
-        self._talking.new()
+        self._chat.new()
         say("A new conversation.")
 
     def do_quit(self) -> None:
@@ -84,30 +171,30 @@ class PlainCommands:
 
     def do_retry(self) -> None:
         """Answer the last message again."""
-        exchange(self._talking.again)
+        exchange(self._chat.again)
 
     def do_continue(self) -> None:
         """Go on with the last answer."""
-        exchange(self._talking.more)
+        exchange(self._chat.more)
 
     def do_copy(self, number: str = "") -> None:
         """Copy the last answer, or message N."""
-        text = self._talking.text_of(number)
-        say(self._talking.wait(copy(_Terminal(), text)).line(f"message {number}" if number else "the answer"))
+        text = self._chat.text_of(number)
+        say(self._chat.wait(copy(_Terminal(), text)).line(f"message {number}" if number else "the answer"))
 
     def do_model(self, name: str = "") -> None:
         """List the models, or load one."""
         if name:
             try:
-                about = self._talking.load(name)
+                about = self._chat.load(name)
             except KeyboardInterrupt:
                 say(f"{name} is not loaded")
                 return
             say("; ".join(filter(None, (f"{about.pair} is loaded: {about.context} tokens of context", about.notice))))
             return
-        for row in self._talking.wait(model_list.rows()):
+        for row in self._chat.wait(model_list.rows()):
             marks = (row.memory, "" if row.here else "not here", row.why_not and f"does not run here: {row.why_not}")
-            used = " (this one)" if row.id == self._talking.pair else ""
+            used = " (this one)" if row.id == self._chat.pair else ""
             say(f"{row.id}{used}: {', '.join(filter(None, (row.description, *marks)))}")
         say("/model ID loads one")
 
@@ -118,25 +205,25 @@ class PlainCommands:
         if not name:
             say(f"/role NAME, one of none, {', '.join(roles(say))}")
             return
-        self._talking.instruct(role(name))
+        self._chat.instruct(role(name))
         say(f"role {name}, from the next answer on")
 
     def do_system(self, text: str = "") -> None:
         """Show or set the user's own instructions."""
         if text:
-            self._talking.instruct(text)
-        say(f"Instructions before the chat: {self._talking.system or 'none'}")
+            self._chat.instruct(text)
+        say(f"Instructions before the chat: {self._chat.system or 'none'}")
 
     def do_set(self, given: str = "") -> None:
         """Show or change the settings."""
         if given:
             name, _, value = given.replace("=", " ").partition(" ")
-            self._talking.settings = self._talking.settings.changed(name, value)
-        say(", ".join(f"{name} {'auto' if value is None else value}" for name, value in _settings(self._talking)))
+            self._chat.settings = self._chat.settings.changed(name, value)
+        say(", ".join(f"{name} {'auto' if value is None else value}" for name, value in _settings(self._chat)))
 
     def do_think(self, value: str = "") -> None:
         """Let the model think before it answers, or not."""
-        self.do_set(f"thinking {value or ('off' if self._talking.settings.thinking else 'on')}")
+        self.do_set(f"thinking {value or ('off' if self._chat.settings.thinking else 'on')}")
 
     def do_project(self, value: str = "") -> None:
         """Say whether the project's instructions go along, or decide it."""
@@ -146,10 +233,10 @@ class PlainCommands:
         if file is None:
             raise UsageError(f"there is no {project.NAME} in this folder or above it")
         if value:
-            self._talking.project = file.text() if value == "on" else ""
-            if self._talking.kept:
+            self._chat.project = file.text() if value == "on" else ""
+            if self._chat.kept:
                 project.decide(file, value == "on")
-        how = "goes along, from the next answer on" if self._talking.project else "does not go along"
+        how = "goes along, from the next answer on" if self._chat.project else "does not go along"
         say(f"{project.NAME} {how}: {file.path}")
 
     def look_for_project(self) -> None:
@@ -161,16 +248,16 @@ class PlainCommands:
             say(f"This project has {project.NAME}: /project on sends it along, /project off never does.")
             return
         try:
-            self._talking.project = file.text()
+            self._chat.project = file.text()
         except UsageError as error:
             say(str(error))
         else:
             say(f"[{project.NAME} goes along]")
 
 
-def _settings(talking: Talking) -> Iterator[tuple[str, object]]:
+def _settings(chat: ConsoleChat) -> Iterator[tuple[str, object]]:
     """The settings by name; a seed may be None, which is none."""
-    for name, value in asdict(talking.settings).items():
+    for name, value in asdict(chat.settings).items():
         yield name, "none" if name == "seed" and value is None else value
 
 

@@ -1,0 +1,30 @@
+"""Conversations with an engine that says what it is told to say."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from localdflash.chat.messages import Message
+from localdflash.chat.talk import Talk
+from tests.support.fake_answerer import FakeAnswerer
+
+
+@asynccontextmanager
+async def talking(*script: object, chats: Path | None = None) -> AsyncIterator[tuple[Talk, Any, list[str]]]:
+    """Yield a conversation, the engine that answers it, and the lines that the user was told; then close it."""
+    told: list[str] = []
+    answerer: Any = FakeAnswerer(*script)
+    talk = Talk(answerer, chats, "/home/x", told.append)
+    yield talk, answerer, told
+    await talk.close()
+    await talk.close()  # the second one does nothing
+
+
+def ignore(*_: object) -> None:
+    pass
+
+
+async def exchange(talk: Talk, text: str = "why?") -> Message:
+    talk.say(text)
+    return await talk.answer(ignore, ignore)
