@@ -60,7 +60,8 @@ def test_the_list_is_pinned_and_each_package_once() -> None:
 
 def test_other_peoples_code_tests_generated_and_odd_files_are_left_out(tmp_path: Path) -> None:
     kept = "fake/latest/vendors_of_things.py"
-    files = {name: f"# {name}\n{SOURCE}" for name in OTHERS} | {f"fake/odd{n}.py": text for n, text in enumerate(ODD)}
+    files: dict[str, str | bytes] = {name: f"# {name}\n{SOURCE}" for name in OTHERS}
+    files |= {f"fake/odd{number}.py": text for number, text in enumerate(ODD)}
     assert list(python_files(wheel(tmp_path, {**files, kept: SOURCE}))) == [SOURCE]
 
 
