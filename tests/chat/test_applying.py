@@ -182,13 +182,12 @@ def test_without_a_place_for_the_journal_undo_is_in_memory(root: Path, tmp_path:
 TEXTS = st.one_of(st.none(), st.binary(max_size=50))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.dictionaries(st.sampled_from(["a.txt", "d/e.txt", "d/f/g.txt", "h.txt"]), TEXTS, min_size=1), max_size=5
     )
 )
-@settings(max_examples=30)
 def test_any_sets_are_taken_back_one_by_one(tmp_path: Path, sets: list[dict[str, bytes | None]]) -> None:
     root = made(tmp_path / "work", {"a.txt": "a\n"})
     (root / "a.txt").write_text("a\n")

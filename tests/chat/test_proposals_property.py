@@ -19,7 +19,7 @@ LINE = st.one_of(
     st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_size=12),
 )
 LINES = st.lists(LINE, max_size=25)
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PATCH = shutil.which("patch")
 
 
@@ -46,7 +46,6 @@ def _diff(old: list[str], new: list[str]) -> str:
 
 @QUICK
 @given(edits(), st.sampled_from(["\n", "\r\n"]), st.sampled_from(["```diff\n{}\n```\n", "So:\n\n{}\n\nDone.\n", "{}"]))
-@settings(max_examples=40)
 def test_a_diff_leads_to_the_new_text(tmp_path: Path, edit: tuple[list[str], list[str]], end: str, form: str) -> None:
     old, new = edit
     root = made(tmp_path, {"a.txt": _bytes(old, end)})
@@ -58,7 +57,6 @@ def test_a_diff_leads_to_the_new_text(tmp_path: Path, edit: tuple[list[str], lis
 @pytest.mark.skipif(PATCH is None, reason="no patch here")
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits(), st.lists(st.sampled_from(["above 1", "above 2"]), max_size=3))
-@settings(max_examples=40)
 def test_a_moved_diff_does_what_patch_does_or_is_refused(
     tmp_path: Path, edit: tuple[list[str], list[str]], above: list[str]
 ) -> None:
@@ -75,7 +73,6 @@ def test_a_moved_diff_does_what_patch_does_or_is_refused(
 
 @QUICK
 @given(edits(), st.booleans())
-@settings(max_examples=40)
 def test_a_fence_leads_to_the_new_text(tmp_path: Path, edit: tuple[list[str], list[str]], ended: bool) -> None:
     old, new = edit
     text = "\n".join(old) + "\n" * ended
@@ -89,7 +86,6 @@ def test_a_fence_leads_to_the_new_text(tmp_path: Path, edit: tuple[list[str], li
 
 @QUICK
 @given(st.text(max_size=400), st.lists(st.sampled_from(["a.txt", "b.py"]), max_size=2))
-@settings(max_examples=40)
 def test_no_text_does_harm(tmp_path: Path, text: str, attached: list[str]) -> None:
     root = made(tmp_path, {"a.txt": "a\n", "b.py": "def f():\n    pass\n"})
     for one in propose(text, root, attached):
@@ -128,7 +124,6 @@ PIECES = [
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from([*PIECES, "\ud800"]), max_size=30), st.sampled_from([(), ("a.txt",), ("b.py",)]))
-@settings(max_examples=40)
 def test_broken_blocks_are_told_or_left_alone(tmp_path: Path, pieces: list[str], attached: tuple[str, ...]) -> None:
     root = made(tmp_path, {"a.txt": "a\n", "b.py": "def f():\n    pass\n"})
     for one in propose("\n".join(pieces), root, attached):

@@ -142,8 +142,7 @@ async def test_a_chat_that_is_deleted_while_it_is_answered_stays_deleted() -> No
         talk.say("why?")
         answering = asyncio.create_task(talk.answer(ignore, ignore))
         await answerer.waits.wait()
-        assert talk.session
-        await talk.delete(talk.session)
+        await talk.delete(talk.session or 0)
         await answering
         assert (talk.messages, talk.session) == ([], None)
         answerer.script = list(ANSWER)
