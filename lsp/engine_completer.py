@@ -16,7 +16,7 @@ from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.base.files import paths
 from localdflash.lsp.events import Event, decode
 from localdflash.server.address import Address
-from localdflash.server.async_client import Connection
+from localdflash.server.client import Connection
 from localdflash.server.spawn import connect
 from localdflash.server.wanted import Wanted
 

@@ -11,7 +11,7 @@ from localdflash.lsp.foreign.place import Draw, Place
 from localdflash.lsp.foreign.remote_prompt import Prompts, Sides
 from localdflash.lsp.foreign.wire import JsonLines, Saying, decoder
 from localdflash.server.address import Address
-from localdflash.server.async_client import Connection
+from localdflash.server.client import Connection
 
 
 class _Probability(msgspec.Struct):

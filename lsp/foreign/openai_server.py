@@ -10,7 +10,7 @@ from localdflash.lsp.foreign.place import Draw, Place
 from localdflash.lsp.foreign.remote_prompt import Prompts, Sides
 from localdflash.lsp.foreign.wire import Saying, decoder
 from localdflash.server.address import Address
-from localdflash.server.async_client import Connection
+from localdflash.server.client import Connection
 
 MOST_STOPS = 4  # strings that a request may name
 

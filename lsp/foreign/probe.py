@@ -6,7 +6,7 @@ from typing import Any
 
 from localdflash.base.errors import EngineGone, UsageError
 from localdflash.server.address import Address
-from localdflash.server.async_client import Connection
+from localdflash.server.client import Connection
 from localdflash.server.refusals import error_of
 
 Json = dict[str, Any]

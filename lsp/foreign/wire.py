@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from localdflash.server.exchange import Events
+from localdflash.server.client import Events
 from localdflash.server.refusals import refusal
 
 Said = TypeVar("Said", bound="Saying")

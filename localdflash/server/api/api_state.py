@@ -28,8 +28,8 @@ class AppState:
 
     engines: Engines
     metrics: Metrics
-    stop: Callable[[], None] | None
-    idle: Callable[[], float]
+    idle_seconds: Callable[[], float]
+    stop: Callable[[], None] | None = None
     listen: Callable[[Tcp], AsyncGenerator[str]] | None = None
     began: float = field(default_factory=time.monotonic, init=False)
     newest: WeakValueDictionary[str, Ask] = field(default_factory=WeakValueDictionary, init=False)  # of each document

@@ -128,7 +128,7 @@ async def ps(http: HttpRequest) -> Response:
             "requests": sum(one.totals.requests for one in schedulers),
             "running": sum(one.running is not None for one in schedulers),
             "waiting": sum(one.waiting for one in schedulers),
-            "idle_seconds": round(state.idle(), 3),
+            "idle_seconds": round(state.idle_seconds(), 3),
             "uptime_seconds": round(time.monotonic() - state.began, 3),
             "version": version("localdflash"),
             "pid": os.getpid(),
