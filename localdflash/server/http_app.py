@@ -15,22 +15,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.server.api import (
-    chat_endpoint,
+    anthropic_api,
     complete_endpoint,
-    completions,
     control,
-    embeddings,
-    native,
-    ports,
-    slots_endpoint,
-    tokens,
+    llama_server_api,
+    openai_api,
+    responses_api,
 )
-from localdflash.server.api.anthropic import anthropic_endpoint as anthropic
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_errors import error_response, on_error
+from localdflash.server.api.http_responses import GONE
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.api.responses_api import responses_endpoint as responses_api
-from localdflash.server.api.streams import GONE
 from localdflash.server.engines import Engines
 from localdflash.server.tcp import Tcp
 
@@ -42,25 +37,25 @@ EMBEDDINGS = ("/v1/embeddings", "/embeddings", "/embedding")
 ROUTES = [
     Route("/v1/models", control.models, methods=["GET"]),
     Route("/v1/models/{model:path}", control.model, methods=["GET"]),
-    Route("/v1/chat/completions", chat_endpoint.chat, methods=["POST"]),
-    Route("/v1/completions", completions.completions, methods=["POST"]),
+    Route("/v1/chat/completions", openai_api.chat, methods=["POST"]),
+    Route("/v1/completions", openai_api.completions, methods=["POST"]),
     Route("/v1/responses", responses_api.responses, methods=["POST"]),
-    Route("/v1/messages", anthropic.messages, methods=["POST"]),
-    Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=["POST"]),
+    Route("/v1/messages", anthropic_api.messages, methods=["POST"]),
+    Route("/v1/messages/count_tokens", anthropic_api.count_tokens, methods=["POST"]),
     Route("/complete", complete_endpoint.complete, methods=["POST"]),
-    Route("/infill", native.infill, methods=["POST"]),
-    Route("/completion", native.completion, methods=["POST"]),
-    Route("/tokenize", tokens.tokenize, methods=["POST"]),
-    Route("/detokenize", tokens.detokenize, methods=["POST"]),
-    Route("/apply-template", chat_endpoint.apply_template, methods=["POST"]),
-    Route("/props", control.props, methods=["GET"]),
-    Route("/slots", slots_endpoint.slots, methods=["GET"]),
+    Route("/infill", llama_server_api.infill, methods=["POST"]),
+    Route("/completion", llama_server_api.completion, methods=["POST"]),
+    Route("/tokenize", llama_server_api.tokenize, methods=["POST"]),
+    Route("/detokenize", llama_server_api.detokenize, methods=["POST"]),
+    Route("/apply-template", openai_api.apply_template, methods=["POST"]),
+    Route("/props", llama_server_api.props, methods=["GET"]),
+    Route("/slots", llama_server_api.slots, methods=["GET"]),
     Route("/health", control.health, methods=["GET"]),
     Route("/v1/health", control.health, methods=["GET"]),
     Route("/metrics", control.metrics, methods=["GET"]),
-    *(Route(path, embeddings.embeddings, methods=["POST"]) for path in EMBEDDINGS),
+    *(Route(path, openai_api.embeddings, methods=["POST"]) for path in EMBEDDINGS),
     Route("/ps", control.ps, methods=["GET"]),
-    Route("/listen", ports.listen, methods=["POST"]),
+    Route("/listen", control.listen, methods=["POST"]),
     Route("/load", control.load, methods=["POST"]),
     Route("/stop", control.stop, methods=["POST"]),
 ]
