@@ -17,7 +17,7 @@ import msgspec
 from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.base.files import paths
 from localdflash.server.address import Address
-from localdflash.server.async_client import Connection
+from localdflash.server.client import Connection
 from localdflash.server.refusals import refusal
 from localdflash.server.spawn import connect
 from localdflash.server.wanted import Wanted

@@ -133,7 +133,7 @@ class NamedServer:
     async def open(self, say: Say, look: Look) -> "Address":
         """See `ServerSource`; whether the server exists shows at the first request."""
         from localdflash.server.address import Address
-        from localdflash.server.key import read_key
+        from localdflash.server.tcp import read_key
 
         return Address.of_url(self.url, read_key(self.key_file) if self.key_file else "")
 

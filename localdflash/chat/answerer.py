@@ -24,7 +24,7 @@ from localdflash.server.wanted import Others
 if TYPE_CHECKING:  # what they import takes long; `_open` does it beside the event loop
     from localdflash.chat.answer_events import Chunk, Reading
     from localdflash.server.address import Address
-    from localdflash.server.async_client import Connection
+    from localdflash.server.client import Connection
 
 RESTARTS = 2  # that one answer may need
 LOOK = 0.1  # seconds between two looks at an engine that loads for somebody else
@@ -329,7 +329,7 @@ class Answerer:
     async def _connection(self) -> "AsyncIterator[Connection[Chunk]]":
         """A connection that nobody else uses; it is reused afterwards if possible."""
         from localdflash.chat.answer_events import decode
-        from localdflash.server.async_client import Connection
+        from localdflash.server.client import Connection
 
         assert self._address
         connection = self._idle.pop() if self._idle else Connection(self._address, decode)
@@ -351,7 +351,7 @@ def _of_pair(told: Mapping[str, Any], pair: str) -> Mapping[str, Any]:
 
 def _import_client(*_: object) -> None:
     import localdflash.chat.answer_events
-    import localdflash.server.async_client  # noqa: F401
+    import localdflash.server.client  # noqa: F401
 
 
 def _reading(settings: ChatSettings, asked: float) -> "Reading":

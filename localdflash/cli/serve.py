@@ -181,8 +181,7 @@ def _running() -> LocaldflashError:
 def _tcp(host: str, port: int, i_know: bool) -> "Tcp":
     """The TCP address to listen on; UsageError for one that others can reach, unless that is asked for."""
     from localdflash.server.guard import LOOPBACK
-    from localdflash.server.key import own_key
-    from localdflash.server.tcp import Tcp
+    from localdflash.server.tcp import Tcp, own_key
 
     public = not _is_loopback(host)
     if public and not i_know:

@@ -1,49 +1,174 @@
-"""Blocking requests to the daemon, or to any other OpenAI-compatible server, for commands: JSON in, JSON out.
+"""HTTP clients of the daemon and of remote OpenAI-compatible servers: `Client` blocks, `Connection` is asynchronous.
 
-What the server refuses is raised as the error that the engine would have raised in this process, exit code included.
-Each request has a connection of its own: closing a stream closes it, which cancels the request.
+`Exchange` speaks HTTP/1.1 without a socket (h11). The large HTTP clients take milliseconds per request, which a key
+in an editor cannot wait for. A refusal raises the error that the server reports (see `refusals`), exit code included.
+A connection that breaks, or cannot be opened, raises EngineGone.
 """
 
+import json
+import os
 import socket
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from localdflash.base.errors import EngineGone
+import h11
+import msgspec
+
+from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.base.files import paths
 from localdflash.base.system import unix_socket
 from localdflash.server.address import Address
-from localdflash.server.exchange import CHUNK, CONNECT, DONE, Events, Exchange, broken
-from localdflash.server.refusals import Json, error_of, json_object
+from localdflash.server.refusals import Json, error_of, json_object, refusal
 from localdflash.server.sockets import is_listening, located
+
+if TYPE_CHECKING:  # commands that block do not import it
+    import asyncio
+
+CHUNK_BYTES = 65_536  # of one read
+CONNECT_SECONDS = 5.0
+DONE = b"[DONE]"  # the data of the last event
+MAX_BYTES = 16_000_000  # of one line of a stream, or of any other answer
+BROKEN = (OSError, EOFError, h11.RemoteProtocolError)
+REUSE_SECONDS = 30.0  # that an idle connection is kept for; less than servers keep it
+LINGER_SECONDS = 0.2  # that a server may take to end an answer after its last event
+Event = TypeVar("Event")
+
+
+class Exchange:
+    """HTTP/1.1 requests and answers of one connection, without its socket.
+
+    If `tolerant`, no status raises an error. `stream` is the media type that streams must have.
+    """
+
+    def __init__(self, address: Address, *, tolerant: bool = False, stream: bytes = b"text/event-stream") -> None:
+        self._address, self._tolerant, self._stream = address, tolerant, stream
+        self._http = h11.Connection(h11.CLIENT)
+        self._streams = False
+        self._refused = b""
+        self._size = 0
+        self.status = 0  # of the answer under way, as soon as that is known
+        self.ended = False
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the connection can carry another request."""
+        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+
+    def request(
+        self, method: str, target: str, body: Mapping[str, object] | None = None, *, streams: bool = False
+    ) -> bytes:
+        """Return the bytes of a request; its answer is a stream of events if `streams`."""
+        if self.reusable:
+            self._http.start_next_cycle()
+        self._streams, self.status, self.ended, self._refused, self._size = streams, 0, False, b"", 0
+        data = b"" if body is None else encode(body)
+        headers = [*self._address.headers, ("Content-Length", str(len(data)))]
+        head = h11.Request(method=method, target=self._address.base + target, headers=headers)
+        return b"".join(self._http.send(part) or b"" for part in (head, h11.Data(data=data), h11.EndOfMessage()))
+
+    def receive(self, data: bytes) -> bytes:
+        """Return the part of the answer's body in these bytes; empty `data` ends the connection."""
+        self._http.receive_data(data)
+        body = b""
+        while not self.ended and (event := self._http.next_event()) is not h11.NEED_DATA:
+            match event:
+                case h11.Response():
+                    self._begin(event)
+                case h11.Data():
+                    body += event.data
+                case h11.EndOfMessage():
+                    self.ended = True
+        return self._checked(body)
+
+    def _begin(self, answer: h11.Response) -> None:
+        self.status = answer.status_code
+        kind = dict(answer.headers).get(b"content-type", b"")
+        if self._streams and self.status < 300 and not kind.startswith(self._stream):
+            raise LocaldflashError(f"{self._address.place}: not a stream of events: is this its address?")
+
+    def _checked(self, body: bytes) -> bytes:
+        self._size += len(body)
+        if self._size > MAX_BYTES and not self._streams:
+            raise LocaldflashError(f"{self._address.place} answered with more than {MAX_BYTES} bytes")
+        if self.status < 300 or self._tolerant:
+            return body
+        self._refused += body
+        if self.ended:
+            raise refusal(self._refused, self.status)
+        return b""
+
+
+class Events:
+    """Splitter of a stream into the data of server-sent events."""
+
+    kind = b"text/event-stream"
+
+    def __init__(self) -> None:
+        self._line: list[bytes] = []  # parts of the incomplete line
+        self._size = 0  # of the incomplete line
+        self._data: list[bytes] = []  # lines of the incomplete event
+        self._after_return = False  # the last piece ended with a carriage return: a line feed would belong to it
+
+    def push(self, piece: bytes) -> Iterator[bytes]:
+        """Yield the data of the events that this piece completes."""
+        for line in self._lines(piece):
+            if line.startswith(b"data:"):
+                self._data.append(line[5:])
+            elif not line and self._data:
+                data, self._data = b"\n".join(self._data).strip(), []
+                if data:
+                    yield data
+
+    def _lines(self, piece: bytes) -> Iterator[bytes]:
+        if self._after_return:
+            piece = piece.removeprefix(b"\n")
+        self._after_return = piece.endswith(b"\r")
+        first, *others = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._grow(first)
+        for other in others:
+            line, self._line, self._size = b"".join(self._line), [], 0
+            self._grow(other)
+            yield line
+
+    def _grow(self, part: bytes) -> None:
+        self._line.append(part)
+        self._size += len(part)
+        if self._size > MAX_BYTES:
+            raise LocaldflashError(f"the server answered with a line of more than {MAX_BYTES} bytes")
 
 
 class Client:
-    """A client of one server; any number of threads may use it at once."""
+    """Blocking client of one server; any number of threads may share it.
+
+    Each request opens its own connection: closing a stream closes the connection, which cancels the request.
+    """
 
     def __init__(self, address: Address) -> None:
         self.address = address
 
     def get(self, target: str) -> Json:
-        """GET, and return JSON."""
+        """Send a GET request and return the JSON of the answer."""
         return json_object(self._body("GET", target))
 
     def get_text(self, target: str) -> str:
-        """GET something other than JSON."""
+        """Send a GET request and return the text of the answer."""
         return self._body("GET", target).decode("utf-8", "replace")
 
     def post(self, target: str, body: Mapping[str, object]) -> Json:
-        """POST, and return JSON."""
+        """Send a POST request and return the JSON of the answer."""
         return json_object(self._body("POST", target, body))
 
     def health(self) -> Json:
-        """The answer of /health, whatever its status."""
-        with self._asked("GET", "/health", timeout=CONNECT, tolerant=True) as pieces:
+        """Return the answer of /health, whatever its status."""
+        with self._exchange("GET", "/health", timeout=CONNECT_SECONDS, tolerant=True) as pieces:
             return json_object(b"".join(pieces))
 
     def stream(self, target: str, body: Mapping[str, object]) -> Generator[Json, None, None]:
-        """POST, and yield the events of the answer; EngineGone if it breaks off."""
+        """Send a POST request and yield the events of the answer; EngineGone if it breaks off."""
         events = Events()
-        with self._asked("POST", target, body, streams=True) as pieces:
+        with self._exchange("POST", target, body, streams=True) as pieces:
             for piece in pieces:
                 for data in events.push(piece):
                     if data == DONE:
@@ -54,11 +179,11 @@ class Client:
         raise EngineGone(f"{self.address.place} went away in the middle of an answer")
 
     def _body(self, method: str, target: str, body: Mapping[str, object] | None = None) -> bytes:
-        with self._asked(method, target, body) as pieces:
+        with self._exchange(method, target, body) as pieces:
             return b"".join(pieces)
 
     @contextmanager
-    def _asked(
+    def _exchange(
         self,
         method: str,
         target: str,
@@ -68,7 +193,7 @@ class Client:
         tolerant: bool = False,
         timeout: float | None = None,
     ) -> Iterator[Iterator[bytes]]:
-        """The pieces of an answer's body; `timeout`: the seconds that each may take. The rest: see `Exchange`."""
+        """Send a request and give the pieces of the answer's body, each of which may take `timeout` seconds."""
         with broken(self.address.place):
             address = located(self.address)
             http = Exchange(address, tolerant=tolerant)
@@ -79,37 +204,116 @@ class Client:
                 yield _pieces(connection, http)
 
 
-def _pieces(connection: socket.socket, http: Exchange) -> Iterator[bytes]:
-    while not http.ended:
-        yield http.receive(connection.recv(CHUNK))
+class Connection(Generic[Event]):
+    """Asynchronous connection to a server, reused as long as its answers are read to their end.
 
+    `decode` decodes the data of an event, and `events` splits a stream into events. `tolerant`: see `Exchange`.
+    """
 
-@contextmanager
-def _connected(address: Address) -> Iterator[socket.socket]:
-    if address.socket:
-        with unix_socket.connected(address.socket, CONNECT) as connection:
-            yield connection
-        return
-    with socket.create_connection((address.host, address.port), CONNECT) as connection:
-        if not address.tls:
-            yield connection
-            return
-        import ssl
+    def __init__(
+        self,
+        address: Address,
+        decode: Callable[[bytes], Event],
+        events: type[Events] = Events,
+        *,
+        tolerant: bool = False,
+    ) -> None:
+        self._address, self._decode, self._splitter, self._tolerant = address, decode, events, tolerant
+        self._http: Exchange | None = None
+        self._used = 0.0
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
 
-        with ssl.create_default_context().wrap_socket(connection, server_hostname=address.host) as encrypted:
-            yield encrypted
+    async def events(self, target: str, body: Mapping[str, object]) -> AsyncGenerator[Event]:
+        """Send a POST request and yield the events of the answer. Closing the generator early closes the connection."""
+        events = self._splitter()
+        async with self._exchange("POST", target, body, streams=True) as (http, first):
+            piece = first
+            while True:
+                for data in events.push(piece):
+                    if data == DONE:
+                        await self._read_out(http)
+                        return
+                    yield self._decode(data)
+                if http.ended:
+                    return
+                piece = await self._more(http)
 
+    async def get(self, target: str) -> dict[str, Any]:
+        """Send a GET request and return the JSON of the answer."""
+        return await self._json("GET", target)
 
-def _checked(data: bytes) -> Json:
-    """An event; if it reports an error, that is raised."""
-    event = json_object(data)
-    if "error" in event:
-        raise error_of(event, 500)
-    return event
+    async def post(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
+        """Send a POST request and return the JSON of the answer."""
+        return await self._json("POST", target, body)
+
+    async def _json(self, method: str, target: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        return json_object((await self.answer(method, target, body))[1])
+
+    async def answer(self, method: str, target: str, body: Mapping[str, object] | None = None) -> tuple[int, bytes]:
+        """Send a request and return the status and the body of the answer."""
+        async with self._exchange(method, target, body) as (http, first):
+            parts = [first]
+            while not http.ended:
+                parts.append(await self._more(http))
+        return http.status, b"".join(parts)
+
+    def close(self) -> None:
+        """Close the connection at once, even during a request; the next request opens another one."""
+        if self._http is not None:
+            self._http = None
+            self._writer.transport.abort()
+
+    @asynccontextmanager
+    async def _exchange(
+        self, method: str, target: str, body: Mapping[str, object] | None, *, streams: bool = False
+    ) -> AsyncGenerator[tuple[Exchange, bytes]]:
+        """Send a request and give its exchange and the first bytes of the answer's body.
+
+        The connection stays open only if the answer is read to its end.
+        """
+        try:
+            with broken(self._address.place):
+                yield await self._answered(lambda http: http.request(method, target, body, streams=streams))
+        finally:
+            self._used = time.monotonic()
+            if self._http is None or not self._http.ended:
+                self.close()
+
+    async def _answered(self, request: Callable[[Exchange], bytes]) -> tuple[Exchange, bytes]:
+        """Send a request over the open connection, or over a new one if the server closed that."""
+        fresh = time.monotonic() - self._used < REUSE_SECONDS
+        if fresh and self._http is not None and self._http.reusable and not self._reader.at_eof():
+            with suppress(*BROKEN):
+                return await self._send(self._http, request(self._http))
+        self.close()
+        address = located(self._address)
+        self._reader, self._writer = await _open(address)
+        self._http = Exchange(address, tolerant=self._tolerant, stream=self._splitter.kind)
+        return await self._send(self._http, request(self._http))
+
+    async def _send(self, http: Exchange, request: bytes) -> tuple[Exchange, bytes]:
+        self._writer.write(request)
+        piece = b""
+        while not http.status:
+            piece = await self._more(http)
+        return http, piece
+
+    async def _more(self, http: Exchange) -> bytes:
+        return http.receive(await self._reader.read(CHUNK_BYTES))
+
+    async def _read_out(self, http: Exchange) -> None:
+        """Read the end of the answer after its last event, so that the connection can be reused."""
+        import asyncio
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while not http.ended:
+                    await self._more(http)
 
 
 def find() -> Client | None:
-    """A client of the running daemon, or None. Nothing is started; the daemon may be about to leave."""
+    """Return a client of the running daemon, or None. The daemon may be about to leave."""
     path = paths.engine_socket()
     try:
         paths.check_private(path.parent)
@@ -123,3 +327,68 @@ def find() -> Client | None:
     except EngineGone:
         return None
     return client
+
+
+def _pieces(connection: socket.socket, http: Exchange) -> Iterator[bytes]:
+    while not http.ended:
+        yield http.receive(connection.recv(CHUNK_BYTES))
+
+
+@contextmanager
+def _connected(address: Address) -> Iterator[socket.socket]:
+    if address.socket:
+        with unix_socket.connected(address.socket, CONNECT_SECONDS) as connection:
+            yield connection
+        return
+    with socket.create_connection((address.host, address.port), CONNECT_SECONDS) as connection:
+        if not address.tls:
+            yield connection
+            return
+        import ssl
+
+        with ssl.create_default_context().wrap_socket(connection, server_hostname=address.host) as encrypted:
+            yield encrypted
+
+
+def _checked(data: bytes) -> Json:
+    """Decode an event; raise the error that it reports."""
+    event = json_object(data)
+    if "error" in event:
+        raise error_of(event, 500)
+    return event
+
+
+async def _open(address: Address) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
+    import asyncio
+
+    if address.socket:
+        return await unix_socket.opened(address.socket)
+    async with asyncio.timeout(CONNECT_SECONDS):
+        return await asyncio.open_connection(address.host, address.port, ssl=address.tls or None)
+
+
+@contextmanager
+def broken(place: str) -> Iterator[None]:
+    """Raise EngineGone in place of an error that breaks a connection."""
+    try:
+        yield
+    except TimeoutError:
+        raise EngineGone(f"{place} does not answer") from None
+    except BROKEN as error:
+        happened = "cannot be reached" if isinstance(error, ConnectionRefusedError) else "went away"
+        raise EngineGone(f"{place} {happened}: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    """Describe an error in one line, without the numbers and addresses in asyncio's messages."""
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def encode(body: Mapping[str, object]) -> bytes:
+    """Encode a body as JSON; a lone surrogate, which no encoding has, becomes a question mark."""
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import socket
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -26,14 +25,14 @@ from localdflash.server.api.metrics import Metrics
 from localdflash.server.connections import DESCRIPTORS, Connection, OutOfDescriptors, waiting
 from localdflash.server.engines import PURPOSE, Engines
 from localdflash.server.guard import Guard
-from localdflash.server.http_app import create_app
+from localdflash.server.http_app import Activity, create_app
 from localdflash.server.sockets import BACKLOG, Local, lifetime, local, lock_of, prepare_folder, tcp_socket
 from localdflash.server.tcp import Tcp
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp
 
     from localdflash.models.load_options import Options
 
@@ -41,7 +40,6 @@ GRACE = 5  # seconds that running answers get when the daemon is asked to leave
 KEEP_ALIVE = 75  # seconds; longer than a client keeps an idle connection, so that it never writes into a closed one
 TICK = 0.2  # seconds between two looks at what could end the daemon
 LARGEST_LOG = 1_000_000  # bytes; the one before is kept
-QUIET = frozenset({"/health", "/v1/health", "/metrics", "/ps", "/slots"})  # whoever only looks does not keep the engine
 
 
 @dataclass(frozen=True)
@@ -90,35 +88,6 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
             daemon.close()
 
 
-class Activity:
-    """Counts the requests in an app, and measures for how long there was none."""
-
-    def __init__(self, app: "ASGIApp") -> None:
-        self._app, self._running = app, 0
-        self.begin()
-
-    def begin(self) -> None:
-        """Count idle seconds from now on, so that the time of loading is not counted."""
-        self._last = time.monotonic()
-
-    @property
-    def idle(self) -> float:
-        """Seconds since the last request ended; 0 while there is one."""
-        return 0.0 if self._running else time.monotonic() - self._last
-
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """See ASGI."""
-        if scope.get("path") in QUIET:
-            await self._app(scope, receive, send)
-            return
-        self._running += 1
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._running -= 1
-            self.begin()
-
-
 class Daemon:
     """The engines, their app on every listener, and what ends them."""
 
@@ -129,9 +98,8 @@ class Daemon:
         first = PairWorker(options, settings.cache_bytes, settings.queue, metrics.observe, settings.disk_bytes)
         later = {role: replace(options, pair=pair, drafter="") for role, pair in settings.later.items()}
         self._engines = Engines(first, settings.roles, later)
-        self._activity = Activity(
-            create_app(self._engines, metrics, stop=self.stop, idle=lambda: self._activity.idle, listen=self.listen)
-        )
+        self._activity = Activity(metrics)
+        self._app = create_app(self._engines, metrics, activity=self._activity, stop=self.stop, listen=self.listen)
         self._servers: list[DaemonListener] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._path: Path | None = None
@@ -208,11 +176,11 @@ class Daemon:
         )
 
     def _guarded(self, tcp: Tcp) -> Guard:
-        return Guard(self._activity, key=tcp.key, hosts=tcp.hosts)
+        return Guard(self._app, key=tcp.key, hosts=tcp.hosts)
 
     def _own_app(self) -> "ASGIApp":
         key = self._own.key if self._own else ""
-        return Guard(self._activity, key=key, own=True) if key else self._activity
+        return Guard(self._app, key=key, own=True) if key else self._app
 
     def _make_room(self) -> None:
         """Close the connections over TCP that only wait, which anybody may have opened; else all that do."""
@@ -241,7 +209,11 @@ class Daemon:
             await asyncio.sleep(TICK)
             self._error = self._dead()
             await self._engines.free_unused()
-            if 0 < self._settings.idle <= self._activity.idle or not self._is_reachable() or self._is_orphaned():
+            if (
+                0 < self._settings.idle <= self._activity.idle_seconds
+                or not self._is_reachable()
+                or self._is_orphaned()
+            ):
                 break
             if self._settings.log:
                 _bound(self._settings.log)
@@ -273,7 +245,7 @@ class Daemon:
 
     async def _load(self, role: PairRole) -> None:
         loaded = await self._engines.ready(role)
-        self._activity.begin()
+        self._activity.restart()
         self._say(f"{loaded.options.pair} is loaded ({loaded.backend}, {loaded.context} tokens of context)")
         if loaded.notice:
             self._say(loaded.notice)

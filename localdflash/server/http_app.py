@@ -1,8 +1,10 @@
-"""The daemon's HTTP app: which handler answers which path, errors in one shape, every request counted."""
+"""The daemon's HTTP app: the handler of each path, and the middleware around every request."""
 
 import logging
+import time
 import traceback
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,112 +15,140 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.server.api import (
-    chat_endpoint,
+    anthropic_api,
     complete_endpoint,
-    completions,
     control,
-    embeddings,
-    native,
-    ports,
-    slots_endpoint,
-    tokens,
+    llama_server_api,
+    openai_api,
+    responses_api,
 )
-from localdflash.server.api.anthropic import anthropic_endpoint as anthropic
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_errors import error_response, on_error
+from localdflash.server.api.http_responses import GONE
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.api.responses_api import responses_endpoint as responses_api
-from localdflash.server.api.streams import GONE
 from localdflash.server.engines import Engines
 from localdflash.server.tcp import Tcp
 
 log = logging.getLogger(__name__)
 
+# Requests that only look: an engine that nobody else uses becomes idle.
+MONITORING_PATHS = frozenset({"/health", "/v1/health", "/metrics", "/ps", "/slots"})
 EMBEDDINGS = ("/v1/embeddings", "/embeddings", "/embedding")
 ROUTES = [
     Route("/v1/models", control.models, methods=["GET"]),
     Route("/v1/models/{model:path}", control.model, methods=["GET"]),
-    Route("/v1/chat/completions", chat_endpoint.chat, methods=["POST"]),
-    Route("/v1/completions", completions.completions, methods=["POST"]),
+    Route("/v1/chat/completions", openai_api.chat, methods=["POST"]),
+    Route("/v1/completions", openai_api.completions, methods=["POST"]),
     Route("/v1/responses", responses_api.responses, methods=["POST"]),
-    Route("/v1/messages", anthropic.messages, methods=["POST"]),
-    Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=["POST"]),
+    Route("/v1/messages", anthropic_api.messages, methods=["POST"]),
+    Route("/v1/messages/count_tokens", anthropic_api.count_tokens, methods=["POST"]),
     Route("/complete", complete_endpoint.complete, methods=["POST"]),
-    Route("/infill", native.infill, methods=["POST"]),
-    Route("/completion", native.completion, methods=["POST"]),
-    Route("/tokenize", tokens.tokenize, methods=["POST"]),
-    Route("/detokenize", tokens.detokenize, methods=["POST"]),
-    Route("/apply-template", chat_endpoint.apply_template, methods=["POST"]),
-    Route("/props", control.props, methods=["GET"]),
-    Route("/slots", slots_endpoint.slots, methods=["GET"]),
+    Route("/infill", llama_server_api.infill, methods=["POST"]),
+    Route("/completion", llama_server_api.completion, methods=["POST"]),
+    Route("/tokenize", llama_server_api.tokenize, methods=["POST"]),
+    Route("/detokenize", llama_server_api.detokenize, methods=["POST"]),
+    Route("/apply-template", openai_api.apply_template, methods=["POST"]),
+    Route("/props", llama_server_api.props, methods=["GET"]),
+    Route("/slots", llama_server_api.slots, methods=["GET"]),
     Route("/health", control.health, methods=["GET"]),
     Route("/v1/health", control.health, methods=["GET"]),
     Route("/metrics", control.metrics, methods=["GET"]),
-    *(Route(path, embeddings.embeddings, methods=["POST"]) for path in EMBEDDINGS),
+    *(Route(path, openai_api.embeddings, methods=["POST"]) for path in EMBEDDINGS),
     Route("/ps", control.ps, methods=["GET"]),
-    Route("/listen", ports.listen, methods=["POST"]),
+    Route("/listen", control.listen, methods=["POST"]),
     Route("/load", control.load, methods=["POST"]),
     Route("/stop", control.stop, methods=["POST"]),
 ]
 
 
-def create_app(
-    engines: Engines,
-    metrics: Metrics | None = None,
-    *,
-    stop: Callable[[], None] | None = None,
-    idle: Callable[[], float] = lambda: 0.0,
-    listen: Callable[[Tcp], AsyncGenerator[str]] | None = None,
-) -> Starlette:
-    """The app over engines, which the caller starts and closes.
-
-    `metrics` is what the engines were made with. `stop` is called by /stop; `idle` returns the seconds without a
-    request; `listen` opens a port, whose address it yields, until it is closed.
-    """
-    metrics = metrics or Metrics()
-    metrics.watch(engines)
-    app = Starlette(
-        routes=ROUTES,
-        middleware=[Middleware(Counted, metrics=metrics)],
-        exception_handlers={HTTPException: on_error, LocaldflashError: on_error},
-    )
-    app.router.redirect_slashes = False
-    app.state.shared = AppState(engines, metrics, stop, idle, listen)
-    return app
-
-
-class Counted:
-    """ASGI middleware that counts requests by path and status, and turns an unexpected error into a 500 and a log
-    line.
+class Activity:
+    """ASGI middleware: counts requests by path and status, measures idle time, and turns an unexpected error into a
+    500 and a log line.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics, self._running = metrics, 0
+        self.restart()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
+    def restart(self) -> None:
+        """Count idle seconds from now on, so that loading time is not counted."""
+        self._last = time.monotonic()
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the last request ended; 0 while one is running."""
+        return 0.0 if self._running else time.monotonic() - self._last
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """Return the app with this middleware around it."""
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            with self._request_running(scope["path"]):
+                await self._serve(app, scope, receive, send)
+
+        return serve
+
+    @contextmanager
+    def _request_running(self, path: str) -> Iterator[None]:
+        if path in MONITORING_PATHS:
+            yield
             return
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            self.restart()
+
+    async def _serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         status = 0
 
-        async def counted(message: Message) -> None:
+        async def send_counted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._app(scope, receive, counted)
+            await app(scope, receive, send_counted)
         except ClientDisconnect:
             pass  # in the middle of its body
         except Exception as error:
             log.error("internal error: %s", _where(error))
             if not status:
-                await error_response(error, scope["path"])(scope, receive, counted)
+                await error_response(error, scope["path"])(scope, receive, send_counted)
         finally:
             route = scope.get("route")
             self._metrics.answered(route.path if route else "other", status or GONE)
+
+
+def create_app(
+    engines: Engines,
+    metrics: Metrics | None = None,
+    *,
+    activity: Activity | None = None,
+    stop: Callable[[], None] | None = None,
+    listen: Callable[[Tcp], AsyncGenerator[str]] | None = None,
+) -> Starlette:
+    """Create the app of engines, which the caller starts and closes.
+
+    `metrics` are those of the engines, and `activity` counts into them. /stop calls `stop`; `listen` opens a port,
+    whose address it yields, until it is closed.
+    """
+    metrics = metrics or Metrics()
+    activity = activity or Activity(metrics)
+    metrics.watch(engines)
+    app = Starlette(
+        routes=ROUTES,
+        middleware=[Middleware(activity.around)],
+        exception_handlers={HTTPException: on_error, LocaldflashError: on_error},
+    )
+    app.router.redirect_slashes = False
+    app.state.shared = AppState(engines, metrics, lambda: activity.idle_seconds, stop, listen)
+    return app
 
 
 def _where(error: Exception) -> str:

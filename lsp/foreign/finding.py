@@ -18,7 +18,7 @@ from localdflash.lsp.foreign.openai_server import OpenAi
 from localdflash.lsp.foreign.pieces import FillServer, FillSource
 from localdflash.lsp.foreign.remote_prompt import Pieces, Prompts, Sides
 from localdflash.server.address import Address
-from localdflash.server.async_client import Connection
+from localdflash.server.client import Connection
 from localdflash.server.refusals import error_of
 from localdflash.text.fim import FORMATS, FimFormat, detect
 

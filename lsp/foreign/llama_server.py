@@ -19,7 +19,7 @@ from localdflash.lsp.foreign.pieces import Piece, Reply, Saying, decoder
 from localdflash.lsp.foreign.place import Draw, Place
 from localdflash.lsp.foreign.remote_prompt import Marker, Prompts, Sides
 from localdflash.server.address import Address
-from localdflash.server.async_client import Connection
+from localdflash.server.client import Connection
 
 FRESH = 5.0  # seconds that a model stays the same without being asked for; starting a server takes about so long
 LIKELIEST = 16  # tokens by which it is judged how likely one of those is that fit

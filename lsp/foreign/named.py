@@ -5,7 +5,7 @@ from pathlib import Path
 
 from localdflash.models.config import Config
 from localdflash.server.address import Address
-from localdflash.server.key import read_key
+from localdflash.server.tcp import read_key
 
 
 @dataclass(frozen=True)

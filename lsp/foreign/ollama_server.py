@@ -10,7 +10,7 @@ from localdflash.lsp.foreign.pieces import JsonLines, Piece, Reply, Saying, deco
 from localdflash.lsp.foreign.place import Draw, Place
 from localdflash.lsp.foreign.remote_prompt import Prompts, Sides
 from localdflash.server.address import Address
-from localdflash.server.async_client import Connection
+from localdflash.server.client import Connection
 
 
 class _Probability(msgspec.Struct):

@@ -9,7 +9,7 @@ from localdflash.lsp.foreign.pieces import Piece, Reply, Saying, decoder
 from localdflash.lsp.foreign.place import Draw, Place
 from localdflash.lsp.foreign.remote_prompt import Prompts, Sides
 from localdflash.server.address import Address
-from localdflash.server.async_client import Connection
+from localdflash.server.client import Connection
 
 MOST_STOPS = 4  # strings that a request may name
 

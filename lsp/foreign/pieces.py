@@ -15,7 +15,7 @@ import msgspec
 
 from localdflash.lsp.engine_completer import Event
 from localdflash.lsp.foreign.place import Draw, Place
-from localdflash.server.exchange import Events
+from localdflash.server.client import Events
 from localdflash.server.refusals import refusal
 
 Said = TypeVar("Said", bound="Saying")

@@ -235,7 +235,7 @@ async def test_nonsense_is_one_line(path: Path, nonsense: bytes) -> None:
 
 
 async def test_a_line_without_end_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.server.exchange.LARGEST", 100_000)
+    monkeypatch.setattr("localdflash.server.client.MAX_BYTES", 100_000)
 
     async with scripted(Script([HEAD, *[chunk(b"x" * 9999)] * 99]), path) as source, asking(source) as answerer:
         with pytest.raises(LocaldflashError, match="100000"):

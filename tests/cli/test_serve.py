@@ -11,7 +11,7 @@ import pytest
 from localdflash.base.errors import UsageError
 from localdflash.base.files import paths
 from localdflash.cli import serve
-from localdflash.server.key import own_key, read_key
+from localdflash.server.tcp import own_key, read_key
 from tests.support import daemons
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 
 from localdflash.server.api import schemas
-from localdflash.server.api.anthropic.anthropic_body import CountRequest, MessagesRequest
+from localdflash.server.api.anthropic_body import CountRequest, MessagesRequest
 from localdflash.server.api.request_body import LARGEST, UNSUPPORTED
-from localdflash.server.api.responses_api.responses_body import ResponsesRequest
+from localdflash.server.api.responses_body import ResponsesRequest
 from tests.security.fuzzing import fuzz, long_enough
 
 STATUSES = {200, 400, 404, 405, 413, 415, 503}

@@ -26,10 +26,8 @@ from localdflash.base.errors import (
     UsageError,
 )
 from localdflash.server import client as client_module
-from localdflash.server import exchange
 from localdflash.server.address import Address
-from localdflash.server.client import Client
-from localdflash.server.exchange import DONE, Events, Exchange
+from localdflash.server.client import DONE, Client, Events, Exchange
 
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\r\n"  # up to the connection's end
 CHUNKED = EVENTS.replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -210,7 +208,7 @@ def test_an_answer_that_is_no_stream(answering: Answering) -> None:
 
 
 def test_answers_without_an_end_are_given_up(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "LARGEST", 100_000)
+    monkeypatch.setattr(client_module, "MAX_BYTES", 100_000)
     with pytest.raises(LocaldflashError, match="100000"):
         answering(plain(200, "x" * 200_000)).get("/x")
     with pytest.raises(LocaldflashError, match="100000"):
@@ -301,14 +299,14 @@ def test_where_nobody_is(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(EngineGone, match=f"^{url} cannot be reached: Connection refused$"):
             Client(Address.of_url(url)).get("/x")
-    with pytest.raises(EngineGone, match=r"^x went away: Name or service not known$"), exchange.broken("x"):
+    with pytest.raises(EngineGone, match=r"^x went away: Name or service not known$"), client_module.broken("x"):
         raise socket.gaierror(-2, "Name or service not known")
 
 
 def test_health_does_not_wait_for_long(
     serve: Callable[..., tuple[Client, Server]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "CONNECT", 0.05)
+    monkeypatch.setattr(client_module, "CONNECT_SECONDS", 0.05)
     began = time.monotonic()
     with pytest.raises(EngineGone, match="the engine does not answer"):
         serve(b"", stays=True)[0].health()

@@ -25,7 +25,7 @@ from localdflash.lsp.engine_completer import Asker, Event, Source
 from localdflash.server.answering import TextDelta
 from localdflash.server.api import complete_endpoint
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.ask import Ask
+from localdflash.server.api.generation import GenerationRequest
 from localdflash.server.api.schemas import CompleteRequest
 from localdflash.text.stream import AnswerText, Detokenizer
 
@@ -92,13 +92,15 @@ class RecordedEngine(Asker):
         """See `Asker`."""
         return self._loaded.files.id
 
-    async def complete_endpoint(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
+    async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """See `Asker`: what `POST /complete` answers."""
         asked = msgspec.convert(dict(body), CompleteRequest)
         filling = complete_endpoint.fill(self._filler, asked)
         worker = _Worker(self._loaded, self._records, filling.word)
-        ask = Ask(self._loaded, filling.requests, filling.stops, urgent=True, ending=filling.ending)
-        async with aclosing(complete_endpoint.answers(worker.state, ask, asked.count)) as events:
+        generation = GenerationRequest(
+            self._loaded, filling.requests, filling.stops, urgent=True, ending=filling.ending
+        )
+        async with aclosing(complete_endpoint.answers(worker.state, generation, asked.count)) as events:
             async for event in events:
                 yield cast(Event, event)
 

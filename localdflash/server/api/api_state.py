@@ -11,7 +11,6 @@ from localdflash.base.files.strict_toml import did_you_mean
 from localdflash.code.fim.filler import Filler
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.registry.registry import load_registry
-from localdflash.server.api.ask import Ask
 from localdflash.server.api.http_errors import ApiError, as_api_error
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engines import Engines
@@ -28,11 +27,11 @@ class AppState:
 
     engines: Engines
     metrics: Metrics
-    stop: Callable[[], None] | None
-    idle: Callable[[], float]
+    idle_seconds: Callable[[], float]
+    stop: Callable[[], None] | None = None
     listen: Callable[[Tcp], AsyncGenerator[str]] | None = None
     began: float = field(default_factory=time.monotonic, init=False)
-    newest: WeakValueDictionary[str, Ask] = field(default_factory=WeakValueDictionary, init=False)  # of each document
+    newest: WeakValueDictionary[str, object] = field(default_factory=WeakValueDictionary, init=False)  # see `pieces`
     _grammars: WeakKeyDictionary[LoadedPair, Grammars] = field(default_factory=WeakKeyDictionary, init=False)
     _fillers: WeakKeyDictionary[LoadedPair, Filler] = field(default_factory=WeakKeyDictionary, init=False)
 

@@ -14,13 +14,11 @@ from localdflash.code.fim.filler import Filler, Filling
 from localdflash.code.fim.prompt import FillContext, Hole
 from localdflash.engine.sampling import Chosen
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.server.api.answers import Choice, ChoicePiece, pieces, timings
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.ask import Ask
+from localdflash.server.api.generation import Choice, ChoicePiece, GenerationRequest, pieces, timings
+from localdflash.server.api.http_responses import GONE, EventStream, event, json_of
 from localdflash.server.api.request_body import read
-from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import CompleteRequest
-from localdflash.server.api.streams import GONE, Disconnected, EventStream, event, until_disconnect
 from localdflash.text.syntax import language_of
 
 Event = dict[str, Any]
@@ -35,18 +33,13 @@ async def complete(http: HttpRequest) -> Response:
     filling = await asyncio.to_thread(fill, state.filler(loaded), body)
     if await http.is_disconnected():
         return Response(status_code=GONE)  # it would cancel the newer request of its document
-    ask = Ask(
+    generation = GenerationRequest(
         loaded, filling.requests, filling.stops, urgent=True, document=body.document or None, ending=filling.ending
     )
     explained = {"model": loaded.files.id, **(filling.prompt.explained() if body.explain else {})}
     if body.stream:
-        return EventStream(_as_events(answers(state, ask, body.count), explained))
-    try:
-        found = await until_disconnect(http.receive, _collect(answers(state, ask, body.count)))
-    except Disconnected:
-        return Response(status_code=GONE)
-    ran = [request for request in ask.requests if request.finish]
-    return json_response({"choices": found, "timings": timings(ran), **explained})
+        return EventStream(_as_events(answers(state, generation, body.count), explained))
+    return await json_of(http, _whole(state, generation, body.count, explained))
 
 
 def fill(filler: Filler, body: CompleteRequest) -> Filling:
@@ -102,12 +95,12 @@ class _Told:
         return round(math.exp(self.logprob / self.tokens), 4) if self.tokens else None
 
 
-async def answers(state: AppState, ask: Ask, count: int) -> AsyncGenerator[Event]:
+async def answers(state: AppState, generation: GenerationRequest, count: int) -> AsyncGenerator[Event]:
     """The events of at most so many answers. The first one's come as they are made; others, if they differ, when
     complete. One that is empty makes way for the next.
     """
     told, ends, texts = _Told(), list[Event](), list[str]()
-    async with aclosing(pieces(state, ask)) as source:
+    async with aclosing(pieces(state, generation)) as source:
         async for piece in source:
             told.add(piece.chosen)
             if piece.text:
@@ -120,7 +113,7 @@ async def answers(state: AppState, ask: Ask, count: int) -> AsyncGenerator[Event
                 told.parts.clear()
             if not ended:
                 continue
-            last = piece.choice.index == len(ask.requests) - 1 or piece.choice.finish == "cancelled"
+            last = piece.choice.index == len(generation.requests) - 1 or piece.choice.finish == "cancelled"
             differs = differs and (last or bool(piece.choice.text.strip()))
             stop = last or len(texts) + differs == count
             if differs:
@@ -161,6 +154,12 @@ async def _as_events(answers: AsyncGenerator[Event], explained: Event) -> AsyncG
     async with aclosing(answers) as source:
         async for one in source:
             yield event({**one, **explained} if "finish" in one else one)
+
+
+async def _whole(state: AppState, generation: GenerationRequest, count: int, explained: Event) -> Event:
+    found = await _collect(answers(state, generation, count))
+    ran = [request for request in generation.requests if request.finish]
+    return {"choices": found, "timings": timings(ran), **explained}
 
 
 async def _collect(answers: AsyncGenerator[Event]) -> list[Event]:

@@ -1,4 +1,7 @@
-"""An answer as a row of blocks, one open at a time: Anthropic's messages and OpenAI's responses are made of them."""
+"""The parts of an answer: thoughts, text and tool calls, as they grow or as a sequence of blocks.
+
+Anthropic's messages and OpenAI's responses are made of blocks, one open at a time.
+"""
 
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -6,17 +9,46 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Literal
 
-from localdflash.server.api.answer_parts import Added, AnswerParts
-from localdflash.server.api.answers import Choice, pieces
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.ask import Ask
+from localdflash.server.api.generation import Choice, GenerationRequest, pieces
+from localdflash.text.thoughts import ThoughtSplit
+from localdflash.text.tool_calls import CallDelta, CallReader
 
 BlockKind = Literal["thoughts", "text", "call"]
 
 
+@dataclass(frozen=True, slots=True)
+class Added:
+    """Parts that a piece of text adds; all may be empty."""
+
+    thoughts: str = ""
+    said: str = ""
+    calls: Sequence[CallDelta] = ()
+
+
+class AnswerParts:
+    """Splitter of one choice's text into parts; without `split` or `calls`, thoughts or calls stay in the text."""
+
+    def __init__(self, split: ThoughtSplit | None, calls: CallReader | None) -> None:
+        self._split, self._reader = split, calls
+
+    def push(self, text: str) -> Added:
+        """Return the parts that a piece of text adds."""
+        thoughts, said = self._split.push(text) if self._split else ("", text)
+        said, calls = self._reader.push(said) if self._reader else (said, [])
+        return Added(thoughts, said, calls)
+
+    def finish(self) -> Added:
+        """Return the parts held back so far, at the end."""
+        thoughts, rest = self._split.finish() if self._split else ("", "")
+        said, calls = self._reader.push(rest) if self._reader else (rest, [])
+        more, last = self._reader.finish() if self._reader else ("", [])
+        return Added(thoughts, said + more, [*calls, *last])
+
+
 @dataclass
 class Block:
-    """A part of an answer; the text of a call are its arguments, in JSON."""
+    """Part of an answer; the text of a call is its arguments, in JSON."""
 
     kind: BlockKind
     number: int
@@ -27,7 +59,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockEvent:
-    """A block begins, has more `text`, or ends."""
+    """Change of a block: it begins, grows by `text`, or ends."""
 
     what: Literal["begin", "more", "end"]
     block: Block
@@ -35,7 +67,7 @@ class BlockEvent:
 
 
 class BlockWriter:
-    """Writes what is added to an answer into blocks."""
+    """Writer of an answer's parts into blocks."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
@@ -43,7 +75,7 @@ class BlockWriter:
         self._calls = 0
 
     def push(self, added: Added) -> Iterator[BlockEvent]:
-        """What happens with the next part; what goes on with an open call was written before what is said after it."""
+        """Yield the events of the next parts; more of an open call comes before the text after it."""
         known = self._calls
         for call in (one for one in added.calls if one.index < known):
             yield from self._more(call.arguments)
@@ -56,7 +88,7 @@ class BlockWriter:
             yield from self._more(call.arguments)
 
     def finish(self) -> Iterator[BlockEvent]:
-        """The end of the block that is open, if one is."""
+        """Yield the end of the open block, if there is one."""
         block, self._open = self._open, None
         if block:
             yield BlockEvent("end", block)
@@ -82,7 +114,7 @@ class BlockWriter:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """How an answer has grown by one step: what happened, all blocks so far, and whether it is over."""
+    """Growth of an answer by one step: its events, all blocks so far, and whether the answer has ended."""
 
     events: Sequence[BlockEvent]
     blocks: Sequence[Block]
@@ -91,14 +123,14 @@ class Grown:
 
     @property
     def called(self) -> bool:
-        """Whether it is an answer that calls tools."""
+        """Whether the answer calls tools."""
         return any(block.kind == "call" for block in self.blocks)
 
 
-async def growth(state: AppState, ask: Ask, parts: AnswerParts) -> AsyncGenerator[Grown]:
-    """The one answer of a request, step by step. Closing this stops the engine within one step."""
+async def growth(state: AppState, generation: GenerationRequest, parts: AnswerParts) -> AsyncGenerator[Grown]:
+    """Yield the growth of the only choice, step by step. Closing the generator stops the engine within one step."""
     writer = BlockWriter()
-    async with aclosing(pieces(state, ask)) as source:
+    async with aclosing(pieces(state, generation)) as source:
         async for piece in source:
             ended = bool(piece.choice.finish) and not piece.text and not piece.chosen
             added = parts.finish() if ended else parts.push(piece.text)
@@ -106,8 +138,8 @@ async def growth(state: AppState, ask: Ask, parts: AnswerParts) -> AsyncGenerato
             yield Grown(events, writer.blocks, piece.choice, ended)
 
 
-async def whole(state: AppState, ask: Ask, parts: AnswerParts) -> Grown:
-    """The one answer of a request, complete."""
-    async with aclosing(growth(state, ask, parts)) as source:
+async def whole(state: AppState, generation: GenerationRequest, parts: AnswerParts) -> Grown:
+    """Run the only choice to its end and return its last growth."""
+    async with aclosing(growth(state, generation, parts)) as source:
         grown = [one async for one in source]
     return grown[-1]

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from importlib.metadata import version
 from typing import Any
 
@@ -12,6 +14,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from localdflash.base.errors import LocaldflashError
+from localdflash.base.files import paths
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
@@ -19,11 +22,19 @@ from localdflash.models.memory.parts import PREFIXES, PROGRAM, Parts, divided, t
 from localdflash.models.registry.registry import load_registry
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_errors import ApiError, as_api_error
+from localdflash.server.api.http_responses import (
+    DONE,
+    GONE,
+    Disconnected,
+    EventStream,
+    event,
+    json_response,
+    until_disconnect,
+)
 from localdflash.server.api.request_body import read
-from localdflash.server.api.responses import json_response
-from localdflash.server.api.schemas import LoadRequest
-from localdflash.server.api.streams import GONE, Disconnected, until_disconnect
+from localdflash.server.api.schemas import ListenRequest, LoadRequest
 from localdflash.server.engines import Engines
+from localdflash.server.tcp import Tcp, own_key
 from localdflash.server.wanted import ROLES
 from localdflash.server.worker import PairWorker
 
@@ -86,24 +97,6 @@ def _has_drafter(loaded: LoadedPair) -> bool:
     return any(name != LookupDrafter.name for name in loaded.drafters)
 
 
-async def props(http: HttpRequest) -> Response:
-    """Report what llama-server tells of itself."""
-    state: AppState = http.app.state.shared
-    loaded = await state.ready(state.engines.main)
-    return json_response(
-        {
-            "default_generation_settings": {"n_ctx": loaded.context, "params": {}},
-            "total_slots": sum(worker.loaded is not None for worker in state.engines.workers),
-            "model_alias": loaded.files.id,
-            "model_path": loaded.files.target.name,
-            "chat_template": loaded.tokenizer.chat_template() or "",
-            **loaded.tokenizer.template_tokens(),
-            "modalities": {"vision": False, "audio": False},
-            "build_info": f"localdflash {version('localdflash')}",
-        }
-    )
-
-
 async def metrics(http: HttpRequest) -> Response:
     """Report metrics for Prometheus."""
     return Response(http.app.state.shared.metrics.render(), media_type=CONTENT_TYPE_LATEST)
@@ -128,7 +121,7 @@ async def ps(http: HttpRequest) -> Response:
             "requests": sum(one.totals.requests for one in schedulers),
             "running": sum(one.running is not None for one in schedulers),
             "waiting": sum(one.waiting for one in schedulers),
-            "idle_seconds": round(state.idle(), 3),
+            "idle_seconds": round(state.idle_seconds(), 3),
             "uptime_seconds": round(time.monotonic() - state.began, 3),
             "version": version("localdflash"),
             "pid": os.getpid(),
@@ -231,3 +224,20 @@ async def stop(http: HttpRequest) -> Response:
         raise ApiError(404, "this server is not stopped this way", code="not_found")
     state.stop()
     return json_response({"status": "stopping"})
+
+
+async def listen(http: HttpRequest) -> Response:
+    """Open a port; the one event tells its address. UsageError if it is taken."""
+    state: AppState = http.app.state.shared
+    body = await read(http, ListenRequest)
+    if state.listen is None:
+        raise ApiError(404, "this server opens no ports", code="not_found")
+    path = paths.key_file()
+    return EventStream(_events(state.listen(Tcp(body.host, body.port, own_key(path), body.hosts, path))))
+
+
+async def _events(port: AsyncGenerator[str]) -> AsyncGenerator[bytes]:
+    async with aclosing(port) as addresses:
+        async for url in addresses:
+            yield event({"url": url})
+    yield DONE

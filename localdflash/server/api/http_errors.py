@@ -58,6 +58,11 @@ class ApiError(LocaldflashError):
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
+def bad(param: str, what: str) -> ApiError:
+    """Return an error that names an invalid field."""
+    return ApiError(400, f"{param}: {what}", param=param, code="invalid_value")
+
+
 def as_api_error(error: BaseException) -> ApiError:
     """What a client is told of this error; nothing of one that we did not expect."""
     match error:

@@ -6,8 +6,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.server.api.answer_parts import Added, AnswerParts
-from localdflash.server.api.content_blocks import Block, BlockEvent, BlockWriter
+from localdflash.server.api.content_blocks import Added, AnswerParts, Block, BlockEvent, BlockWriter
 from localdflash.text.thoughts import ThoughtSplit
 from localdflash.text.tool_calls import CallDelta, MarkedCalls, json_call
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from localdflash.code.fim.filler import Filler
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.api.answers import _Indented
-from localdflash.server.api.native import _infill
+from localdflash.server.api.generation import _IndentLimit
+from localdflash.server.api.llama_server_api import _infill
 from localdflash.server.api.schemas import Extra, InfillRequest
 from localdflash.text.fim import FORMATS
 from localdflash.text.grammar import Grammars
@@ -181,7 +181,7 @@ def expected_indented(text: str, least: int) -> str:
 
 @given(st.lists(st.text(alphabet="a \t\n", max_size=6), max_size=8), st.integers(0, 4))
 def test_indentation_is_seen_however_the_text_comes(parts: list[str], least: int) -> None:
-    lines = _Indented(least)
+    lines = _IndentLimit(least)
     text = "".join(part if lines.ended else lines.push(part) for part in parts if not lines.ended)
     text += lines.finish()
     assert text == expected_indented("".join(parts), least)

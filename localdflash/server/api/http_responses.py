@@ -1,4 +1,4 @@
-"""Responses that end with their client: slow JSON answers and events, both cancelled when the connection closes.
+"""Responses that end with their client: JSON and event streams, both cancelled when the connection closes.
 
 Text that a slow client does not read waits in the event stream's source: one answer at most.
 """
@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 import msgspec
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -23,8 +24,21 @@ class Disconnected(Exception):
     """The client is gone."""
 
 
+def json_response(body: Any, status: int = 200) -> Response:
+    """Return a JSON response; NaN and infinities, which JSON lacks, become null."""
+    return Response(msgspec.json.encode(body), status, media_type="application/json")
+
+
+async def json_of(http: HttpRequest, work: Coroutine[Any, Any, Any]) -> Response:
+    """Return the result of `work` as JSON; if the client leaves before, cancel the work."""
+    try:
+        return json_response(await until_disconnect(http.receive, work))
+    except Disconnected:
+        return Response(status_code=GONE)
+
+
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`; if the client leaves before, the work is cancelled and Disconnected raised."""
+    """Return the result of `work`; if the client leaves before, cancel the work and raise Disconnected."""
     task, gone = asyncio.create_task(work), asyncio.create_task(_gone(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -43,12 +57,12 @@ async def _gone(receive: Receive) -> None:
 
 
 def event(body: Any) -> bytes:
-    """One server-sent event."""
+    """Encode a server-sent event."""
     return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
 def named_event(body: Mapping[str, Any]) -> bytes:
-    """One server-sent event whose name is the `type` of its body."""
+    """Encode a server-sent event whose name is the `type` of its body."""
     return f"event: {body['type']}\n".encode() + event(body)
 
 
@@ -57,8 +71,8 @@ def _failure(error: ApiError) -> bytes:
 
 
 class EventStream(Response):
-    """Sends events as they come. Nothing is sent before the first, so that an earlier error has its own status; a later
-    one is the last event, which `failure` makes.
+    """Stream of server-sent events. An error before the first event has its own status; a later error is the last
+    event, which `failure` makes.
     """
 
     def __init__(self, events: AsyncGenerator[bytes], failure: Callable[[ApiError], bytes] = _failure) -> None:

@@ -1,0 +1,212 @@
+"""A chat request as the engine runs it: its messages, tools, template switches and form of the answer.
+
+OpenAI's chat requests are read here as they are; Anthropic's, and OpenAI's Responses, are translated to them before.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
+
+import msgspec
+from msgspec import UnsetType
+
+from localdflash.engine.sampling import Constraint
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.conversation import prepare
+from localdflash.server.answers.repetition import Repetition
+from localdflash.server.api.content_blocks import AnswerParts
+from localdflash.server.api.generation import (
+    ALL_THE_ROOM,
+    GenerationRequest,
+    MakeConstraint,
+    choices,
+    constraint_of,
+    limit_of,
+    params_of,
+)
+from localdflash.server.api.http_errors import ApiError, bad
+from localdflash.server.api.schemas import ChatMessage, ChatRequest, NamedTool, TextPart, Tool, ToolCall
+from localdflash.text.chat_template import CalledTool, Role, TemplateMessage
+from localdflash.text.grammar import Grammars
+from localdflash.text.thoughts import ThoughtSplit, joined, split
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.text.tool_calls import CallReader, Schemas, call_reader, syntax_of
+from localdflash.text.tool_grammar import call_constraint
+
+TEMPERATURE = 1.0  # where a request does not say, as OpenAI documents
+ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}
+
+
+@dataclass(frozen=True)
+class ToolOptions:
+    """Tools that an answer may call, or must call."""
+
+    described: Sequence[Mapping[str, Any]] = ()  # as the template takes them
+    schemas: Schemas = field(default_factory=dict)  # of those that may be called
+    must: bool = False
+    several: bool = True  # calls in one answer
+
+    def reader(self, tokenizer: Tokenizer) -> CallReader | None:
+        """Return a reader of the calls in the text of one choice."""
+        return call_reader(tokenizer, self.schemas) if self.schemas else None
+
+    def stops(self, tokenizer: Tokenizer) -> tuple[str, ...]:
+        """Return the strings that end an answer: after its only call, or before a tool result that it invents."""
+        reader = self.reader(tokenizer)
+        if not reader:
+            return ()
+        made_up = ("<tool_response>",) if syntax_of(tokenizer) == "words" else ()
+        return (reader.closing, *made_up) if reader.closing and not self.several else made_up
+
+    def constraint(self, tokenizer: Tokenizer, grammars: Grammars) -> Callable[[], Constraint] | None:
+        """Return a maker of the constraint that keeps the calls of one choice to their schemas."""
+        return call_constraint(tokenizer, grammars, self.schemas, must=self.must) if self.schemas else None
+
+
+def chat_generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, grammars: Grammars) -> GenerationRequest:
+    """Turn a chat request into what the engine runs; ApiError names the invalid field."""
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError(400, "top_logprobs: needs logprobs to be true", param="top_logprobs", code="invalid_value")
+    limit = limit_of(body.max_completion_tokens, body.max_tokens, body.n_predict, default=ALL_THE_ROOM)
+    messages, params = messages_of(body.messages), params_of(body, TEMPERATURE)
+    continues = goes_on(body.continue_final_message, messages)
+    calls = tools.constraint(loaded.tokenizer, grammars)
+    formats = constraint_of(body, grammars, *_formats(body, grammars))
+    if tools.schemas and formats:
+        raise bad("tools", "not together with a form of the answer")
+    prepared = prepare(
+        loaded,
+        messages,
+        limit,
+        params,
+        variables=variables_of(body),
+        goes_on=continues,
+        at_once="call" if tools.must else "text" if formats else "",
+        tools=tools.described,
+    )
+    prepared = replace(prepared, stops=tools.stops(loaded.tokenizer))
+    if body.prediction:
+        text = text_of(body.prediction.content, "prediction.content")
+        prepared = replace(prepared, request=replace(prepared.request, documents=[loaded.tokenizer.encode(text)]))
+    alternatives = (body.top_logprobs or 0) if body.logprobs else None
+    requests, stops = choices(loaded, prepared, body, body.n or 1, calls or formats, alternatives, param="messages")
+    ending = Repetition if body.end_repeats else None
+    return GenerationRequest(
+        loaded, requests, stops, document=body.document, ending=ending, makes_text=prepared.spelling
+    )
+
+
+def parts_of(generation: GenerationRequest, body: ChatRequest, tools: ToolOptions) -> Callable[[], AnswerParts]:
+    """Return a maker of the parts of a choice; with `reasoning_format` "none" thoughts stay in its text."""
+    apart = body.reasoning_format != "none"
+    begun = messages_of(body.messages)[-1].content if body.continue_final_message else ""
+    thinking = split(begun)[2]
+    return lambda: AnswerParts(
+        ThoughtSplit(thinking=thinking, begun=bool(begun)) if apart else None, tools.reader(generation.loaded.tokenizer)
+    )
+
+
+def messages_of(given: Sequence[ChatMessage]) -> list[TemplateMessage]:
+    """Convert messages to those of the chat template; ApiError names the invalid field."""
+    messages = []
+    names: dict[str, str] = {}  # of the tools that were called, by the id of the call
+    for number, message in enumerate(given):
+        place = f"messages[{number}]"
+        if message.role not in ROLES:
+            raise bad(f"{place}.role", f"unknown; one of {', '.join(ROLES)}")
+        role = ROLES[message.role]
+        calls = tuple(map(_called, message.tool_calls or ())) if role == "assistant" else ()
+        names |= {call.id: call.name for call in calls}
+        if isinstance(message.content, UnsetType) and not calls:
+            raise bad(f"{place}.content", "missing")
+        content = text_of(None if isinstance(message.content, UnsetType) else message.content, f"{place}.content")
+        thoughts = (message.reasoning_content or "") if role == "assistant" else ""
+        call_id = (message.tool_call_id or "") if role == "tool" else ""
+        messages.append(TemplateMessage(role, joined(thoughts, content), calls, call_id, names.get(call_id, "")))
+    return messages
+
+
+def tools_of(body: ChatRequest) -> ToolOptions:
+    """Return the tools of a request; ApiError if a schema is invalid, or the chosen tool is missing."""
+    if not body.tools and body.tool_choice not in (None, "none", "auto"):
+        raise bad("tool_choice", "there are no tools to choose from")
+    if not body.tools or body.tool_choice == "none":
+        return ToolOptions()
+    schemas = {tool.function.name: tool.function.parameters or {} for tool in body.tools}
+    for number, schema in enumerate(schemas.values()):
+        check_schema(f"tools[{number}].function.parameters", schema)
+    wanted = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else ""
+    if wanted and wanted not in schemas:
+        raise bad("tool_choice.function.name", f"no tool {wanted!r} among the tools")
+    return ToolOptions(
+        described(body.tools),
+        {wanted: schemas[wanted]} if wanted else schemas,
+        must=bool(wanted) or body.tool_choice == "required",
+        several=body.parallel_tool_calls is not False and not wanted,
+    )
+
+
+def goes_on(asked: bool | None, messages: Sequence[TemplateMessage]) -> bool:
+    """Return whether the last message is an answer to continue; ApiError if it is not the assistant's."""
+    if asked and messages[-1].role != "assistant":
+        raise bad("continue_final_message", "the last message is not from the assistant")
+    return bool(asked)
+
+
+def variables_of(body: ChatRequest) -> dict[str, str | bool]:
+    """Return the switches of the chat template, OpenAI's effort among them."""
+    match body.reasoning_effort:
+        case None:
+            effort: dict[str, str | bool] = {}
+        case "none":
+            effort = {"enable_thinking": False}
+        case "minimal":
+            effort = {"reasoning_effort": "low"}
+        case known:
+            effort = {"reasoning_effort": known}
+    return effort | (body.chat_template_kwargs or {})
+
+
+def _formats(body: ChatRequest, grammars: Grammars) -> list[tuple[str, MakeConstraint]]:
+    """Return the constraint that `response_format` sets, if any."""
+    given = body.response_format
+    if given is None or given.type == "text":
+        return []
+    schema = given.json_schema.schema if given.json_schema else given.schema
+    if schema is not None:
+        known = schema
+        return [("response_format", lambda: grammars.json_schema(known))]
+    if given.type == "json_schema":
+        raise bad("response_format.json_schema.schema", "missing")
+    return [("response_format", grammars.json_object)]
+
+
+def _called(call: ToolCall) -> CalledTool:
+    """Convert a call; arguments that are JSON become an object, which each template writes in its own way."""
+    try:
+        arguments: object = msgspec.json.decode(call.function.arguments or "{}", type=dict)
+    except (msgspec.DecodeError, RecursionError):
+        arguments = call.function.arguments
+    return CalledTool(call.id, call.function.name, arguments)
+
+
+def text_of(content: str | list[TextPart] | None, place: str) -> str:
+    """Return the content of a message as one text."""
+    if not isinstance(content, list):
+        return content or ""
+    for number, part in enumerate(content):
+        if part.type != "text" or part.text is None:
+            raise bad(f"{place}[{number}]", "only parts of type text are supported")
+    return "".join(part.text or "" for part in content)
+
+
+def described(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Convert tools to those of the chat template."""
+    return [msgspec.to_builtins(tool) for tool in tools]
+
+
+def check_schema(place: str, schema: Mapping[str, Any]) -> None:
+    """Raise ApiError if a part of a schema has the wrong type; the grammar checks the rest."""
+    for name, kind, told in (("properties", dict, "object"), ("$defs", dict, "object"), ("required", list, "array")):
+        if not isinstance(schema.get(name, kind()), kind):
+            raise bad(f"{place}.{name}", f"expected an {told}")

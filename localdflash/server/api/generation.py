@@ -1,0 +1,323 @@
+"""The path from a request to an answer: a dialect makes a `GenerationRequest` and formats the `pieces` of its choices.
+
+Dialects are OpenAI's, Anthropic's and llama-server's APIs, and /complete. Sampling, stop strings and grammars are read
+from the fields that the dialects share.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from localdflash.base.errors import ContextOverflow, EngineGone
+from localdflash.engine.generate import Request
+from localdflash.engine.pair import Step
+from localdflash.engine.sampling import Chosen, Constraint
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.engine.stats import Stats
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.answer import Prepared, bound
+from localdflash.server.api.api_state import AppState
+from localdflash.server.api.http_errors import ApiError
+from localdflash.server.api.schemas import SamplingFields
+from localdflash.text.grammar import Grammars
+from localdflash.text.stream import Detokenizer, Ending, Spelling
+from localdflash.text.tokenizer import Tokenizer
+
+MakeConstraint = Callable[[], Constraint]
+ALL_THE_ROOM = 2**31
+_SEEDS = 2**63
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """What one HTTP request has the engine generate: an engine request for each choice."""
+
+    loaded: LoadedPair
+    requests: Sequence[Request]
+    stops: tuple[str, ...]
+    truncated: bool = False
+    urgent: bool = False
+    document: str | None = None
+    seconds: float = 0.0  # for each choice after its first step; 0 is no limit
+    least_indent: int = 0  # of every line but the first; a line with less is not part of the answer
+    ending: Callable[[], Ending] | None = None  # makes what ends the text of one choice
+    makes_text: Callable[[Tokenizer], Spelling] = Detokenizer
+
+    def spelling(self) -> Spelling:
+        """Return a detokenizer for one choice."""
+        return self.makes_text(self.loaded.tokenizer)
+
+
+def params_of(body: SamplingFields, temperature: float) -> SamplingParams:
+    """Read the sampling parameters; `temperature` is the endpoint's default."""
+    penalty = body.repetition_penalty if body.repetition_penalty is not None else body.repeat_penalty
+    return SamplingParams(
+        temperature=temperature if body.temperature is None else body.temperature,
+        top_k=body.top_k or 0,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        min_p=body.min_p or 0.0,
+        repetition_penalty=1.0 if penalty is None else penalty,
+        seed=None if body.seed == -1 else body.seed,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logit_bias=tuple(dict(body.logit_bias or ()).items()),
+    )
+
+
+def limit_of(*given: int | None, default: int) -> int:
+    """Return the first limit that is given; -1 means all the room of the context."""
+    limit = next((limit for limit in given if limit is not None), default)
+    return ALL_THE_ROOM if limit < 0 else limit
+
+
+def stops_of(body: SamplingFields) -> tuple[str, ...]:
+    """Return the request's stop strings."""
+    if body.stop == "":
+        raise ApiError(400, "stop: an empty stop string would end every answer", param="stop", code="invalid_value")
+    return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+
+
+def constraint_of(body: SamplingFields, grammars: Grammars, *more: tuple[str, MakeConstraint]) -> MakeConstraint | None:
+    """Return a maker of each choice's constraint, if the request sets one; `more` are those of other fields."""
+    asked = list(more)
+    if body.json_schema is not None:
+        schema = body.json_schema
+        asked.append(("json_schema", lambda: grammars.json_schema(schema)))
+    if body.grammar:
+        text = body.grammar
+        asked.append(("grammar", lambda: grammars.gbnf(text)))
+    if len(asked) > 1:
+        names = " and ".join(name for name, _ in asked)
+        raise ApiError(400, f"{names}: only one of them", param=asked[0][0], code="invalid_value")
+    return asked[0][1] if asked else None
+
+
+def choices(
+    loaded: LoadedPair,
+    prepared: Prepared,
+    body: SamplingFields,
+    count: int = 1,
+    constraint: MakeConstraint | None = None,
+    alternatives: int | None = None,
+    *,
+    param: str = "prompt",
+) -> tuple[list[Request], tuple[str, ...]]:
+    """Return the engine requests of `count` choices, choice i with seed + i, and the strings that end their text.
+
+    A stop string that spells a special token ends an answer at that token, which has no text. ApiError, which names
+    `param`, if the prompt does not fit.
+    """
+    request, stops, tokenizer = prepared.request, (*prepared.stops, *stops_of(body)), loaded.tokenizer
+    if strange := [token for token, _ in request.params.logit_bias if not 0 <= token < tokenizer.vocab_size]:
+        told = f"logit_bias: {strange[0]} is no token of this model, which has {tokenizer.vocab_size}"
+        raise ApiError(400, told, param="logit_bias", code="invalid_value")
+    try:
+        bound(request, loaded.context)
+    except ContextOverflow as error:
+        raise ApiError(400, str(error), param=param, code="context_length_exceeded") from None
+    ends = request.ends.union(tokenizer.special(stop) for stop in stops if tokenizer.has_special(stop))
+    seed = request.params.seed
+    requests = [
+        replace(
+            request,
+            ends=ends,
+            params=replace(request.params, seed=None if seed is None else (seed + i) % _SEEDS),
+            constraint=constraint() if constraint else request.constraint,
+            alternatives=alternatives,
+            draft=body.draft is not False,
+            stats=Stats(),
+        )
+        for i in range(count)
+    ]
+    return requests, stops
+
+
+@dataclass
+class Choice:
+    """Text of one answer so far, and at its end the reason why it ended."""
+
+    index: int
+    request: Request
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    chosen: list[Chosen] = field(default_factory=list)
+    finish: str = ""  # "stop", "length" or "cancelled"
+    stop_string: str = ""  # the one that ended it, if one did
+    ending: Ending | None = None  # what else may have ended it
+
+
+@dataclass(frozen=True)
+class ChoicePiece:
+    """Text that one step added to a choice; the last piece of a choice has neither text nor step."""
+
+    choice: Choice
+    text: str = ""
+    chosen: Sequence[Chosen] = ()
+    step: Step | None = None
+
+
+async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerator[ChoicePiece]:
+    """Run the choices one after another. Closing the generator stops the engine within one step."""
+    began = time.perf_counter()
+    if generation.document:
+        state.newest[generation.document] = generation
+    for index, request in enumerate(generation.requests):
+        if generation.document and state.newest.get(generation.document) is not generation:
+            # This choice would cancel the newer request.
+            yield ChoicePiece(Choice(index, request, finish="cancelled"))
+            return
+        if not (worker := await state.engines.runs(generation.loaded)):
+            raise ApiError(503, "another model was loaded meanwhile: ask again", code="model_changed", Retry_After="1")
+        choice = Choice(index, request)
+        tokens = _TokenTexts(generation.spelling(), request.ends)
+        lines = _IndentLimit(generation.least_indent)
+        ending = generation.ending() if generation.ending else None
+        answer = worker.stream(
+            request,
+            generation.stops,
+            urgent=generation.urgent,
+            document=generation.document,
+            seconds=generation.seconds,
+            ending=ending,
+            spelling=generation.makes_text,
+        )
+        async with aclosing(answer) as deltas:
+            async for delta in deltas:
+                if delta.step and not choice.ids:
+                    state.metrics.first_token(time.perf_counter() - began)
+                choice.ids += delta.step.tokens if delta.step else ()
+                text = lines.push(delta.text)
+                chosen = tokens.push(delta.chosen, text)
+                choice.text += text
+                choice.chosen += chosen
+                yield ChoicePiece(choice, text, chosen, delta.step)
+                if lines.ended:
+                    break
+        if request.finish == "cancelled" and not (lines.ended or generation.document):
+            if worker.taken:
+                told = f"{worker.called} made room for another chat's model"
+                raise ApiError(503, told, code="model_taken", Retry_After="1")
+            raise EngineGone("the engine stops: ask again")  # nobody else cancels while somebody listens
+        rest = lines.finish()
+        choice.text += rest
+        choice.finish = "stop" if lines.ended else _finish(request)
+        choice.ending = ending
+        choice.stop_string = _stop_string(choice, generation)
+        kept = [] if lines.ended or choice.stop_string or (ending and ending.ended) else tokens.finish()
+        choice.chosen += kept
+        if rest or kept:
+            yield ChoicePiece(choice, rest, kept)
+        yield ChoicePiece(choice)
+        if choice.finish == "cancelled":
+            return
+
+
+async def collect(state: AppState, generation: GenerationRequest) -> list[Choice]:
+    """Run all choices to their end."""
+    async with aclosing(pieces(state, generation)) as source:
+        found = {piece.choice.index: piece.choice async for piece in source}
+    return list(found.values())
+
+
+def _finish(request: Request) -> str:
+    return "length" if request.finish in ("length", "context") else request.finish or "cancelled"
+
+
+def _stop_string(choice: Choice, generation: GenerationRequest) -> str:
+    """Return the stop string that ended the text, if one did."""
+    if choice.finish != "stop":
+        return ""
+    if choice.ids[-1] in choice.request.ends:
+        return ""
+    spelling = generation.spelling()
+    whole = spelling.push(choice.ids) + spelling.finish()
+    return next((stop for stop in generation.stops if whole.startswith(stop, len(choice.text))), "")
+
+
+class _TokenTexts:
+    """Assigns tokens to the text sent so far: those whose bytes begin in it."""
+
+    def __init__(self, spelling: Spelling, ends: frozenset[int]) -> None:
+        self._spelling, self._ends = spelling, ends
+        self._waiting: list[Chosen] = []
+        self._told = self._spelled = 0  # bytes
+
+    def push(self, chosen: Sequence[Chosen], text: str) -> list[Chosen]:
+        """Return the tokens whose bytes begin in the text so far; `chosen` came with `text`."""
+        self._waiting += (one for one in chosen if one.token not in self._ends)
+        self._told += len(text.encode())
+        known = []
+        while self._waiting and self._spelled < self._told:
+            known.append(one := self._waiting.pop(0))
+            self._spelled += len(self._spelling.push([one.token]).encode())
+        return known
+
+    def finish(self) -> list[Chosen]:
+        """Return the remaining tokens, for an answer that no stop string has cut."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+
+class _IndentLimit:
+    """Ends text before the first line, after the first one, that is indented less than `least`; 0 is no limit."""
+
+    def __init__(self, least: int) -> None:
+        self.ended = False
+        self._least, self._held = least, ""
+
+    def push(self, text: str) -> str:
+        """Return the text that is certain by now; blanks at the start of a line are held back."""
+        if not self._least or self.ended:
+            return text
+        lines = (self._held + text).split("\n")
+        for number, line in enumerate(lines[1:], 1):
+            code = line.lstrip(" \t")
+            if code and len(line) - len(code) < self._least:
+                self.ended, self._held = True, ""
+                return "\n".join(lines[:number])
+        starts_a_line = len(lines) > 1 and not lines[-1].strip(" \t")
+        self._held = "\n" + lines.pop() if starts_a_line else ""
+        return "\n".join(lines)
+
+    def finish(self) -> str:
+        """Return the text held back so far, at the end."""
+        held, self._held = self._held, ""
+        return held
+
+
+def cached_tokens(request: Request) -> int:
+    """Return the number of cached prompt tokens. The last token never is: the first step computes it."""
+    return max(len(request.ids) - 1 - request.computed, 0)
+
+
+def timings(requests: Sequence[Request]) -> dict[str, Any]:
+    """Return token counts and times in milliseconds, under llama-server's names and ours."""
+    stats = Stats()
+    for request in requests:
+        stats.merge(request.stats)
+    cached, prompt_ms = sum(map(cached_tokens, requests)), sum(r.prefill_ms for r in requests)
+    prompt = sum(len(r.ids) for r in requests) - cached
+    return {
+        "queue_ms": round(sum(request.waited_ms for request in requests), 3),
+        "cache_n": cached,
+        "prompt_n": prompt,
+        "prompt_ms": round(prompt_ms, 3),
+        "prompt_per_token_ms": _over(prompt_ms, prompt),
+        "prompt_per_second": _over(prompt * 1e3, prompt_ms),
+        "predicted_n": stats.tokens,
+        "predicted_ms": round(stats.total_ms, 3),
+        "predicted_per_token_ms": _over(stats.total_ms, stats.tokens),
+        "predicted_per_second": _over(stats.tokens * 1e3, stats.total_ms),
+        "draft_n": stats.drafted,
+        "draft_n_accepted": stats.accepted,
+        "steps": stats.steps,
+        "tau": round(stats.tau, 3),
+        "accept_by_slot": stats.acceptance(),
+        "steps_by_drafter": stats.steps_by_drafter,
+    }
+
+
+def _over(a: float, b: float) -> float:
+    return round(a / b, 3) if b else 0.0

@@ -1,0 +1,292 @@
+"""llama-server's own API: /infill and /completion, which llama.vim, llama.vscode and Continue speak; /tokenize,
+/detokenize, /props and /slots.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from localdflash.code.fim.filler import Filler
+from localdflash.code.fim.prompt import FillContext, Hole
+from localdflash.engine.generate import Request
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.completion import prepare_filling
+from localdflash.server.api.api_state import AppState
+from localdflash.server.api.generation import (
+    Choice,
+    GenerationRequest,
+    choices,
+    collect,
+    constraint_of,
+    limit_of,
+    params_of,
+    pieces,
+    timings,
+)
+from localdflash.server.api.http_errors import ApiError
+from localdflash.server.api.http_responses import EventStream, event, json_of, json_response
+from localdflash.server.api.openai_api import MIDDLE_TEMPERATURE, prepare_prompt, prompts_of
+from localdflash.server.api.request_body import read
+from localdflash.server.api.schemas import (
+    DetokenizeRequest,
+    InfillRequest,
+    NativeRequest,
+    RawRequest,
+    TokenizeRequest,
+)
+from localdflash.server.worker import PairWorker
+from localdflash.text.grammar import Grammars
+from localdflash.text.tokenizer import Tokenizer
+
+TOKENS = 128  # where a request does not say
+
+
+async def infill(http: HttpRequest) -> Response:
+    """Answer with the text at a cursor, up to the end of the line, statement or block."""
+    state: AppState = http.app.state.shared
+    body = await read(http, InfillRequest)
+    loaded = await state.ready("completion", body.model)
+    generation = await asyncio.to_thread(_infill, loaded, state.filler(loaded), body, state.grammars(loaded))
+    return await _answer(http, state, generation, body)
+
+
+async def completion(http: HttpRequest) -> Response:
+    """Answer with what follows a prompt."""
+    state: AppState = http.app.state.shared
+    body = await read(http, RawRequest)
+    loaded = await state.ready(state.engines.continuing, body.model)
+    generation = await asyncio.to_thread(_completion, loaded, body, state.grammars(loaded))
+    return await _answer(http, state, generation, body)
+
+
+def _infill(loaded: LoadedPair, filler: Filler, body: InfillRequest, grammars: Grammars) -> GenerationRequest:
+    """An infill made by `code/fim`. A grammar alone decides where it ends; with one, or stop strings, nothing
+    heals.
+    """
+    constraint = constraint_of(body, grammars)
+    extra = [(_one_line(one.filename), one.text) for one in body.input_extra or ()]
+    has_place = bool(loaded.fim_format().files)  # else drafts are copied from them; the last matter most
+    filling = filler.fill(
+        Hole("", "", body.input_prefix, body.prompt or "", body.input_suffix),
+        [FillContext("open", *one, weight=i) for i, one in enumerate(extra)] if has_place else (),
+        () if has_place else [text for _, text in reversed(extra)],
+        max_tokens=limit_of(body.n_predict, default=TOKENS),
+        params=params_of(body, MIDDLE_TEMPERATURE),
+        most=loaded.context,
+        heals=not (constraint or body.stop),
+    )
+    requests, stops = choices(loaded, prepare_filling(filling), body, constraint=constraint)
+    ending = None if constraint else filling.ending
+    return _with_limits(GenerationRequest(loaded, requests, stops, filling.prompt.truncated, ending=ending), body)
+
+
+def _completion(loaded: LoadedPair, body: RawRequest, grammars: Grammars) -> GenerationRequest:
+    prompts = prompts_of(body.prompt)
+    if len(prompts) > 1:
+        raise ApiError(400, "prompt: only one", param="prompt", code="invalid_value")
+    prepared = prepare_prompt(loaded, prompts[0], None, limit_of(body.n_predict, default=TOKENS), body)
+    requests, stops = choices(loaded, prepared, body, constraint=constraint_of(body, grammars))
+    return _with_limits(GenerationRequest(loaded, requests, stops), body)
+
+
+def _with_limits(generation: GenerationRequest, body: NativeRequest) -> GenerationRequest:
+    seconds = max(body.t_max_predict_ms or 0.0, 0.0) / 1e3
+    return replace(generation, urgent=True, document=body.document, seconds=seconds, least_indent=body.n_indent or 0)
+
+
+def _one_line(name: str) -> str:
+    return " ".join(name.split()) or "file"
+
+
+async def _answer(http: HttpRequest, state: AppState, generation: GenerationRequest, body: NativeRequest) -> Response:
+    if body.stream:
+        return EventStream(_events(state, generation, body))
+    return await json_of(http, _collected(state, generation, body))
+
+
+async def _collected(state: AppState, generation: GenerationRequest, body: NativeRequest) -> dict[str, Any]:
+    (choice,) = await collect(state, generation)
+    return _selected(_whole(generation, choice, choice.text), body)
+
+
+async def _events(state: AppState, generation: GenerationRequest, body: NativeRequest) -> AsyncGenerator[bytes]:
+    async with aclosing(pieces(state, generation)) as source:
+        async for piece in source:
+            request = piece.choice.request
+            if piece.choice.finish and not piece.text:
+                yield event(_selected(_whole(generation, piece.choice, ""), body))
+            elif piece.text:
+                yield event(
+                    {
+                        "index": 0,
+                        "content": piece.text,
+                        "tokens": list(piece.step.tokens) if piece.step else [],
+                        "stop": False,
+                        "id_slot": 0,
+                        "tokens_predicted": request.stats.tokens,
+                        "tokens_evaluated": len(request.ids),
+                    }
+                )
+
+
+def _whole(generation: GenerationRequest, choice: Choice, content: str) -> dict[str, Any]:
+    request = choice.request
+    params, predicted = request.params, request.stats.tokens
+    return {
+        "index": 0,
+        "content": content,
+        "tokens": [],
+        "id_slot": 0,
+        "stop": True,
+        "model": generation.loaded.files.id,
+        "tokens_predicted": predicted,
+        "tokens_evaluated": len(request.ids),
+        "generation_settings": {
+            "seed": params.seed,
+            "temperature": params.temperature,
+            "top_k": params.top_k,
+            "top_p": params.top_p,
+            "min_p": params.min_p,
+            "repeat_penalty": params.repetition_penalty,
+            "repeat_last_n": params.penalty_window,
+            "presence_penalty": params.presence_penalty,
+            "frequency_penalty": params.frequency_penalty,
+            "logit_bias": params.logit_bias,
+            "n_predict": request.max_tokens,
+            "stop": list(generation.stops),
+        },
+        "has_new_line": "\n" in choice.text,
+        "truncated": generation.truncated,
+        "stop_type": _stop_type(choice),
+        "stopping_word": choice.stop_string,
+        "tokens_cached": len(request.ids) + predicted,
+        "timings": timings([request]),
+    }
+
+
+def _stop_type(choice: Choice) -> str:
+    match choice.finish:
+        case "stop":
+            ended = choice.ids and choice.ids[-1] in choice.request.ends
+            return "word" if choice.stop_string else "eos" if ended else "limit"
+        case "length":
+            return "limit"
+    return "none"
+
+
+def _selected(whole: dict[str, Any], body: NativeRequest) -> dict[str, Any]:
+    """Only the fields that the request names, if it does; "timings/prompt_n" is a field inside of another."""
+    if not body.response_fields:
+        return whole
+    selected = {}
+    for path in body.response_fields:
+        value: Any = whole
+        for name in path.split("/"):
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            selected[path] = value
+    return selected
+
+
+async def tokenize(http: HttpRequest) -> Response:
+    """The ids of a text."""
+    state: AppState = http.app.state.shared
+    body = await read(http, TokenizeRequest)
+    tokenizer = (await state.ready(state.engines.main)).tokenizer
+    ids = await asyncio.to_thread(_ids, tokenizer, body)
+    if body.with_pieces:
+        return json_response({"tokens": [{"id": token, "piece": _piece(tokenizer, token)} for token in ids]})
+    return json_response({"tokens": ids})
+
+
+async def detokenize(http: HttpRequest) -> Response:
+    """The text of ids."""
+    state: AppState = http.app.state.shared
+    body = await read(http, DetokenizeRequest)
+    tokenizer = (await state.ready(state.engines.main)).tokenizer
+    if strange := [token for token in body.tokens if token >= tokenizer.vocab_size]:
+        told = f"tokens: {strange[0]} is no token of this model, which has {tokenizer.vocab_size}"
+        raise ApiError(400, told, param="tokens", code="invalid_value")
+    data = b"".join(tokenizer.piece(token, special=True) for token in body.tokens)
+    return json_response({"content": data.decode("utf-8", "replace")})
+
+
+def _ids(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int]:
+    parts = tokenizer.split_markers(body.content) if body.parse_special else [body.content]
+    ids = [token for part in parts for token in (tokenizer.encode(part) if isinstance(part, str) else [part])]
+    bos = tokenizer.bos()
+    return [bos, *ids] if body.add_special and bos is not None else ids
+
+
+def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
+    """A token as text, or as bytes if it is a part of a character."""
+    data = tokenizer.piece(token, special=True)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)
+
+
+async def props(http: HttpRequest) -> Response:
+    """Report what llama-server tells of itself."""
+    state: AppState = http.app.state.shared
+    loaded = await state.ready(state.engines.main)
+    return json_response(
+        {
+            "default_generation_settings": {"n_ctx": loaded.context, "params": {}},
+            "total_slots": sum(worker.loaded is not None for worker in state.engines.workers),
+            "model_alias": loaded.files.id,
+            "model_path": loaded.files.target.name,
+            "chat_template": loaded.tokenizer.chat_template() or "",
+            **loaded.tokenizer.template_tokens(),
+            "modalities": {"vision": False, "audio": False},
+            "build_info": f"localdflash {version('localdflash')}",
+        }
+    )
+
+
+async def slots(http: HttpRequest) -> Response:
+    """The slots; with `?fail_on_no_slot=1` a 503 while none of them is free."""
+    state: AppState = http.app.state.shared
+    told = [_slot(number, worker) for number, worker in enumerate(state.engines.workers) if worker.loaded]
+    if http.query_params.get("fail_on_no_slot") and all(slot["is_processing"] for slot in told):
+        raise ApiError(503, "no slot available", code="queue_full", Retry_After="1")
+    return json_response(told)
+
+
+def _slot(number: int, worker: PairWorker) -> dict[str, Any]:
+    loaded, running = worker.loaded, worker.scheduler.running if worker.scheduler else None
+    about = {
+        "id": number,
+        "model": loaded.files.id if loaded else "",
+        "n_ctx": loaded.context if loaded else 0,
+        "speculative": bool(loaded and loaded.drafters),
+        "is_processing": running is not None,
+    }
+    return {**about, **(_task(running.request) if running else {})}
+
+
+def _task(request: Request) -> Mapping[str, Any]:
+    params, said = request.params, request.stats.tokens
+    next_token = {"has_next_token": not request.finish, "n_decoded": said, "n_remain": request.max_tokens - said}
+    return {
+        "n_prompt_tokens": len(request.ids),
+        "params": {
+            "n_predict": request.max_tokens,
+            "temperature": params.temperature,
+            "top_k": params.top_k,
+            "top_p": params.top_p,
+            "min_p": params.min_p,
+            "seed": params.seed,
+            "presence_penalty": params.presence_penalty,
+            "frequency_penalty": params.frequency_penalty,
+            "repeat_penalty": params.repetition_penalty,
+        },
+        "next_token": [next_token],
+    }

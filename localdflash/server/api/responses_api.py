@@ -1,0 +1,374 @@
+"""OpenAI's POST /v1/responses: translated to a chat request, and its answer back.
+
+Items that belong to one answer (thoughts, text, calls) become one message of it. No response is stored here, so a
+request that refers to a stored one is refused. In a stream every event has a number, and the last has the whole answer.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from localdflash.server.api.api_state import AppState
+from localdflash.server.api.chat_request import chat_generation, check_schema, parts_of, tools_of
+from localdflash.server.api.content_blocks import AnswerParts, Block, BlockEvent, Grown, growth
+from localdflash.server.api.generation import GenerationRequest, cached_tokens
+from localdflash.server.api.http_errors import ApiError, bad
+from localdflash.server.api.http_responses import EventStream, json_of, named_event
+from localdflash.server.api.request_body import converted, read
+from localdflash.server.api.responses_body import (
+    ITEMS,
+    CallItem,
+    ContentPart,
+    Effort,
+    FunctionTool,
+    Item,
+    MessageItem,
+    NamedChoice,
+    OutputItem,
+    ReasoningItem,
+    ResponsesRequest,
+)
+from localdflash.server.api.schemas import (
+    CalledFunction,
+    ChatMessage,
+    ChatRequest,
+    JsonSchema,
+    NamedFunction,
+    NamedTool,
+    ResponseFormat,
+    Tool,
+    ToolCall,
+    ToolFunction,
+)
+
+KEPT = "responses are not kept here: send the whole conversation as input"
+Event = dict[str, Any]
+
+
+@dataclass
+class ResponseWriter:
+    """The events of one response."""
+
+    generation: GenerationRequest
+    body: ResponsesRequest
+    id: str = field(default_factory=lambda: f"resp_{uuid.uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+    _number: int = 0  # of the next event
+
+    async def events(self, state: AppState, parts: AnswerParts) -> AsyncGenerator[Event]:
+        """All of them; the first come with the first token."""
+        begun = False
+        async with aclosing(growth(state, self.generation, parts)) as source:
+            async for grown in source:
+                if not begun:
+                    begun = True
+                    for name in ("created", "in_progress"):
+                        yield self._event(f"response.{name}", response=self._response("in_progress"))
+                for one in grown.events:
+                    for told in self._told(one, grown):
+                        yield told
+                if grown.ended:
+                    last = self._whole(grown)
+                    yield self._event(f"response.{last['status']}", response=last)
+
+    def failed(self, error: ApiError) -> Event:
+        """The event of an error in the middle, the last one."""
+        response = self._response("failed") | {"error": {"code": "server_error", "message": str(error)}}
+        return self._event("response.failed", response=response)
+
+    def _event(self, kind: str, **fields: Any) -> Event:
+        number, self._number = self._number, self._number + 1
+        return {"type": kind, "sequence_number": number, **fields}
+
+    def _told(self, event: BlockEvent, grown: Grown) -> Iterator[Event]:
+        match event.what:
+            case "begin":
+                yield from self._begun(event.block)
+            case "more":
+                yield self._about(event.block, f"{_CONTENTS[event.block.kind]}.delta", delta=event.text)
+            case "end":
+                yield from self._done(event.block, _status(grown, event.block))
+
+    def _begun(self, block: Block) -> Iterator[Event]:
+        item = _item(block, "in_progress", begun=True)
+        yield self._event("response.output_item.added", output_index=block.number, item=item)
+        if block.kind != "call":
+            yield self._about(block, "response.content_part.added", part=_part(block, ""))
+
+    def _done(self, block: Block, status: str) -> Iterator[Event]:
+        kind = f"{_CONTENTS[block.kind]}.done"
+        if block.kind == "call":
+            yield self._about(block, kind, name=block.name, arguments=block.text or "{}")
+        else:
+            yield self._about(block, kind, text=block.text)
+            yield self._about(block, "response.content_part.done", part=_part(block, block.text))
+        yield self._event("response.output_item.done", output_index=block.number, item=_item(block, status))
+
+    def _about(self, block: Block, kind: str, **fields: Any) -> Event:
+        """An event about the content of an item, or the arguments of a call."""
+        place: Event = {} if block.kind == "call" else {"content_index": 0}
+        said = block.kind == "text" and "part" not in fields
+        place |= {"logprobs": []} if said else {}
+        return self._event(kind, item_id=_id(block), output_index=block.number, **place, **fields)
+
+    def _whole(self, grown: Grown) -> dict[str, Any]:
+        cut = grown.choice.finish == "length"
+        output = [_item(block, _status(grown, block)) for block in grown.blocks]
+        ended = {"incomplete_details": {"reason": "max_output_tokens"}} if cut else {"completed_at": int(time.time())}
+        return (
+            self._response("incomplete" if cut else "completed", output)
+            | ended
+            | {"usage": _usage(self.generation, grown.blocks)}
+        )
+
+    def _response(self, status: str, output: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        body, (request,) = self.body, self.generation.requests
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "completed_at": None,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "model": self.generation.loaded.files.id,
+            "output": list(output),
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+            "store": False,
+            "temperature": request.params.temperature,
+            "text": {"format": _format(body)},
+            "tool_choice": msgspec.to_builtins(body.tool_choice or "auto"),
+            "tools": [msgspec.to_builtins(tool) for tool in body.tools or ()],
+            "top_p": request.params.top_p,
+            "truncation": "disabled",
+            "usage": None,
+            "metadata": {},
+        }
+
+
+_CONTENTS = {
+    "thoughts": "response.reasoning_text",
+    "text": "response.output_text",
+    "call": "response.function_call_arguments",
+}
+_PREFIXES = {"thoughts": "rs", "text": "msg", "call": "fc"}
+
+
+async def responses(http: HttpRequest) -> Response:
+    """Answer a conversation."""
+    state: AppState = http.app.state.shared
+    body = await read(http, ResponsesRequest)
+    loaded = await state.ready("chat", body.model)
+    asked = chat_request(body)
+    tools = tools_of(asked)
+    generation = await asyncio.to_thread(chat_generation, loaded, asked, tools, state.grammars(loaded))
+    writer, parts = ResponseWriter(generation, body), parts_of(generation, asked, tools)()
+    if body.stream:
+        return EventStream(_named(writer, state, parts), lambda error: named_event(writer.failed(error)))
+    return await json_of(http, _whole(writer, state, parts))
+
+
+async def _named(writer: ResponseWriter, state: AppState, parts: AnswerParts) -> AsyncGenerator[bytes]:
+    async with aclosing(writer.events(state, parts)) as source:
+        async for event in source:
+            yield named_event(event)
+
+
+async def _whole(writer: ResponseWriter, state: AppState, parts: AnswerParts) -> Any:
+    """The response of the last event."""
+    async with aclosing(writer.events(state, parts)) as source:
+        *_, last = [event async for event in source]
+    return last["response"]
+
+
+def chat_request(body: ResponsesRequest) -> ChatRequest:
+    """The same request as our chat takes it; ApiError names what is wrong with it."""
+    _refuse_what_is_kept(body)
+    tools = [_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())]
+    return ChatRequest(
+        model=body.model,
+        messages=_instructed(body.instructions or "", messages_of_items(body.input)),
+        tools=tools,
+        tool_choice=_choice(body.tool_choice, tools),
+        parallel_tool_calls=body.parallel_tool_calls,
+        reasoning_effort=_effort(body.reasoning.effort if body.reasoning else None),
+        response_format=_response_format(body),
+        max_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        seed=body.seed,
+        draft=body.draft,
+    )
+
+
+def _refuse_what_is_kept(body: ResponsesRequest) -> None:
+    for name in ("previous_response_id", "conversation", "prompt"):
+        if getattr(body, name) is not None:
+            raise ApiError(400, f"{name}: {KEPT}", param=name, code="unsupported_parameter")
+    for name in ("store", "background"):
+        if getattr(body, name):
+            raise ApiError(400, f"{name}: {KEPT}, with {name} false", param=name, code="unsupported_parameter")
+    for name in ("max_tool_calls", "top_logprobs"):
+        if getattr(body, name):
+            raise ApiError(400, f"{name}: not supported; leave it out", param=name, code="unsupported_parameter")
+    if body.truncation == "auto":
+        raise ApiError(
+            400, "truncation: only `disabled` is supported", param="truncation", code="unsupported_parameter"
+        )
+
+
+def _instructed(instructions: str, messages: list[ChatMessage]) -> list[ChatMessage]:
+    """The messages behind one of the system, which what stands first in that role belongs to: templates take one."""
+    first = next((at for at, one in enumerate(messages) if one.role not in ("system", "developer")), len(messages))
+    parts = [instructions, *(str(one.content) for one in messages[:first])]
+    system = "\n\n".join(part for part in parts if part)
+    return [*([ChatMessage("system", system)] if system or first == len(messages) else []), *messages[first:]]
+
+
+def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[ChatMessage]:
+    """The messages of a conversation."""
+    if isinstance(given, str):
+        return [ChatMessage("user", given)]
+    told = list[ChatMessage]()
+    answering = False  # the last message is one of the model's that goes on
+    for number, raw in enumerate(given):
+        place = f"input[{number}]"
+        item = _parsed_item(place, raw)
+        answers = isinstance(item, CallItem | ReasoningItem) or (
+            isinstance(item, MessageItem) and item.role == "assistant"
+        )
+        if answers and not answering:
+            told.append(ChatMessage("assistant", "", ""))
+        answering = answers
+        match item:
+            case MessageItem() if answers:
+                told[-1].content = f"{told[-1].content}{_text(f'{place}.content', item.content)}"
+            case MessageItem():
+                told.append(ChatMessage(item.role, _text(f"{place}.content", item.content)))
+            case CallItem():
+                call = ToolCall(CalledFunction(item.name, item.arguments), item.call_id)
+                told[-1].tool_calls = [*(told[-1].tool_calls or ()), call]
+            case ReasoningItem():
+                thoughts = item.content or item.summary or []
+                told[-1].reasoning_content = (told[-1].reasoning_content or "") + _text(f"{place}.content", thoughts)
+            case OutputItem():
+                output = _text(f"{place}.output", item.output)
+                told.append(ChatMessage("tool", output, tool_call_id=item.call_id))
+    return told
+
+
+def _parsed_item(place: str, raw: dict[str, object]) -> Item:
+    kind = raw.get("type", "message")
+    if isinstance(kind, str) and kind not in ITEMS:
+        raise bad(f"{place}.type", f"{kind!r} is not supported: one of {', '.join(ITEMS)}")
+    item: Item = converted({**raw, "type": kind}, Item, place)  # type: ignore[arg-type]
+    return item
+
+
+def _text(place: str, content: str | Sequence[ContentPart]) -> str:
+    if isinstance(content, str):
+        return content
+    for number, part in enumerate(content):
+        if part.text is None or not part.type.endswith("_text"):
+            raise bad(f"{place}[{number}]", "pictures, files and sound are not supported, only text")
+    return "".join(part.text or "" for part in content)
+
+
+def _tool(place: str, tool: FunctionTool) -> Tool:
+    if tool.type != "function":
+        raise bad(f"{place}.type", f"{tool.type!r} is not supported: only functions of the client's own are")
+    if tool.name is None:
+        raise bad(f"{place}.name", "missing")
+    check_schema(f"{place}.parameters", tool.parameters or {})
+    return Tool("function", ToolFunction(tool.name, tool.description, tool.parameters))
+
+
+def _choice(
+    choice: Literal["none", "auto", "required"] | NamedChoice | None, tools: Sequence[Tool]
+) -> Literal["none", "auto", "required"] | NamedTool | None:
+    if not isinstance(choice, NamedChoice):
+        return choice
+    if choice.name not in [tool.function.name for tool in tools]:
+        raise bad("tool_choice.name", "no such tool among the tools")
+    return NamedTool("function", NamedFunction(choice.name))
+
+
+def _effort(asked: Effort | None) -> Literal["none", "minimal", "low", "medium", "high"] | None:
+    match asked:
+        case "xhigh" | "max":
+            return "high"
+        case known:
+            return known
+
+
+def _response_format(body: ResponsesRequest) -> ResponseFormat | None:
+    asked = body.text.format if body.text else None
+    if asked is None or asked.type == "text":
+        return None
+    if asked.type == "json_object":
+        return ResponseFormat("json_object")
+    if asked.schema is None:
+        raise bad("text.format.schema", "missing")
+    return ResponseFormat("json_schema", JsonSchema(asked.schema))
+
+
+def _id(block: Block) -> str:
+    return f"{_PREFIXES[block.kind]}_{block.id}"
+
+
+def _status(grown: Grown, block: Block) -> str:
+    """Whether an item is whole: the one that was cut is the last."""
+    cut = grown.ended and grown.choice.finish == "length" and block is grown.blocks[-1]
+    return "incomplete" if cut else "completed"
+
+
+def _item(block: Block, status: str, *, begun: bool = False) -> dict[str, Any]:
+    """An item of the output; one that has just begun is empty."""
+    item: dict[str, Any] = {"id": _id(block), "status": status}
+    content = [] if begun else [_part(block, block.text)]
+    match block.kind:
+        case "thoughts":
+            return item | {"type": "reasoning", "summary": [], "content": content}
+        case "text":
+            return item | {"type": "message", "role": "assistant", "content": content}
+    called = {"call_id": f"call_{block.id}", "name": block.name, "arguments": "" if begun else block.text or "{}"}
+    return item | {"type": "function_call", **called}
+
+
+def _part(block: Block, text: str) -> dict[str, Any]:
+    if block.kind == "thoughts":
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _format(body: ResponsesRequest) -> dict[str, Any]:
+    asked = body.text.format if body.text else None
+    if asked is None or asked.type != "json_schema":
+        return {"type": asked.type if asked else "text"}
+    return {"type": asked.type, "name": asked.name or "", "schema": asked.schema, "strict": True}
+
+
+def _usage(generation: GenerationRequest, blocks: Sequence[Block]) -> dict[str, Any]:
+    """Tokens; those of thoughts are counted from their text."""
+    (request,) = generation.requests
+    thoughts = sum(len(generation.loaded.tokenizer.encode(block.text)) for block in blocks if block.kind == "thoughts")
+    prompt, said = len(request.ids), request.stats.tokens
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": cached_tokens(request), "cache_write_tokens": 0},
+        "output_tokens": said,
+        "output_tokens_details": {"reasoning_tokens": min(thoughts, said)},
+        "total_tokens": prompt + said,
+    }

@@ -1,1 +1,0 @@
-"""OpenAI's Responses, of which nothing is kept: our chat in their words."""
