@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 CORE = {  # source file -> the tests that should notice
@@ -43,19 +44,16 @@ def mutations(tree: ast.AST) -> Iterator[tuple[int, str, Callable[[], None]]]:
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
             new = SWAPS[type(node.ops[0])]()
-            yield (
-                line,
-                f"{type(node.ops[0]).__name__} -> {type(new).__name__}",
-                lambda n=node, o=new: n.ops.__setitem__(0, o),
-            )
+            what = f"{type(node.ops[0]).__name__} -> {type(new).__name__}"
+            yield line, what, partial(setattr, node, "ops", [new, *node.ops[1:]])
         elif isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in SWAPS:
             new = SWAPS[type(node.op)]()
-            yield line, f"{type(node.op).__name__} -> {type(new).__name__}", lambda n=node, o=new: setattr(n, "op", o)
+            yield line, f"{type(node.op).__name__} -> {type(new).__name__}", partial(setattr, node, "op", new)
         elif isinstance(node, ast.If | ast.While | ast.IfExp):
             test = ast.UnaryOp(ast.Not(), node.test)
-            yield line, "condition negated", lambda n=node, t=test: setattr(n, "test", t)
+            yield line, "condition negated", partial(setattr, node, "test", test)
         elif isinstance(node, ast.Constant) and type(node.value) is int:
-            yield line, f"{node.value} -> {node.value + 1}", lambda n=node: setattr(n, "value", n.value + 1)
+            yield line, f"{node.value} -> {node.value + 1}", partial(setattr, node, "value", node.value + 1)
 
 
 def is_noticed(tests: list[str]) -> bool:

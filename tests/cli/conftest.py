@@ -14,7 +14,9 @@ from localdflash.base.files import paths
 from localdflash.cli import main
 from localdflash.models.load_options import Options
 from localdflash.server import private, spawn
+from localdflash.server.address import Address
 from localdflash.server.api.metrics import Metrics
+from localdflash.server.client import Client
 from localdflash.server.engines import Engines
 from localdflash.server.http_app import create_app
 from localdflash.server.wanted import Wanted
@@ -85,7 +87,7 @@ def _private_engine_here(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
     def start(wanted: Wanted, path: Path, _look: object, say: Callable[[str], None] | None = None) -> EngineHere:
         engine = EngineHere(wanted, path)
-        if say and (notice := private.Client(private.Address(path)).get("/ps").get("notice")):
+        if say and (notice := Client(Address(path)).get("/ps").get("notice")):
             say(notice)
         return engine
 

@@ -61,7 +61,8 @@ def test_bad_names_are_refused() -> None:
 
 @pytest.mark.parametrize("take", [safe_names.repository, safe_names.file_in_repository, safe_names.revision])
 def test_only_text_is_a_name(take: Callable[[object], str]) -> None:
-    for value in (None, 1, [], b"a/b"):
+    values: tuple[object, ...] = (None, 1, [], b"a/b")
+    for value in values:
         with pytest.raises(ValueError, match="expected text"):
             take(value)
 

@@ -25,6 +25,7 @@ from localdflash.engine.scheduler import Scheduler
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.answers.answer import Answer
+from localdflash.server.answers.completion import prepare_filling
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engines import Engines
 from localdflash.server.guard import Guard
@@ -204,6 +205,6 @@ def filled(plain: LoadedPair) -> Callable[..., str]:
     def text(prefix: str, suffix: str, max_tokens: int) -> str:
         hole = Hole("", "", prefix, "", suffix)
         filling = filler.fill(hole, max_tokens=max_tokens, params=SamplingParams(), most=plain.context)
-        return "".join(Answer(plain, filling.first))
+        return "".join(Answer(plain, prepare_filling(filling)))
 
     return text

@@ -269,7 +269,11 @@ DOUBLING = "root ::= a0\n" + "".join(f"a{i} ::= a{i + 1} a{i + 1}\n" for i in ra
 PATTERNS = [{"pattern": f".*{chr(97 + i)}.{{{i}}}"} for i in range(20)]
 BAD: list[tuple[str, Callable[[Grammars], Any], str]] = [
     ("type", lambda g: g.json_schema({"type": "strin"}), "JSON schema: Invalid type: strin"),
-    ("not an object", lambda g: g.json_schema([]), "JSON schema: expected an object, found list"),
+    (
+        "not an object",
+        lambda g: g.json_schema([]),  # type: ignore[arg-type]
+        "JSON schema: expected an object, found list",
+    ),
     ("nan", lambda g: g.json_schema({"const": float("nan")}), "JSON schema: Out of range float values"),
     ("impossible", lambda g: g.json_schema({"type": "integer", "minimum": 2, "maximum": 1}), "JSON schema: "),
     ("loop", lambda g: g.json_schema({"$ref": "#"}), "no text can satisfy it"),

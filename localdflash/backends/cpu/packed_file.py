@@ -129,18 +129,16 @@ def open_packed(
     path = Path(os.path.abspath(path))
     with open_model(path):
         file = _file_of(path, bits)
-    found: tuple[Config, dict[str, Any]] | None = _map_packed(file, path, kind)
-    if found is not None:
-        return *found, ""
+    if found := _map_packed(file, path, kind):
+        return found[0], found[1], ""
     source = read_source(path)
     entries = tuple(ImageEntry(p.name, p.matrix, () if p.matrix else p.tensor.shape) for p in source.parts)
     config = msgspec.Raw(msgspec.json.encode(source.config))
     header = Header(_stamp(path, kind, source.data_offset), config, entries)
     try:
         _write_packed(file, source, header, progress)
-        found = _map_packed(file, path, kind)
-        if found is not None:
-            return *found, ""
+        if found := _map_packed(file, path, kind):
+            return found[0], found[1], ""
         reason = "another process replaced it"
     except NotKept as error:
         reason = str(error)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train import resumable_run
 from localdflash.lab.train.resumable_run import ResumableRun, State, smoothed
 
 
@@ -63,7 +62,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_an_error_does_not(ends_by: BaseException,
 
 def test_a_checkpoint_is_written_when_the_last_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, saved = 0.0, list[int]()
-    monkeypatch.setattr(resumable_run.time, "monotonic", lambda: now)
+    monkeypatch.setattr("localdflash.lab.train.resumable_run.time.monotonic", lambda: now)
     run = Run(tmp_path, save_seconds=10.0)
     monkeypatch.setattr(run, "save", lambda: saved.append(run.step))
     with run.sitting():
