@@ -193,7 +193,7 @@ def bound_layers(
 ) -> Any:
     """Return the blocks as an array of structs, delta nets from `nets`; the caller must keep all arguments alive."""
     bound = (LayerStruct * len(layers))()
-    weights = {name: struct for name, struct in LayerStruct._fields_ if name in _names(PackedLayer)}
+    weights = {field[0]: field[1] for field in LayerStruct._fields_ if field[0] in _names(PackedLayer)}
     nets_below = 0
     for i, (to, layer) in enumerate(zip(bound, layers, strict=True)):
         for name, struct in weights.items():

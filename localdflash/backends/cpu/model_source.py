@@ -146,7 +146,7 @@ class RowChunk(NamedTuple):
     part: FileTensor
     expert: int = 0
     first: int = 0
-    count: int = 0
+    rows: int = 0
 
 
 def chunks_of(source: CheckedFile[Config]) -> Iterator[RowChunk]:
@@ -175,10 +175,10 @@ def read_rows(descriptor: int, chunk: RowChunk) -> Bytes:
     info, m, paired = chunk.part.tensor, chunk.part.matrix, chunk.part.paired
     assert m is not None
     row = m.k // info.ggml_type.block_weights * info.ggml_type.block_bytes
-    raw = _read(descriptor, info.offset + (chunk.expert * m.n + chunk.first) * row, chunk.count * row)
+    raw = _read(descriptor, info.offset + (chunk.expert * m.n + chunk.first) * row, chunk.rows * row)
     if paired:
         raw = np.ascontiguousarray(raw.reshape(-1, paired // 2, 2, row).swapaxes(1, 2))
-    return raw.reshape(chunk.count, row)
+    return raw.reshape(chunk.rows, row)
 
 
 def _read(descriptor: int, offset: int, size: int) -> Bytes:

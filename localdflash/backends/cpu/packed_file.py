@@ -131,7 +131,7 @@ def open_packed(
         file = _file_of(path, bits)
     found: tuple[Config, dict[str, Any]] | None = _map_packed(file, path, kind)
     if found is not None:
-        return *found, ""
+        return found[0], found[1], ""
     source = read_source(path)
     entries = tuple(ImageEntry(p.name, p.matrix, () if p.matrix else p.tensor.shape) for p in source.parts)
     config = msgspec.Raw(msgspec.json.encode(source.config))
@@ -140,7 +140,7 @@ def open_packed(
         _write_packed(file, source, header, progress)
         found = _map_packed(file, path, kind)
         if found is not None:
-            return *found, ""
+            return found[0], found[1], ""
         reason = "another process replaced it"
     except NotKept as error:
         reason = str(error)

@@ -78,7 +78,7 @@ def test_rounded_activations_are_near_float32(name: str, target_file: Files, new
     for start in range(0, len(ids), 26):
         found += verify(target, ids[start : start + 26])
         target.keep(26)
-    found_logits, found_taps = (torch.from_numpy(np.stack(part)) for part in zip(*found, strict=True))  # type: ignore[arg-type]
+    found_logits, found_taps = (torch.from_numpy(np.stack(part)) for part in zip(*found, strict=True))
     first = model.config.hidden_size
     assert relative(found_logits[:4], logits[:4]) < 1e-4
     assert relative(found_taps[:4], taps[:4]) < 1e-4
@@ -119,7 +119,7 @@ def test_embeddings_are_exact(kind: GGMLType, tmp_path: Path, new_team: NewPool)
     packed = open_target(write_packed(tmp_path / "model.gguf", tensors))
     for name in load().instruction_sets:
         rows = verify(CpuTarget(packed, new_team(2, name), taps=(0,)), ids)
-        assert np.array_equal([row[1] for row in rows], embeddings[ids]), name
+        assert np.array_equal(np.array([row[1] for row in rows]), embeddings[ids]), name
 
 
 # Quantized files of llama.cpp, and the types in them besides F32.
