@@ -129,7 +129,8 @@ def open_packed(
     path = Path(os.path.abspath(path))
     with open_model(path):
         file = _file_of(path, bits)
-    if found := _map_packed(file, path, kind):
+    found: tuple[Config, dict[str, Any]] | None = _map_packed(file, path, kind)
+    if found is not None:
         return found[0], found[1], ""
     source = read_source(path)
     entries = tuple(ImageEntry(p.name, p.matrix, () if p.matrix else p.tensor.shape) for p in source.parts)
@@ -137,7 +138,8 @@ def open_packed(
     header = Header(_stamp(path, kind, source.data_offset), config, entries)
     try:
         _write_packed(file, source, header, progress)
-        if found := _map_packed(file, path, kind):
+        found = _map_packed(file, path, kind)
+        if found is not None:
             return found[0], found[1], ""
         reason = "another process replaced it"
     except NotKept as error:

@@ -93,7 +93,7 @@ def test_drafts_what_the_reference_with_rounded_activations_does(
     drafter, reference = CpuDFlashDrafter(replace(packed, config=config), target), reference_of(files, bits)
     reference.model.config = config
     right, slots, apart = 0, 0, []
-    for length in range(1, 31):
+    for length in range(1, 61):
         taps = features(1, length)
         for one in (drafter, reference):
             one.observe([0], taps)
