@@ -8,6 +8,7 @@ nothing again but the newest token, and a generation that agrees with what is ty
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,10 +76,10 @@ class Pulse:
 
     async def wait(self, seconds: float | None) -> None:
         """Wait until the next beat, or so long."""
-        try:
-            await asyncio.wait_for(self._event.wait(), seconds)
-        except TimeoutError:
-            return
+        # Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that comes together with a beat.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
 
 
 class Session:
