@@ -30,7 +30,7 @@ def test_show(run: Callable[..., Any], file: Path) -> None:
     done = run("config", "show")
     assert (done.code, done.err) == (0, "")
     shown = dict(line.split(maxsplit=1) for line in done.out.splitlines())
-    assert len(shown) == 19
+    assert len(shown) == 18
     assert (shown["chat.pair"], shown["completion.pair"]) == ("automatic", "automatic")
     assert shown["model.pair"] == "mine"
     assert shown["server.url"] == "-"

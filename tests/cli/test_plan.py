@@ -114,7 +114,9 @@ def test_what_cannot_be_planned(fails: Any, home: Path, tmp_path: Path) -> None:
     assert "broken GGUF file" in fails(3, "models", "plan", broken)
 
 
-def test_a_gpu_is_planned_by_the_engines_own_sizes(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_planned_by_the_engines_own_sizes(
+    run: Command, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def with_gpu(count: int) -> None:
         budget = MemoryBudget(count, 700 << 20, "GPU memory")
         monkeypatch.setattr("localdflash.loading.plan.planner.gpu_budget", lambda _device: budget)
@@ -122,14 +124,14 @@ def test_a_gpu_is_planned_by_the_engines_own_sizes(run: Command, monkeypatch: py
     measured = measurements.Measurement(900.0, "a test", "2026-01-01")
     monkeypatch.setattr(measurements, "bandwidth", lambda on_gpu: measured if on_gpu else None)
     with_gpu(24 * GB)
-    code, plan = planned(run, "embedded")
+    code, plan = planned(run, tiny_pair / "target.gguf")
     assert (code, plan["backend"], plan["drafter"], plan["what"]) == (0, "cuda", "8 bits", "GPU memory")
     assert plan["speed"]["bandwidth"]["value"] == 900.0
-    codes = planned(run, "embedded", "--kv", "int8")[1]
+    codes = planned(run, tiny_pair / "target.gguf", "--kv", "int8")[1]
     assert codes["context"] == plan["context"]
     assert codes["parts"]["target K/V"] < 0.6 * plan["parts"]["target K/V"]
     with_gpu(plan["total"] - 1)
-    code, plan = planned(run, "embedded", "--ctx", "1024")
+    code, plan = planned(run, tiny_pair / "target.gguf", "--ctx", "1024")
     assert (code, plan["drafter"], plan["context"]) == (0, "4 bits", 1024)
     assert "the drafter has 4 bits" in plan["verdict"]
 

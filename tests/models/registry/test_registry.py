@@ -195,7 +195,7 @@ def test_embedded_is_inside_the_package() -> None:
     folder = Path(localdflash.__file__).parent / "models" / "embedded"
     assert pair.target.path == folder / "target.gguf"
     assert pair.drafter
-    assert pair.drafter.path == folder / "drafter.safetensors"
+    assert pair.drafter.path == folder / "drafter.gguf"
 
 
 @pytest.mark.parametrize(

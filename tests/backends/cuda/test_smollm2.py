@@ -1,0 +1,86 @@
+"""The CUDA engine's decoder over SmolLM2-135M's real file, references in place of kernels, in float32 on a CPU."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.ops import REFERENCES
+from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_target import TorchTarget
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import Pair
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.text.tokenizer import Tokenizer
+from tests.backends.cpu.rounded import relative
+from tests.support.smollm2 import FILE, needs_smollm2
+from tests.support.tiny_models import SHAPE, write_drafter
+
+pytestmark = [needs_smollm2, pytest.mark.nightly, pytest.mark.timeout(900)]
+CONTEXT, ANSWER = 64, 6  # a step takes a second or two
+PROMPT = "def reverse(text):\n    return text[::-1]\n\n\ndef is_palindrome(text):\n    return"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> CudaPair:
+    """The real target; the drafter has random weights."""
+    shape = replace(SHAPE, vocab_size=49152, hidden_size=576)
+    drafter = write_drafter(tmp_path_factory.mktemp("pair"), shape)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("localdflash.backends.cuda.assembly.ROUNDS", 1)
+        return load_pair(FILE, drafter, torch.device("cpu"), CudaSettings(context=CONTEXT), REFERENCES)
+
+
+@pytest.fixture(autouse=True)
+def _one_step_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next one would write over the logits, and be computed for nothing at the end."""
+    monkeypatch.setattr("localdflash.backends.cuda.cuda_pair.AHEAD", 1)
+
+
+@pytest.fixture(scope="module")
+def reference() -> Decoder:
+    return load_decoder(FILE)
+
+
+@pytest.fixture(scope="module")
+def ids() -> list[int]:
+    return Tokenizer.load(FILE).encode(PROMPT)
+
+
+@torch.inference_mode()
+def test_logits_are_those_of_the_torch_reference(pair: CudaPair, reference: Decoder, ids: list[int]) -> None:
+    """Both compute with the file's numbers as they are, so that only the order of sums differs."""
+    hidden, _ = reference(torch.tensor([ids]), torch.arange(len(ids)), causal, ())
+    wanted, plain = reference.logits(hidden)[0], pair.only("plain")
+    for length in (1, 16, len(ids)):
+        plain.forget()
+        plain.prefill(ids[:length])
+        plain.step(Sampler(SamplingParams(temperature=1.0, seed=1)), 1)
+        assert plain.stepper.sampling is not None
+        assert relative(plain.stepper.sampling.logits[0], wanted[length - 1]) < 1e-5
+
+
+def test_greedy_text_is_that_of_the_torch_reference_drafted_or_not(
+    pair: CudaPair, reference: Decoder, ids: list[int]
+) -> None:
+    wanted, _ = _answer(HostPair(TorchTarget(reference, CONTEXT)), ids)
+    for way in ("plain", "block"):
+        assert _answer(pair.only(way), ids)[0] == wanted
+    pair.set_documents([[*ids[-8:], *wanted]])  # long drafts that are accepted
+    tokens, tau = _answer(pair.only("lookup"), ids)
+    pair.set_documents([])
+    assert tokens == wanted
+    assert tau > 3
+
+
+def _answer(pair: Pair, ids: Sequence[int]) -> tuple[list[int], float]:
+    pair.forget()
+    request = Request(ids, ANSWER)
+    tokens = [token for step in generate(pair, request) for token in step.tokens]
+    return tokens, request.stats.tau
