@@ -192,7 +192,7 @@ def test_a_chat_that_starts_waits_for_an_answer_and_says_so(tiny: str) -> None:
             until(lambda: len(said) == 2, 10)
             assert not connecting.done()
         connecting.result(30)
-        assert said == [
+        assert said[:2] == [
             f"The engine loads {tiny} ...",
             f"embedded is answering in another chat: {tiny} is loaded when it is done ...",
         ]
