@@ -31,7 +31,7 @@ test: $(READY)
 # What starts processes as a user does: the daemon, terminals; once more over TCP, as on Windows. Real editors and a
 # GPU in software are targets of their own, since they fetch and build for minutes.
 test-system: $(READY)
-	$(PYTEST) -m "system and not editors and not gpu_software"
+	$(PYTEST) -m "system and not nightly and not editors and not gpu_software"
 	LOCALDFLASH_TRANSPORT=tcp $(PYTEST) -m "transport and not nightly and not editors"
 
 # Before a release: fuzzers, every kernel for every chip, training runs.
