@@ -1,6 +1,6 @@
 --- The language server's processes, one for each project: started, attached to buffers, started again when they end.
 local compat = require('localdflash.compat')
-local config = require('localdflash.models.config')
+local config = require('localdflash.config')
 local keeper = require('localdflash.keeper')
 local status = require('localdflash.status')
 

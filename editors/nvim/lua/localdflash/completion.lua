@@ -5,7 +5,7 @@
 --- replaced by a longer text that begins with it, so it never flickers.
 local clients = require('localdflash.clients')
 local compat = require('localdflash.compat')
-local config = require('localdflash.models.config')
+local config = require('localdflash.config')
 local ghost = require('localdflash.ghost')
 local Suggestion = require('localdflash.suggestion')
 

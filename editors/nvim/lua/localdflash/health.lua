@@ -53,7 +53,7 @@ function M.check()
   if not clients.enabled then
     health.warn('it is off', { ":Localdflash enable, or require('localdflash').setup{} was never called" })
   end
-  check_program(require('localdflash.models.config').current.cmd)
+  check_program(require('localdflash.config').current.cmd)
   check_servers()
   for _, line in ipairs(require('localdflash.status').lines()) do
     health.info(line)

@@ -6,7 +6,7 @@ local api = vim.api
 --- Set up: once, from the user's configuration.
 ---@param settings localdflash.Config?
 function M.setup(settings)
-  require('localdflash.models.config').set(settings or {})
+  require('localdflash.config').set(settings or {})
   local clients = require('localdflash.clients')
   local completion = require('localdflash.completion')
   local group = api.nvim_create_augroup('localdflash', {})
@@ -37,7 +37,7 @@ function M.setup(settings)
   require('localdflash.next_edit').setup(group)
   if vim.lsp.config then -- `:lsp enable localdflash` turns these completions on, not Neovim's own
     vim.lsp.config('localdflash', {
-      cmd = require('localdflash.models.config').current.cmd,
+      cmd = require('localdflash.config').current.cmd,
       root_dir = function()
         if not clients.enabled then
           M.enable()

@@ -1,6 +1,6 @@
 --- Keys that act on a suggestion and otherwise do what they did before.
 local clients = require('localdflash.clients')
-local config = require('localdflash.models.config')
+local config = require('localdflash.config')
 
 local api = vim.api
 local M = {}

@@ -4,7 +4,7 @@
 --- suggestion and no menu is; its keys are mapped just as long. One key goes there and, there, accepts.
 local clients = require('localdflash.clients')
 local compat = require('localdflash.compat')
-local config = require('localdflash.models.config')
+local config = require('localdflash.config')
 local ghost = require('localdflash.ghost')
 
 local api = vim.api
