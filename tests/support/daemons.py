@@ -21,7 +21,7 @@ from localdflash.server.sockets import located
 
 __all__ = ["PROGRAM", "client", "is_ready", "until"]  # tests have them from here
 
-BY_TCP = os.environ.get(paths.TRANSPORT_VARIABLE) == "tcp"  # as `make test-system` has it once
+BY_TCP = os.environ.get(paths.TRANSPORT_VARIABLE) == "tcp"  # as `make test-tcp` has it
 unix_only = pytest.mark.skipif(BY_TCP, reason="is about Unix sockets")
 SLOW = (
     "import time; from localdflash.engine.host_pair import HostPair;"
