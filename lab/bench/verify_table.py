@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import Target
 
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
@@ -27,7 +27,7 @@ def verify_table(target: Target, plain: Target) -> dict[str, Any]:
     began, rounds = time.perf_counter(), 0
     while rounds < ROUNDS or time.perf_counter() - began < SECONDS:
         rounds += 1
-        ar = min(ar, _step_ms(plain, NOTHING))
+        ar = min(ar, _step_ms(plain, EMPTY_DRAFT))
         for rows, draft in drafts.items():
             verify[rows] = min(verify[rows], _step_ms(target, draft))
     for each in (target, plain):

@@ -24,7 +24,7 @@ from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
-from localdflash.engine.pair import Taps
+from localdflash.engine.pair import TargetFeatures
 from localdflash.lab.scripts import synthetic
 from localdflash.models.weights.ggml_types import GGMLType
 
@@ -33,7 +33,7 @@ CONTEXT, CACHED, ACCEPTED = 512, 64, 4
 ALONE = 1000  # times the bias, so that the logits count for nothing
 
 
-def draft_ms(drafter: CpuDFlashDrafter, taps: Taps) -> float:
+def draft_ms(drafter: CpuDFlashDrafter, taps: TargetFeatures) -> float:
     """Time of a draft after a step of ACCEPTED tokens."""
     drafter.rollback(CACHED)
     drafter.observe([1] * ACCEPTED, taps[:ACCEPTED])

@@ -27,7 +27,7 @@ from localdflash.lab.scripts.cpu_shapes import forward_ms
 WIDTHS = (1, 2, 4, 8, 16)
 CONTEXT, CACHED, DECODED = 512, 128, 48  # tokens that the cache holds, that lie in it, that are decoded after them
 PAUSE = 0.5  # seconds, for which llama.cpp's threads go on spinning
-NOTHING = Draft("none", [], [])
+EMPTY_DRAFT = Draft("none", [], [])
 
 Targets = dict[str, tuple[CpuTarget, Target]]  # ours and llama.cpp's, by file
 Times = dict[str, dict[str, list[float]]]  # of each file, what was measured in every round
@@ -38,7 +38,7 @@ def decode_ms(target: Target) -> float:
     target.crop(CACHED)
     token, began = 1, time.perf_counter()
     for _ in range(DECODED):
-        token = int(target.verify(token, NOTHING).logits[0].argmax())
+        token = int(target.verify(token, EMPTY_DRAFT).logits[0].argmax())
         target.keep(1)
     return (time.perf_counter() - began) * 1e3 / DECODED
 

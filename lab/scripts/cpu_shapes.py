@@ -28,7 +28,7 @@ from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
 from localdflash.engine.draft import Draft
-from localdflash.engine.pair import Taps, Target
+from localdflash.engine.pair import Target, TargetFeatures
 from localdflash.lab.scripts import synthetic
 from localdflash.models.weights.ggml_types import GGMLType
 
@@ -50,7 +50,7 @@ def forward_ms(target: Target, rows: int) -> float:
     return (time.perf_counter() - began) * 1e3
 
 
-def draft_ms(drafter: CpuDFlashDrafter, taps: Taps) -> float:
+def draft_ms(drafter: CpuDFlashDrafter, taps: TargetFeatures) -> float:
     """Time of a draft after a step of ACCEPTED tokens."""
     drafter.rollback(CACHED)
     drafter.observe([1] * ACCEPTED, taps[:ACCEPTED])
@@ -63,7 +63,7 @@ def measure(
     targets: dict[str, Target], drafters: dict[str, CpuDFlashDrafter], seconds: float
 ) -> tuple[dict[str, dict[int, float]], dict[str, float]]:
     """Milliseconds of each engine and width, and of each drafter, the fastest of repeats in turn."""
-    features: Taps = np.empty((0, 0), np.float32)
+    features: TargetFeatures = np.empty((0, 0), np.float32)
     for target in targets.values():
         for _ in range(2):
             if (taps := target.extend([1] * (CACHED // 2))) is None:

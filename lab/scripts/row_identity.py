@@ -27,7 +27,7 @@ from localdflash.backends.llamacpp.devices import find_gpu
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
 from localdflash.base.machine.hardware import commit, device
-from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.lab.bench import prompt_set
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.random_models import EMBEDDED, Shape, quantize, write
@@ -59,7 +59,7 @@ def plainly(target: LlamaCppTarget, prompt: Sequence[int], count: int) -> tuple[
     fill(target, prompt[:-1])
     tokens, rows = [prompt[-1]], []
     for _ in range(count):
-        rows.append(target.verify(tokens[-1], NOTHING).logits[0].copy())
+        rows.append(target.verify(tokens[-1], EMPTY_DRAFT).logits[0].copy())
         target.keep(1)
         tokens.append(int(rows[-1].argmax()))
     return tokens, rows

@@ -27,7 +27,7 @@ def accept(
     return _walk(draft, sample, limit, ends)
 
 
-def accept_likeliest(draft: Draft, likeliest: Sequence[int], limit: int, ends: frozenset[int]) -> list[int]:
+def accept_greedy(draft: Draft, likeliest: Sequence[int], limit: int, ends: frozenset[int]) -> list[int]:
     """Return the tokens to commit, as `accept` does, where each row's token [rows] is known: greedy decoding."""
     return _walk(draft, lambda row, _: likeliest[row], limit, ends)
 

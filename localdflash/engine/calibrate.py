@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import Draft
-from localdflash.engine.pair import Drafter, Taps, Target
+from localdflash.engine.pair import Drafter, Target, TargetFeatures
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT = 16  # tokens in the cache while measuring
@@ -85,7 +85,7 @@ def _propose(drafter: Drafter, limit: int) -> Callable[[], object]:
     return lambda: drafter.propose(1, limit)
 
 
-def _read(drafter: Drafter, ids: Sequence[int], taps: Taps | None) -> Callable[[], None]:
+def _read(drafter: Drafter, ids: Sequence[int], taps: TargetFeatures | None) -> Callable[[], None]:
     def run() -> None:
         drafter.rollback(0)
         drafter.observe(ids, taps)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-MAX_NODES = 64
+MAX_DRAFT_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,4 +22,4 @@ class Draft:
         return len(self.tokens)
 
 
-NOTHING = Draft("none", (), ())
+EMPTY_DRAFT = Draft("none", (), ())

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from localdflash.base.errors import ContextOverflow, UsageError
-from localdflash.engine.accept import accept, accept_likeliest
+from localdflash.engine.accept import accept, accept_greedy
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.controller import Controller
-from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import Cancelled, Copying, Drafter, GreedyTarget, SavedSequence, Step, Target, never
 from localdflash.engine.sampling import Constraint, Sampler
 
@@ -112,11 +112,11 @@ class HostPair:
         began = time.perf_counter()
         limit = min(room, self.target.max_rows) - 1
         controller = self.controller if self.drafting else None
-        draft = self._draft(anchor, limit, sampler.constraint) if controller else NOTHING
+        draft = self._draft(anchor, limit, sampler.constraint) if controller else EMPTY_DRAFT
         drafted = time.perf_counter()
-        if sampler.takes_the_likeliest and self._greedy:
-            likeliest, features = self._greedy.verify_likeliest(anchor, draft)
-            committed = accept_likeliest(draft, likeliest, room, self.ends)
+        if sampler.needs_only_argmax and self._greedy:
+            likeliest, features = self._greedy.verify_greedy(anchor, draft)
+            committed = accept_greedy(draft, likeliest, room, self.ends)
         else:
             verification = self.target.verify(anchor, draft)
             features = verification.taps
@@ -140,12 +140,12 @@ class HostPair:
     def _draft(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
         """The draft that promises most; drafters that cost a forward are asked only if that can pay."""
         assert self.controller is not None
-        best, rate = NOTHING, self.controller.plain_rate
+        best, rate = EMPTY_DRAFT, self.controller.plain_rate
         if limit < 1:
             return best
         if constraint:
             best, rate = self._better(_forced(constraint, limit), best, rate)
-        copied, agreed = NOTHING, False
+        copied, agreed = EMPTY_DRAFT, False
         for drafter in self.drafters:
             asked = min(limit, drafter.longest)
             if drafter.is_model and not self._worth_asking(drafter, asked, max(rate, self._promised(copied))):

@@ -8,8 +8,8 @@ agrees, the newest pair or single token still gives a guess: where a second row 
 
 from collections.abc import Sequence
 
-from localdflash.engine.draft import MAX_NODES, NOTHING, Draft
-from localdflash.engine.pair import Taps
+from localdflash.engine.draft import EMPTY_DRAFT, MAX_DRAFT_TOKENS, Draft
+from localdflash.engine.pair import TargetFeatures
 
 GRAM = 3  # tokens that must agree before an occurrence counts more than the passage being copied
 CANDIDATES = 8  # newest occurrences that are compared
@@ -27,7 +27,7 @@ class LookupDrafter:
     name = "lookup"
     is_model = autoregressive = False
     waiting = 0
-    longest = MAX_NODES
+    longest = MAX_DRAFT_TOKENS
 
     def __init__(self, documents: Sequence[Sequence[int]] = ()) -> None:
         self._start(documents)
@@ -52,7 +52,7 @@ class LookupDrafter:
         self._start(documents)
         self._append(observed)
 
-    def observe(self, ids: Sequence[int], taps: Taps | None = None) -> None:
+    def observe(self, ids: Sequence[int], taps: TargetFeatures | None = None) -> None:
         """See `Drafter`."""
         self._fresh += ids
         if len(self._fresh) > WAITING:
@@ -103,10 +103,10 @@ class LookupDrafter:
         place, agreement = self._find(anchor)
         self._keep_place(place if agreement >= PICKED_UP else None)
         if place is None:
-            return NOTHING
+            return EMPTY_DRAFT
         tokens = self._continuation(place, anchor, min(limit, self.longest))
         confidence = [trust(agreement + right) for right in range(len(tokens))]
-        return Draft(self.name, tokens, confidence) if tokens else NOTHING
+        return Draft(self.name, tokens, confidence) if tokens else EMPTY_DRAFT
 
     def _continuation(self, place: int, anchor: int, most: int) -> list[int]:
         """What followed a place, up to the end of its document; a text that runs into itself repeats."""

@@ -18,7 +18,7 @@ from localdflash.engine.draft import Draft
 from localdflash.engine.sampling import Sampler
 
 Logits = NDArray[np.float32]
-Taps = NDArray[np.float32]  # [rows, n_taps * H], the target's hidden states that feed a drafter
+TargetFeatures = NDArray[np.float32]  # [rows, n_taps * H], the target's hidden states that feed a drafter
 Cancelled = Callable[[], bool]
 
 
@@ -32,7 +32,7 @@ class Verification:
     """The result of one target forward: row 0 is the anchor's, row i + 1 node i's. Valid until the next forward."""
 
     logits: Logits  # [rows, V]
-    taps: Taps | None
+    taps: TargetFeatures | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Target(Protocol):
     length: int
     whole: bool
 
-    def extend(self, ids: Sequence[int]) -> Taps | None:
+    def extend(self, ids: Sequence[int]) -> TargetFeatures | None:
         """Append committed ids (at most `max_rows`) to the cache; return their taps."""
 
     def verify(self, anchor: int, draft: Draft) -> Verification:
@@ -125,7 +125,7 @@ class Target(Protocol):
 class GreedyTarget(Target, Protocol):
     """A target that can report the likeliest token of each row without writing out its logits."""
 
-    def verify_likeliest(self, anchor: int, draft: Draft) -> tuple[Sequence[int], Taps | None]:
+    def verify_greedy(self, anchor: int, draft: Draft) -> tuple[Sequence[int], TargetFeatures | None]:
         """Run `verify`; return the likeliest token of each row [rows], of equals the lowest id, and the taps.
 
         LocaldflashError if the logits are not numbers.
@@ -144,7 +144,7 @@ class Drafter(Protocol):
     def waiting(self) -> int:
         """Tokens that it has to read before it proposes, where that costs something: one that goes by nodes."""
 
-    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         """Take committed tokens that follow what was observed so far, the anchor excluded."""
 
     def propose(self, anchor: int, limit: int) -> Draft:

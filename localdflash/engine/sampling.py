@@ -44,7 +44,7 @@ class Constraint(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SampledToken:
     """A drawn token with the natural logarithm of its probability before any filter, and the likeliest tokens."""
 
     token: int
@@ -60,7 +60,7 @@ class Sampler:
     ) -> None:
         self.params = params
         self.constraint = constraint
-        self.chosen: list[Chosen] = []  # one for each draw, for the reader to empty
+        self.chosen: list[SampledToken] = []  # one for each draw, for the reader to empty
         self._alternatives = alternatives
         self._greedy = params.temperature == 0.0
         self._shift = Shift(params)
@@ -73,7 +73,7 @@ class Sampler:
         return self.params.penalty_window if self._penalising else 0
 
     @property
-    def reads_logits(self) -> bool:
+    def needs_logits(self) -> bool:
         """Whether drawing needs the logits on the host: for a constraint, a shift, or probabilities to record."""
         return self.constraint is not None or self._alternatives is not None or self._shift.anything
 
@@ -83,9 +83,9 @@ class Sampler:
         return self._greedy
 
     @property
-    def takes_the_likeliest(self) -> bool:
+    def needs_only_argmax(self) -> bool:
         """Whether a draw is the likeliest token, and nothing else of the logits counts."""
-        return self._greedy and not self._penalising and not self.reads_logits
+        return self._greedy and not self._penalising and not self.needs_logits
 
     def draw(self, logits: NDArray[np.float32], ids: Sequence[int]) -> int:
         """Sample the next token after `ids` from logits [V]; LocaldflashError if the logits are not numbers."""
@@ -156,11 +156,11 @@ class Sampler:
         return tokens, probabilities / probabilities.sum()
 
 
-def _chosen(logits: NDArray[np.float32], token: int, alternatives: int) -> Chosen:
+def _chosen(logits: NDArray[np.float32], token: int, alternatives: int) -> SampledToken:
     if not alternatives:  # in single precision, which is far faster
         best = logits.max()
-        return Chosen(token, float(logits[token] - best) - math.log(np.exp(logits - best).sum()), ())
+        return SampledToken(token, float(logits[token] - best) - math.log(np.exp(logits - best).sum()), ())
     scores = logits.astype(np.float64)
     scores -= scores.max() + np.log(np.exp(scores - scores.max()).sum())
     likeliest = np.argsort(-scores, kind="stable")[:alternatives]
-    return Chosen(token, float(scores[token]), tuple((int(other), float(scores[other])) for other in likeliest))
+    return SampledToken(token, float(scores[token]), tuple((int(other), float(scores[other])) for other in likeliest))

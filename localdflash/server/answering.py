@@ -11,7 +11,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.code.fim.choices import past_its_end
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
-from localdflash.engine.sampling import Chosen
+from localdflash.engine.sampling import SampledToken
 from localdflash.engine.scheduler import Job, Scheduler
 from localdflash.text.stream import AnswerText
 
@@ -22,7 +22,7 @@ class TextDelta:
 
     text: str
     step: Step | None  # None: only text that was held back until the end
-    chosen: Sequence[Chosen] = ()  # one for each token of the step, where the request asks for probabilities
+    chosen: Sequence[SampledToken] = ()  # one for each token of the step, where the request asks for probabilities
 
 
 class Answering:

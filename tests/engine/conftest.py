@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from localdflash.engine.controller import Controller
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Taps, Verification
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
+from localdflash.engine.pair import TargetFeatures, Verification
 from tests.support.guessing import Eager
 
 
@@ -34,7 +34,7 @@ class FakeTarget:
     def length(self) -> int:
         return len(self.cached)
 
-    def extend(self, ids: Sequence[int]) -> Taps:
+    def extend(self, ids: Sequence[int]) -> TargetFeatures:
         assert not self._fresh, "extend between verify and keep"
         assert 1 <= len(ids) <= self.max_rows
         assert self.length + len(ids) <= self.context
@@ -82,7 +82,7 @@ class FakeTarget:
         """The token before each row."""
         return [self.cached[-1] if self.cached else 0, *rows[:-1]]
 
-    def _taps(self, rows: Sequence[int]) -> Taps:
+    def _taps(self, rows: Sequence[int]) -> TargetFeatures:
         positions = range(self.length, self.length + len(rows))
         return np.array(list(zip(positions, rows, self._before(rows), strict=True)), np.float32)
 
@@ -99,7 +99,7 @@ class FakeDrafter:
         self.seen: list[int] = []
         self.asked = 0
 
-    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         assert taps is not None
         assert len(taps) == len(ids)
         for token, (position, own, before) in zip(ids, taps.tolist(), strict=True):
@@ -110,7 +110,7 @@ class FakeDrafter:
         assert limit >= 1
         self.asked += 1
         tokens, confidence = self._invent([*self.seen, anchor], limit)
-        return Draft(self.name, tokens, confidence) if tokens else NOTHING
+        return Draft(self.name, tokens, confidence) if tokens else EMPTY_DRAFT
 
     def rollback(self, length: int) -> None:
         assert 0 <= length <= len(self.seen)

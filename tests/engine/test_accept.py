@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from localdflash.engine.accept import accept
-from localdflash.engine.draft import MAX_NODES, NOTHING, Draft
+from localdflash.engine.draft import EMPTY_DRAFT, MAX_DRAFT_TOKENS, Draft
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 
@@ -48,7 +48,7 @@ def test_no_more_than_the_limit_is_committed(limit: int) -> None:
 def test_nothing_follows_an_end_even_if_it_was_drafted() -> None:
     assert greedy(chain(4, 5, 6), rows(4, 5, 6, 7), ends=frozenset({5, 7})) == [4, 5]
     assert greedy(chain(4, 5, 6), rows(4, 5, 6, 7), ends=frozenset({7})) == [4, 5, 6, 7]
-    assert greedy(NOTHING, rows(5), ends=frozenset({5})) == [5]
+    assert greedy(EMPTY_DRAFT, rows(5), ends=frozenset({5})) == [5]
 
 
 def test_the_penalty_sees_the_tokens_of_the_path_that_are_not_committed_yet() -> None:
@@ -83,5 +83,5 @@ def test_prefixes_of_a_draft_are_drafts() -> None:
     part = chain(4, 5, 6).first(2)
     assert (part.drafter, list(part.tokens), list(part.confidence), len(part)) == ("test", [4, 5], [0.5, 0.5], 2)
     assert not chain(4, 5, 6).first(0)
-    assert not NOTHING
-    assert MAX_NODES >= 64
+    assert not EMPTY_DRAFT
+    assert MAX_DRAFT_TOKENS >= 64

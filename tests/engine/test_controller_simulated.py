@@ -13,9 +13,9 @@ import pytest
 from localdflash.engine import host_pair
 from localdflash.engine.controller import Controller
 from localdflash.engine.costs import USUAL
-from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import Taps, Verification
+from localdflash.engine.pair import TargetFeatures, Verification
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 
@@ -95,7 +95,7 @@ class SimulatedDrafter:
     def waiting(self) -> int:
         return self.length - self.heard
 
-    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         self.length += len(ids)
 
     @property
@@ -110,7 +110,7 @@ class SimulatedDrafter:
         self.clock.drafting += cost
         self.asked.append(self.length)
         if not mean:
-            return NOTHING
+            return EMPTY_DRAFT
         truth = TEXT[self.length + 1 : self.length + 1 + count]
         spread = 0.0 if self.claim is not None else 0.15
         chance = np.clip(self._rng.normal(mean, spread, count), 0.0, 1.0)

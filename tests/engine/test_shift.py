@@ -133,7 +133,7 @@ def test_probabilities_that_are_told_are_the_models_own() -> None:
 )
 def test_a_shift_needs_the_logits(shift: dict[str, Any], reads: bool) -> None:
     sampler = Sampler(SamplingParams(**shift))
-    assert (sampler.reads_logits, sampler.takes_the_likeliest) == (reads, not reads)
+    assert (sampler.needs_logits, sampler.needs_only_argmax) == (reads, not reads)
 
 
 @pytest.mark.parametrize(

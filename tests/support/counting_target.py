@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.engine.draft import Draft
-from localdflash.engine.pair import Taps, Verification
+from localdflash.engine.pair import TargetFeatures, Verification
 
 VOCABULARY = 40
 
@@ -47,7 +47,7 @@ class CountingTarget:
     def length(self) -> int:
         return len(self.state) - len(self._fresh)
 
-    def extend(self, ids: Sequence[int]) -> Taps:
+    def extend(self, ids: Sequence[int]) -> TargetFeatures:
         assert not self._fresh, "extend between verify and keep"
         taps = self._run(ids)
         if self.length - max(self._kept, default=0) >= self._apart:
@@ -96,7 +96,7 @@ class CountingTarget:
         self.state, self._fresh, self._kept, self._undoes = np.frombuffer(state, np.int32).tolist(), [], {}, 0
         assert self.length == length
 
-    def _run(self, rows: Sequence[int]) -> Taps:
+    def _run(self, rows: Sequence[int]) -> TargetFeatures:
         assert 1 <= len(rows) <= self.max_rows
         assert len(self.state) + len(rows) <= self.context
         before = len(self.state)

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.engine.controller import Controller
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Taps
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
+from localdflash.engine.pair import TargetFeatures
 
 
 class Eager(Controller):
@@ -34,7 +34,7 @@ class Guessing:
         self.ids: list[int] = []
         self.taps: list[NDArray[np.float32]] = []
 
-    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         assert taps is not None
         assert len(taps) == len(ids)
         self.ids += ids
@@ -44,7 +44,7 @@ class Guessing:
         begin = len(self.ids) + 1
         nodes = self.coming[begin : begin + int(self._random.integers(0, limit + 1))]
         if not nodes:
-            return NOTHING
+            return EMPTY_DRAFT
         wrong = int(self._random.integers(0, 2 * len(nodes)))
         drafted = [token if i < wrong else (token + 1) % self._vocabulary for i, token in enumerate(nodes)]
         return Draft(self.name, drafted, [0.9] * len(nodes))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import Target
 
 Row = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # a token's logits and features
@@ -90,7 +90,7 @@ def assert_lossless(
 
     target.crop(0)
     if target.assume(target.context // 2):
-        target.verify(tokens[0], NOTHING)
+        target.verify(tokens[0], EMPTY_DRAFT)
         target.keep(0)
         fill(target, prompt, target.max_rows)
         assert same(verify(target, tokens[:1]), alone[:1])

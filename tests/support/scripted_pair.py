@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from localdflash.engine.draft import Draft
-from localdflash.engine.pair import Taps, Verification
+from localdflash.engine.pair import TargetFeatures, Verification
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.models.running_pair import Running, compose
@@ -32,7 +32,7 @@ class ScriptedTarget:
         self.prompts: list[int] = []
         self._rows = 0  # that wait for `keep`
 
-    def extend(self, ids: Sequence[int]) -> Taps | None:
+    def extend(self, ids: Sequence[int]) -> TargetFeatures | None:
         self.length += len(ids)
         return None
 
@@ -75,7 +75,7 @@ class AnsweringTarget(ScriptedTarget):
         self._ids: list[int] = []
         self._verified: list[int] = []
 
-    def extend(self, ids: Sequence[int]) -> Taps | None:
+    def extend(self, ids: Sequence[int]) -> TargetFeatures | None:
         self._ids += ids
         return super().extend(ids)
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from localdflash.engine.draft import NOTHING
+from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
@@ -99,7 +99,7 @@ def _expected(plain: HostPair, ids: Sequence[int], temperature: float, draws: in
 
 def _distribution(pair: HostPair, ids: Sequence[int], temperature: float) -> NDArray[np.float64]:
     pair.prefill(ids)
-    scores = pair.target.verify(ids[-1], NOTHING).logits[0].astype(np.float64) / temperature
+    scores = pair.target.verify(ids[-1], EMPTY_DRAFT).logits[0].astype(np.float64) / temperature
     pair.target.keep(0)
     weights = np.exp(scores - scores.max())
     return np.asarray(weights / weights.sum())

@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from localdflash.base.machine.hardware import commit, device
-from localdflash.engine.draft import NOTHING
+from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab.bench.bench_run import rotated
 from localdflash.lab.scripts.peers.peer_llama_server import LlamaServer, build
 from localdflash.lab.scripts.peers.sides import (
@@ -73,7 +73,7 @@ def _own_plain(options: Options) -> float:
             model.crop(0)
             began = time.perf_counter()
             for _ in range(PLAIN_TOKENS):
-                token = int(model.verify(token, NOTHING).logits[0].argmax())
+                token = int(model.verify(token, EMPTY_DRAFT).logits[0].argmax())
                 model.keep(1)
             rates.append(PLAIN_TOKENS / (time.perf_counter() - began))
     return sum(rates[1:]) / 3  # the first warms up, as llama-bench does

@@ -19,7 +19,7 @@ from localdflash.code.fim.choices import past_its_end
 from localdflash.code.fim.filler import Filler
 from localdflash.engine.generate import Generation, Request
 from localdflash.engine.pair import Step
-from localdflash.engine.sampling import Chosen
+from localdflash.engine.sampling import SampledToken
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.lsp.engine_completer import Asker, Event, Source
 from localdflash.server.answering import TextDelta
@@ -132,7 +132,7 @@ class _Worker:
             await asyncio.sleep(EACH)
             step = Step([token], "none", 0, 0, 0.0, EACH * 1e3)
             request.stats.add(step, EACH * 1e3)
-            yield TextDelta(text.push([token], [logprob]), step, [Chosen(token, logprob, ())])
+            yield TextDelta(text.push([token], [logprob]), step, [SampledToken(token, logprob, ())])
             if text.stopped:
                 break
             if token in request.ends and self._loaded.vocab_size and text.resumes():

@@ -25,8 +25,8 @@ from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, aligned
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.backends.cpu.packing import GROUP, PANEL, Floats, select_rows
 from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Taps
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
+from localdflash.engine.pair import TargetFeatures
 from localdflash.models.shapes.dflash_config import DFlashConfig
 
 WAITING_BYTES = 32 * 1024 * 1024
@@ -111,7 +111,7 @@ class CpuDFlashDrafter:
         model.slots.tokens = address(self._tokens) if len(self._tokens) else None
         return model
 
-    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         """See `Drafter`."""
         if taps is None:
             raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
@@ -128,7 +128,7 @@ class CpuDFlashDrafter:
         DFlash 2, or what DSpark's confidence head says.
         """
         if limit < 1:
-            return NOTHING
+            return EMPTY_DRAFT
         self._inject()
         self._ids[0] = anchor
         self._pass.start = self.length

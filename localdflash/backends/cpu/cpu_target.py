@@ -22,8 +22,8 @@ from localdflash.backends.cpu.cpu_kv_cache import KeysAndValues
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, aligned
 from localdflash.backends.cpu.states import DeltaStates
 from localdflash.base.errors import LocaldflashError, ModelError, UsageError
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Taps, Verification
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
+from localdflash.engine.pair import TargetFeatures, Verification
 from localdflash.engine.sampling import NOT_NUMBERS
 
 
@@ -88,7 +88,7 @@ class CpuTarget:
             model.progress = ctypes.pointer(self.states.progress)
         return model
 
-    def extend(self, ids: Sequence[int]) -> Taps | None:
+    def extend(self, ids: Sequence[int]) -> TargetFeatures | None:
         """See `Target`."""
         self._forward(ids, logits=False)
         self.length += len(ids)
@@ -96,13 +96,13 @@ class CpuTarget:
             self.states.checkpoint(prompt_ended=False)
         return self.tapped(len(ids)) if len(self._taps) else None
 
-    def verify(self, anchor: int, draft: Draft = NOTHING) -> Verification:
+    def verify(self, anchor: int, draft: Draft = EMPTY_DRAFT) -> Verification:
         """See `Target`."""
         rows = len(draft) + 1
         self._forward((anchor, *draft.tokens), logits=True)
         return Verification(self._logits[:rows], self._tapped[:rows] if len(self._taps) else None)
 
-    def verify_likeliest(self, anchor: int, draft: Draft) -> tuple[Sequence[int], Taps | None]:
+    def verify_greedy(self, anchor: int, draft: Draft) -> tuple[Sequence[int], TargetFeatures | None]:
         """See `GreedyTarget`."""
         rows = len(draft) + 1
         self._forward((anchor, *draft.tokens), logits=False, best=True)
@@ -110,7 +110,7 @@ class CpuTarget:
             raise LocaldflashError(NOT_NUMBERS)
         return self._best[:rows].tolist(), self._tapped[:rows] if len(self._taps) else None
 
-    def tapped(self, rows: int) -> Taps:
+    def tapped(self, rows: int) -> TargetFeatures:
         """A copy of the taps of the last pass."""
         return self._tapped[:rows].copy()
 

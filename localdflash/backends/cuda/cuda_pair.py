@@ -141,7 +141,7 @@ class CudaPair:
         if not self._flying:
             self._arrived = time.perf_counter()
         self._ahead = True  # until this step has landed
-        ahead = 1 if sampler.reads_logits else AHEAD
+        ahead = 1 if sampler.needs_logits else AHEAD
         while len(self._flying) < ahead and self._launch():
             pass
         return self._land(self._flying.popleft(), sampler, room)
@@ -149,10 +149,10 @@ class CudaPair:
     def _use(self, sampler: Sampler) -> None:
         """Put a request's sampling parameters on the device; a request without a seed gets one of its own."""
         p, self._sampler = sampler.params, sampler
-        self._greedy = p.temperature == 0.0 and not sampler.window and not sampler.reads_logits
+        self._greedy = p.temperature == 0.0 and not sampler.window and not sampler.needs_logits
         if self._greedy:
             return
-        if sampler.reads_logits:
+        if sampler.needs_logits:
             self.stepper.set_sampling(*UNTOUCHED)
             return
         seed = secrets.randbits(62) if p.seed is None else p.seed
@@ -195,7 +195,7 @@ class CudaPair:
             raise LocaldflashError(NOT_NUMBERS)
         if flying.way in DRAFTING:
             self._seen = min(self._seen + ROWS, self._computed)
-        if sampler.reads_logits:
+        if sampler.needs_logits:
             tokens = self._accept(drafted, sampler, room)
             accepted, count = len(tokens) - 1, len(tokens)
         else:

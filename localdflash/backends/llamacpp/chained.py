@@ -22,8 +22,8 @@ from localdflash.backends.llamacpp.draft_model import LONGEST, likeliest
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import LocaldflashError, OutOfMemory
 from localdflash.base.machine.cores import physical_cores
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Taps
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
+from localdflash.engine.pair import TargetFeatures
 from localdflash.models.shapes import eagle3
 from localdflash.models.weights.gguf import read_header
 
@@ -81,14 +81,14 @@ class ChainedDrafter(ABC):
         self._watch = target.watch
         self.length = self._read = 0  # tokens observed, and those whose pairs are in the cache
         self._waiting: list[int] = []
-        self._taps: list[Taps] = []  # of what waits
+        self._taps: list[TargetFeatures] = []  # of what waits
         self._before = self._unknown()  # the state of the last token that was read
 
     @abstractmethod
-    def states(self, taps: Taps) -> States:
+    def states(self, taps: TargetFeatures) -> States:
         """The states that the head goes on from."""
 
-    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         """See `Drafter`."""
         if taps is None:
             raise LocaldflashError(f"{self.name} was given no hidden states: the target's taps are off")
@@ -107,7 +107,7 @@ class ChainedDrafter(ABC):
         """See `Drafter`; confidence is the token's softmax probability."""
         limit = min(limit, self.longest)
         if limit < 1 or not self.length:
-            return NOTHING
+            return EMPTY_DRAFT
         self._read_waiting()
         token, state, tokens, confidence = anchor, self._before, list[int](), list[float]()
         for node in range(limit):
@@ -218,7 +218,7 @@ class LlamaCppMtpDrafter(ChainedDrafter):
         super().__init__(target.model, mtp_params(target.context, threads), target)
         self.taps = (target.layers - 1,)
 
-    def states(self, taps: Taps) -> States:
+    def states(self, taps: TargetFeatures) -> States:
         """See `ChainedDrafter`."""
         return taps
 
@@ -235,7 +235,7 @@ class LlamaCppEagle3Drafter(ChainedDrafter):
         model = llama_library.load_model(path, placement=target.placement.whole())
         super().__init__(model, eagle3_params(target.handle, target.context, threads), target)
 
-    def states(self, taps: Taps) -> States:
+    def states(self, taps: TargetFeatures) -> States:
         """See `ChainedDrafter`; at most `ROWS` rows."""
         free = max(self._read - self.behind, 0)  # the position that llama.cpp expects, though nothing is kept
         api.llama_batch_ext_clear(self._batch)

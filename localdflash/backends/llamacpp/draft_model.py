@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.engine.common_prefix import common_prefix
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Taps
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
+from localdflash.engine.pair import TargetFeatures
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 LONGEST = 8  # nodes: each costs a forward
@@ -44,7 +44,7 @@ class LlamaCppDraftModel:
         self._ids: list[int] = []  # observed
         self._held: list[int] = []  # in the model's cache
 
-    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         """See `Drafter`; needs no taps."""
         self._ids += ids
 
@@ -57,7 +57,7 @@ class LlamaCppDraftModel:
         """See `Drafter`; confidence is the token's softmax probability."""
         limit = min(limit, self.longest, self.model.context - len(self._ids) - 1)
         if limit < 1:
-            return NOTHING
+            return EMPTY_DRAFT
         rows, tokens, confidence = self._read_up_to(anchor), list[int](), list[float]()
         while True:
             token, sure = likeliest(self._decode(rows)[: self._target_vocabulary])

@@ -27,8 +27,8 @@ from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.files.regular import open_model
 from localdflash.base.machine.cores import physical_cores
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Taps
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
+from localdflash.engine.pair import TargetFeatures
 from localdflash.models.shapes.dflash_config import ANOTHER_LIST, SHORT_HEAD, DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_gguf import config_of_gguf
 from localdflash.models.weights.gguf import GGUFHeader, read_header
@@ -123,7 +123,7 @@ class LlamaCppDFlashDrafter:
         self.length = 0
         self._waiting: list[NDArray[np.float32]] = []
 
-    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         """See `Drafter`."""
         if taps is None:
             raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
@@ -137,7 +137,7 @@ class LlamaCppDFlashDrafter:
         DFlash 2, or what DSpark's confidence head says.
         """
         if limit < 1:
-            return NOTHING
+            return EMPTY_DRAFT
         self._decode_block(anchor)
         draft = self._by_selector(limit) if self._selects else self._likeliest(limit)
         self._cache.crop(self.length)

@@ -22,7 +22,7 @@ from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, U
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.gpu_watch import UNWATCHED, Watch
 from localdflash.engine.draft import Draft
-from localdflash.engine.pair import Taps, Verification
+from localdflash.engine.pair import TargetFeatures, Verification
 
 # Architectures whose graphs publish the inputs of their layers; in any other llama.cpp aborts when one is asked for.
 # fmt: off
@@ -155,7 +155,7 @@ class LlamaCppTarget:
         else:
             llama_library.set_tap(self.handle, block + 1, on)
 
-    def extend(self, ids: Sequence[int]) -> Taps | None:
+    def extend(self, ids: Sequence[int]) -> TargetFeatures | None:
         """See `Target`."""
         self._decode(ids, logits=False)
         self.keep(len(ids))
@@ -225,7 +225,7 @@ class LlamaCppTarget:
         """The rows with fillers up to a width of the way; they get logits, too, for the head's product is as wide."""
         return (*ids, *(ids[-1],) * (self.way.width(len(ids)) - len(ids)))
 
-    def _read_taps(self, rows: int) -> Taps | None:
+    def _read_taps(self, rows: int) -> TargetFeatures | None:
         if self._tap_address is None or self._last_address is None:
             return None
         taps = np.empty((rows, len(self.taps) * self.hidden_size), np.float32)

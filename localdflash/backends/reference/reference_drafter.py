@@ -11,8 +11,8 @@ from torch import Tensor
 
 from localdflash.backends.reference.dflash_model import DFlash, block_mask
 from localdflash.base.errors import LocaldflashError
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Taps
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
+from localdflash.engine.pair import TargetFeatures
 
 # (token before, hidden state [H], logits [V]) -> tokens [n], their logits [n], and what a confidence head says
 Score = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
@@ -50,7 +50,7 @@ class DFlashDrafter:
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in weights}.values())
 
     @torch.inference_mode()
-    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         """See `Drafter`."""
         if taps is None:
             raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
@@ -63,7 +63,7 @@ class DFlashDrafter:
         """See `Drafter`; confidence is the softmax probability of the slot's best token among all, or the candidates of
         DFlash 2, or what DSpark's confidence head says.
         """
-        return self._along(anchor, limit) if limit > 0 else NOTHING
+        return self._along(anchor, limit) if limit > 0 else EMPTY_DRAFT
 
     @torch.inference_mode()
     def _along(self, anchor: int, limit: int) -> Draft:

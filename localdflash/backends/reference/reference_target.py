@@ -14,8 +14,8 @@ from torch import Tensor
 
 from localdflash.backends.reference.decoder import Decoder
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.engine.draft import MAX_NODES, NOTHING, Draft
-from localdflash.engine.pair import Taps, Verification
+from localdflash.engine.draft import EMPTY_DRAFT, MAX_DRAFT_TOKENS, Draft
+from localdflash.engine.pair import TargetFeatures, Verification
 
 TILE = 16  # rows of every matrix product
 
@@ -44,15 +44,15 @@ class TorchTarget:
     @property
     def max_rows(self) -> int:
         """See `Target`."""
-        return MAX_NODES + 1
+        return MAX_DRAFT_TOKENS + 1
 
-    def extend(self, ids: Sequence[int]) -> Taps | None:
+    def extend(self, ids: Sequence[int]) -> TargetFeatures | None:
         """See `Target`."""
         _, taps = self._forward(ids)
         self.keep(len(ids))
         return taps
 
-    def verify(self, anchor: int, draft: Draft = NOTHING) -> Verification:
+    def verify(self, anchor: int, draft: Draft = EMPTY_DRAFT) -> Verification:
         """See `Target`."""
         hidden, taps = self._forward([anchor, *draft.tokens])
         with torch.inference_mode():
@@ -94,7 +94,7 @@ class TorchTarget:
         self.length = length
 
     @torch.inference_mode()
-    def _forward(self, ids: Sequence[int]) -> tuple[Tensor, Taps | None]:
+    def _forward(self, ids: Sequence[int]) -> tuple[Tensor, TargetFeatures | None]:
         """Normed hidden states [padded rows, H] and taps [rows, n_taps * H] of the tokens that follow."""
         outputs, taps = [], []
         self._fresh = []

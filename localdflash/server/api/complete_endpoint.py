@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from localdflash.code.fim.filler import Filler, Filling
 from localdflash.code.fim.prompt import FillContext, Hole
-from localdflash.engine.sampling import Chosen
+from localdflash.engine.sampling import SampledToken
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.generation import Choice, ChoicePiece, GenerationRequest, pieces, timings
@@ -83,7 +83,7 @@ class _Told:
     tokens: int = 0
     parts: list[Event] = field(default_factory=list)  # that are not told yet
 
-    def add(self, chosen: Sequence[Chosen]) -> None:
+    def add(self, chosen: Sequence[SampledToken]) -> None:
         """Count the first tokens that became a part of the text."""
         first = chosen[: FIRST - self.tokens]
         self.logprob += sum(one.logprob for one in first)

@@ -13,7 +13,7 @@ from typing import Any
 from localdflash.base.errors import ContextOverflow, EngineGone
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
-from localdflash.engine.sampling import Chosen, Constraint
+from localdflash.engine.sampling import Constraint, SampledToken
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.loading.load_pair import LoadedPair
@@ -142,7 +142,7 @@ class Choice:
     request: Request
     ids: list[int] = field(default_factory=list)
     text: str = ""
-    chosen: list[Chosen] = field(default_factory=list)
+    chosen: list[SampledToken] = field(default_factory=list)
     finish: str = ""  # "stop", "length" or "cancelled"
     stop_string: str = ""  # the one that ended it, if one did
     ending: Ending | None = None  # what else may have ended it
@@ -154,7 +154,7 @@ class ChoicePiece:
 
     choice: Choice
     text: str = ""
-    chosen: Sequence[Chosen] = ()
+    chosen: Sequence[SampledToken] = ()
     step: Step | None = None
 
 
@@ -241,10 +241,10 @@ class _TokenTexts:
 
     def __init__(self, spelling: Spelling, ends: frozenset[int]) -> None:
         self._spelling, self._ends = spelling, ends
-        self._waiting: list[Chosen] = []
+        self._waiting: list[SampledToken] = []
         self._told = self._spelled = 0  # bytes
 
-    def push(self, chosen: Sequence[Chosen], text: str) -> list[Chosen]:
+    def push(self, chosen: Sequence[SampledToken], text: str) -> list[SampledToken]:
         """Return the tokens whose bytes begin in the text so far; `chosen` came with `text`."""
         self._waiting += (one for one in chosen if one.token not in self._ends)
         self._told += len(text.encode())
@@ -254,7 +254,7 @@ class _TokenTexts:
             self._spelled += len(self._spelling.push([one.token]).encode())
         return known
 
-    def finish(self) -> list[Chosen]:
+    def finish(self) -> list[SampledToken]:
         """Return the remaining tokens, for an answer that no stop string has cut."""
         waiting, self._waiting = self._waiting, []
         return waiting

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from localdflash.base.errors import ModelError
 from localdflash.engine.pair import Step
-from localdflash.engine.sampling import Chosen
+from localdflash.engine.sampling import SampledToken
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.answers.answer import Prepared
 from localdflash.server.answers.completion import prepare, prepare_text
@@ -186,7 +186,7 @@ class ChatShape:
     def _delta(self, index: int, delta: dict[str, Any]) -> dict[str, Any]:
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def _logprobs(self, chosen: Sequence[Chosen]) -> dict[str, Any] | None:
+    def _logprobs(self, chosen: Sequence[SampledToken]) -> dict[str, Any] | None:
         if not self.logprobs:
             return None
         content = [
@@ -236,7 +236,7 @@ class CompletionShape:
         """See `EndpointShape`."""
         return self._told(choice, choice.text, choice.chosen, choice.finish)
 
-    def _told(self, choice: Choice, text: str, chosen: Sequence[Chosen], finish: str | None) -> dict[str, Any]:
+    def _told(self, choice: Choice, text: str, chosen: Sequence[SampledToken], finish: str | None) -> dict[str, Any]:
         return {
             "index": choice.index,
             "text": text,
@@ -244,7 +244,7 @@ class CompletionShape:
             "finish_reason": finish,
         }
 
-    def _logprobs(self, index: int, chosen: Sequence[Chosen]) -> dict[str, Any]:
+    def _logprobs(self, index: int, chosen: Sequence[SampledToken]) -> dict[str, Any]:
         offsets = []
         for one in chosen:
             offsets.append(self._offsets.get(index, 0))

@@ -22,7 +22,7 @@ from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.engine.draft import NOTHING
+from localdflash.engine.draft import EMPTY_DRAFT
 from tests.backends.cpu.conftest import needs_library
 from tests.backends.cpu.rounded import round_inputs, rounded
 from tests.support.tiny_models import SHAPE, write_drafter, write_target
@@ -161,7 +161,7 @@ def test_drafts_up_to_the_end_of_the_context(
     whole = drafter.propose(ANCHOR, 7)
     assert len(whole) == drafter.longest == 7
     assert drafter.propose(ANCHOR, 2).tokens == whole.tokens[:2]
-    assert drafter.propose(ANCHOR, 0) is NOTHING
+    assert drafter.propose(ANCHOR, 0) is EMPTY_DRAFT
     with pytest.raises(LocaldflashError, match="taps are off"):
         drafter.observe([1], None)
 

@@ -25,7 +25,7 @@ def test_the_likeliest_tokens_and_taps_are_those_of_a_verify(
     target.extend([1, 2, 3])
     verified = target.verify(4, DRAFT)
     logits, taps = verified.logits.copy(), target.tapped(4)
-    likeliest, features = target.verify_likeliest(4, DRAFT)
+    likeliest, features = target.verify_greedy(4, DRAFT)
     assert likeliest == logits.argmax(1).tolist()
     assert features is not None
     assert np.array_equal(features, taps)
@@ -36,4 +36,4 @@ def test_logits_that_are_not_numbers_are_refused(tiny_pair: Path, new_team: Call
     packed = replace(packed, norm=np.full_like(packed.norm, np.nan))
     target = CpuTarget(packed, new_team())
     with pytest.raises(LocaldflashError, match="not numbers"):
-        target.verify_likeliest(4, DRAFT)
+        target.verify_greedy(4, DRAFT)

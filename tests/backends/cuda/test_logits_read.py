@@ -19,7 +19,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.engine.generate import Generation, Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
-from localdflash.engine.sampling import Chosen
+from localdflash.engine.sampling import SampledToken
 from localdflash.engine.sampling_params import SamplingParams
 from tests.backends.cuda.test_pair import COPYING, open_pair
 from tests.support.converted_models import ids_of
@@ -132,7 +132,7 @@ def test_a_constraint_masks_every_row_of_a_draft(pair: CudaPair, model: Decoder)
     pair.set_documents([])
 
 
-def chosen(pair: Pair, count: int) -> list[Chosen]:
+def chosen(pair: Pair, count: int) -> list[SampledToken]:
     generation = Generation(Request(IDS, count, alternatives=3))
     pair.forget()
     generation.take(pair)

@@ -14,7 +14,7 @@ from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, Way
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import ModelError
 from localdflash.engine.checkpoints import APART
-from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.target_models import RECURRENT, case_of
 
@@ -50,7 +50,7 @@ def fill(target: LlamaCppTarget, ids: list[int]) -> None:
 
 def after(target: LlamaCppTarget) -> np.ndarray:
     """Logits and taps of one row more, which is kept."""
-    seen = target.verify(3, NOTHING)
+    seen = target.verify(3, EMPTY_DRAFT)
     assert seen.taps is not None
     found = np.concatenate([seen.logits[0], seen.taps[0]])
     target.keep(1)
@@ -104,7 +104,7 @@ def test_further_back_it_goes_to_where_a_state_is_kept(target: LlamaCppTarget, a
     fill(target, ids)
     target.end_prompt()
     for token in ids[:10]:
-        target.verify(token, NOTHING)
+        target.verify(token, EMPTY_DRAFT)
         target.keep(1)
     for asked, kept in ((len(ids) + 3, len(ids)), (len(ids) - 1, APART), (APART - 1, 0)):
         target.crop(asked)

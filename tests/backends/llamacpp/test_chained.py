@@ -19,7 +19,7 @@ from localdflash.backends.llamacpp import chained
 from localdflash.backends.llamacpp.chained import ChainedDrafter, LlamaCppEagle3Drafter, LlamaCppMtpDrafter
 from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.engine.draft import NOTHING
+from localdflash.engine.draft import EMPTY_DRAFT
 from tests.support import mtp_models
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.eagle3_models import random_eagle3
@@ -109,7 +109,7 @@ STEPS = st.lists(
 def test_random_histories(tried: Tried, prompt: int, steps: list[tuple[str, int, int]]) -> None:
     drafter, text, anchor, draft = tried.drafter, Text(tried.width), 5, list[int]()
     drafter.rollback(0)
-    assert drafter.propose(3, 4) is NOTHING
+    assert drafter.propose(3, 4) is EMPTY_DRAFT
     text.grow(drafter, ids_of(prompt + 3, prompt))
     drafter.rollback(prompt)  # of what waits
     text.ids = text.ids[:prompt]
@@ -165,7 +165,7 @@ def test_a_head_reads_what_the_model_s_own_head_does(architecture: str, tmp_path
         taps = target.extend(ids)
         assert taps is not None
         assert np.abs(taps - states).max() < 1e-4
-        assert np.abs(target.verify(5, NOTHING).logits[0] - logits).max() < 1e-4
+        assert np.abs(target.verify(5, EMPTY_DRAFT).logits[0] - logits).max() < 1e-4
 
 
 @pytest.mark.parametrize(("architecture", "normed", "apart"), [("gpt-oss", False, 1e-4), ("gemma4", True, 5e-3)])
@@ -183,7 +183,7 @@ def test_the_last_block_s_output_is_that_of_hugging_face(
     wanted = output.reshape(16, HIDDEN).numpy()
     with closing(LlamaCppTarget(case.write(tmp_path / "model.gguf"), CONTEXT, 1, (), WAY)) as target:
         target.set_taps((1, target.layers - 1))
-        read, verified = target.extend(ids), target.verify(5, NOTHING).taps
+        read, verified = target.extend(ids), target.verify(5, EMPTY_DRAFT).taps
         assert read is not None
         assert verified is not None
         found = np.concatenate((read, verified))[:, HIDDEN:]

@@ -23,7 +23,7 @@ from localdflash.base.errors import ModelError
 from localdflash.engine.draft import Draft
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import Drafter, Taps
+from localdflash.engine.pair import Drafter, TargetFeatures
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.load_options import Options
@@ -74,7 +74,7 @@ class Helped:
     def waiting(self) -> int:
         return self.drafter.waiting
 
-    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         self.length += len(ids)
         self.drafter.observe(ids, taps)
 

@@ -21,7 +21,7 @@ from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Device, Placement
 from localdflash.base.errors import NoDevice
-from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.lab.scripts.peers.gpu_software import environment, installed
 from localdflash.lab.scripts.row_identity import differing
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, TARGET, TARGET_KV
@@ -127,11 +127,11 @@ def test_a_saved_state_gives_the_same_bits(gpu: Device) -> None:
     with opened(EMBEDDED, Placement(gpu, ALL)) as target:
         target.extend(PROMPT)
         state, length = target.save(), target.length
-        expected = target.verify(7, NOTHING).logits.copy()
+        expected = target.verify(7, EMPTY_DRAFT).logits.copy()
         target.crop(0)
         target.extend(PROMPT[::-1])
         target.load(state, length)
-        np.testing.assert_array_equal(target.verify(7, NOTHING).logits, expected)
+        np.testing.assert_array_equal(target.verify(7, EMPTY_DRAFT).logits, expected)
 
 
 def test_a_class_of_widths_is_found(gpu: Device, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from tests.support.lossless import assert_lossless, fill
 from tests.support.random_models import Shape, quantize, write
 
@@ -47,7 +47,7 @@ def test_is_lossless(target: LlamaCppTarget) -> None:
 def test_taps_and_logits_agree_with_the_float32_decoder(target: LlamaCppTarget, tiny_pair: Path) -> None:
     ids = ids_of(60)
     fill(target, ids[:-1], 32)
-    seen = target.verify(ids[-1], NOTHING)
+    seen = target.verify(ids[-1], EMPTY_DRAFT)
     model = load_decoder(tiny_pair / "target.gguf")
     with torch.inference_mode():
         hidden, taps = model(torch.tensor([ids]), torch.arange(60), causal, TAPS)
@@ -62,7 +62,7 @@ def test_taps_and_logits_agree_with_the_float32_decoder(target: LlamaCppTarget, 
 def test_the_context_can_be_filled_to_its_last_token(tiny_pair: Path) -> None:
     target = LlamaCppTarget(tiny_pair / "target.gguf", context=64, threads=1)
     fill(target, ids_of(63), 32)
-    target.verify(1, NOTHING)
+    target.verify(1, EMPTY_DRAFT)
     target.keep(1)
     assert target.length == 64
     target.close()
@@ -79,7 +79,7 @@ def test_taps_can_be_set_and_turned_off(target: LlamaCppTarget) -> None:
         with pytest.raises(ModelError, match=f"tap {tap}"):
             target.set_taps([tap])
     target.set_taps(())
-    assert target.verify(1, NOTHING).taps is None
+    assert target.verify(1, EMPTY_DRAFT).taps is None
 
 
 def test_a_file_that_is_no_model_is_one_line(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_way_decides_how_many_rows_a_decode_has(tiny_pair: Path, monkeypatch: 
     target = LlamaCppTarget(tiny_pair / "target.gguf", 512, 1, way=way)
     fill(target, ids_of(241), 16)
     assert (target.length, target.max_rows) == (241, 8)
-    target.verify(1, NOTHING)
+    target.verify(1, EMPTY_DRAFT)
     target.keep(1)
     target.verify(1, Draft("test", [2, 3, 4, 5], [1.0] * 4))
     target.keep(5)

@@ -13,7 +13,7 @@ from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder, rotate_half_order
 from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.base.errors import ModelError
-from localdflash.engine.draft import NOTHING
+from localdflash.engine.draft import EMPTY_DRAFT
 from tests.support.converted_models import CHOSEN, EXPERTS, HEAD_DIM, INNER, MODELS, case_of, ids_of, interleaved
 from tests.support.llama_ways import WIDE
 from tests.support.lossless import assert_lossless
@@ -40,7 +40,7 @@ def test_llama_cpp_reads_the_same_model_from_the_file(name: str, tmp_path: Path)
     target = LlamaCppTarget(path, threads=1, way=WIDE)
     target.extend(ids[:-1][:32])
     target.extend(ids[:-1][32:])
-    seen = target.verify(ids[-1], NOTHING).logits[0].copy()
+    seen = target.verify(ids[-1], EMPTY_DRAFT).logits[0].copy()
     target.close()
     model = load_decoder(path)
     with torch.inference_mode():

@@ -7,7 +7,7 @@ import pytest
 
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import ModelError
-from localdflash.engine.draft import NOTHING
+from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab.bench.llama_plain import LoneRowTarget, llama_plain
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
@@ -26,7 +26,7 @@ def test_a_lone_row_is_decoded_alone(tiny_pair: Path, monkeypatch: pytest.Monkey
     for kind in (LlamaCppTarget, LoneRowTarget):
         target = kind(tiny_pair / "target.gguf", 64, 1)
         target.extend([5, 6, 7])
-        logits.append(target.verify(8, NOTHING).logits[0].copy())
+        logits.append(target.verify(8, EMPTY_DRAFT).logits[0].copy())
         target.keep(1)
         assert target.length == 4
         target.close()

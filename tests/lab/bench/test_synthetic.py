@@ -10,7 +10,7 @@ import torch
 from localdflash.backends.reference.decoder import Decoder
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_target import TorchTarget
-from localdflash.engine.draft import NOTHING
+from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab.scripts import synthetic
 from localdflash.models.shapes.dflash_config import check_fit
 from localdflash.models.shapes.dflash_gguf import config_of_gguf
@@ -87,5 +87,5 @@ def test_llama_cpp_and_torch_agree_on_it(kind: GGMLType, tmp_path: Path) -> None
     model.close()
     ours = TorchTarget(load_decoder(target))
     ours.extend([1, 2, 3])
-    logits = torch.from_numpy(ours.verify(4, NOTHING).logits[0])
+    logits = torch.from_numpy(ours.verify(4, EMPTY_DRAFT).logits[0])
     assert float((logits - theirs).abs().max()) < 0.05 * float(theirs.abs().max())

@@ -9,7 +9,7 @@ import pytest
 
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import LocaldflashError, ModelError, TrainingError
-from localdflash.engine.draft import NOTHING
+from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab.train import batched_answers
 from localdflash.lab.train.batched_answers import SHORTER_LIMITS, Asker, answer_prompts, repeats
 from localdflash.lab.train.kept_answers import COUNT, ENDINGS, LIKELY, AnswerWriter, KeptAnswers
@@ -152,7 +152,7 @@ def plain(target: Any, prompt: list[int], count: int) -> tuple[list[int], np.nda
         taps.append(np.array(target.extend(prompt[at : min(at + 16, len(prompt) - 1)])))
     ids = list(prompt)
     for _ in range(count):
-        verified = target.verify(ids[-1], NOTHING)
+        verified = target.verify(ids[-1], EMPTY_DRAFT)
         taps.append(np.array(verified.taps))
         ids.append(int(verified.logits[0].argmax()))
         target.keep(1)
