@@ -141,4 +141,4 @@ def _measured(
 def _draft_ms(costs: Controller, model: Drafter) -> dict[str, float]:
     """Milliseconds of a block, or of drafts of one node and of some, as known at the end."""
     lengths = (1, FIXED) if model.autoregressive else (model.longest,)
-    return {str(nodes): round(costs.drafting_ms(model.name, nodes), 3) for nodes in lengths}
+    return {str(nodes): round(costs.predict_draft_ms(model.name, nodes), 3) for nodes in lengths}

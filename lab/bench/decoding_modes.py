@@ -81,9 +81,9 @@ class HostWays:
         if controller is None:
             return {}
         return {
-            "ar": round(1.0 / controller.plain_rate, 4),
+            "ar": round(1.0 / controller.baseline_rate, 4),
             "draft": {name: round(ms, 4) for name, ms in controller.draft_ms.items()},
-            "verify": {width: round(controller.verify_ms(width), 4) for width in WIDTHS if width <= rows},
+            "verify": {width: round(controller.predict_verify_ms(width), 4) for width in WIDTHS if width <= rows},
         }
 
     def verify(self) -> dict[str, Any]:
@@ -108,19 +108,15 @@ class Always(Controller):
         super().__init__({1: 1.0, 2: 1.0}, {})
         self._only = only
 
-    def looks(self) -> bool:
-        """See `Controller`."""
-        return True
-
-    def promise(self, drafter: str, limit: int) -> float:
+    def predict_rate(self, drafter: str, limit: int) -> float:
         """See `Controller`."""
         return math.inf
 
-    def nodes(self, drafter: str, limit: int) -> int:
+    def choose_length(self, drafter: str, limit: int) -> int:
         """See `Controller`."""
         return limit
 
-    def best_prefix(self, draft: Draft) -> tuple[int, float]:
+    def choose_prefix(self, draft: Draft) -> tuple[int, float]:
         """See `Controller`."""
         if self._only and draft.drafter != self._only:
             return 0, 0.0

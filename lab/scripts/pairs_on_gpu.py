@@ -18,7 +18,7 @@ from typing import Any
 
 from localdflash.backends.llamacpp.devices import find_gpu
 from localdflash.base.machine.hardware import commit, device
-from localdflash.engine.common_prefix import common_prefix
+from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench.bench_run import prompt_ids, run_prompt
@@ -75,7 +75,7 @@ def measured(name: str, asked: argparse.Namespace) -> dict[str, Any]:
         plain, _ = texts(HostPair(target), prompts, asked.tokens)
         drafted, total = texts(HostPair(target, models, Always(models[0].name)), prompts, asked.tokens)
         rows, where = loaded.rows, loaded.device
-    prefixes = [common_prefix(a, b) for a, b in zip(plain, on_processor, strict=True)]
+    prefixes = [count_common_prefix(a, b) for a, b in zip(plain, on_processor, strict=True)]
     return {
         "on": find_gpu(asked.device).description,
         "device": where,

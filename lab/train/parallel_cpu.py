@@ -32,7 +32,7 @@ from localdflash.backends.cpu.cpu_kv_cache import KEYS
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, aligned
 from localdflash.backends.cpu.packing import GROUP, PANEL
 from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.engine.common_prefix import common_prefix
+from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.lab.train.kept_answers import likely
 from localdflash.lab.train.parallel_target import Step
 from localdflash.models.weights import gguf
@@ -170,7 +170,7 @@ class ParallelCpuTarget:
 
         Chats begin alike, and completions of one file do so for most of their prompts.
         """
-        shared = [common_prefix(known, ids) for known, _ in self._known]
+        shared = [count_common_prefix(known, ids) for known, _ in self._known]
         nearest, same = max(enumerate(shared), key=lambda found: (found[1], found[0] == slot))
         self._known[slot] = ids[:same], self._known[nearest][1][:same]
         if nearest != slot:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+def count_common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """The number of leading ids that agree."""
     low, high = 0, min(len(a), len(b))
     a, b = list(a[:high]), list(b[:high])

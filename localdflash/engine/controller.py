@@ -38,7 +38,7 @@ class Calibration:
         b = _bin(confidence)
         return self._right[b] / self._judged[b]
 
-    def judge(self, confidence: Sequence[float], right: int) -> None:
+    def record_outcome(self, confidence: Sequence[float], right: int) -> None:
         """Count a draft that was right up to, not including, node `right`."""
         self.drafts += 1
         for i in range(min(right + 1, len(confidence))):
@@ -55,7 +55,7 @@ class Calibration:
             self.survival[i] += weight * ((i < right) - self.survival[i])
 
 
-class CalibrationByDepth(Calibration):
+class DepthCalibration(Calibration):
     """That of a drafter which is asked for no more nodes than pay.
 
     How often a node of a depth was right where those before it were is counted by itself, and forgotten: a depth that
@@ -107,43 +107,46 @@ class Controller:
         costs = {name: DraftCost(ms, by_node.get(name, 0.0), read.get(name, 0.0)) for name, ms in draft_ms.items()}
         self._drafts = defaultdict[str, DraftCost](DraftCost, costs)
         self.calibration = defaultdict[str, Calibration](Calibration)
-        self.calibration.update({name: CalibrationByDepth() for name in by_node})
+        self.calibration.update({name: DepthCalibration() for name in by_node})
         self._answer = ANSWER
         self._credit = self._needed = 0.0
         self._probes = 0
         self._probing = False
 
-    def follow(self, length: int) -> None:
+    def set_context_length(self, length: int) -> None:
         """Expect the next verifies after so many tokens."""
-        self.costs.follow(length)
+        self.costs.set_context_length(length)
 
-    def verify_ms(self, rows: int) -> float:
+    def predict_verify_ms(self, rows: int) -> float:
         """Expected time of a verify of so many rows."""
-        return self.costs.ms(rows)
+        return self.costs.predict_ms(rows)
 
     @property
     def draft_ms(self) -> Mapping[str, float]:
         """Expected times of the drafters' drafts, or of their first nodes; those without one are free."""
         return {name: cost.first for name, cost in self._drafts.items()}
 
-    def drafting_ms(self, drafter: str, nodes: int) -> float:
+    def predict_draft_ms(self, drafter: str, nodes: int) -> float:
         """Expected time of a draft of so many nodes."""
-        return self._drafts[drafter].ms(nodes)
+        return self._drafts[drafter].predict_ms(nodes)
 
     @property
-    def plain_rate(self) -> float:
+    def baseline_rate(self) -> float:
         """Tokens per millisecond of plain decoding."""
-        return 1.0 / self.costs.ms(1)
+        return 1.0 / self.costs.predict_ms(1)
 
-    def best_prefix(self, draft: Draft) -> tuple[int, float]:
+    def choose_prefix(self, draft: Draft) -> tuple[int, float]:
         """How many nodes of a draft to verify, and the tokens per millisecond expected from that.
 
         The draft is already paid for, so it need not earn its own cost to be verified. But every round pays for a
         draft, which favours longer prefixes: so the length is chosen with that cost, and the returned rate leaves it
         out.
         """
-        acceptance, drafting = self.calibration[draft.drafter].acceptance, self.drafting_ms(draft.drafter, len(draft))
-        plain, pace = self.plain_rate, self.costs.pace
+        acceptance, drafting = (
+            self.calibration[draft.drafter].acceptance,
+            self.predict_draft_ms(draft.drafter, len(draft)),
+        )
+        plain, pace = self.baseline_rate, self.costs.pace
         floor = plain * MARGIN
         nodes, best, rate = 0, 0.0, plain
         alive, expected, left = 1.0, 1.0, len(draft)
@@ -159,11 +162,11 @@ class Controller:
                 break
         return nodes, rate
 
-    def promise(self, drafter: str, limit: int) -> float:
+    def predict_rate(self, drafter: str, limit: int) -> float:
         """The best tokens per millisecond to expect of a drafter before it is asked, its own cost included."""
         return self._best(drafter, self.calibration[drafter].survival[:limit])[1]
 
-    def nodes(self, drafter: str, limit: int) -> int:
+    def choose_length(self, drafter: str, limit: int) -> int:
         """How many nodes to ask a drafter for, at most `limit`: of a block all, for they cost the same."""
         if not self._drafts[drafter].each:
             return limit
@@ -176,22 +179,24 @@ class Controller:
         nodes, best, expected = 0, 0.0, 1.0
         for i, (alive, shape) in enumerate(zip(survival, self.costs.shape[2:], strict=False)):
             expected += alive
-            cost = shape * pace + draft.ms(i + 1)
+            cost = shape * pace + draft.predict_ms(i + 1)
             if expected > best * cost:
                 nodes, best = i + 1, expected / cost
         return nodes, best
 
-    def pays_to_read(self, drafter: str, waiting: int, rate: float, promised: float) -> bool:
+    def should_read_prompt(self, drafter: str, waiting: int, rate: float, promised: float) -> bool:
         """Whether a drafter that promises more than `rate` gains, over an answer, what it takes to read what waits."""
-        return self._answer * (1 / rate - 1 / promised) > self._drafts[drafter].reading_ms(waiting)
+        return self._answer * (1 / rate - 1 / promised) > self._drafts[drafter].predict_reading_ms(waiting)
 
-    def may_probe(self, drafter: str, limit: int, rate: float, waiting: int = 0) -> bool:
+    def should_probe(self, drafter: str, limit: int, rate: float, waiting: int = 0) -> bool:
         """Whether to ask a drafter only to learn what it is worth.
 
         Enough time must have been spent on other things, for what waits to be read, too, and the drafter must be able
         to beat `rate` if it were as good as one may hope.
         """
-        self._needed = self.drafting_ms(drafter, self.nodes(drafter, limit)) + self._drafts[drafter].reading_ms(waiting)
+        self._needed = self.predict_draft_ms(drafter, self.choose_length(drafter, limit)) + self._drafts[
+            drafter
+        ].predict_reading_ms(waiting)
         if self._credit < self._needed:
             return False
         if self._best(drafter, [HOPE ** (i + 1) for i in range(limit)])[1] > rate:
@@ -199,22 +204,22 @@ class Controller:
             return True
         return False
 
-    def judge(self, drafter: str, confidence: Sequence[float], right: int) -> None:
+    def record_outcome(self, drafter: str, confidence: Sequence[float], right: int) -> None:
         """Count how a drafter's draft did: it was right up to, not including, node `right`."""
-        self.calibration[drafter].judge(confidence, right)
+        self.calibration[drafter].record_outcome(confidence, right)
 
-    def learn_verify(self, rows: int, ms: float) -> None:
+    def record_verify(self, rows: int, ms: float) -> None:
         """Count the measured time of a step without the time of its drafter."""
         share = TRIAL_SHARE if self._probes < TRIAL else PROBE_SHARE
         most = max(TRIAL * max(self.draft_ms.values(), default=0.0), self._needed)
         self._credit = min(self._credit + share * ms, most)
         self.costs.learn(rows, ms)
 
-    def learn_answer(self, tokens: int) -> None:
+    def record_answer(self, tokens: int) -> None:
         """Count an answer of so many tokens."""
         self._answer += RECENT * (tokens - self._answer)
 
-    def learn_draft(self, drafter: str, ms: float, nodes: int = 1) -> None:
+    def record_draft(self, drafter: str, ms: float, nodes: int = 1) -> None:
         """Count a measured draft; a probe is charged what it took, even if that is more than usual."""
         self._drafts[drafter].learn(nodes, ms)
         if self._probing:

@@ -37,13 +37,13 @@ class VerifyCosts:
         """By rows: times in a short context, and what a token of context adds."""
         return self._short, self._growth
 
-    def follow(self, length: int) -> None:
+    def set_context_length(self, length: int) -> None:
         """Expect verifies after so many tokens."""
         if abs(length - self._length) >= STRIDE:
             self._length = length
             self.shape = [short + growth * length for short, growth in zip(self._short, self._growth, strict=True)]
 
-    def ms(self, rows: int) -> float:
+    def predict_ms(self, rows: int) -> float:
         """Expected time of a verify."""
         return self.shape[min(rows, len(self.shape) - 1)] * self.pace
 
@@ -51,7 +51,7 @@ class VerifyCosts:
         """Count a measured verify; one wider than any measured at load is ignored."""
         if rows >= len(self.shape):
             return
-        expected = self.ms(rows)
+        expected = self.predict_ms(rows)
         older, old = self._recent.get(rows, (expected, expected))
         self._recent[rows] = (old, ms)
         usual = sorted((older, old, ms))[1]
@@ -75,11 +75,11 @@ class DraftCost:
     def __init__(self, first: float = 0.0, each: float = 0.0, read: float = 0.0) -> None:
         self.first, self.each, self.read = first, each, read
 
-    def ms(self, nodes: int) -> float:
+    def predict_ms(self, nodes: int) -> float:
         """Expected time of a draft of so many nodes."""
         return self.first + self.each * (nodes - 1)
 
-    def reading_ms(self, waiting: int) -> float:
+    def predict_reading_ms(self, waiting: int) -> float:
         """Expected time to read what waits, but for the few tokens that each step leaves: those are in `first`."""
         return self.read * max(waiting - USUAL, 0)
 
@@ -88,7 +88,7 @@ class DraftCost:
 
         It changes both times by the same factor: one draft does not tell them apart.
         """
-        usual = self.ms(nodes)
+        usual = self.predict_ms(nodes)
         learned = usual + (FASTER if ms < usual else SLOWER) * (min(ms, 3 * usual + 0.01) - usual)
         if self.each:
             self.first, self.each = self.first * learned / usual, self.each * learned / usual

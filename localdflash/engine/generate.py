@@ -29,7 +29,7 @@ class Request:
     documents: Sequence[Sequence[int]] = ()  # texts that drafts may be copied from
     draft: bool = True  # False: plain decoding, to compare; the same text
     stats: Stats = field(default_factory=Stats)
-    waited_ms: float = 0.0  # until a scheduler first took it up
+    queue_ms: float = 0.0  # until a scheduler first took it up
     computed: int = 0  # prompt tokens that no cache held
     prefill_ms: float = 0.0
     first_token_ms: float = 0.0  # from the start of the prefill to the end of the first step

@@ -10,10 +10,19 @@ from dataclasses import dataclass, replace
 
 from localdflash.base.errors import ContextOverflow, UsageError
 from localdflash.engine.accept import accept, accept_greedy
-from localdflash.engine.common_prefix import common_prefix
+from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
-from localdflash.engine.pair import Cancelled, Copying, Drafter, GreedyTarget, SavedSequence, Step, Target, never
+from localdflash.engine.pair import (
+    Cancelled,
+    DocumentDrafter,
+    Drafter,
+    GreedyTarget,
+    SavedSequence,
+    Step,
+    Target,
+    never,
+)
 from localdflash.engine.sampling import Constraint, Sampler
 
 GRAMMAR, FORCED = "grammar", 0.95  # what a grammar forces is a draft too; the target may spell it in other tokens
@@ -69,10 +78,10 @@ class HostPair:
         if len(ids) >= self.target.context:
             raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.target.context}")
         if self.controller and self._answered:
-            self.controller.learn_answer(self._answered)
+            self.controller.record_answer(self._answered)
             self._answered = 0
         wanted = list(ids[:-1])
-        kept = common_prefix(self.cached, wanted)
+        kept = count_common_prefix(self.cached, wanted)
         try:
             self._crop(kept)
             kept = self.target.length
@@ -108,7 +117,7 @@ class HostPair:
     def _step(self, sampler: Sampler, room: int) -> Step:
         anchor, self._drafting_ms = self.ids[-1], 0.0
         if self.controller:
-            self.controller.follow(self.target.length)
+            self.controller.set_context_length(self.target.length)
         began = time.perf_counter()
         limit = min(room, self.target.max_rows) - 1
         controller = self.controller if self.drafting else None
@@ -134,13 +143,13 @@ class HostPair:
         if controller:
             self._judge()
             ms = (time.perf_counter() - began) * 1e3
-            controller.learn_verify(len(draft) + 1, ms - self._drafting_ms)
+            controller.record_verify(len(draft) + 1, ms - self._drafting_ms)
         return Step(committed, draft.drafter, len(draft), len(committed) - 1, draft_ms, verify_ms)
 
     def _draft(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
         """The draft that promises most; drafters that cost a forward are asked only if that can pay."""
         assert self.controller is not None
-        best, rate = EMPTY_DRAFT, self.controller.plain_rate
+        best, rate = EMPTY_DRAFT, self.controller.baseline_rate
         if limit < 1:
             return best
         if constraint:
@@ -164,18 +173,18 @@ class HostPair:
         assert self.controller is not None
         if not copied or copied.confidence[0] < GUESS:
             return 0.0
-        nodes, promised = self.controller.best_prefix(copied)
+        nodes, promised = self.controller.choose_prefix(copied)
         return promised if nodes else 0.0
 
     def _propose(self, drafter: Drafter, anchor: int, limit: int) -> Draft:
         assert self.controller is not None
         if drafter.is_model:
-            limit = self.controller.nodes(drafter.name, limit)
+            limit = self.controller.choose_length(drafter.name, limit)
         began = time.perf_counter()
         draft = drafter.propose(anchor, limit)
         if drafter.is_model:
             ms = (time.perf_counter() - began) * 1e3
-            self.controller.learn_draft(drafter.name, ms, max(len(draft), 1))
+            self.controller.record_draft(drafter.name, ms, max(len(draft), 1))
             self._drafting_ms += ms
         return draft.first(limit) if len(draft) > limit else draft
 
@@ -186,31 +195,31 @@ class HostPair:
             return best, rate
         if draft.drafter not in self._open:
             self._open[draft.drafter] = _Open(draft, len(self.ids))
-        nodes, promised = self.controller.best_prefix(draft)
+        nodes, promised = self.controller.choose_prefix(draft)
         return (draft.first(nodes), promised) if nodes and promised > rate else (best, rate)
 
     def _worth_asking(self, drafter: Drafter, limit: int, rate: float) -> bool:
         assert self.controller is not None
         waiting = drafter.waiting if drafter.autoregressive else 0
-        promised = self.controller.promise(drafter.name, limit)
-        if promised > rate and self.controller.pays_to_read(drafter.name, waiting, rate, promised):
+        promised = self.controller.predict_rate(drafter.name, limit)
+        if promised > rate and self.controller.should_read_prompt(drafter.name, waiting, rate, promised):
             return True
-        return self.controller.may_probe(drafter.name, limit, rate, waiting)
+        return self.controller.should_probe(drafter.name, limit, rate, waiting)
 
     def _judge(self) -> None:
         """Tell the controller how each open draft did, once the committed tokens decide it."""
         assert self.controller is not None
         for name, claim in tuple(self._open.items()):
             actual = self.ids[claim.start :]
-            right = common_prefix(claim.draft.tokens, actual)
+            right = count_common_prefix(claim.draft.tokens, actual)
             if right < len(actual) or right == len(claim.draft):
-                self.controller.judge(name, claim.draft.confidence, right)
+                self.controller.record_outcome(name, claim.draft.confidence, right)
                 del self._open[name]
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
         """See `Pair`."""
         for drafter in self.drafters:
-            if isinstance(drafter, Copying):
+            if isinstance(drafter, DocumentDrafter):
                 drafter.set_documents(documents)
 
     def rollback(self, length: int) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.base.errors import LocaldflashError
-from localdflash.engine.common_prefix import common_prefix
+from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.draft import Draft
 from localdflash.engine.sampling import Sampler
 
@@ -67,7 +67,7 @@ class SavedSequence:
 
     def shared(self, ids: Sequence[int]) -> int:
         """How many of these ids it has, in a state that one can go on from."""
-        same = common_prefix(self.ids, ids)
+        same = count_common_prefix(self.ids, ids)
         return same if not self.whole or same == len(self.ids) else 0
 
     def contains(self, ids: Sequence[int]) -> bool:
@@ -161,7 +161,7 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
-class Copying(Protocol):
+class DocumentDrafter(Protocol):
     """A drafter that copies from texts besides the sequence."""
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:

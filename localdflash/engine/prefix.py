@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from localdflash.engine.common_prefix import begins_with, common_prefix
+from localdflash.engine.common_prefix import begins_with, count_common_prefix
 from localdflash.engine.pair import Pair, SavedSequence, StateLost
 
 if TYPE_CHECKING:  # the disk needs packages that a machine for GPU tests may lack
@@ -44,7 +44,7 @@ class PrefixCache:
         A state whose bytes were lost is dropped, and the next best one taken.
         """
         live, ids = tuple(pair.cached), tuple(ids)
-        shared = common_prefix(live, ids)
+        shared = count_common_prefix(live, ids)
         best = self._best(ids, shared + WORTH_KEEPING)
         loses = self._budget > 0 and len(live) - shared >= WORTH_KEEPING
         if loses and not any(begins_with(key, live) and state.contains(live) for key, state in self._states.items()):
@@ -73,7 +73,7 @@ class PrefixCache:
             return False
         return True
 
-    def write_out(self, pair: Pair) -> None:
+    def write_to_disk(self, pair: Pair) -> None:
         """Write all states to disk at the end of a process, if there is one; OSError if that fails."""
         if not self._disk:
             return

@@ -42,7 +42,7 @@ class Job:
 
 
 @dataclass
-class Totals:
+class EngineTotals:
     """What the engine did since it started."""
 
     stats: Stats = field(default_factory=Stats)
@@ -69,7 +69,7 @@ class Scheduler:
         self, pair: Pair, prefixes: PrefixCache | None = None, limit: int = 64, turns: Turns | None = None
     ) -> None:
         self.pair, self.prefixes = pair, prefixes
-        self.totals = Totals()
+        self.totals = EngineTotals()
         self.running: Job | None = None
         self._limit, self._turns = limit, turns or Turns()
         self._urgent, self._patient = deque[Job](), deque[Job]()
@@ -176,7 +176,7 @@ class Scheduler:
         error: Exception | None = None
         try:
             with self._turns.taken(job.urgent):
-                request.waited_ms = request.waited_ms or (time.perf_counter() - job.submitted) * 1e3
+                request.queue_ms = request.queue_ms or (time.perf_counter() - job.submitted) * 1e3
                 gives_way = self._makes_room(job)
             if gives_way and self._put_back(job):
                 return
@@ -209,7 +209,7 @@ class Scheduler:
         """Whether this pair has something more urgent to do; urgent work of another pair is over by then."""
         if job.urgent:
             return False
-        self._turns.step_aside()
+        self._turns.yield_to_urgent()
         return bool(self._urgent)
 
     def _put_back(self, job: Job) -> bool:

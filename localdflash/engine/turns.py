@@ -26,7 +26,7 @@ class Turns:
         finally:
             self._give()
 
-    def step_aside(self) -> None:
+    def yield_to_urgent(self) -> None:
         """For whoever holds the turn without being urgent: let all urgent work go before."""
         if not self._urgent:
             return

@@ -124,13 +124,15 @@ def _busy() -> bool:
 
 def ms_per_token(costs: Controller, drafters: Sequence[Drafter], widest: int) -> float:
     """Expected milliseconds: one share of the tokens is decoded plainly, one comes from the drafts of each drafter."""
-    plain = costs.verify_ms(1)
+    plain = costs.predict_verify_ms(1)
     shares = [plain]
     for drafter in drafters:
         expected, best = 1.0, plain
         for nodes in range(1, min(drafter.longest, widest - 1) + 1):
             expected += ACCEPTED**nodes
-            best = min(best, (costs.verify_ms(nodes + 1) + costs.drafting_ms(drafter.name, nodes)) / expected)
+            best = min(
+                best, (costs.predict_verify_ms(nodes + 1) + costs.predict_draft_ms(drafter.name, nodes)) / expected
+            )
         shares.append(best)
     return sum(shares) / len(shares)
 

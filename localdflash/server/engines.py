@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from localdflash.base.errors import EngineGone, ModelBusy, ModelError, OutOfMemory
-from localdflash.engine.scheduler import Totals
+from localdflash.engine.scheduler import EngineTotals
 from localdflash.loading.filling import check_fills, fills
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
@@ -85,9 +85,9 @@ class Engines:
         """The engine that runs a pair; None if it was unloaded meanwhile."""
         return next((worker for worker in self.workers if worker.loaded is loaded), None)
 
-    def totals(self) -> Totals:
+    def totals(self) -> EngineTotals:
         """What all engines did since they started."""
-        together = Totals()
+        together = EngineTotals()
         for worker in self.workers:
             if worker.scheduler:
                 together.add(worker.scheduler.totals)

@@ -240,7 +240,7 @@ class PairWorker:
 
 def _write_out(prefixes: PrefixCache, loaded: LoadedPair) -> None:
     try:
-        prefixes.write_out(loaded.pair)
+        prefixes.write_to_disk(loaded.pair)
     except (OSError, LocaldflashError, MemoryError) as error:
         told = error.strerror if isinstance(error, OSError) else error
         print(f"localdflash: the prefix cache was not written: {told}", file=sys.stderr)  # noqa: T201

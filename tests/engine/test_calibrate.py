@@ -59,7 +59,7 @@ def measure(fake_target: Make, fake_drafter: Make, monkeypatch: pytest.MonkeyPat
 def test_costs_are_those_of_the_machine(measure: Make) -> None:
     controller, target, drafter = measure(Clock(), context=256)
     for rows in (1, 2, 4, 8, 16, 32):
-        assert controller.verify_ms(rows) == pytest.approx(1.0 + 0.2 * (rows - 1))
+        assert controller.predict_verify_ms(rows) == pytest.approx(1.0 + 0.2 * (rows - 1))
     assert controller.draft_ms == {"lookup": 0.0, "model": pytest.approx(2.5)}
     assert (target.length, drafter.seen) == (0, [])
 
@@ -87,17 +87,17 @@ def test_nodes_that_are_forwards_cost_apart(
 
     monkeypatch.setattr(target, "verify", timed)
     controller = calibrate(target, [model])
-    assert [controller.drafting_ms("model", nodes) for nodes in (1, 2, 8)] == pytest.approx([2.5, 3.0, 6.0])
+    assert [controller.predict_draft_ms("model", nodes) for nodes in (1, 2, 8)] == pytest.approx([2.5, 3.0, 6.0])
     for right, fewest, most in ((8, 8, 8), (1, 1, 2)):
         for _ in range(60):
-            controller.judge("model", [0.9] * 8, right)
-        assert fewest <= controller.nodes("model", 8) <= most
+            controller.record_outcome("model", [0.9] * 8, right)
+        assert fewest <= controller.choose_length("model", 8) <= most
 
 
 def test_a_busy_moment_does_not_count(measure: Make) -> None:
     controller, _, _ = measure(Clock(busy=(1, 2, 3, 4, 7, 19, 31, 40)), context=256)
-    assert controller.verify_ms(1) == pytest.approx(1.0)
-    assert controller.verify_ms(8) == pytest.approx(2.4)
+    assert controller.predict_verify_ms(1) == pytest.approx(1.0)
+    assert controller.predict_verify_ms(8) == pytest.approx(2.4)
     assert controller.draft_ms["model"] == pytest.approx(2.5)
 
 
@@ -115,7 +115,7 @@ def test_long_calls_are_not_repeated_within_a_turn(fake_target: Make, monkeypatc
         return seen
 
     monkeypatch.setattr(target, "verify", timed)
-    assert calibrate(target, []).verify_ms(32) == pytest.approx(0.9 * 32)
+    assert calibrate(target, []).predict_verify_ms(32) == pytest.approx(0.9 * 32)
     in_a_turn = {width: widths.count(width) / module.ROUNDS for width in module.WIDTHS}
     assert in_a_turn == {1: 4, 2: 2, 4: 2, 8: 2, 16: 1, 32: 1}
 
@@ -124,7 +124,7 @@ def test_long_calls_are_not_repeated_within_a_turn(fake_target: Make, monkeypatc
 def test_small_targets_are_measured_within_their_limits(measure: Make, context: int, max_rows: int) -> None:
     controller, target, _ = measure(Clock(), context=context, max_rows=max_rows)
     assert max(target.widths) <= min(max_rows, context // 2 + 1)
-    assert controller.plain_rate == pytest.approx(1.0)
+    assert controller.baseline_rate == pytest.approx(1.0)
 
 
 def test_a_long_context_is_assumed_to_see_what_it_costs(fake_target: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +148,8 @@ def test_a_long_context_is_assumed_to_see_what_it_costs(fake_target: Make, monke
     monkeypatch.setattr(target, "assume", assume)
     controller = calibrate(target, [])
     assert assumed == [module.LONG]
-    assert controller.verify_ms(8) == pytest.approx(2.4)
-    controller.follow(module.LONG - module.CONTEXT)  # what is between the two
+    assert controller.predict_verify_ms(8) == pytest.approx(2.4)
+    controller.set_context_length(module.LONG - module.CONTEXT)  # what is between the two
     for rows in (1, 2, 4, 8, 32):
-        assert controller.verify_ms(rows) == pytest.approx(2.0 + 1.2 * (rows - 1), rel=0.05)
+        assert controller.predict_verify_ms(rows) == pytest.approx(2.0 + 1.2 * (rows - 1), rel=0.05)
     assert target.length == 0

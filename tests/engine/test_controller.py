@@ -19,15 +19,15 @@ def chain(*confidence: float) -> Draft:
 
 def judged(controller: Controller, rights: list[int], length: int = 15, confidence: float = 0.9) -> None:
     for right in rights:
-        controller.calibration["model"].judge([confidence] * length, right)
+        controller.calibration["model"].record_outcome([confidence] * length, right)
 
 
 def test_costs_between_measured_widths_lie_on_straight_lines() -> None:
     controller = Controller(COSTS, {})
     for rows in range(1, 33):
-        assert controller.verify_ms(rows) == pytest.approx(np.interp(rows, list(COSTS), list(COSTS.values())))
-    assert controller.plain_rate == 1.0
-    assert controller.verify_ms(65) == controller.verify_ms(32)
+        assert controller.predict_verify_ms(rows) == pytest.approx(np.interp(rows, list(COSTS), list(COSTS.values())))
+    assert controller.baseline_rate == 1.0
+    assert controller.predict_verify_ms(65) == controller.predict_verify_ms(32)
 
 
 def test_a_claim_is_trusted_until_it_was_counted() -> None:
@@ -42,7 +42,7 @@ def test_counting_corrects_a_claim(claim: float, truth: float) -> None:
     calibration = Calibration()
     for _ in range(300):
         wrong = np.flatnonzero(rng.random(8) > truth)
-        calibration.judge([claim] * 8, int(wrong[0]) if len(wrong) else 8)
+        calibration.record_outcome([claim] * 8, int(wrong[0]) if len(wrong) else 8)
     assert calibration.acceptance(claim) == pytest.approx(truth, abs=0.07)
     assert calibration.survival[0] == pytest.approx(truth, abs=0.2)
     assert calibration.survival == sorted(calibration.survival, reverse=True)
@@ -51,7 +51,7 @@ def test_counting_corrects_a_claim(claim: float, truth: float) -> None:
 def test_nodes_behind_a_wrong_one_tell_nothing() -> None:
     calibration = Calibration()
     for _ in range(50):
-        calibration.judge([0.9, 0.1, 0.5], 0)
+        calibration.record_outcome([0.9, 0.1, 0.5], 0)
     assert calibration.acceptance(0.9) < 0.15
     assert calibration.acceptance(0.1) == Calibration().acceptance(0.1)
     assert calibration.acceptance(0.5) == Calibration().acceptance(0.5)
@@ -60,19 +60,19 @@ def test_nodes_behind_a_wrong_one_tell_nothing() -> None:
 def test_newer_drafts_count_more() -> None:
     calibration = Calibration()
     for right in [4] * 40 + [0] * 40:
-        calibration.judge([0.9] * 4, right)
+        calibration.record_outcome([0.9] * 4, right)
     assert max(calibration.survival) < 0.1
     for _ in range(40):
-        calibration.judge([0.9] * 4, 4)
+        calibration.record_outcome([0.9] * 4, 4)
     assert min(calibration.survival) > 0.9
 
 
 @pytest.mark.parametrize("claim", [math.nan, -math.inf, -1.0, 0.0, 1.0, 2.0, math.inf])
 def test_a_claim_outside_of_its_range_is_counted_all_the_same(claim: float) -> None:
     controller = Controller(COSTS, {"model": 0.5})
-    controller.best_prefix(chain(claim, claim))
+    controller.choose_prefix(chain(claim, claim))
     judged(controller, [0] * 60, 2, claim)
-    assert controller.best_prefix(chain(claim, claim)) == (0, 1.0)
+    assert controller.choose_prefix(chain(claim, claim)) == (0, 1.0)
 
 
 @given(
@@ -87,7 +87,7 @@ def test_the_chosen_prefix_is_the_best_of_all(confidence: list[float], drafting:
     expected = 1.0 + np.cumsum(np.cumprod(claimed))
     verify = np.interp(np.arange(2, len(confidence) + 2), list(costs), list(costs.values()))
     pays = expected / verify > MARGIN
-    nodes, rate = controller.best_prefix(chain(*confidence))
+    nodes, rate = controller.choose_prefix(chain(*confidence))
     if not pays.any():
         assert (nodes, rate) == (0, 1.0)
         return
@@ -98,30 +98,30 @@ def test_the_chosen_prefix_is_the_best_of_all(confidence: list[float], drafting:
 
 def test_a_draft_is_cut_where_more_rows_do_not_pay() -> None:
     controller = Controller(COSTS, {"model": 0.0})
-    assert controller.best_prefix(chain(0.05, 0.05, 0.05))[0] == 0
-    assert controller.best_prefix(chain(0.5, 0.5, 0.5))[0] == 1  # the second row is nearly free
-    assert controller.best_prefix(chain(*[0.999] * 15))[0] >= 7
-    assert controller.best_prefix(chain(0.99, 0.99, 0.99, 0.01, 0.99))[0] <= 3
+    assert controller.choose_prefix(chain(0.05, 0.05, 0.05))[0] == 0
+    assert controller.choose_prefix(chain(0.5, 0.5, 0.5))[0] == 1  # the second row is nearly free
+    assert controller.choose_prefix(chain(*[0.999] * 15))[0] >= 7
+    assert controller.choose_prefix(chain(0.99, 0.99, 0.99, 0.01, 0.99))[0] <= 3
 
 
 def test_an_expensive_drafter_is_used_for_longer_drafts() -> None:
     cheap, dear = Controller(COSTS, {"model": 0.0}), Controller(COSTS, {"model": 3.0})
     draft = chain(*[0.9] * 15)
-    assert dear.best_prefix(draft)[0] > cheap.best_prefix(draft)[0]
+    assert dear.choose_prefix(draft)[0] > cheap.choose_prefix(draft)[0]
 
 
 def test_a_promise_counts_the_drafters_own_cost() -> None:
     controller = Controller(COSTS, {"model": 2.0})
-    assert controller.promise("model", 15) == 0.0  # never seen
+    assert controller.predict_rate("model", 15) == 0.0  # never seen
     judged(controller, [7] * 200)
-    assert controller.promise("model", 15) == pytest.approx(8 / (3.3 + 2.0))
-    assert controller.promise("model", 3) == pytest.approx(4 / (1.9 + 2.0))
+    assert controller.predict_rate("model", 15) == pytest.approx(8 / (3.3 + 2.0))
+    assert controller.predict_rate("model", 3) == pytest.approx(4 / (1.9 + 2.0))
 
 
 def test_of_a_block_all_nodes_are_asked_for() -> None:
     controller = Controller(COSTS, {"model": 2.0})
     judged(controller, [1] * 50)
-    assert controller.nodes("model", 15) == 15
+    assert controller.choose_length("model", 15) == 15
 
 
 def test_a_depth_that_is_not_drafted_any_more_is_thought_to_do_as_the_one_before() -> None:
@@ -136,9 +136,9 @@ def test_a_depth_that_is_not_drafted_any_more_is_thought_to_do_as_the_one_before
 
 def probe(controller: Controller, ms: float = 2.0) -> bool:
     """One draft that took this long, if a probe is due."""
-    due = controller.may_probe("model", 15, 1.0)
+    due = controller.should_probe("model", 15, 1.0)
     if due:
-        controller.learn_draft("model", ms)
+        controller.record_draft("model", ms)
     return due
 
 
@@ -146,7 +146,7 @@ def probes(controller: Controller, plain_steps: int, ms: float = 2.0) -> int:
     """Probes among so many steps of plain decoding, a millisecond each."""
     count = 0
     for _ in range(plain_steps):
-        controller.learn_verify(1, 1.0)
+        controller.record_verify(1, 1.0)
         count += probe(controller, ms)
     return count
 
@@ -163,7 +163,7 @@ def test_a_probe_that_takes_longer_than_a_draft_is_paid_for_in_full() -> None:
     """As the first one after a prompt does, when the drafter has to read it."""
     controller = Controller(COSTS, {"model": 2.0})
     for _ in range(round(2.0 / TRIAL_SHARE) + 5):
-        controller.learn_verify(1, 1.0)
+        controller.record_verify(1, 1.0)
     assert probe(controller, 40.0)
     assert probes(controller, round(0.95 * 40.0 / TRIAL_SHARE)) == 0
     assert probes(controller, round(0.1 * 40.0 / TRIAL_SHARE)) > 0
@@ -172,48 +172,48 @@ def test_a_probe_that_takes_longer_than_a_draft_is_paid_for_in_full() -> None:
 def test_drafts_that_are_no_probes_are_not_counted_as_such() -> None:
     controller = Controller(COSTS, {"model": 2.0})
     for _ in range(round(2.0 / TRIAL_SHARE) + 5):
-        controller.learn_verify(1, 1.0)
-        controller.learn_draft("model", 2.0)
+        controller.record_verify(1, 1.0)
+        controller.record_draft("model", 2.0)
     assert probe(controller)
 
 
 def test_no_more_than_a_few_probes_are_saved_up() -> None:
     controller = Controller(COSTS, {"model": 2.0})
     for _ in range(100_000):
-        controller.learn_verify(8, 3.3)
+        controller.record_verify(8, 3.3)
     assert sum(probe(controller) for _ in range(1000)) == TRIAL
 
 
 def test_a_drafter_that_cannot_pay_is_not_even_probed() -> None:
     controller = Controller(COSTS, {"model": 8.0})
     for _ in range(1000):
-        controller.learn_verify(1, 1.0)
-    assert not controller.may_probe("model", 15, rate=1.0)  # at best 8.1 tokens in 5.8 + 8 ms are to be hoped for
-    assert controller.may_probe("model", 15, rate=0.5)
+        controller.record_verify(1, 1.0)
+    assert not controller.should_probe("model", 15, rate=1.0)  # at best 8.1 tokens in 5.8 + 8 ms are to be hoped for
+    assert controller.should_probe("model", 15, rate=0.5)
 
 
 def test_measured_costs_replace_the_old_ones() -> None:
     controller = Controller(COSTS, {"model": 1.0})
     for _ in range(150):
-        controller.learn_verify(6, 4.0)
-        controller.learn_draft("model", 0.2)
-    assert controller.verify_ms(6) == pytest.approx(4.0, rel=0.01)
+        controller.record_verify(6, 4.0)
+        controller.record_draft("model", 0.2)
+    assert controller.predict_verify_ms(6) == pytest.approx(4.0, rel=0.01)
     assert controller.draft_ms["model"] == pytest.approx(0.2, rel=0.01)
-    controller.learn_verify(999, 50.0)  # wider than anything that was measured: nothing to learn
+    controller.record_verify(999, 50.0)  # wider than anything that was measured: nothing to learn
 
 
 def test_one_interruption_changes_little() -> None:
     controller = Controller(COSTS, {"model": 1.0})
-    controller.learn_verify(1, 500.0)
-    controller.learn_draft("model", 500.0)
-    assert controller.verify_ms(1) < 1.15
+    controller.record_verify(1, 500.0)
+    controller.record_draft("model", 500.0)
+    assert controller.predict_verify_ms(1) < 1.15
     assert controller.draft_ms["model"] < 1.15
 
 
 def test_a_shorter_measurement_is_believed_sooner_than_a_longer_one() -> None:
     shorter, longer = Controller(COSTS, {"model": 1.0}), Controller(COSTS, {"model": 1.0})
     for _ in range(5):
-        shorter.learn_draft("model", 0.5)
-        longer.learn_draft("model", 1.5)
+        shorter.record_draft("model", 0.5)
+        longer.record_draft("model", 1.5)
     assert shorter.draft_ms["model"] < 0.6
     assert longer.draft_ms["model"] < 1.2

@@ -223,7 +223,7 @@ def test_wrong_costs_are_found_out(clock: Clock) -> None:
     drafter = SimulatedDrafter(clock, 0.5, lambda _: 0.9)
     flat = Controller(dict.fromkeys(COSTS, 1.0), {"model": 0.5})  # as if rows were free
     assert run(clock, [drafter], 3000, flat) < 1.1 * best_fixed(0.9, 0.5)
-    assert flat.verify_ms(16) > 4.0  # by then it was left
+    assert flat.predict_verify_ms(16) > 4.0  # by then it was left
     drafter = SimulatedDrafter(clock, 0.5, lambda _: 0.9)
     dear = Controller(COSTS, {"model": 4.0})  # as if the machine had been busy while drafts were measured
     assert run(clock, [drafter], 3000, dear) < 1.1 * best_fixed(0.9, 0.5)
@@ -256,7 +256,7 @@ def test_wrong_costs_of_nodes_are_found_out(clock: Clock) -> None:
         drafter = SimulatedDrafter(clock, 0.1, lambda _: 0.8, each=0.1)
         controller = Controller(COSTS, {"model": factor * 0.1}, node_ms={"model": factor * 0.1})
         assert run(clock, [drafter], 3000, controller) < 1.1 * best_fixed(0.8, 0.1, 0.1)
-        assert controller.drafting_ms("model", 5) == pytest.approx(0.5, rel=0.1)
+        assert controller.predict_draft_ms("model", 5) == pytest.approx(0.5, rel=0.1)
 
 
 def test_longer_drafts_are_tried_again_when_a_text_becomes_easier(clock: Clock) -> None:

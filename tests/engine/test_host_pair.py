@@ -92,7 +92,7 @@ class TestTogether:
         assert pair.controller
         for name, right in (("text", 0), ("model", 1), (AGREED, 4)):
             for _ in range(60):
-                pair.controller.calibration[name].judge([0.5] * 4, right)
+                pair.controller.calibration[name].record_outcome([0.5] * 4, right)
         pair.prefill(PROMPT)
         return pair, modelled
 
@@ -123,7 +123,7 @@ class TestTogether:
         pair, model = self.made(fake_target, fake_drafter, ([3] * 4, [trust] * 4), ([1], [0.5]))
         assert pair.controller
         for _ in range(60):
-            pair.controller.calibration["text"].judge([trust] * 4, 4)  # both are known to be right
+            pair.controller.calibration["text"].record_outcome([trust] * 4, 4)  # both are known to be right
         pair.step(greedy, 9)
         assert model.asked == asks
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.base.errors import DeviceFailed
-from localdflash.engine.common_prefix import common_prefix
+from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, never
@@ -39,7 +39,7 @@ class Recorder:
         return self.ids[:-1]
 
     def prefill(self, ids: Sequence[int], cancelled: Cancelled = never) -> int:
-        self.computed.append(len(ids) - 1 - common_prefix(self.cached, ids[:-1]))
+        self.computed.append(len(ids) - 1 - count_common_prefix(self.cached, ids[:-1]))
         self.ids = list(ids)
         return self.computed[-1]
 
@@ -194,12 +194,12 @@ def test_states_that_would_save_less_than_they_cost_stay_out(pair: Recorder) -> 
 @given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), max_size=12))
 def test_common_prefix_is_the_longest_one(a: list[int], b: list[int]) -> None:
     lengths = [n for n in range(min(len(a), len(b)) + 1) if a[:n] == b[:n]]
-    assert common_prefix(a, b) == common_prefix(tuple(b), a) == max(lengths)
+    assert count_common_prefix(a, b) == count_common_prefix(tuple(b), a) == max(lengths)
 
 
 def test_common_prefix_takes_any_sequence() -> None:
-    assert common_prefix(range(10), [0, 1, 2, 5]) == 3
-    assert common_prefix((), range(3)) == 0
+    assert count_common_prefix(range(10), [0, 1, 2, 5]) == 3
+    assert count_common_prefix((), range(3)) == 0
 
 
 STORIES = st.lists(

@@ -175,7 +175,7 @@ def test_a_new_process_computes_only_what_is_new(
     documents = [[1, 2, 3, 4] * 20, [4, 3, 2, 1] * 20]
     first, prefixes = pair(), PrefixCache(BIG, DiskCache(tmp_path, "model", BIG))
     expected = [answer(first, ids, prefixes)[0] for ids in documents]
-    prefixes.write_out(first)
+    prefixes.write_to_disk(first)
     second, prefixes = pair(), PrefixCache(BIG, DiskCache(tmp_path, "model", BIG))
     assert [answer(second, ids, prefixes) for ids in documents] == [(text, 0) for text in expected]
 
@@ -191,5 +191,5 @@ def test_a_state_that_was_lost_is_not_written_and_the_others_are(tmp_path: Path)
     prefixes = PrefixCache(BIG, disk)
     for kept in (state(0), replace(state(1000), arrived=lost), state(2000)):
         prefixes._put(kept)
-    prefixes.write_out(Idle())  # type: ignore[arg-type]
+    prefixes.write_to_disk(Idle())  # type: ignore[arg-type]
     assert sorted(known.ids[0] for known in disk._known.values()) == [0, 2000]

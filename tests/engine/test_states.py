@@ -123,7 +123,7 @@ def test_what_is_computed_again_is_what_lies_after_the_last_state() -> None:
 def test_a_new_process_goes_on_from_the_end_of_what_was_written(tmp_path: Path) -> None:
     ids, ended = DOCUMENTS[0][:100], make_pair(apart=16)
     text = [token for step in generate(ended, Request(ids, 20, GREEDY)) for token in step.tokens]
-    PrefixCache(1 << 20, DiskCache(tmp_path, "model", 1 << 20)).write_out(ended)
+    PrefixCache(1 << 20, DiskCache(tmp_path, "model", 1 << 20)).write_to_disk(ended)
     for prompt, computed in (([*ids, *text, 7], 1), (ids, 99)):
         prefixes = PrefixCache(1 << 20, DiskCache(tmp_path, "model", 1 << 20))
         request = Request(prompt, 8, GREEDY)

@@ -80,7 +80,7 @@ def test_a_chat_waits_until_a_completion_is_over(pairs: list[Gated], both: list[
     pairs[1].gate.release()
     filled.wait()
     assert len(talk.wait().tokens) == 5
-    assert talk.request.waited_ms > 0
+    assert talk.request.queue_ms > 0
 
 
 def test_a_chat_in_the_middle_of_its_prompt_steps_aside(pairs: list[Gated], both: list[Scheduler]) -> None:
@@ -114,9 +114,9 @@ def test_urgent_work_is_counted_no_longer_than_it_waits() -> None:
     turns = Turns()
     with turns.taken(True):
         assert not turns._urgent
-        turns.step_aside()
+        turns.yield_to_urgent()
     with turns.taken(False):
-        turns.step_aside()
+        turns.yield_to_urgent()
     assert not turns._taken
 
 

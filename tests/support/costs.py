@@ -12,13 +12,13 @@ DRAFT_MS, NODE_MS = 0.3, 0.1  # of a block or a first node, and of further ones
 class OnPaper(Controller):
     """Learns what drafts are worth; a verify and a draft always take what was said."""
 
-    def learn_verify(self, rows: int, ms: float) -> None:
+    def record_verify(self, rows: int, ms: float) -> None:
         """Whatever it took."""
-        super().learn_verify(rows, self.verify_ms(rows))
+        super().record_verify(rows, self.predict_verify_ms(rows))
 
-    def learn_draft(self, drafter: str, ms: float, nodes: int = 1) -> None:
+    def record_draft(self, drafter: str, ms: float, nodes: int = 1) -> None:
         """Whatever it took."""
-        super().learn_draft(drafter, self.drafting_ms(drafter, nodes), nodes)
+        super().record_draft(drafter, self.predict_draft_ms(drafter, nodes), nodes)
 
 
 def drafting_pays(_target: Target, drafters: Sequence[Drafter]) -> Controller:

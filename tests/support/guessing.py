@@ -13,13 +13,10 @@ from localdflash.engine.pair import TargetFeatures
 class Eager(Controller):
     """Verifies the whole of every draft, whatever it costs: the hardest case for losslessness."""
 
-    def looks(self) -> bool:
-        return True
-
-    def best_prefix(self, draft: Draft) -> tuple[int, float]:
+    def choose_prefix(self, draft: Draft) -> tuple[int, float]:
         return len(draft), 1e9 + len(draft)
 
-    def promise(self, drafter: str, limit: int) -> float:
+    def predict_rate(self, drafter: str, limit: int) -> float:
         return 1e12
 
 

@@ -27,7 +27,7 @@ from localdflash.backends.cuda.step_choice import Ways
 from localdflash.backends.cuda.stepper import DOCUMENTS, DRAFTING, SLACK, TAP_SLOTS, Stepper, Way
 from localdflash.base.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
 from localdflash.engine.accept import accept
-from localdflash.engine.common_prefix import common_prefix
+from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.draft import Draft
 from localdflash.engine.lookup import BREAK
 from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, never
@@ -105,7 +105,7 @@ class CudaPair:
             raise UsageError("the prompt is empty: at least one token is needed")
         if len(ids) >= self.stepper.context:
             raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.stepper.context}")
-        kept = common_prefix(self.cached, ids[:-1])
+        kept = count_common_prefix(self.cached, ids[:-1])
         self._set_back(kept)
         self.stepper.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
         try:

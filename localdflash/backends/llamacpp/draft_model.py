@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.engine.common_prefix import common_prefix
+from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures
 from localdflash.models.weights.gguf import GGUFHeader, read_header
@@ -81,7 +81,7 @@ class LlamaCppDraftModel:
 
     def _go_back(self) -> None:
         """Drop what is in the cache and was not committed."""
-        self.model.crop(common_prefix(self._held, self._ids))
+        self.model.crop(count_common_prefix(self._held, self._ids))
         del self._held[self.model.length :]
 
     def _decode(self, rows: list[int]) -> NDArray[np.float32]:

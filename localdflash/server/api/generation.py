@@ -300,7 +300,7 @@ def timings(requests: Sequence[Request]) -> dict[str, Any]:
     cached, prompt_ms = sum(map(cached_tokens, requests)), sum(r.prefill_ms for r in requests)
     prompt = sum(len(r.ids) for r in requests) - cached
     return {
-        "queue_ms": round(sum(request.waited_ms for request in requests), 3),
+        "queue_ms": round(sum(request.queue_ms for request in requests), 3),
         "cache_n": cached,
         "prompt_n": prompt,
         "prompt_ms": round(prompt_ms, 3),

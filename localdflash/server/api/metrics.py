@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeHistogramMetricFami
 from prometheus_client.metrics_core import Metric
 
 from localdflash.engine.pair import Step
-from localdflash.engine.scheduler import Totals
+from localdflash.engine.scheduler import EngineTotals
 from localdflash.engine.stats import Stats
 from localdflash.server.engines import Engines
 
@@ -82,7 +82,7 @@ class _EnginesCollector:
             yield from _of_steps(totals.stats)
 
 
-def _of_requests(totals: Totals) -> Iterator[Metric]:
+def _of_requests(totals: EngineTotals) -> Iterator[Metric]:
     yield _counter("requests", "Requests that ended", totals.requests)
     yield _counter("requests_failed", "Requests that ended with an error", totals.failed)
     yield _counter("requests_cancelled", "Requests that were cancelled", totals.cancelled)

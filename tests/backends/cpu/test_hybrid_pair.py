@@ -111,7 +111,7 @@ def test_a_saved_sequence_counts_where_it_is_needed_whole(pair: HostPair, tmp_pa
     assert run(pair, [*longer, 1])[0] == again
     run(pair, other)
     assert run(pair, document[:100], prefixes)[1].computed == 99  # of which there are keys, and no state
-    prefixes.write_out(pair)
+    prefixes.write_to_disk(pair)
     pair.forget()
     from_disk, request = run(pair, [*longer, 1], PrefixCache(BIG, DiskCache(tmp_path, "model", BIG)))
     assert request.computed <= 2

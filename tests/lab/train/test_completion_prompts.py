@@ -12,7 +12,7 @@ import pytest
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.filler import Filler
 from localdflash.code.fim.prompt import ANSWER, Hole
-from localdflash.engine.common_prefix import common_prefix
+from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.train import adapter_corpus, adapter_examples, adapter_mixture, completion_prompts
 from localdflash.lab.train.adapter_corpus import Archive
@@ -85,7 +85,7 @@ def test_the_prompts_are_those_of_an_editor_while_a_hole_is_typed(
         assert list(question.ids) == asked(tokenizer, CODE[:cursor], after)
         assert (question.kind, question.text, question.held_out) == (kind, "", False)
     for first, second in pairwise(found):
-        assert common_prefix(first.ids, second.ids) > 0.7 * len(first.ids)
+        assert count_common_prefix(first.ids, second.ids) > 0.7 * len(first.ids)
 
 
 @pytest.mark.parametrize("kind", ["rest", "open"])
