@@ -54,7 +54,7 @@ class EngineTotals:
     reused_tokens: int = 0  # of them, what came out of a cache
     cancel_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))  # newest: cancel to engine free
 
-    def add(self, other: "Totals") -> None:
+    def add(self, other: "EngineTotals") -> None:
         """Count what another engine did, too."""
         self.stats.merge(other.stats)
         for name in ("requests", "failed", "cancelled", "preempted", "prompt_tokens", "reused_tokens"):
