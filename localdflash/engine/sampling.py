@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.base.errors import LocaldflashError
+from localdflash.engine.logit_shift import LogitShift
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.engine.shift import Shift
 
 NOT_NUMBERS = "the model gave logits that are not numbers: the file may be damaged"
 
@@ -63,7 +63,7 @@ class Sampler:
         self.chosen: list[SampledToken] = []  # one for each draw, for the reader to empty
         self._alternatives = alternatives
         self._greedy = params.temperature == 0.0
-        self._shift = Shift(params)
+        self._shift = LogitShift(params)
         self._penalising = params.repetition_penalty != 1.0 and params.penalty_window > 0
         self._random = np.random.default_rng(params.seed)
 

@@ -3,7 +3,7 @@
 `submit` and `cancel` may be called from any thread; `run` is the engine thread. A job's callbacks are called on the
 engine thread, except that the end of a job that never ran may come from whoever cancels it. Between two steps the
 engine checks whether the job was cancelled or something more urgent waits; a job that gives way keeps its place at the
-head of its class and continues from its keys and values (`PrefixCache`). Schedulers of several pairs share `Turns`.
+head of its class and continues from its keys and values (`PrefixCache`). Schedulers of several pairs share a `ComputeLock`.
 """
 
 import threading
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from localdflash.base.errors import DeviceFailed, EngineGone, QueueFull
+from localdflash.engine.compute_lock import ComputeLock
 from localdflash.engine.generate import Generation, Request
 from localdflash.engine.pair import Pair, Step
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.stats import Stats
-from localdflash.engine.turns import Turns
 
 OnStep = Callable[[Step], bool]  # False: this was the last step that is wanted
 OnEnd = Callable[[BaseException | None], None]  # the error that ended the job, if one did
@@ -66,12 +66,12 @@ class Scheduler:
     """The queue of jobs for one pair. `limit`: jobs that may wait."""
 
     def __init__(
-        self, pair: Pair, prefixes: PrefixCache | None = None, limit: int = 64, turns: Turns | None = None
+        self, pair: Pair, prefixes: PrefixCache | None = None, limit: int = 64, compute_lock: ComputeLock | None = None
     ) -> None:
         self.pair, self.prefixes = pair, prefixes
         self.totals = EngineTotals()
         self.running: Job | None = None
-        self._limit, self._turns = limit, turns or Turns()
+        self._limit, self._compute_lock = limit, compute_lock or ComputeLock()
         self._urgent, self._patient = deque[Job](), deque[Job]()
         self._changed = threading.Condition()
         self._closed = False
@@ -175,7 +175,7 @@ class Scheduler:
         request = job.request
         error: Exception | None = None
         try:
-            with self._turns.taken(job.urgent):
+            with self._compute_lock.taken(job.urgent):
                 request.queue_ms = request.queue_ms or (time.perf_counter() - job.submitted) * 1e3
                 gives_way = self._makes_room(job)
             if gives_way and self._put_back(job):
@@ -209,7 +209,7 @@ class Scheduler:
         """Whether this pair has something more urgent to do; urgent work of another pair is over by then."""
         if job.urgent:
             return False
-        self._turns.yield_to_urgent()
+        self._compute_lock.yield_to_urgent()
         return bool(self._urgent)
 
     def _put_back(self, job: Job) -> bool:

@@ -18,12 +18,12 @@ import psutil
 
 from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.base.files.paths import cache_folder
+from localdflash.engine.compute_lock import ComputeLock
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.scheduler import Scheduler
-from localdflash.engine.turns import Turns
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.models.memory.parts import PROGRAM, total
@@ -39,8 +39,8 @@ class PairWorker:
     """Runs one pair on its thread, from `start` until it is retired or closed.
 
     `cache_bytes` is the budget of the prefix cache in memory (None: a share of what is free once the pair is loaded),
-    `disk_bytes` of what it leaves to the next process, `queue` how many requests may wait. Engines that share `turns`
-    compute one at a time.
+    `disk_bytes` of what it leaves to the next process, `queue` how many requests may wait. Engines that share
+    `compute_lock` compute one at a time.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class PairWorker:
         queue: int,
         observe: Callable[[Step], None],
         disk_bytes: int = 0,
-        turns: Turns | None = None,
+        compute_lock: ComputeLock | None = None,
     ) -> None:
         self.options = options
         self.scheduler: Scheduler | None = None
@@ -58,7 +58,7 @@ class PairWorker:
         self.loaded_at = 0.0
         self.doing = ""  # of a load: what takes long
         self._cache_bytes, self._disk_bytes, self._queue, self._observe = cache_bytes, disk_bytes, queue, observe
-        self._turns = turns or Turns()
+        self._compute_lock = compute_lock or ComputeLock()
         self.used = self.completed = time.monotonic()  # when the last answer ended, and the last completion
         self.taken = False  # whether its answers end for the sake of another pair
         self._loading: Future[LoadedPair] = Future()
@@ -69,7 +69,7 @@ class PairWorker:
 
     def beside(self, options: Options) -> Self:
         """Another engine, for another pair, that takes turns with this one."""
-        return type(self)(options, self._cache_bytes, self._queue, self._observe, self._disk_bytes, self._turns)
+        return type(self)(options, self._cache_bytes, self._queue, self._observe, self._disk_bytes, self._compute_lock)
 
     @property
     def called(self) -> str:
@@ -121,7 +121,7 @@ class PairWorker:
             except BaseException as error:
                 loading.set_exception(error)
                 return
-            self.scheduler = Scheduler(loaded.pair, prefixes, self._queue, self._turns)
+            self.scheduler = Scheduler(loaded.pair, prefixes, self._queue, self._compute_lock)
             if self._closed:
                 self.scheduler.close()
             self.loaded_at = time.time()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from localdflash.engine.sampling_params import SamplingParams
 
 
-class Shift:
+class LogitShift:
     """The shift of one answer, which `said` tells of every token."""
 
     def __init__(self, params: SamplingParams) -> None:

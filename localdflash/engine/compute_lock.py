@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Turns:
+class ComputeLock:
     """What the schedulers of one machine share; the threads of their engines take turns by it."""
 
     def __init__(self) -> None:

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
+from localdflash.engine.compute_lock import ComputeLock
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.scheduler import Scheduler
-from localdflash.engine.turns import Turns
 from tests.engine.test_scheduler import PATIENCE, Gated, Watched, chat, completion, make_pair
 
 Make = Callable[..., Any]
 
 
 @contextmanager
-def running(pair: Gated, turns: Turns) -> Iterator[Scheduler]:
-    made = Scheduler(pair, PrefixCache(1 << 20), limit=8, turns=turns)
+def running(pair: Gated, compute_lock: ComputeLock) -> Iterator[Scheduler]:
+    made = Scheduler(pair, PrefixCache(1 << 20), limit=8, compute_lock=compute_lock)
     thread = threading.Thread(target=made.run)
     thread.start()
     try:
@@ -38,8 +38,8 @@ def pairs(fake_target: Make, fake_drafter: Make, eager: Make) -> list[Gated]:
 
 @pytest.fixture
 def both(pairs: list[Gated]) -> Iterator[list[Scheduler]]:
-    turns = Turns()
-    with running(pairs[0], turns) as first, running(pairs[1], turns) as second:
+    compute_lock = ComputeLock()
+    with running(pairs[0], compute_lock) as first, running(pairs[1], compute_lock) as second:
         yield [first, second]
 
 
@@ -101,7 +101,7 @@ def test_a_chat_in_the_middle_of_its_prompt_steps_aside(pairs: list[Gated], both
     both[0].submit(talk.job)
     assert begun.wait(PATIENCE)
     both[1].submit(filled.job)
-    while not both[1].running or not both[1]._turns._urgent:
+    while not both[1].running or not both[1]._compute_lock._urgent:
         pass
     go_on.set()
     filled.wait()
@@ -111,13 +111,13 @@ def test_a_chat_in_the_middle_of_its_prompt_steps_aside(pairs: list[Gated], both
 
 
 def test_urgent_work_is_counted_no_longer_than_it_waits() -> None:
-    turns = Turns()
-    with turns.taken(True):
-        assert not turns._urgent
-        turns.yield_to_urgent()
-    with turns.taken(False):
-        turns.yield_to_urgent()
-    assert not turns._taken
+    compute_lock = ComputeLock()
+    with compute_lock.taken(True):
+        assert not compute_lock._urgent
+        compute_lock.yield_to_urgent()
+    with compute_lock.taken(False):
+        compute_lock.yield_to_urgent()
+    assert not compute_lock._taken
 
 
 def test_an_error_gives_the_turn_back(pairs: list[Gated], both: list[Scheduler]) -> None:
