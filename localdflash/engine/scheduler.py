@@ -3,7 +3,8 @@
 `submit` and `cancel` may be called from any thread; `run` is the engine thread. A job's callbacks are called on the
 engine thread, except that the end of a job that never ran may come from whoever cancels it. Between two steps the
 engine checks whether the job was cancelled or something more urgent waits; a job that gives way keeps its place at the
-head of its class and continues from its keys and values (`PrefixCache`). Schedulers of several pairs share a `ComputeLock`.
+head of its class and continues from its keys and values (`PrefixCache`). Schedulers of several pairs
+share a `ComputeLock`.
 """
 
 import threading
