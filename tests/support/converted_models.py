@@ -19,6 +19,8 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
+from tests.support.gguf_writing import add_metadata, add_tensor, expert_halves, finish, names_of, rounded, tensor_name
+
 VOCABULARY, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 97, 64, 3, 4, 2, 32, 256
 EXPERTS, CHOSEN, INNER = 8, 3, 32
 COMMON: dict[str, Any] = {
@@ -94,17 +96,12 @@ class Case:
         if tokens:
             writer.add_token_list(list(tokens))
         for name, value in self.numbers.items():
-            add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
-            add[type(value)](f"{self.architecture}.{name}", value)
+            add_metadata(writer, f"{self.architecture}.{name}", value)
         for name, values in self.tensors.items():
             exact = values.ndim == 1 or name.endswith(".bias") or "gate_inp" in name or "conv1d" in name
             its = experts if experts and "_exps" in name else kind
-            quantized = gguf.GGMLQuantizationType["F32" if exact else its]
-            writer.add_tensor(name, gguf.quants.quantize(values, quantized), raw_dtype=quantized)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+            add_tensor(writer, name, values, "F32" if exact else its)
+        finish(writer)
         return path
 
 
@@ -117,9 +114,7 @@ def case_of(name: str, kind: str = "F32") -> Case:
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(1 + 0.3 * noise if parameter.ndim == 1 else 0.2 * noise)
             if parameter.ndim > 1 and not key.endswith("mlp.gate.weight"):
-                quantized = gguf.GGMLQuantizationType[kind]
-                rounded = gguf.quants.dequantize(gguf.quants.quantize(parameter.numpy(), quantized), quantized)
-                parameter.copy_(torch.from_numpy(rounded))
+                parameter.copy_(torch.from_numpy(rounded(parameter.numpy(), kind)))
     case = Case(model, name.split(maxsplit=1)[0], dict(converted(model)), shape_of(name))
     if name == "llama 3.1":
         plain = llama(PLAIN_ROPE, tied=True).model.rotary_emb.inv_freq
@@ -150,28 +145,13 @@ def shape_of(name: str) -> dict[str, int | float]:
 def converted(model: Any) -> Any:
     """(name, values) as llama.cpp's converter writes them: its names, experts split, Llama's q and k turned."""
     is_llama = isinstance(model, LlamaForCausalLM)
-    architectures = {
-        "qwen3": gguf.MODEL_ARCH.QWEN3,
-        "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
-        "llama": gguf.MODEL_ARCH.LLAMA,
-    }
-    names = gguf.get_tensor_name_map(architectures[model.config.model_type], LAYERS)
-
-    def named(key: str) -> str:
-        found = names.get_name(key.removesuffix(".weight"))
-        assert found, key
-        return f"{found}.weight"
-
+    names = names_of(model.config.model_type.replace("_", ""), LAYERS)
     for key, parameter in model.named_parameters():
         values = parameter.detach()
-        if key.endswith("experts.gate_up_proj"):
-            gate, up = values.chunk(2, 1)
-            yield named(key.replace("gate_up_proj", "gate_proj")), gate.numpy()
-            yield named(key.replace("gate_up_proj", "up_proj")), up.numpy()
-            continue
         if is_llama and key.endswith(("q_proj.weight", "k_proj.weight")):
             values = interleaved(values)
-        yield named(key), values.contiguous().numpy()
+        for part, its in expert_halves(key, values):
+            yield tensor_name(names, part), its.contiguous().numpy()
 
 
 def interleaved(values: Tensor) -> Tensor:

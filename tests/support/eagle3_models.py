@@ -13,6 +13,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.support.gguf_writing import add_metadata, finish
+
 Array = NDArray[np.float64]
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, EPS, THETA = 64, 96, 4, 2, 32, 1e-5, 1e4
 
@@ -51,17 +53,13 @@ class Eagle3:
             "target_hidden_size": self.weights["fc.weight"].shape[1] // 3,
             "norm_before_residual": self.norm_before_residual,
         }
-        add = {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array, bool: writer.add_bool}
         for name, value in (numbers | changes).items():
-            add[type(value)](f"eagle3.{name}", value)
+            add_metadata(writer, f"eagle3.{name}", value)
         for name, values in self.weights.items():
             writer.add_tensor(name, values)
         if self.short:
             writer.add_tensor("d2t", np.array(self.short, np.int64))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        finish(writer)
         return path
 
     def propose(self, ids: Sequence[int], taps: NDArray[np.float32], anchor: int, count: int) -> list[Array]:

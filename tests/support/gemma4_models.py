@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from transformers.models.gemma4.configuration_gemma4 import Gemma4TextConfig
 from transformers.models.gemma4.modeling_gemma4 import Gemma4ForCausalLM
 
 from tests.support.converted_models import Case
+from tests.support.gguf_writing import names_of, tensor_name
 from tests.support.gpt_oss_models import rounded
 
 VOCABULARY, HIDDEN, INNER, LAYERS, HEADS, CONTEXT, WINDOW = 97, 64, 96, 4, 4, 512, 24
@@ -84,10 +84,7 @@ def case_of(kind: str = "F32") -> Case:
 
 def _converted(model: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """(name, values), scales of layers among them."""
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA4, LAYERS)
+    names = names_of("gemma4", LAYERS)
     for key, values in model.state_dict().items():
-        if key.startswith("lm_head"):
-            continue
-        found = names.get_name(key.removesuffix(".weight"))
-        assert found, key
-        yield f"{found}.weight", values.detach().contiguous().numpy()
+        if not key.startswith("lm_head"):
+            yield tensor_name(names, key), values.detach().contiguous().numpy()

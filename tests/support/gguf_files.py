@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.support.gguf_writing import finish
+
 # Byte offsets of the half-precision scales in a block.
 HALF_SCALES = {
     "Q4_0": (0,),
@@ -33,10 +35,7 @@ def write_header(path: Path, *tokens: str, name: str = "") -> Path:
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(name)
     writer.add_token_list(list(tokens))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
@@ -124,8 +123,5 @@ def small_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.add_tensor("norm.weight", np.arange(5, dtype=np.float32))
     writer.add_tensor("matrix.weight", np.arange(6, dtype=np.float16).reshape(2, 3))
     writer.add_tensor("cube", np.arange(8, dtype=np.float32).reshape(2, 2, 2))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import GptOssConfig, GptOssForCausalLM
 
+from tests.support import gguf_writing
 from tests.support.converted_models import Case
 
 VOCABULARY, HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 97, 64, 96, 4, 4, 2, 32
@@ -89,15 +89,13 @@ def case_of(kind: str = "F32", experts: str = "F32", llama_cpp: bool = False) ->
 
 
 def rounded(values: Tensor, kind: str) -> Tensor:
-    """What is left of values that were quantized."""
-    quantized = gguf.GGMLQuantizationType[kind]
-    numbers = np.ascontiguousarray(values.numpy())
-    return torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(numbers, quantized), quantized))
+    """Return the values that are left after quantization to `kind`."""
+    return torch.from_numpy(gguf_writing.rounded(values.numpy(), kind))
 
 
 def _converted(model: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """(name, values): the experts' gate and up, which alternate, apart."""
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT_OSS, LAYERS)
+    names = gguf_writing.names_of("gpt-oss", LAYERS)
     for key, parameter in model.named_parameters():
         values = parameter.detach()
         stem, _, end = key.rpartition(".")

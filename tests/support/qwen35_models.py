@@ -1,19 +1,20 @@
-"""Small Qwen3.5 models of random weights, dense and mixtures, from Hugging Face, in files as llama.cpp writes them."""
+"""Small Qwen3.5 and Qwen3-Next models of random weights, from Hugging Face, in files as llama.cpp writes them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
 from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeForCausalLM
 
 from tests.support.converted_models import Case
+from tests.support.gguf_writing import expert_halves, names_of, tensor_name
 from tests.support.gpt_oss_models import rounded
 
 VOCABULARY, HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD_DIM, ROTARY, CONTEXT = 97, 64, 96, 4, 4, 2, 32, 8, 512
@@ -42,6 +43,7 @@ SHAPE: dict[str, Any] = {
         "mrope_section": [2, 1, 1],
     },
 }
+ROPE = ("rope_type", "rope_theta", "partial_rotary_factor")  # of Qwen3-Next
 NUMBERS: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "context_length": CONTEXT,
@@ -62,30 +64,41 @@ NUMBERS: dict[str, Any] = {
     "ssm.inner_size": V_HEADS * V_DIM,
     "full_attention_interval": 4,
 }
-DENSE_NUMBERS = {"feed_forward_length": INNER}
 MIXTURE_NUMBERS = {
     "expert_count": EXPERTS,
     "expert_used_count": CHOSEN,
     "expert_feed_forward_length": EXPERT,
     "expert_shared_feed_forward_length": SHARED,
 }
+MIXTURE = {
+    "num_experts": EXPERTS,
+    "num_experts_per_tok": CHOSEN,
+    "moe_intermediate_size": EXPERT,
+    "shared_expert_intermediate_size": SHARED,
+}
 
 
 def case_of(
     architecture: str, kind: str = "F32", attention: Sequence[int] = (LAYERS - 1,), layers: int = LAYERS
 ) -> Case:
-    """A `qwen35` or `qwen35moe` whose weights survive quantization to a type unchanged; `attention`: layers that are no
-    delta nets.
+    """A `qwen35`, `qwen35moe` or `qwen3next` whose weights survive quantization to `kind` unchanged.
+
+    `attention`: the layers that are no delta nets.
     """
     recurrent = [layer not in attention for layer in range(layers)]
     shape = SHAPE | {"layer_types": ["linear_attention" if net else "full_attention" for net in recurrent]}
     shape["num_hidden_layers"] = layers
-    if architecture == "qwen35":
-        model: Any = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**shape, intermediate_size=INNER))
-    else:
-        mixture = {"num_experts": EXPERTS, "num_experts_per_tok": CHOSEN, "moe_intermediate_size": EXPERT}
-        config = Qwen3_5MoeTextConfig(**shape, **mixture, shared_expert_intermediate_size=SHARED)
-        model = Qwen3_5MoeForCausalLM(config)
+    numbers = NUMBERS | MIXTURE_NUMBERS
+    match architecture:
+        case "qwen35":
+            model: Any = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**shape, intermediate_size=INNER))
+            numbers = NUMBERS | {"feed_forward_length": INNER}
+        case "qwen35moe":
+            model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**shape, **MIXTURE))
+        case _:
+            shape["rope_parameters"] = {key: SHAPE["rope_parameters"][key] for key in ROPE}
+            model = Qwen3NextForCausalLM(Qwen3NextConfig(**shape, **MIXTURE, intermediate_size=INNER))
+            del numbers["rope.dimension_sections"]
     model = model.float().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -100,40 +113,28 @@ def case_of(
             else:
                 is_exact = name.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))
                 parameter.copy_(0.2 * noise if is_exact else rounded(0.2 * noise, kind))
-    numbers = NUMBERS | (DENSE_NUMBERS if architecture == "qwen35" else MIXTURE_NUMBERS)
     numbers |= {"attention.recurrent_layers": recurrent, "block_count": layers}
     return Case(model, architecture, dict(_converted(model, architecture)), numbers)
 
 
 def _converted(model: Any, architecture: str) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """(name, values): norms around 1, value heads sorted by their number within a key head."""
-    arch = {"qwen35": gguf.MODEL_ARCH.QWEN35, "qwen35moe": gguf.MODEL_ARCH.QWEN35MOE}[architecture]
-    names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
+    """(name, values): norms around 1, the heads in llama.cpp's order."""
+    names = names_of(architecture, model.config.num_hidden_layers)
     for key, parameter in model.named_parameters():
-        values, name = parameter.detach(), key
+        values = parameter.detach()
         if key.endswith("norm.weight") and not key.endswith("linear_attn.norm.weight"):
             values = values + 1
-        if "linear_attn" in key:
-            values = _sorted(key, values)
         if key.endswith("A_log"):
             values = -values.exp()
-        if key.endswith("dt_bias"):
-            name = key.replace("dt_bias", "dt_proj.bias")
-        parts = {name: values}
-        if key.endswith("experts.gate_up_proj"):
-            gate, up = values.chunk(2, 1)
-            parts = {key.replace("gate_up_proj", "gate_proj"): gate, key.replace("gate_up_proj", "up_proj"): up}
-        for part, its in parts.items():
-            yield named(names, part), (its.squeeze(1) if "conv1d" in key else its).contiguous().numpy()
-
-
-def named(names: Any, key: str) -> str:
-    """The name of a parameter in llama.cpp's files."""
-    for end in (".weight", ".bias"):
-        if key.endswith(end):
-            return f"{names.get_name(key.removesuffix(end))}{end}"
-    found = names.get_name(key)
-    return str(found) if key.endswith("A_log") else f"{found}.weight"
+        if key.endswith("in_proj_qkvz.weight"):
+            layer = f"blk.{key.split('.')[2]}"
+            for part, its in zip(("qkv", "gate"), _by_kind(values), strict=True):
+                yield f"{layer}.attn_{part}.weight", its.contiguous().numpy()
+            continue
+        if "linear_attn" in key and architecture != "qwen3next":
+            values = _sorted(key, values)
+        for part, its in expert_halves(key.replace("dt_bias", "dt_proj.bias"), values):
+            yield tensor_name(names, part), (its.squeeze(1) if "conv1d" in key else its).contiguous().numpy()
 
 
 def _sorted(key: str, values: Tensor) -> Tensor:
@@ -149,3 +150,11 @@ def _sorted(key: str, values: Tensor) -> Tensor:
     if "out_proj" in key:
         return heads(values.T).T
     return values if "norm" in key else heads(values)
+
+
+def _by_kind(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of each key head: its query, its key, the values of its value heads, their gates."""
+    wide = V_HEADS // K_HEADS * V_DIM
+    heads = values.view(K_HEADS, 2 * K_DIM + 2 * wide, -1)
+    query, key, value, gate = (part.flatten(0, 1) for part in torch.split(heads, [K_DIM, K_DIM, wide, wide], 1))
+    return torch.cat((query, key, value)), gate

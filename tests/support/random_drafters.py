@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
-from localdflash.models.weights.gguf import read_header
+from tests.support.gguf_writing import add_metadata, add_tensor, add_vocabulary, finish, rounded
 
 Weights = dict[str, NDArray[np.float32]]
 CONVOLVED = {"conv_kernel": 3, "conv_group": 16, "selector_rank": 32, "selector_top_k": 7}
@@ -100,7 +100,7 @@ def random_weights(config: DFlashConfig, seed: int = 0) -> Weights:
         elif len(shape) == 1:
             weights[name] = 0.1 * noise if name.endswith("bias") else 1 + 0.1 * noise
         else:
-            weights[name] = _stored(noise * _size_of(name))
+            weights[name] = rounded(noise * _size_of(name), "Q8_0")
     return weights
 
 
@@ -113,12 +113,6 @@ def _size_of(name: str) -> float:
     if "codebook" in name or "hidden_projection" in name:
         return 0.15
     return 1.0 if "embed_tokens" in name else 0.2
-
-
-def _stored(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    kind = gguf.GGMLQuantizationType.Q8_0
-    found: NDArray[np.float32] = gguf.quants.dequantize(gguf.quants.quantize(values, kind), kind)
-    return found
 
 
 # Safetensors
@@ -252,34 +246,17 @@ def write_gguf(
 ) -> Path:
     """As llama.cpp converts it, with the vocabulary of a target."""
     writer = gguf.GGUFWriter(path, "dflash")
-    _write_vocabulary(writer, target)
+    add_vocabulary(writer, target)
     writer.add_mask_token_id(config.mask_token_id)
     for key, value in (_metadata(config) | changes).items():
-        _add(writer, f"dflash.{key}", value)
+        add_metadata(writer, f"dflash.{key}", value)
     for name, values in weights.items():
         exact = values.ndim != 2 or "confidence" in name
-        kind = gguf.GGMLQuantizationType["F32" if exact else quantization]
-        writer.add_tensor(_gguf_name(name), gguf.quants.quantize(values, kind), raw_dtype=kind)
+        add_tensor(writer, _gguf_name(name), values, "F32" if exact else quantization)
     if config.short:
         writer.add_tensor("d2t", np.array(config.short, np.int64))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
-
-
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
-    else:
-        writer.add_array(key, value)
 
 
 def _metadata(config: DFlashConfig) -> dict[str, Any]:
@@ -313,16 +290,6 @@ def _metadata(config: DFlashConfig) -> dict[str, Any]:
     if config.markov_rank:
         found["has_confidence_head"] = config.judges
     return found | _of_second(config)
-
-
-def _write_vocabulary(writer: gguf.GGUFWriter, target: Path) -> None:
-    facts = read_header(target).metadata
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(facts["tokenizer.ggml.pre"])
-    writer.add_token_list(facts["tokenizer.ggml.tokens"])
-    writer.add_token_types(facts["tokenizer.ggml.token_type"])
-    writer.add_token_merges(facts["tokenizer.ggml.merges"])
-    writer.add_eos_token_id(facts["tokenizer.ggml.eos_token_id"])
 
 
 def _gguf_name(name: str) -> str:

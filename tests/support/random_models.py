@@ -7,7 +7,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from localdflash.models.weights.gguf import read_header
+from tests.support.gguf_writing import add_vocabulary, finish
 
 EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded" / "target.gguf"
 BLOCKS = {"Q8_0": (34, 1e-4), "Q4_0": (18, 2e-3)}  # bytes of 32 weights, the first two of them their scale
@@ -68,10 +68,7 @@ def write(path: Path, shape: Shape) -> Path:
             writer.add_tensor(f"{name}ffn_gate_inp.weight", gate)
         for part, n, k in (("ffn_gate", shape.mlp, h), ("ffn_up", shape.mlp, h), ("ffn_down", h, shape.mlp)):
             _matrix(writer, random, shape, name + part + ends, *([shape.experts] if ends else []), n, k)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
@@ -90,7 +87,6 @@ def quantize(source: Path, target: Path, kind: str) -> Path:
 
 
 def _write_metadata(writer: gguf.GGUFWriter, shape: Shape) -> int:
-    facts = read_header(EMBEDDED).metadata
     writer.add_block_count(shape.layers)
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.hidden)
@@ -105,15 +101,7 @@ def _write_metadata(writer: gguf.GGUFWriter, shape: Shape) -> int:
         writer.add_expert_count(shape.experts)
         writer.add_expert_used_count(shape.used)
         writer.add_expert_feed_forward_length(shape.mlp)
-    tokens = facts["tokenizer.ggml.tokens"]
-    assert isinstance(tokens, list)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(facts["tokenizer.ggml.pre"])
-    writer.add_token_list(tokens)
-    writer.add_token_types(facts["tokenizer.ggml.token_type"])
-    writer.add_token_merges(facts["tokenizer.ggml.merges"])
-    writer.add_eos_token_id(facts["tokenizer.ggml.eos_token_id"])
-    return len(tokens)
+    return add_vocabulary(writer, EMBEDDED)
 
 
 def _matrix(writer: gguf.GGUFWriter, random: np.random.Generator, shape: Shape, name: str, *size: int) -> None:

@@ -1,19 +1,24 @@
-"""A report of downloads that keeps what it is told."""
+"""A reporter of long jobs that keeps what is reported."""
 
 from localdflash.models.registry.hub import Progress
 
 
-class Told:
-    """See `DownloadReport`."""
+class RecordedReport:
+    """`Reporter` of a training, and `DownloadReport`."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.shares: list[float] = []
 
     def say(self, line: str) -> None:
-        """Keep a line."""
+        """Record a line."""
         self.lines.append(line)
 
+    def move(self, share: float, text: str) -> None:
+        """Record a share."""
+        self.shares.append(share)
+
     def progress(self, doing: str, name: str) -> Progress:
-        """Keep what begins; the meter shows nothing."""
+        """Record what begins."""
         self.lines.append(f"{doing} {name}")
         return lambda done, total: None

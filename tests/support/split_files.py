@@ -10,6 +10,8 @@ import gguf
 import numpy as np
 from safetensors.torch import load_file, save_file
 
+from tests.support.gguf_writing import finish
+
 
 def split_file(
     source: Path,
@@ -36,10 +38,7 @@ def split_file(
         writer.add_int32("split.tensors.count", len(tensors))
         for tensor in share:
             writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        finish(writer)
     return folder / f"{stem}-00001-of-{parts:05}.gguf"
 
 

@@ -13,6 +13,7 @@ from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
+from tests.support.gguf_writing import add_metadata, add_tensor, finish
 
 SHAPE = DecoderConfig(160, 128, 3, 2, 1, 64, 128, context_length=512, tie_word_embeddings=False)
 EXPERTS: dict[str, Any] = {
@@ -31,17 +32,13 @@ def write_target(path: Path, shape: DecoderConfig, quantization: str = "Q8_0") -
     model, arch = Decoder(shape), "qwen3moe" if shape.num_experts else "qwen3"
     writer = gguf.GGUFWriter(path, arch)
     for name, value in _numbers(shape).items():
-        (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(f"{arch}.{name}", value)
+        add_metadata(writer, f"{arch}.{name}", value)
     for name, parameter in model.state_dict().items():
         noise = torch.randn(parameter.shape)
         values = (1 + 0.1 * noise if parameter.ndim == 1 else 0.15 * noise).numpy()
         exact = parameter.ndim == 1 or "gate_inp" in _gguf_name(name)
-        kind = gguf.GGMLQuantizationType["F32" if exact else quantization]
-        writer.add_tensor(_gguf_name(name), gguf.quants.quantize(values, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        add_tensor(writer, _gguf_name(name), values, "F32" if exact else quantization)
+    finish(writer)
     return path
 
 

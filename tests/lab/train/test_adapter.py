@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.lab.train.adapter import AdaptedEmbedding, AdaptedLinear, Adapter
 from localdflash.lab.train.loop import initialise
-from tests.support.adapters import TINY, noisy
+from tests.lab.train.tiny_adapters import TINY, noisy
 
 TOKENS = (3, 5, 16)
 

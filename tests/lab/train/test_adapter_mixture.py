@@ -14,7 +14,7 @@ from localdflash.lab.train.adapter_mixture import SHARES, chat_examples, fill_ex
 from localdflash.lab.train.kept_answers import COUNT, LIKELY, AnswerWriter
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
-from tests.support.said import Said
+from tests.support.reports import RecordedReport
 
 PYTHON = "def add(first, second):\n    return first + second\n\n\n" * 20
 SCRIPT = "export const add = (first, second) => {\n  return first + second\n}\n" * 20
@@ -29,7 +29,7 @@ def test_languages_have_their_shares_and_packages_the_root_of_their_sizes(
     monkeypatch.setattr(FillExamples, "draw", lambda _, name, rng: drawn.update([name]))
     tokenizer = Tokenizer.load(root / "localdflash" / "models" / "embedded" / "target.gguf")
     packages = [Archive(Path(name), False) for name in PACKAGES]
-    list(fill_examples(packages, Encoder(tokenizer), detect(tokenizer), 3000, 0, Said()))
+    list(fill_examples(packages, Encoder(tokenizer), detect(tokenizer), 3000, 0, RecordedReport()))
     whole = SHARES["python"] + SHARES["javascript"]
     assert drawn["a.py"] == pytest.approx(3000 * SHARES["python"] / whole * 2 / 3, abs=1)
     assert drawn["b.py"] == pytest.approx(3000 * SHARES["python"] / whole / 3, abs=1)

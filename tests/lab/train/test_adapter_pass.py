@@ -9,7 +9,7 @@ from localdflash.lab.train import adapter_pass
 from localdflash.lab.train.adapter import AdaptedEmbedding
 from localdflash.lab.train.adapter_data import ExampleIds
 from localdflash.lab.train.adapter_pass import CHAT_WEIGHT, CHUNK, Pass, packed, weighted_loss
-from tests.support.adapters import noisy
+from tests.lab.train.tiny_adapters import noisy
 
 FILL = ExampleIds(np.array([15, 40, 14, 20, 21, 16, 22, 23, 0]), 6, "python", "rest")
 CHAT = ExampleIds(np.array([1, 30, 31, 2, 33, 34, 2]), 4, "chat", "chat")

@@ -11,8 +11,8 @@ from localdflash.base.errors import TrainingError
 from localdflash.lab.train import adapter_training
 from localdflash.lab.train.adapter_data import FillData
 from localdflash.lab.train.adapter_training import AdapterRun, AdapterSchedule
-from tests.support.adapters import tiny_adapter, tiny_examples
-from tests.support.said import Said
+from tests.lab.train.tiny_adapters import tiny_adapter, tiny_examples
+from tests.support.reports import RecordedReport
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SCHEDULE = AdapterSchedule(2000, 1e-2, step_tokens=100, save_seconds=1e9, measure_seconds=1e9, measured=4)
@@ -35,7 +35,7 @@ def steps(folder: Path) -> list[int]:
 @pytest.mark.nightly
 def test_it_learns(data: tuple[FillData, FillData], tmp_path: Path) -> None:
     run = AdapterRun(tiny_adapter(), *data, tmp_path, replace(SCHEDULE, tokens=6000, learning_rate=2e-2))
-    before, said = run.measure(), Said()
+    before, said = run.measure(), RecordedReport()
     run.train(said)
     after = run.measure()
     assert after["held_out"] < 0.6 * before["held_out"]
@@ -51,7 +51,7 @@ def test_a_run_that_was_killed_gets_the_numbers_of_one_that_was_not(
     data: tuple[FillData, FillData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = AdapterRun(tiny_adapter(), *data, tmp_path / "whole", SCHEDULE)
-    whole.train(Said())
+    whole.train(RecordedReport())
 
     class Killed(BaseException):
         pass
@@ -69,13 +69,13 @@ def test_a_run_that_was_killed_gets_the_numbers_of_one_that_was_not(
         patch.setattr(AdapterRun, "_log", fall)
         patch.setattr(adapter_training, "draw_adapter_training", lambda *_: None)
         with pytest.raises(Killed):
-            AdapterRun(tiny_adapter(), *data, tmp_path / "parts", SCHEDULE).train(Said())
+            AdapterRun(tiny_adapter(), *data, tmp_path / "parts", SCHEDULE).train(RecordedReport())
     with (tmp_path / "parts" / "log.jsonl").open("a") as log_file:
         log_file.write('{"step": 8, "tok')
     torch.manual_seed(99)
     again = AdapterRun(tiny_adapter(), *data, tmp_path / "parts", SCHEDULE)
     assert again.step == 5
-    again.train(Said())
+    again.train(RecordedReport())
     assert (again.step, again.position, again.tokens) == (whole.step, whole.position, whole.tokens)
     for one, other in zip(numbers(again), numbers(whole), strict=True):
         assert torch.equal(one, other)
@@ -92,7 +92,7 @@ def test_an_interrupted_run_keeps_its_last_step(
     monkeypatch.setattr(AdapterRun, "_log", interrupt)
     monkeypatch.setattr(adapter_training, "draw_adapter_training", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
-        AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).train(Said())
+        AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).train(RecordedReport())
     assert AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).step == 3
 
 
@@ -101,11 +101,11 @@ def test_asked_for_fewer_tokens_it_ends_and_for_more_it_goes_on(
     data: tuple[FillData, FillData], tmp_path: Path
 ) -> None:
     run = AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE)
-    run.train(Said())
+    run.train(RecordedReport())
     done = run.step
     for tokens, more in ((1000, False), (2500, True)):
         run = AdapterRun(tiny_adapter(), *data, tmp_path, replace(SCHEDULE, tokens=tokens))
-        run.train(Said())
+        run.train(RecordedReport())
         assert (run.step > done) == more
 
 
@@ -137,5 +137,5 @@ def test_a_loss_that_is_no_number_ends_the_run_and_spoils_no_checkpoint(
         next(iter(run.adapter.linears.values())).up.fill_(torch.nan)
     run.adapter.merge()
     with pytest.raises(TrainingError, match="the loss is nan at step 0"):
-        run.train(Said())
+        run.train(RecordedReport())
     assert (tmp_path / "last.pt").read_bytes() == before

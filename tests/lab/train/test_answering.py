@@ -19,7 +19,7 @@ from localdflash.lab.train.training_prompts import Prompt
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.llama_ways import WIDE
-from tests.support.said import Said
+from tests.support.reports import RecordedReport
 
 ABOUT = {"sha256": "", "taps": [0], "hidden_size": 2}
 END = 9
@@ -70,7 +70,7 @@ class Reader:
 
 def ask(folder: Path, texts: Sequence[str], tokens: int, engine: Scripted | None = None) -> list[str]:
     prompts = [Prompt(i, "talk", i % 4 == 3, text) for i, text in enumerate(texts)]
-    said = Said()
+    said = RecordedReport()
     reader: Any = Reader()
     with AnswerWriter(folder, ABOUT) as writer:
         answer_prompts(engine or Scripted(3), reader, prompts, writer, tokens, said)

@@ -23,7 +23,7 @@ from localdflash.lab.train.questions import Question
 from localdflash.lab.train.training_prompts import HELD_OUT_EVERY
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
-from tests.support.said import Said
+from tests.support.reports import RecordedReport
 
 CODE = "".join(
     f"def step_{n}(value: int, other: int) -> int:\n    first = value + {n}\n    second = first * other\n"
@@ -110,7 +110,7 @@ def test_whole_packages_are_held_out_and_mixed_in(
     monkeypatch.setattr(adapter_mixture, "sources", lambda archive: packages[archive.path.name])
 
     def made() -> list[Question]:
-        return list(of_corpus(tmp_path, TARGET, detect(tokenizer), 3000, 5, Said()))
+        return list(of_corpus(tmp_path, TARGET, detect(tokenizer), 3000, 5, RecordedReport()))
 
     found = made()
     assert found == made()

@@ -28,7 +28,7 @@ from localdflash.models.shapes import short_vocabulary
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.fingerprint import trained_for
 from localdflash.models.weights.gguf import read_header
-from tests.support.said import Said
+from tests.support.reports import RecordedReport
 from tests.support.tiny_models import SHAPE, write_target
 
 TAPS = (1, 3, 4)
@@ -245,8 +245,10 @@ def test_accepted_tokens_and_verifies() -> None:
 # The loop
 
 
-def prepared(folder: Path, tiny_pair: Path, into: Path, wanted: Wanted = WANTED) -> tuple[KeptRun, Source, Said]:
-    said = Said()
+def prepared(
+    folder: Path, tiny_pair: Path, into: Path, wanted: Wanted = WANTED
+) -> tuple[KeptRun, Source, RecordedReport]:
+    said = RecordedReport()
     run, source = kept_setup.prepare(folder, tiny_pair / "target.gguf", into, wanted, QUICK, said.say)
     return run, source, said
 
@@ -337,7 +339,7 @@ def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Pat
 @pytest.mark.nightly
 def test_a_start_from_a_drafter(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     first, source, _ = prepared(folder, tiny_pair, tmp_path / "first")
-    first.train(source, 0.02, Said())
+    first.train(source, 0.02, RecordedReport())
     out = tmp_path / "out"
     export_drafter(first, tmp_path / "first", tiny_pair / "target.gguf", out, 6)
     wanted = replace(WANTED, layers=2, block_size=4, short=5, start=out / "drafter.safetensors")  # its own shape wins

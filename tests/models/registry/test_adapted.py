@@ -16,7 +16,7 @@ from localdflash.models.registry.pair_entry import Adapted, FileSource, PairEntr
 from localdflash.models.registry.registry import Registry, how_to_get, local_files, missing_files
 from localdflash.models.weights import low_rank
 from tests.support.converted_models import case_of
-from tests.support.reports import Told
+from tests.support.reports import RecordedReport
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +45,13 @@ def pair(made: tuple[Path, Path, Path], home: Path) -> PairEntry:
 def test_a_pull_makes_it_once(pair: PairEntry, made: tuple[Path, Path, Path]) -> None:
     (missing,) = missing_files(pair)
     assert "merge" in how_to_get(missing)
-    told = Told()
+    told = RecordedReport()
     (fetched,) = fetching.pull(pair, told)
     assert fetched.fetched
     assert fetched.path.read_bytes() == made[2].read_bytes()
     assert any("base.gguf and adapter.safetensors" in line for line in told.lines)
     assert local_files(pair).target == fetched.path
-    (again,) = fetching.pull(pair, Told())
+    (again,) = fetching.pull(pair, RecordedReport())
     assert not again.fetched
     assert [path.suffix for path in fetched.path.parent.iterdir() if "partial" in path.name] == []
 
@@ -59,7 +59,7 @@ def test_a_pull_makes_it_once(pair: PairEntry, made: tuple[Path, Path, Path]) ->
 def test_other_bytes_are_set_aside(pair: PairEntry) -> None:
     pair = replace(pair, target=replace(pair.target, sha256="0" * 64))
     with pytest.raises(ModelError, match="expected 0000"):
-        fetching.pull(pair, Told())
+        fetching.pull(pair, RecordedReport())
     assert not pair.target.path.exists()
     assert pair.target.path.with_name("merged.Q8_0.gguf.mismatch").exists()
     assert records.read(pair.target.path) is None
@@ -71,7 +71,7 @@ def test_an_adapter_of_another_base_is_refused(pair: PairEntry, tmp_path: Path) 
     assert pair.target.adapted
     adapted = replace(pair.target.adapted, base=FileSource(None, str(other)))
     with pytest.raises(ModelError, match="made for another file"):
-        fetching.pull(replace(pair, target=replace(pair.target, adapted=adapted)), Told())
+        fetching.pull(replace(pair, target=replace(pair.target, adapted=adapted)), RecordedReport())
 
 
 def test_a_full_disk_leaves_nothing(pair: PairEntry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_a_full_disk_leaves_nothing(pair: PairEntry, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(low_rank, "merge", fill_up)
     with pytest.raises(LocaldflashError, match="make room and pull again"):
-        fetching.pull(pair, Told())
+        fetching.pull(pair, RecordedReport())
     assert [path.name for path in pair.target.path.parent.iterdir()] == [".merged.Q8_0.gguf.lock"]
 
 
