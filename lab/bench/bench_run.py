@@ -111,7 +111,7 @@ def run_prompt(
     pair.forget()
     request = Request(ids, limit, params or SamplingParams(), ends, constraint=constraint)
     tokens = [token for step in generate(pair, request) for token in step.tokens]
-    return PromptRun(tokens, request.stats, request.first_token_ms)
+    return PromptRun(tokens, request.stats, request.ttft_ms)
 
 
 def run(options: Options, limit: int | None, repeats: int, progress: Callable[[str], None]) -> dict[str, Any]:

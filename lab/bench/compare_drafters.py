@@ -107,7 +107,7 @@ def _measured(
 ) -> dict[str, Any]:
     assert loaded.host
     target, costs = loaded.host.target, calibrate(loaded.host.target, [model])
-    always = Fixed() if model.autoregressive else Always()
+    always = Fixed() if model.is_autoregressive else Always()
     pairs = {
         PLAIN: HostPair(target),
         DRAFTING: HostPair(target, [model], costs),
@@ -140,5 +140,5 @@ def _measured(
 
 def _draft_ms(costs: Controller, model: Drafter) -> dict[str, float]:
     """Milliseconds of a block, or of drafts of one node and of some, as known at the end."""
-    lengths = (1, FIXED) if model.autoregressive else (model.longest,)
+    lengths = (1, FIXED) if model.is_autoregressive else (model.max_draft_tokens,)
     return {str(nodes): round(costs.predict_draft_ms(model.name, nodes), 3) for nodes in lengths}

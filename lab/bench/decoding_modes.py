@@ -77,7 +77,7 @@ class HostWays:
 
     def costs(self) -> dict[str, Any]:
         """See `BenchWays`."""
-        controller, rows = self._drafting.controller, self._drafting.target.max_rows
+        controller, rows = self._drafting.controller, self._drafting.target.max_width
         if controller is None:
             return {}
         return {

@@ -18,7 +18,7 @@ def verify_table(target: Target, plain: Target) -> dict[str, Any]:
 
     `plain` is the same model as plain decoding has it: without the taps that a drafter reads.
     """
-    widths = [rows for rows in WIDTHS if rows <= target.max_rows]
+    widths = [rows for rows in WIDTHS if rows <= target.max_width]
     context = min(CONTEXT, target.context - widths[-1] - 1)
     drafts = {rows: Draft("none", [1] * (rows - 1), [1.0] * (rows - 1)) for rows in widths}
     for each in (target, plain):
@@ -43,7 +43,7 @@ def verify_table(target: Target, plain: Target) -> dict[str, Any]:
 def _fill(target: Target, tokens: int) -> None:
     target.crop(0)
     while target.length < tokens:
-        target.extend([1] * min(target.max_rows, tokens - target.length))
+        target.extend([1] * min(target.max_width, tokens - target.length))
 
 
 def _step_ms(target: Target, draft: Draft) -> float:

@@ -51,7 +51,7 @@ def measure(path: Path, lengths: list[int], widths: list[int], threads: int, sec
         best, began, rounds = dict.fromkeys(cases, float("inf")), time.perf_counter(), 0
         while rounds < LEAST or time.perf_counter() - began < seconds:
             for kv, rows, length in cases:
-                targets[kv].assume(length)
+                targets[kv].assume_length(length)
                 best[kv, rows, length] = min(best[kv, rows, length], forward_ms(targets[kv], rows))
             rounds += 1
         sizes = {kv: round(target.cache.nbytes / target.cache.capacity) for kv, target in targets.items()}

@@ -38,7 +38,7 @@ def draft_ms(drafter: CpuDFlashDrafter, taps: TargetFeatures) -> float:
     drafter.rollback(CACHED)
     drafter.observe([1] * ACCEPTED, taps[:ACCEPTED])
     began = time.perf_counter()
-    drafter.propose(1, drafter.longest)
+    drafter.propose(1, drafter.max_draft_tokens)
     return (time.perf_counter() - began) * 1e3
 
 

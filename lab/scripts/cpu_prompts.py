@@ -43,8 +43,8 @@ def ours(path: Path, context: int, threads: int) -> Iterator[Read]:
 
         def read(length: int) -> None:
             target.crop(0)
-            for begin in range(0, length, target.max_rows):
-                target.extend([1] * min(target.max_rows, length - begin))
+            for begin in range(0, length, target.max_width):
+                target.extend([1] * min(target.max_width, length - begin))
 
         yield read
 

@@ -49,7 +49,7 @@ def fill(target: LlamaCppTarget, ids: Sequence[int]) -> None:
     target.crop(0)
     done = 0
     while done < len(ids):
-        chunk = ids[done : done + target.max_rows]
+        chunk = ids[done : done + target.max_width]
         target.extend(chunk)
         done += len(chunk)
 
@@ -71,7 +71,7 @@ def differing(target: LlamaCppTarget, prompt: Sequence[int], count: int, first: 
     fill(target, prompt[:-1])
     done, wrong, compared, width, widths = 0, 0, 0, first, set()
     while done < count:
-        drafted = min(width, count - done, target.max_rows)
+        drafted = min(width, count - done, target.max_width)
         draft = Draft("known", tokens[done + 1 : done + drafted], [1.0] * (drafted - 1))
         logits = target.verify(tokens[done], draft).logits
         wrong += sum(not np.array_equal(logits[row], rows[done + row]) for row in range(drafted))

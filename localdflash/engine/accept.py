@@ -22,7 +22,7 @@ def accept(
     context = list(ids[-sampler.window :]) if sampler.window else []
 
     def sample(row: int, committed: list[int]) -> int:
-        return sampler.draw(logits[row], [*context, *committed] if context else context)
+        return sampler.sample(logits[row], [*context, *committed] if context else context)
 
     return _walk(draft, sample, limit, ends)
 

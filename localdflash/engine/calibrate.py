@@ -23,18 +23,18 @@ def calibrate(
     target: Target, drafters: Sequence[Drafter], widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS
 ) -> Controller:
     """A controller with the costs measured now. A drafter that is no model counts as free."""
-    rows = min(CONTEXT, target.context // 2, target.max_rows)
+    rows = min(CONTEXT, target.context // 2, target.max_width)
     ids = [1] * rows
     taps = target.extend(ids)
     models = [drafter for drafter in drafters if drafter.is_model]
     for drafter in models:
         drafter.observe(ids, taps)
-    widths = [w for w in widths if w <= min(target.max_rows, target.context - rows)]
+    widths = [w for w in widths if w <= min(target.max_width, target.context - rows)]
     verify_ms = _fastest({width: _verify(target, width) for width in widths}, rounds)
     _rising(verify_ms)
     free = dict.fromkeys((drafter.name for drafter in drafters), 0.0)
-    draft_ms, node_ms = _drafts(models, target.max_rows, rounds)
-    reads = {drafter.name: _read(drafter, ids, taps) for drafter in models if drafter.autoregressive}
+    draft_ms, node_ms = _drafts(models, target.max_width, rounds)
+    reads = {drafter.name: _read(drafter, ids, taps) for drafter in models if drafter.is_autoregressive}
     read_ms = {name: max(ms - draft_ms[name], 0.0) / rows for name, ms in _fastest(reads, rounds).items()}
     for drafter in models:
         drafter.rollback(0)
@@ -45,8 +45,8 @@ def calibrate(
 
 def _drafts(drafters: Sequence[Drafter], limit: int, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
     """What a draft costs, by drafter, or its first node; and what every further one does where each is a forward."""
-    one = {drafter.name: _propose(drafter, 1 if drafter.autoregressive else limit) for drafter in drafters}
-    few = {drafter.name: _propose(drafter, FEW) for drafter in drafters if drafter.autoregressive}
+    one = {drafter.name: _propose(drafter, 1 if drafter.is_autoregressive else limit) for drafter in drafters}
+    few = {drafter.name: _propose(drafter, FEW) for drafter in drafters if drafter.is_autoregressive}
     first, longer = _fastest(one, rounds), _fastest(few, rounds)
     return first, {name: max(ms - first[name], LEAST) / (FEW - 1) for name, ms in longer.items()}
 
@@ -57,7 +57,7 @@ def _growth(target: Target, verify_ms: Mapping[int, float], rows: int) -> dict[i
     None where the target cannot tell, or has little room.
     """
     long, narrow = min(LONG, target.context - FEW), [width for width in verify_ms if width in (1, FEW)]
-    if len(narrow) < 2 or long < 4 * rows or not target.assume(long):
+    if len(narrow) < 2 or long < 4 * rows or not target.assume_length(long):
         return None
     found = _fastest({width: _verify(target, width) for width in narrow}, 2)
     one, few = (max(0.0, found[width] - verify_ms[width]) / (long - rows) for width in narrow)

@@ -25,15 +25,15 @@ class Request:
     ends: frozenset[int] = frozenset()
     cancelled: Cancelled = never
     constraint: Constraint | None = None
-    alternatives: int | None = None  # likeliest tokens to record for each token; None: no probabilities at all
+    top_logprobs: int | None = None  # likeliest tokens to record for each token; None: no probabilities at all
     documents: Sequence[Sequence[int]] = ()  # texts that drafts may be copied from
     draft: bool = True  # False: plain decoding, to compare; the same text
     stats: Stats = field(default_factory=Stats)
     queue_ms: float = 0.0  # until a scheduler first took it up
-    computed: int = 0  # prompt tokens that no cache held
+    computed_tokens: int = 0  # prompt tokens that no cache held
     prefill_ms: float = 0.0
-    first_token_ms: float = 0.0  # from the start of the prefill to the end of the first step
-    finish: str = ""  # "stop", "length", "context" or "cancelled"
+    ttft_ms: float = 0.0  # from the start of the prefill to the end of the first step
+    finish_reason: str = ""  # "stop", "length", "context" or "cancelled"
 
 
 class Generation:
@@ -41,7 +41,7 @@ class Generation:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.sampler = Sampler(request.params, request.constraint, request.alternatives)
+        self.sampler = Sampler(request.params, request.constraint, request.top_logprobs)
         self.ids = list(request.ids)
         self._began = 0.0
 
@@ -50,35 +50,35 @@ class Generation:
         request = self.request
         began = time.perf_counter()
         self._began = self._began or began
-        pair.ends, pair.drafting = request.ends, request.draft
+        pair.ends, pair.drafting_enabled = request.ends, request.draft
         pair.set_documents(request.documents)
         if prefixes:
-            prefixes.prepare(pair, self.ids)
+            prefixes.load_longest(pair, self.ids)
         computed = pair.prefill(self.ids, lambda: interrupted() or request.cancelled())
         if not request.stats.steps:
-            request.computed += computed
+            request.computed_tokens += computed
             request.prefill_ms += (time.perf_counter() - began) * 1e3
         return len(pair.ids) == len(self.ids)
 
     def step(self, pair: Pair) -> Step | None:
-        """Run one step; None at the end, which `request.finish` names. An end token is the last one of its step."""
+        """Run one step. At the end, set `request.finish_reason` and return None."""
         request = self.request
-        if request.finish:
+        if request.finish_reason:
             return None
         if request.cancelled():
-            request.finish = "cancelled"
+            request.finish_reason = "cancelled"
         else:
-            request.finish = self._limit(pair)
-        if request.finish:
+            request.finish_reason = self._limit(pair)
+        if request.finish_reason:
             return None
         before = time.perf_counter()
         step = pair.step(self.sampler, request.max_tokens - request.stats.tokens)
         now = time.perf_counter()
         if not request.stats.steps:
-            request.first_token_ms = (now - self._began) * 1e3
+            request.ttft_ms = (now - self._began) * 1e3
         request.stats.add(step, (now - before) * 1e3)
         self.ids += step.tokens
-        request.finish = "stop" if step.tokens[-1] in request.ends else self._limit(pair)
+        request.finish_reason = "stop" if step.tokens[-1] in request.ends else self._limit(pair)
         return step
 
     def _limit(self, pair: Pair) -> str:

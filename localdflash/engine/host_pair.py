@@ -54,7 +54,7 @@ class HostPair:
         self.drafters = tuple(drafters) if controller else ()
         self.controller = controller
         self.ends: frozenset[int] = frozenset()
-        self.drafting = True
+        self.drafting_enabled = True
         self.ids: list[int] = []
         self._greedy = target if isinstance(target, GreedyTarget) else None
         self._open: dict[str, _Open] = {}
@@ -96,7 +96,7 @@ class HostPair:
     def _extend(self, ids: list[int], done: int, cancelled: Cancelled) -> int:
         """Compute ids[done:] chunk by chunk; return how many ids are computed."""
         while done < len(ids) and not cancelled():
-            chunk = ids[done : done + self.target.max_rows]
+            chunk = ids[done : done + self.target.max_width]
             taps = self.target.extend(chunk)
             for drafter in self.drafters:
                 drafter.observe(chunk, taps)
@@ -119,8 +119,8 @@ class HostPair:
         if self.controller:
             self.controller.set_context_length(self.target.length)
         began = time.perf_counter()
-        limit = min(room, self.target.max_rows) - 1
-        controller = self.controller if self.drafting else None
+        limit = min(room, self.target.max_width) - 1
+        controller = self.controller if self.drafting_enabled else None
         draft = self._draft(anchor, limit, sampler.constraint) if controller else EMPTY_DRAFT
         drafted = time.perf_counter()
         if sampler.needs_only_argmax and self._greedy:
@@ -128,7 +128,7 @@ class HostPair:
             committed = accept_greedy(draft, likeliest, room, self.ends)
         else:
             verification = self.target.verify(anchor, draft)
-            features = verification.taps
+            features = verification.features
             committed = accept(draft, verification.logits, sampler, self.ids, room, self.ends)
         self.target.keep(len(committed))
         verified = time.perf_counter()
@@ -156,7 +156,7 @@ class HostPair:
             best, rate = self._better(_forced(constraint, limit), best, rate)
         copied, agreed = EMPTY_DRAFT, False
         for drafter in self.drafters:
-            asked = min(limit, drafter.longest)
+            asked = min(limit, drafter.max_draft_tokens)
             if drafter.is_model and not self._worth_asking(drafter, asked, max(rate, self._promised(copied))):
                 continue
             draft = _allowed(self._propose(drafter, anchor, asked), constraint)
@@ -200,7 +200,7 @@ class HostPair:
 
     def _worth_asking(self, drafter: Drafter, limit: int, rate: float) -> bool:
         assert self.controller is not None
-        waiting = drafter.waiting if drafter.autoregressive else 0
+        waiting = drafter.unread_tokens if drafter.is_autoregressive else 0
         promised = self.controller.predict_rate(drafter.name, limit)
         if promised > rate and self.controller.should_read_prompt(drafter.name, waiting, rate, promised):
             return True
@@ -244,7 +244,7 @@ class HostPair:
     def save(self) -> SavedSequence:
         """See `Pair`."""
         drafters = tuple(drafter.save() for drafter in self.drafters)
-        return SavedSequence(tuple(self.cached), self.target.save(), drafters, self.target.whole)
+        return SavedSequence(tuple(self.cached), self.target.save(), drafters, self.target.is_recurrent)
 
     def load(self, state: SavedSequence) -> None:
         """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""
@@ -260,9 +260,9 @@ class HostPair:
 
 
 def _allowed(draft: Draft, constraint: Constraint | None) -> Draft:
-    return draft.first(constraint.allowed(draft.tokens)) if constraint else draft
+    return draft.first(constraint.count_allowed(draft.tokens)) if constraint else draft
 
 
 def _forced(constraint: Constraint, limit: int) -> Draft:
-    tokens = constraint.forced()[:limit]
+    tokens = constraint.forced_tokens()[:limit]
     return Draft(GRAMMAR, tokens, [FORCED] * len(tokens))

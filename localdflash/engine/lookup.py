@@ -25,9 +25,9 @@ class LookupDrafter:
     """See `Drafter`."""
 
     name = "lookup"
-    is_model = autoregressive = False
-    waiting = 0
-    longest = MAX_DRAFT_TOKENS
+    is_model = is_autoregressive = False
+    unread_tokens = 0
+    max_draft_tokens = MAX_DRAFT_TOKENS
 
     def __init__(self, documents: Sequence[Sequence[int]] = ()) -> None:
         self._start(documents)
@@ -104,7 +104,7 @@ class LookupDrafter:
         self._keep_place(place if agreement >= PICKED_UP else None)
         if place is None:
             return EMPTY_DRAFT
-        tokens = self._continuation(place, anchor, min(limit, self.longest))
+        tokens = self._continuation(place, anchor, min(limit, self.max_draft_tokens))
         confidence = [trust(agreement + right) for right in range(len(tokens))]
         return Draft(self.name, tokens, confidence) if tokens else EMPTY_DRAFT
 

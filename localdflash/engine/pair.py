@@ -32,7 +32,7 @@ class Verification:
     """The result of one target forward: row 0 is the anchor's, row i + 1 node i's. Valid until the next forward."""
 
     logits: Logits  # [rows, V]
-    taps: TargetFeatures | None
+    features: TargetFeatures | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ class SavedSequence:
     ids: tuple[int, ...]
     target: bytes | bytearray
     drafters: tuple[bytes | bytearray, ...]
-    whole: bool = False  # whether one can go on from its end alone, as with recurrent layers
+    is_recurrent: bool = False  # whether one can go on from its end alone, as with recurrent layers
     arrived: Callable[[], None] = field(default=at_once, compare=False)  # waits for all bytes; StateLost, each time
 
     def shared(self, ids: Sequence[int]) -> int:
         """How many of these ids it has, in a state that one can go on from."""
         same = count_common_prefix(self.ids, ids)
-        return same if not self.whole or same == len(self.ids) else 0
+        return same if not self.is_recurrent or same == len(self.ids) else 0
 
     def contains(self, ids: Sequence[int]) -> bool:
         """Whether a state of these ids is not needed beside this one."""
@@ -83,17 +83,17 @@ class SavedSequence:
 class Target(Protocol):
     """A model that verifies. Its cache holds `length` committed tokens.
 
-    With `whole`, the cache has recurrent states: it goes on from where it is, but back to few lengths alone (`crop`),
-    and a saved one goes on from its end alone.
+    If `is_recurrent`, the cache holds recurrent states: `crop` reaches only a few lengths, and a saved cache continues
+    only from its end.
     """
 
     context: int
     vocab_size: int
     length: int
-    whole: bool
+    is_recurrent: bool
 
     def extend(self, ids: Sequence[int]) -> TargetFeatures | None:
-        """Append committed ids (at most `max_rows`) to the cache; return their taps."""
+        """Append committed ids (at most `max_width`) to the cache; return their taps."""
 
     def verify(self, anchor: int, draft: Draft) -> Verification:
         """Run the anchor and the draft's nodes in one forward; nothing is committed until `keep`."""
@@ -107,7 +107,7 @@ class Target(Protocol):
     def crop(self, length: int) -> None:
         """Drop everything from `length` on, or from before it where no state of that length is kept: see `length`."""
 
-    def assume(self, length: int) -> bool:
+    def assume_length(self, length: int) -> bool:
         """Count the cache as one of so many tokens, whatever they are, to time what follows; False if it cannot."""
 
     def save(self) -> bytes:
@@ -117,7 +117,7 @@ class Target(Protocol):
         """Replace the cache by a saved one."""
 
     @property
-    def max_rows(self) -> int:
+    def max_width(self) -> int:
         """The most rows that one call may carry."""
 
 
@@ -137,11 +137,11 @@ class Drafter(Protocol):
 
     name: str
     is_model: bool  # whether a draft costs a forward; an index is free
-    autoregressive: bool  # whether it costs one for every node
-    longest: int  # nodes that it can propose
+    is_autoregressive: bool  # whether it costs one for every node
+    max_draft_tokens: int  # nodes that it can propose
 
     @property
-    def waiting(self) -> int:
+    def unread_tokens(self) -> int:
         """Tokens that it has to read before it proposes, where that costs something: one that goes by nodes."""
 
     def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
@@ -173,7 +173,7 @@ class Pair(Protocol):
 
     ids: list[int]
     ends: frozenset[int]  # tokens that end an answer: a step commits nothing after one
-    drafting: bool  # whether steps may draft; what is committed is the same, and drafters go on observing it
+    drafting_enabled: bool  # whether steps may draft; what is committed is the same, and drafters go on observing it
 
     @property
     def cached(self) -> Sequence[int]:

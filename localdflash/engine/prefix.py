@@ -38,7 +38,7 @@ class PrefixCache:
         """Bytes held; any thread may ask."""
         return sum(state.size for state in list(self._states.values()))
 
-    def prepare(self, pair: Pair, ids: Sequence[int]) -> None:
+    def load_longest(self, pair: Pair, ids: Sequence[int]) -> None:
         """Before a prefill of `ids`, load the saved state that shares most with it, if it beats the live one.
 
         A state whose bytes were lost is dropped, and the next best one taken.
@@ -58,7 +58,7 @@ class PrefixCache:
         for state in self._states.values():
             if longest <= len(ids) and begins_with(state.ids, ids[:longest]) and state.shared(ids) >= longest:
                 best, longest = state, state.shared(ids)
-        if self._disk and (written := self._disk.longest(ids, longest + (best is not None))):
+        if self._disk and (written := self._disk.find_longest(ids, longest + (best is not None))):
             best = written
         return best
 

@@ -40,7 +40,7 @@ class DiskCache:
             else:
                 self._known[path] = known
 
-    def longest(self, ids: Sequence[int], at_least: int) -> SavedSequence | None:
+    def find_longest(self, ids: Sequence[int], at_least: int) -> SavedSequence | None:
         """The state that shares most with `ids`, if that is `at_least` so many tokens."""
         best, most = None, at_least
         for path, saved in self._known.items():
@@ -100,7 +100,7 @@ def _packed(state: SavedSequence) -> bytes:
     parts["target"] = np.frombuffer(state.target, np.uint8)
     parts |= {f"drafter.{i}": np.frombuffer(part, np.uint8) for i, part in enumerate(state.drafters)}
     about = {"digest": _digest(*(part.tobytes() for part in parts.values()))}
-    return bytes(save(parts, about | ({WHOLE: "yes"} if state.whole else {})))
+    return bytes(save(parts, about | ({WHOLE: "yes"} if state.is_recurrent else {})))
 
 
 def _read_ids(path: Path) -> SavedSequence | None:

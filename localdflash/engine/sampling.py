@@ -25,10 +25,10 @@ NOT_NUMBERS = "the model gave logits that are not numbers: the file may be damag
 class Constraint(Protocol):
     """What may come next, by a grammar or because it is known already.
 
-    `conditional`: recorded probabilities are those among the tokens that may come.
+    `renormalizes`: recorded probabilities are those among the tokens that may come.
     """
 
-    conditional: bool
+    renormalizes: bool
 
     def mask(self) -> NDArray[np.bool_] | None:
         """The tokens [V] that may come next, at least one; valid until the next call. None means any."""
@@ -36,10 +36,10 @@ class Constraint(Protocol):
     def advance(self, token: int) -> None:
         """Move past `token`, which was drawn and committed."""
 
-    def allowed(self, tokens: Sequence[int]) -> int:
+    def count_allowed(self, tokens: Sequence[int]) -> int:
         """How many of these tokens may come next, in this order."""
 
-    def forced(self) -> Sequence[int]:
+    def forced_tokens(self) -> Sequence[int]:
         """The tokens that must come next, or nearly so; may be empty."""
 
 
@@ -49,19 +49,19 @@ class SampledToken:
 
     token: int
     logprob: float
-    likeliest: tuple[tuple[int, float], ...]
+    top_logprobs: tuple[tuple[int, float], ...]
 
 
 class Sampler:
-    """Draws tokens for one request. `alternatives`: how many likeliest tokens to record in `chosen`; None: none."""
+    """Draws tokens for one request. `top_logprobs`: how many likeliest tokens to record in `chosen`; None: none."""
 
     def __init__(
-        self, params: SamplingParams, constraint: Constraint | None = None, alternatives: int | None = None
+        self, params: SamplingParams, constraint: Constraint | None = None, top_logprobs: int | None = None
     ) -> None:
         self.params = params
         self.constraint = constraint
-        self.chosen: list[SampledToken] = []  # one for each draw, for the reader to empty
-        self._alternatives = alternatives
+        self.sampled_tokens: list[SampledToken] = []  # one for each draw, for the reader to empty
+        self._alternatives = top_logprobs
         self._greedy = params.temperature == 0.0
         self._shift = LogitShift(params)
         self._penalising = params.repetition_penalty != 1.0 and params.penalty_window > 0
@@ -69,7 +69,7 @@ class Sampler:
 
     @property
     def window(self) -> int:
-        """How many of the newest ids `draw` looks at."""
+        """How many of the newest ids `sample` looks at."""
         return self.params.penalty_window if self._penalising else 0
 
     @property
@@ -87,7 +87,7 @@ class Sampler:
         """Whether a draw is the likeliest token, and nothing else of the logits counts."""
         return self._greedy and not self._penalising and not self.needs_logits
 
-    def draw(self, logits: NDArray[np.float32], ids: Sequence[int]) -> int:
+    def sample(self, logits: NDArray[np.float32], ids: Sequence[int]) -> int:
         """Sample the next token after `ids` from logits [V]; LocaldflashError if the logits are not numbers."""
         best = int(logits.argmax())  # the first NaN, if there is one
         if not math.isfinite(logits[best]):
@@ -98,9 +98,9 @@ class Sampler:
         else:
             token = self._draw(logits.astype(np.float64), ids, mask)
         if self._alternatives is not None:
-            if mask is not None and self.constraint and self.constraint.conditional:
+            if mask is not None and self.constraint and self.constraint.renormalizes:
                 logits = np.where(mask, logits, -np.inf).astype(np.float32)
-            self.chosen.append(_chosen(logits, token, self._alternatives))
+            self.sampled_tokens.append(_chosen(logits, token, self._alternatives))
         if self.constraint:
             self.constraint.advance(token)
         self._shift.said(token)
@@ -156,11 +156,11 @@ class Sampler:
         return tokens, probabilities / probabilities.sum()
 
 
-def _chosen(logits: NDArray[np.float32], token: int, alternatives: int) -> SampledToken:
-    if not alternatives:  # in single precision, which is far faster
+def _chosen(logits: NDArray[np.float32], token: int, top_logprobs: int) -> SampledToken:
+    if not top_logprobs:  # in single precision, which is far faster
         best = logits.max()
         return SampledToken(token, float(logits[token] - best) - math.log(np.exp(logits - best).sum()), ())
     scores = logits.astype(np.float64)
     scores -= scores.max() + np.log(np.exp(scores - scores.max()).sum())
-    likeliest = np.argsort(-scores, kind="stable")[:alternatives]
+    likeliest = np.argsort(-scores, kind="stable")[:top_logprobs]
     return SampledToken(token, float(scores[token]), tuple((int(other), float(scores[other])) for other in likeliest))

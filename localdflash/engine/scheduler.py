@@ -78,18 +78,18 @@ class Scheduler:
         self._closed = False
 
     @property
-    def waiting(self) -> int:
+    def queue_length(self) -> int:
         """The number of jobs in the queue."""
         return len(self._urgent) + len(self._patient)
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a job runs or waits."""
         with self._changed:
             return bool(self._jobs())
 
     @property
-    def answering(self) -> bool:
+    def is_answering(self) -> bool:
         """Whether one of them is to write something: a prompt that is only read ahead is no answer."""
         with self._changed:
             return any(job.request.max_tokens for job in self._jobs())
@@ -101,7 +101,7 @@ class Scheduler:
                 raise EngineGone("the engine has stopped: start it again")
             older = [other for other in self._jobs() if job.document and other.document == job.document]
             waited = [other for other in older if self._withdraw(other)]
-            full = self.waiting >= self._limit
+            full = self.queue_length >= self._limit
             if not full:
                 (self._urgent if job.urgent else self._patient).append(job)
                 self._changed.notify()
@@ -200,7 +200,7 @@ class Scheduler:
             return True
         while step := generation.step(self.pair):
             self.totals.stats.add(step, step.draft_ms + step.verify_ms)
-            if not job.on_step(step) or job.request.finish:
+            if not job.on_step(step) or job.request.finish_reason:
                 return False
             if self._gives_way(job):
                 return True
@@ -226,14 +226,14 @@ class Scheduler:
     def _end(self, job: Job, error: BaseException | None) -> None:
         totals, request = self.totals, job.request
         if job.cancelled_at is not None:
-            request.finish = request.finish or "cancelled"
+            request.finish_reason = request.finish_reason or "cancelled"
         with self._changed:
             totals.requests += 1
             totals.failed += error is not None
-            totals.cancelled += request.finish == "cancelled"
+            totals.cancelled += request.finish_reason == "cancelled"
             if request.stats.steps:
                 totals.prompt_tokens += len(request.ids)
-                totals.reused_tokens += max(len(request.ids) - 1 - request.computed, 0)  # the last one is the anchor
+                totals.reused_tokens += max(len(request.ids) - 1 - request.computed_tokens, 0)  # without anchor
         job.on_end(error)
 
     def _jobs(self) -> list[Job]:

@@ -128,7 +128,7 @@ def ms_per_token(costs: Controller, drafters: Sequence[Drafter], widest: int) ->
     shares = [plain]
     for drafter in drafters:
         expected, best = 1.0, plain
-        for nodes in range(1, min(drafter.longest, widest - 1) + 1):
+        for nodes in range(1, min(drafter.max_draft_tokens, widest - 1) + 1):
             expected += ACCEPTED**nodes
             best = min(
                 best, (costs.predict_verify_ms(nodes + 1) + costs.predict_draft_ms(drafter.name, nodes)) / expected

@@ -70,19 +70,19 @@ class Answering:
     def _on_step(self, step: Step) -> bool:
         self._deadline = self._deadline or (time.perf_counter() + self._seconds)
         job, text = self._job, self._text
-        chosen, job.generation.sampler.chosen = job.generation.sampler.chosen, []
+        chosen, job.generation.sampler.sampled_tokens = job.generation.sampler.sampled_tokens, []
         self._observe(step)
         self._tell(TextDelta(text.push(step.tokens, [one.logprob for one in chosen]), step, chosen))
         if text.stopped:
-            job.request.finish = "stop"
+            job.request.finish_reason = "stop"
         elif self._seconds and time.perf_counter() > self._deadline:
-            job.request.finish = "length"
-        return not job.request.finish
+            job.request.finish_reason = "length"
+        return not job.request.finish_reason
 
     def _on_end(self, error: BaseException | None) -> None:
-        if error is None and self._job.request.finish == "stop" and self._goes_on():
+        if error is None and self._job.request.finish_reason == "stop" and self._goes_on():
             return
-        self._request.finish = self._job.request.finish
+        self._request.finish = self._job.request.finish_reason
         if rest := self._text.finish():
             self._tell(TextDelta(rest, None))
         self._tell(error)

@@ -86,12 +86,12 @@ class PairWorker:
     @property
     def busy(self) -> bool:
         """Whether there are requests."""
-        return self.scheduler is not None and self.scheduler.busy
+        return self.scheduler is not None and self.scheduler.is_busy
 
     @property
     def answering(self) -> bool:
         """Whether one of them is for an answer."""
-        return self.scheduler is not None and self.scheduler.answering
+        return self.scheduler is not None and self.scheduler.is_answering
 
     @property
     def size(self) -> int:

@@ -42,7 +42,7 @@ class CallWatch(Protocol):
 class CallConstraint:
     """The state of one answer, see `Constraint`. `must` are the parts of a call that it begins with, if any."""
 
-    conditional = False
+    renormalizes = False
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, watch: CallWatch, must: Sequence[CallPart] = ()) -> None:
         self._tokenizer, self._size, self._watch = tokenizer, vocab_size, watch
@@ -83,7 +83,7 @@ class CallConstraint:
             if self._parts[0].marker is None and self._inside.complete_after([]):
                 self._leave()
 
-    def allowed(self, tokens: Sequence[int]) -> int:
+    def count_allowed(self, tokens: Sequence[int]) -> int:
         """See `Constraint`; no further than to the end of this part, for the next one is not made yet."""
         if not self._parts or self._parts[0].free:
             return up_to(tokens, self._parts[0].marker) if self._parts else self._watch.before(tokens)
@@ -91,14 +91,14 @@ class CallConstraint:
         if self._inside is None:
             return int(bool(tokens) and tokens[0] == marker)
         text = list(takewhile(lambda token: token != marker and token not in self._tokenizer.ends, tokens))
-        count = self._inside.allowed(text)
+        count = self._inside.count_allowed(text)
         closes = count == len(text) < len(tokens) and tokens[count] == marker
         return count + (closes and self._inside.complete_after(text))
 
-    def forced(self) -> Sequence[int]:
+    def forced_tokens(self) -> Sequence[int]:
         """See `Constraint`."""
         if self._inside:
-            return self._inside.forced()
+            return self._inside.forced_tokens()
         marker = self._parts[0].marker if self._parts and not self._parts[0].free else None
         return [] if marker is None else [marker]
 

@@ -36,7 +36,7 @@ LONG = 1024  # bytes of forced text; to tokenize more takes longer than a step
 class GrammarConstraint:
     """The state of one answer. Not safe to use from several threads at once."""
 
-    conditional = False  # see `Constraint`
+    renormalizes = False  # see `Constraint`
 
     def __init__(self, vocabulary: LLTokenizer, matcher: LLMatcher, vocab_size: int) -> None:
         self._vocabulary, self._matcher = vocabulary, matcher
@@ -56,7 +56,7 @@ class GrammarConstraint:
         self._matcher.consume_token(token)
         _check(self._matcher, "grammar")
 
-    def allowed(self, tokens: Sequence[int]) -> int:
+    def count_allowed(self, tokens: Sequence[int]) -> int:
         """How many of these tokens may come next, in this order."""
         text = list(takewhile(lambda token: token not in self._ends, tokens))  # the library counts ends now and then
         count = self._matcher.validate_tokens(text)
@@ -70,13 +70,13 @@ class GrammarConstraint:
         self._matcher.rollback(len(tokens))
         return complete
 
-    def forced(self) -> Sequence[int]:
+    def forced_tokens(self) -> Sequence[int]:
         """The tokens of the text that has to come next, as the model's vocabulary cuts it; may be empty."""
         text = self._matcher.compute_ff_bytes()
         if len(text) <= LONG:
             return self._matcher.compute_ff_tokens()
         start = self._vocabulary.tokenize_bytes(text[:LONG])[:-1]  # the last token may be a part of one
-        return start[: self.allowed(start)]
+        return start[: self.count_allowed(start)]
 
 
 class Grammars:

@@ -60,7 +60,7 @@ class OpeningText:
         if not found:
             return "", ()
         form, begun = self._form(), self._tokenizer.encode(rest, continues=True)
-        if form.allowed(begun) < len(begun):
+        if form.count_allowed(begun) < len(begun):
             return "", ()  # it goes on in a way of its own
         for spelled in begun:
             form.advance(spelled)

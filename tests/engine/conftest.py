@@ -20,10 +20,10 @@ class FakeTarget:
     given the right rows.
     """
 
-    whole = False
+    is_recurrent = False
 
-    def __init__(self, table: NDArray[np.float32], context: int = 96, max_rows: int = 33) -> None:
-        self.table, self.context, self.max_rows = table, context, max_rows
+    def __init__(self, table: NDArray[np.float32], context: int = 96, max_width: int = 33) -> None:
+        self.table, self.context, self.max_width = table, context, max_width
         self.vocab_size = len(table)
         self.cached: list[int] = []
         self.extended: list[int] = []  # sizes of the chunks that prefills sent
@@ -36,7 +36,7 @@ class FakeTarget:
 
     def extend(self, ids: Sequence[int]) -> TargetFeatures:
         assert not self._fresh, "extend between verify and keep"
-        assert 1 <= len(ids) <= self.max_rows
+        assert 1 <= len(ids) <= self.max_width
         assert self.length + len(ids) <= self.context
         self.extended.append(len(ids))
         taps = self._taps(ids)
@@ -46,7 +46,7 @@ class FakeTarget:
     def verify(self, anchor: int, draft: Draft) -> Verification:
         assert not self._fresh, "verify twice without keep"
         rows = [anchor, *draft.tokens]
-        assert len(rows) <= self.max_rows
+        assert len(rows) <= self.max_width
         assert self.length + len(rows) <= self.context
         self.widths.append(len(rows))
         self._fresh = rows
@@ -67,7 +67,7 @@ class FakeTarget:
         self._fresh = []
         del self.cached[length:]
 
-    def assume(self, length: int) -> bool:
+    def assume_length(self, length: int) -> bool:
         return False
 
     def save(self) -> bytes:
@@ -94,8 +94,14 @@ class FakeDrafter:
     """
 
     def __init__(self, name: str, invent: Callable[[list[int], int], Any], is_model: bool = True) -> None:
-        self.name, self.is_model, self.autoregressive, self.longest, self._invent = name, is_model, False, 63, invent
-        self.waiting = 0
+        self.name, self.is_model, self.is_autoregressive, self.max_draft_tokens, self._invent = (
+            name,
+            is_model,
+            False,
+            63,
+            invent,
+        )
+        self.unread_tokens = 0
         self.seen: list[int] = []
         self.asked = 0
 
@@ -126,7 +132,7 @@ class FakeDrafter:
 
 @pytest.fixture(scope="session")
 def fake_target() -> Callable[..., Any]:
-    """(table, context, max_rows) -> FakeTarget."""
+    """(table, context, max_width) -> FakeTarget."""
     return FakeTarget
 
 

@@ -70,7 +70,7 @@ def test_the_penalty_window_slides_along_the_path() -> None:
 def test_one_uniform_number_is_used_per_committed_token() -> None:
     logits = np.zeros((1, V), np.float32)
     plain = Sampler(SamplingParams(1.0, seed=5))
-    tokens = [plain.draw(logits[0], []) for _ in range(9)]
+    tokens = [plain.sample(logits[0], []) for _ in range(9)]
     drafting = Sampler(SamplingParams(1.0, seed=5))
     committed: list[int] = []
     while len(committed) < 9:

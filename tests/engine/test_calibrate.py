@@ -76,7 +76,7 @@ def test_nodes_that_are_forwards_cost_apart(
         return [1] * limit, [0.5] * limit
 
     model = fake_drafter("model", invent)
-    model.autoregressive = True
+    model.is_autoregressive = True
     target = fake_target(TABLE, context=256)
     verify = target.verify
 
@@ -120,10 +120,10 @@ def test_long_calls_are_not_repeated_within_a_turn(fake_target: Make, monkeypatc
     assert in_a_turn == {1: 4, 2: 2, 4: 2, 8: 2, 16: 1, 32: 1}
 
 
-@pytest.mark.parametrize(("context", "max_rows"), [(8, 33), (256, 5), (9, 1)])
-def test_small_targets_are_measured_within_their_limits(measure: Make, context: int, max_rows: int) -> None:
-    controller, target, _ = measure(Clock(), context=context, max_rows=max_rows)
-    assert max(target.widths) <= min(max_rows, context // 2 + 1)
+@pytest.mark.parametrize(("context", "max_width"), [(8, 33), (256, 5), (9, 1)])
+def test_small_targets_are_measured_within_their_limits(measure: Make, context: int, max_width: int) -> None:
+    controller, target, _ = measure(Clock(), context=context, max_width=max_width)
+    assert max(target.widths) <= min(max_width, context // 2 + 1)
     assert controller.baseline_rate == pytest.approx(1.0)
 
 
@@ -145,7 +145,7 @@ def test_a_long_context_is_assumed_to_see_what_it_costs(fake_target: Make, monke
         return True
 
     monkeypatch.setattr(target, "verify", timed)
-    monkeypatch.setattr(target, "assume", assume)
+    monkeypatch.setattr(target, "assume_length", assume)
     controller = calibrate(target, [])
     assert assumed == [module.LONG]
     assert controller.predict_verify_ms(8) == pytest.approx(2.4)

@@ -66,7 +66,7 @@ def test_a_completion_of_another_pair_goes_between_two_steps_of_a_chat(
     pairs[0].gate.release()
     assert talk.wait().tokens == alone(talk.request, fake_target, fake_drafter, eager)
     assert both[0].totals.preempted == 0, "its own pair keeps its place"
-    assert talk.request.computed == len(talk.request.ids) - 1, "nothing is computed again"
+    assert talk.request.computed_tokens == len(talk.request.ids) - 1, "nothing is computed again"
 
 
 def test_a_chat_waits_until_a_completion_is_over(pairs: list[Gated], both: list[Scheduler]) -> None:

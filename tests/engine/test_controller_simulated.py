@@ -43,8 +43,8 @@ class Clock:
 
 
 class SimulatedTarget:
-    context, vocab_size, max_rows = 1_000_000, V, 32
-    whole = False
+    context, vocab_size, max_width = 1_000_000, V, 32
+    is_recurrent = False
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.length = clock, 0
@@ -67,7 +67,7 @@ class SimulatedTarget:
     def crop(self, length: int) -> None:
         self.length = length
 
-    def assume(self, length: int) -> bool:
+    def assume_length(self, length: int) -> bool:
         return False
 
 
@@ -81,7 +81,7 @@ class SimulatedDrafter:
     claim: float | None = None
     name: str = "model"
     is_model: bool = True
-    longest: int = 15
+    max_draft_tokens: int = 15
     each: float = 0.0  # milliseconds of every node after the first
     read: float = 0.0  # milliseconds of every token that waits
     heard: int = 0  # tokens that it has read
@@ -92,19 +92,19 @@ class SimulatedDrafter:
         self._rng = np.random.default_rng(5)
 
     @property
-    def waiting(self) -> int:
+    def unread_tokens(self) -> int:
         return self.length - self.heard
 
     def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         self.length += len(ids)
 
     @property
-    def autoregressive(self) -> bool:
+    def is_autoregressive(self) -> bool:
         return self.each > 0.0
 
     def propose(self, anchor: int, limit: int) -> Draft:
         count, mean = min(limit, 15), self.acceptance(self.length)
-        cost = self.cost + self.each * (count - 1) + self.read * max(self.waiting - USUAL, 0)
+        cost = self.cost + self.each * (count - 1) + self.read * max(self.unread_tokens - USUAL, 0)
         self.heard = self.length
         self.clock.ms += cost
         self.clock.drafting += cost
@@ -144,7 +144,7 @@ def run(clock: Clock, drafters: list[Any], tokens: int, controller: Controller) 
 
 def measured(*drafters: SimulatedDrafter) -> Controller:
     costs = {d.name: d.cost if d.is_model else 0.0 for d in drafters}
-    by_node = [d for d in drafters if d.autoregressive]
+    by_node = [d for d in drafters if d.is_autoregressive]
     return Controller(
         COSTS, costs, node_ms={d.name: d.each for d in by_node}, read_ms={d.name: d.read for d in by_node}
     )

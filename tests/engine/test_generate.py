@@ -35,13 +35,13 @@ def answer(pair: HostPair, request: Request, prefixes: PrefixCache | None = None
 def test_it_stops_at_the_limit(pair: HostPair, limit: int) -> None:
     request = Request([0, 1, 2], limit)
     assert answer(pair, request) == [(3 + i) % V for i in range(limit)]
-    assert request.finish == "length"
+    assert request.finish_reason == "length"
 
 
 def test_it_stops_at_an_end_which_is_the_last_token(pair: HostPair) -> None:
     request = Request([0, 1, 2], 30, ends=frozenset({5}))
     assert answer(pair, request) == [3, 4, 5]
-    assert request.finish == "stop"
+    assert request.finish_reason == "stop"
     assert answer(pair, Request([0, 1, 2], 4)) == [3, 4, 5, 6]  # ends are the request's, not the pair's
 
 
@@ -52,7 +52,7 @@ def test_an_end_in_the_prompt_ends_nothing(pair: HostPair) -> None:
 def test_it_stops_where_the_context_is_full(pair: HostPair) -> None:
     request = Request([1] * 36, 100)
     assert len(answer(pair, request)) == 4
-    assert request.finish == "context"
+    assert request.finish_reason == "context"
 
 
 def test_it_stops_within_one_step_of_being_cancelled(pair: HostPair) -> None:
@@ -63,14 +63,14 @@ def test_it_stops_within_one_step_of_being_cancelled(pair: HostPair) -> None:
     next(steps)
     stop = True
     assert list(steps) == []
-    assert request.finish == "cancelled"
+    assert request.finish_reason == "cancelled"
     assert request.stats.steps == 2
 
 
 def test_a_prefill_can_be_cancelled_too(pair: HostPair) -> None:
     request = Request([1] * 36, 3, cancelled=lambda: True)
     assert answer(pair, request) == []
-    assert (request.finish, request.computed) == ("cancelled", 0)
+    assert (request.finish_reason, request.computed_tokens) == ("cancelled", 0)
 
 
 def test_a_reader_may_stop_at_any_step(pair: HostPair) -> None:
@@ -80,20 +80,20 @@ def test_a_reader_may_stop_at_any_step(pair: HostPair) -> None:
     assert pair.ids == [0, *first.tokens]
     request = Request([0, 1, 2, 3, 4, 5], 2)
     answer(pair, request)
-    assert request.computed == 1  # the rest of the abandoned answer was kept
+    assert request.computed_tokens == 1  # the rest of the abandoned answer was kept
 
 
 def test_what_was_done_is_counted(pair: HostPair) -> None:
     request = Request([0, 1, 2], 9)
     tokens = answer(pair, request)
     stats = request.stats
-    assert (request.computed, stats.tokens, stats.steps) == (2, len(tokens), 3)  # 4 + 4 + 1
+    assert (request.computed_tokens, stats.tokens, stats.steps) == (2, len(tokens), 3)  # 4 + 4 + 1
     assert stats.steps_by_drafter == {"count": 2, "none": 1}
     assert stats.acceptance() == [1.0, 1.0, 1.0]
-    assert request.first_token_ms > 0.0
+    assert request.ttft_ms > 0.0
     again = Request([0, 1, 2], 9)
     answer(pair, again)
-    assert again.computed == 0
+    assert again.computed_tokens == 0
 
 
 def test_documents_in_turn_are_computed_once(pair: HostPair) -> None:
@@ -103,7 +103,7 @@ def test_documents_in_turn_are_computed_once(pair: HostPair) -> None:
     for ids in documents * 3:
         request = Request(ids, 2)
         answer(pair, request, prefixes)
-        computed.append(request.computed)
+        computed.append(request.computed_tokens)
     assert computed == [35, 35, 0, 0, 0, 0]
 
 

@@ -35,7 +35,7 @@ def greedy() -> Sampler:
 
 @pytest.fixture
 def pair(fake_target: Make, fake_drafter: Make, eager: Make) -> HostPair:
-    return HostPair(fake_target(TABLE, context=32, max_rows=5), [fake_drafter("three", three)], eager("three"))
+    return HostPair(fake_target(TABLE, context=32, max_width=5), [fake_drafter("three", three)], eager("three"))
 
 
 def extended(pair: HostPair) -> list[int]:
@@ -139,10 +139,10 @@ def test_without_a_controller_nothing_is_drafted(fake_target: Make, fake_drafter
 def test_while_nothing_is_to_be_drafted_drafters_observe(pair: HostPair, greedy: Sampler) -> None:
     drafter: Any = pair.drafters[0]
     pair.prefill(PROMPT)
-    pair.drafting = False
+    pair.drafting_enabled = False
     assert [pair.step(greedy, 9).drafted for _ in range(4)] == [0] * 4
     assert (drafter.asked, drafter.seen) == (0, pair.ids[:-1])
-    pair.drafting = True
+    pair.drafting_enabled = True
     assert pair.step(greedy, 9).drafted == 3
 
 
@@ -228,7 +228,7 @@ def test_a_saved_state_brings_back_both_halves(pair: HostPair, greedy: Sampler) 
     assert pair.drafters[0].save() == pair.target.save()
 
 
-@pytest.mark.parametrize("where", ["verify", "keep", "extend", "observe", "propose", "draw"])
+@pytest.mark.parametrize("where", ["verify", "keep", "extend", "observe", "propose", "sample"])
 def test_what_fails_midway_leaves_a_pair_that_works(
     pair: HostPair, greedy: Sampler, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +236,7 @@ def test_what_fails_midway_leaves_a_pair_that_works(
         raise LocaldflashError("broken")
 
     pair.prefill(PROMPT)
-    owner: Any = {"observe": pair.drafters[0], "propose": pair.drafters[0], "draw": greedy}.get(where, pair.target)
+    owner: Any = {"observe": pair.drafters[0], "propose": pair.drafters[0], "sample": greedy}.get(where, pair.target)
     with monkeypatch.context() as patch:
         patch.setattr(owner, where, fail)
         with pytest.raises(LocaldflashError, match="broken"):
@@ -285,7 +285,7 @@ class NoTaps:
 class Parrot:
     """Proposes the anchor again; needs no taps."""
 
-    name, is_model, autoregressive, waiting, longest = "parrot", False, False, 0, 63
+    name, is_model, is_autoregressive, unread_tokens, max_draft_tokens = "parrot", False, False, 0, 63
 
     def __init__(self) -> None:
         self.seen: list[int] = []

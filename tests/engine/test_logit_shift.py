@@ -108,18 +108,18 @@ def test_each_row_of_a_draft_is_shifted_by_what_stands_before_it() -> None:
 
 def test_a_bias_forces_and_forbids() -> None:
     logits = np.array([0.0, 9.0, 1.0], np.float32)
-    assert Sampler(SamplingParams(logit_bias=((1, -100.0),))).draw(logits, []) == 2
+    assert Sampler(SamplingParams(logit_bias=((1, -100.0),))).sample(logits, []) == 2
     for params in (SamplingParams(logit_bias=((0, 100.0),)), SamplingParams(1.0, logit_bias=((0, 100.0),))):
-        assert [Sampler(params).draw(logits, []) for _ in range(50)] == [0] * 50
+        assert [Sampler(params).sample(logits, []) for _ in range(50)] == [0] * 50
 
 
 def test_probabilities_that_are_told_are_the_models_own() -> None:
     logits = np.array([0.0, 9.0, 1.0], np.float32)
     plain, biased = Sampler(SamplingParams(), None, 2), Sampler(SamplingParams(logit_bias=((0, 100.0),)), None, 2)
-    plain.draw(logits, [])
-    biased.draw(logits, [])
-    assert plain.chosen[0].likeliest == biased.chosen[0].likeliest
-    assert biased.chosen[0].token == 0
+    plain.sample(logits, [])
+    biased.sample(logits, [])
+    assert plain.sampled_tokens[0].top_logprobs == biased.sampled_tokens[0].top_logprobs
+    assert biased.sampled_tokens[0].token == 0
 
 
 @pytest.mark.parametrize(

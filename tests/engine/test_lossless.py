@@ -108,7 +108,7 @@ MANY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChe
     kinds=KIND_LISTS,
     limits=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     ends=st.frozensets(st.integers(0, V - 1), max_size=2),
-    max_rows=st.integers(1, 12),
+    max_width=st.integers(1, 12),
 )
 def test_greedy_answers_are_the_models_own_whatever_is_drafted(
     drafting_pair: Make,
@@ -117,10 +117,10 @@ def test_greedy_answers_are_the_models_own_whatever_is_drafted(
     kinds: list[str],
     limits: list[int],
     ends: frozenset[int],
-    max_rows: int,
+    max_width: int,
 ) -> None:
     table = table_of(seed)
-    pair = drafting_pair(table, kinds, seed, max_rows=max_rows)
+    pair = drafting_pair(table, kinds, seed, max_width=max_width)
     pair.ends = ends
     pair.prefill(prompt)
     assert take(pair, Sampler(SamplingParams()), 30, limits) == greedy_answer(table, prompt, 30, ends)
@@ -256,7 +256,7 @@ def lossy_accept(
         if np.exp(scores - scores.max())[token] < 0.9 or sampler._random.random() > 0.25:
             break
         committed.append(token)
-    committed.append(sampler.draw(logits[len(committed)], []))
+    committed.append(sampler.sample(logits[len(committed)], []))
     return committed
 
 

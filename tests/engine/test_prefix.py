@@ -26,7 +26,7 @@ class Recorder:
     """A pair that only counts: everything is computed at once, a state is ten bytes a token in each half."""
 
     ends: frozenset[int] = frozenset()
-    drafting = True
+    drafting_enabled = True
     room = 1000
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ def pair() -> Recorder:
 
 def ask(prefixes: PrefixCache, pair: Recorder, ids: list[int]) -> int:
     """Tokens computed for a prompt."""
-    prefixes.prepare(pair, ids)
+    prefixes.load_longest(pair, ids)
     return pair.prefill(ids)
 
 
@@ -295,10 +295,10 @@ def test_there_are_never_too_many(pair: Recorder) -> None:
     prefixes = PrefixCache(1 << 40)
     documents = [list(range(start, start + 40)) for start in range(0, (MOST + 3) * 100, 100)]
     for ids in documents:
-        prefixes.prepare(pair, ids)
+        prefixes.load_longest(pair, ids)
         pair.prefill(ids)
     assert len(prefixes._states) == MOST
     for ids in (documents[-2], documents[0]):  # the newest are there, the oldest are not
-        prefixes.prepare(pair, ids)
+        prefixes.load_longest(pair, ids)
         pair.prefill(ids)
     assert pair.computed[-2:] == [0, 39]

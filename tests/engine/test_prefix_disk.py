@@ -37,10 +37,10 @@ def test_a_state_comes_back_in_another_process(tmp_path: Path) -> None:
     for kept in (state(0), state(1000)):
         DiskCache(tmp_path, "model", BIG).keep(kept)
     disk = DiskCache(tmp_path, "model", BIG)
-    assert disk.longest([*range(1000, 1040), 7], 32) == state(1000)
-    assert disk.longest(list(range(40)), 40) == state(0)
-    assert disk.longest(list(range(40)), 41) is None
-    assert DiskCache(tmp_path, "another model", BIG).longest(list(range(50)), 1) is None
+    assert disk.find_longest([*range(1000, 1040), 7], 32) == state(1000)
+    assert disk.find_longest(list(range(40)), 40) == state(0)
+    assert disk.find_longest(list(range(40)), 41) is None
+    assert DiskCache(tmp_path, "another model", BIG).find_longest(list(range(50)), 1) is None
 
 
 def test_files_are_for_this_user_alone(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_longer_state_replaces_what_it_contains(tmp_path: Path) -> None:
     for length in (50, 60, 70, 70):
         disk.keep(state(0, length))
     assert len(files(tmp_path)) == 1
-    assert disk.longest(list(range(70)), 70) == state(0, 70)
+    assert disk.find_longest(list(range(70)), 70) == state(0, 70)
 
 
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
@@ -65,19 +65,19 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
         disk.keep(state(i * 1000))
     for i, path in enumerate(disk._known):
         os.utime(path, (i, i))
-    assert disk.longest(list(range(50)), 50)  # used: now the newest
+    assert disk.find_longest(list(range(50)), 50)  # used: now the newest
     disk.keep(state(5000))
     assert sum(path.stat().st_size for path in files(tmp_path)) <= budget
-    assert disk.longest(list(range(1000, 1050)), 50) is None
-    assert disk.longest(list(range(50)), 50) == state(0)
-    assert disk.longest(list(range(5000, 5050)), 50) == state(5000)
+    assert disk.find_longest(list(range(1000, 1050)), 50) is None
+    assert disk.find_longest(list(range(50)), 50) == state(0)
+    assert disk.find_longest(list(range(5000, 5050)), 50) == state(5000)
 
 
 def test_the_budget_counts_all_models(tmp_path: Path) -> None:
     DiskCache(tmp_path, "old", BIG).keep(state(0, 100))
     DiskCache(tmp_path, "new", 3000).keep(state(0, 50))
     (left,) = files(tmp_path)
-    assert DiskCache(tmp_path, "new", BIG).longest(list(range(50)), 50) == state(0, 50)
+    assert DiskCache(tmp_path, "new", BIG).find_longest(list(range(50)), 50) == state(0, 50)
     assert left.parent == DiskCache(tmp_path, "new", BIG).folder
 
 
@@ -98,7 +98,7 @@ def test_a_damaged_file_is_dropped(tmp_path: Path, data: st.DataObject) -> None:
     else:
         del content[place:]
     file.write_bytes(content)
-    found = DiskCache(tmp_path, "model", BIG).longest(list(range(50)), 1)
+    found = DiskCache(tmp_path, "model", BIG).find_longest(list(range(50)), 1)
     assert found in (None, state(0))  # a changed byte of the header may be one that says nothing
     if found is None:
         DiskCache(tmp_path, "model", BIG).keep(state(0))
@@ -109,7 +109,7 @@ def test_a_file_that_is_none_of_ours_is_dropped(tmp_path: Path, junk: bytes) -> 
     folder = DiskCache(tmp_path, "model", BIG).folder
     folder.mkdir()
     (folder / f"{'0' * 32}.safetensors").write_bytes(junk)
-    assert DiskCache(tmp_path, "model", BIG).longest([1], 0) is None
+    assert DiskCache(tmp_path, "model", BIG).find_longest([1], 0) is None
 
 
 @pytest.mark.parametrize("ids", [np.full(50, np.nan, np.float32), np.zeros((5, 10), np.int32), np.int32(7)])
@@ -117,14 +117,14 @@ def test_ids_that_are_none_are_dropped(tmp_path: Path, ids: Any) -> None:
     disk = DiskCache(tmp_path, "model", BIG)
     disk.folder.mkdir()
     (disk.folder / f"{'0' * 32}.safetensors").write_bytes(save({"ids": np.asarray(ids)}))
-    assert DiskCache(tmp_path, "model", BIG).longest([1], 0) is None
+    assert DiskCache(tmp_path, "model", BIG).find_longest([1], 0) is None
     assert files(tmp_path) == []
 
 
 def test_what_is_no_file_is_no_obstacle(tmp_path: Path) -> None:
     folder = DiskCache(tmp_path, "model", BIG).folder / "x.safetensors"
     folder.mkdir(parents=True)
-    assert DiskCache(tmp_path, "model", BIG).longest([1], 0) is None
+    assert DiskCache(tmp_path, "model", BIG).find_longest([1], 0) is None
 
 
 def test_a_cache_that_may_not_be_written_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_cache_that_may_not_be_written_can_be_read(tmp_path: Path, monkeypatch
     disk = DiskCache(tmp_path, "model", BIG)
     disk.keep(state(0))
     monkeypatch.setattr(os, "utime", refuse)
-    assert disk.longest(list(range(50)), 50) == state(0)
+    assert disk.find_longest(list(range(50)), 50) == state(0)
 
 
 def test_what_a_killed_process_left_unfinished_is_removed(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_new_process_computes_only_what_is_new(
 
     def answer(pair: HostPair, ids: list[int], prefixes: PrefixCache) -> tuple[list[int], int]:
         request = Request(ids, 8)
-        return [token for step in generate(pair, request, prefixes) for token in step.tokens], request.computed
+        return [token for step in generate(pair, request, prefixes) for token in step.tokens], request.computed_tokens
 
     documents = [[1, 2, 3, 4] * 20, [4, 3, 2, 1] * 20]
     first, prefixes = pair(), PrefixCache(BIG, DiskCache(tmp_path, "model", BIG))

@@ -28,7 +28,7 @@ def ids_of(loaded: LoadedPair, typed: str) -> list[int]:
 def run(loaded: LoadedPair, ids: list[int], prefixes: PrefixCache | None = None) -> tuple[list[int], int]:
     request = Request(ids, 24, ends=loaded.tokenizer.ends)
     tokens = [token for step in generate(loaded.pair, request, prefixes) for token in step.tokens]
-    return tokens, request.computed
+    return tokens, request.computed_tokens
 
 
 def drafts(loaded: LoadedPair) -> dict[str, list[int]]:

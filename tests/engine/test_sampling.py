@@ -98,7 +98,7 @@ def test_the_filters_come_in_the_documented_order(params: SamplingParams, surviv
 
 def test_of_equal_logits_the_lower_ids_stay() -> None:
     assert actual_distribution([1.0, 5.0, 5.0, 5.0], [], SamplingParams(1.0, top_k=2)).keys() == {1, 2}
-    assert Sampler(SamplingParams()).draw(np.array([1, 7, 7], np.float32), []) == 1
+    assert Sampler(SamplingParams()).sample(np.array([1, 7, 7], np.float32), []) == 1
 
 
 def test_draws_follow_the_distribution() -> None:
@@ -106,7 +106,7 @@ def test_draws_follow_the_distribution() -> None:
     logits = np.random.default_rng(1).normal(0, 2, 12).astype(np.float32)
     expected = expected_distribution(logits.astype(np.float64).tolist(), [0, 5, 5], params)
     sampler = Sampler(params)
-    counts = np.bincount([sampler.draw(logits, [0, 5, 5]) for _ in range(4000)], minlength=12)
+    counts = np.bincount([sampler.sample(logits, [0, 5, 5]) for _ in range(4000)], minlength=12)
     assert set(np.flatnonzero(counts).tolist()) == expected.keys()
     assert chisquare([counts[t] for t in expected], [4000 * p for p in expected.values()]).pvalue > 0.01
 
@@ -122,20 +122,20 @@ def test_a_large_vocabulary_keeps_its_whole_nucleus() -> None:
 
 @pytest.mark.parametrize("temperature", [1e-308, 1e-9])
 def test_a_tiny_temperature_is_greedy_without_a_warning(temperature: float) -> None:
-    assert Sampler(SamplingParams(temperature)).draw(np.array([0.0, 2.0, -1e30], np.float32), []) == 1
+    assert Sampler(SamplingParams(temperature)).sample(np.array([0.0, 2.0, -1e30], np.float32), []) == 1
 
 
 def test_tokens_ruled_out_by_minus_infinity_are_never_drawn() -> None:
     logits = np.array([-np.inf, 0.0, -np.inf, 0.1], np.float32)
     sampler = Sampler(SamplingParams(5.0, seed=0))
-    assert {sampler.draw(logits, []) for _ in range(200)} == {1, 3}
+    assert {sampler.sample(logits, []) for _ in range(200)} == {1, 3}
 
 
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(1.0), SamplingParams(repetition_penalty=1.5)])
 @pytest.mark.parametrize("bad", [[0.0, math.nan, 1.0], [math.inf, 0.0, 1.0], [-math.inf] * 3, [math.nan] * 3])
 def test_logits_that_are_not_numbers_are_an_error_of_one_line(params: SamplingParams, bad: list[float]) -> None:
     with pytest.raises(LocaldflashError, match="not numbers") as caught:
-        Sampler(params).draw(np.array(bad, np.float32), [0])
+        Sampler(params).sample(np.array(bad, np.float32), [0])
     assert "\n" not in str(caught.value)
 
 
@@ -183,7 +183,7 @@ def test_a_seed_repeats_and_another_one_differs() -> None:
 
     def draws(seed: int | None) -> list[int]:
         sampler = Sampler(SamplingParams(1.0, seed=seed))
-        return [sampler.draw(logits, []) for _ in range(20)]
+        return [sampler.sample(logits, []) for _ in range(20)]
 
     assert draws(1) == draws(1)
     assert draws(1) != draws(2)
@@ -195,5 +195,5 @@ def test_the_window_is_what_the_penalty_looks_at() -> None:
     assert Sampler(SamplingParams(penalty_window=7)).window == 0
     logits = np.array([2.0, 1.9], np.float32)
     penalised = Sampler(SamplingParams(repetition_penalty=2.0, penalty_window=2))
-    assert penalised.draw(logits, [0, 1]) == 0  # both seen: 1.0 and 0.95
-    assert penalised.draw(logits, [1, 0, 0]) == 1  # token 1 has left the window
+    assert penalised.sample(logits, [0, 1]) == 0  # both seen: 1.0 and 0.95
+    assert penalised.sample(logits, [1, 0, 0]) == 1  # token 1 has left the window

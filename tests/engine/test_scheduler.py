@@ -143,7 +143,7 @@ def test_a_job_gives_what_the_request_gives_alone(
     done = Watched(chat())
     scheduler.submit(done.job)
     assert done.wait().tokens == offline(done.request)
-    assert (done.error, done.request.finish) == (None, "length")
+    assert (done.error, done.request.finish_reason) == (None, "length")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -196,7 +196,7 @@ def test_a_prefill_makes_room_too(scheduler: Scheduler, pair: Gated, offline: Ca
     assert talk.wait().tokens == offline(talk.request)
     assert typed.wait().tokens == offline(typed.request)
     assert scheduler.totals.preempted == 1
-    assert talk.request.computed == 239  # what was computed before it made room counts once
+    assert talk.request.computed_tokens == 239  # what was computed before it made room counts once
 
 
 def test_the_newest_job_of_a_document_ends_older_ones(scheduler: Scheduler, pair: Gated) -> None:
@@ -210,12 +210,12 @@ def test_the_newest_job_of_a_document_ends_older_ones(scheduler: Scheduler, pair
     scheduler.submit(other.job)
     third = Watched(completion(8), urgent=True, document="a.py")
     scheduler.submit(third.job)
-    assert second.wait().request.finish == "cancelled"  # at once: it never ran
+    assert second.wait().request.finish_reason == "cancelled"  # at once: it never ran
     assert second.tokens == []
     pair.gate.release()
-    assert first.wait().request.finish == "cancelled"
+    assert first.wait().request.finish_reason == "cancelled"
     assert first.request.stats.steps == 1  # the step that was under way
-    assert other.wait().request.finish == third.wait().request.finish == "length"
+    assert other.wait().request.finish_reason == third.wait().request.finish_reason == "length"
 
 
 def test_a_cancelled_job_stops_within_one_step(scheduler: Scheduler, pair: Gated) -> None:
@@ -226,7 +226,7 @@ def test_a_cancelled_job_stops_within_one_step(scheduler: Scheduler, pair: Gated
     pair.gate.step()
     scheduler.cancel(talk.job)
     pair.gate.release()
-    assert talk.wait().request.finish == "cancelled"
+    assert talk.wait().request.finish_reason == "cancelled"
     assert talk.request.stats.steps == 2
     assert len(scheduler.totals.cancel_ms) == 1
     scheduler.cancel(talk.job)  # once more changes nothing
@@ -246,10 +246,10 @@ def test_a_job_that_is_cancelled_while_it_makes_room_ends_at_once(scheduler: Sch
 
     talk.job.on_step = on_step
     scheduler.submit(talk.job)
-    assert talk.wait().request.finish == "cancelled"
+    assert talk.wait().request.finish_reason == "cancelled"
     assert not typed.ended.is_set()
     pair.gate.release()
-    assert typed.wait().request.finish == "length"
+    assert typed.wait().request.finish_reason == "length"
     assert (scheduler.totals.preempted, len(scheduler.totals.cancel_ms)) == (0, 1)
 
 
@@ -276,7 +276,7 @@ def test_a_queue_that_is_full_says_so(scheduler: Scheduler, pair: Gated) -> None
     pair.gate.release()
     for watched in jobs:
         watched.wait()
-    assert scheduler.waiting == 0
+    assert scheduler.queue_length == 0
 
 
 def test_chats_keep_their_order(scheduler: Scheduler, pair: Gated) -> None:
@@ -334,7 +334,7 @@ def test_close_cancels_and_drain_finishes(pair: Gated) -> None:
         getattr(scheduler, end)()
         pair.gate.release()
         thread.join(PATIENCE)
-        assert {watched.wait().request.finish for watched in jobs} == finishes
+        assert {watched.wait().request.finish_reason for watched in jobs} == finishes
 
 
 def test_a_storm_of_jobs_and_cancels_changes_no_text(
@@ -348,7 +348,7 @@ def test_a_storm_of_jobs_and_cancels_changes_no_text(
         watched = Watched(
             Request(ids, int(rng.integers(0, 20))), urgent=urgent, document=f"{i % 5}" if urgent else None
         )
-        while scheduler.waiting >= 7:
+        while scheduler.queue_length >= 7:
             next(job for job in jobs if not job.ended.is_set()).wait()
         scheduler.submit(watched.job)
         jobs.append(watched)
@@ -358,12 +358,14 @@ def test_a_storm_of_jobs_and_cancels_changes_no_text(
         watched.wait()
         expected = offline(watched.request)
         assert watched.error is None
-        if watched.request.finish == "cancelled":
+        if watched.request.finish_reason == "cancelled":
             assert watched.tokens == expected[: len(watched.tokens)]
         else:
             assert watched.tokens == expected
     assert scheduler.totals.requests == len(jobs)
     ran = [job.request for job in jobs if job.request.stats.steps]
     assert scheduler.totals.prompt_tokens == sum(len(request.ids) for request in ran)
-    assert scheduler.totals.reused_tokens == sum(max(len(request.ids) - 1 - request.computed, 0) for request in ran)
+    assert scheduler.totals.reused_tokens == sum(
+        max(len(request.ids) - 1 - request.computed_tokens, 0) for request in ran
+    )
     assert scheduler.running is None

@@ -55,7 +55,7 @@ class Asked:
 
     def _on_end(self, error: BaseException | None) -> None:
         self.error = error
-        if not self.scheduler.waiting:
+        if not self.scheduler.queue_length:
             self.scheduler.drain()
 
 
@@ -71,7 +71,7 @@ class Oracle(Guessing):
 
     def propose(self, anchor: int, limit: int) -> Draft:
         sequence = [*self.ids, anchor]
-        self.coming = [*sequence, *text_after(sequence, min(limit, self.longest))]
+        self.coming = [*sequence, *text_after(sequence, min(limit, self.max_draft_tokens))]
         return super().propose(anchor, limit)
 
 
@@ -97,7 +97,7 @@ def test_every_text_is_that_of_plain_decoding(jobs: list[Asked], apart: int, bud
     for one in [one for job in jobs for one in (job, *job.others)]:
         assert one.error is None
         assert one.tokens == text_after(one.ids, len(one.tokens))
-        assert one.job.request.finish in ("length", "context", "cancelled")
+        assert one.job.request.finish_reason in ("length", "context", "cancelled")
         assert one.tokens
     assert state_of(pair) == pair.ids[:-1]
 
@@ -108,7 +108,7 @@ def test_what_is_computed_again_is_what_lies_after_the_last_state() -> None:
     def computed(ids: list[int]) -> int:
         request = Request(ids, 5, GREEDY)
         assert [token for step in generate(pair, request, prefixes) for token in step.tokens] == text_after(ids, 5)
-        return request.computed
+        return request.computed_tokens
 
     first, other = DOCUMENTS
     assert computed(first[:120]) == 119
@@ -129,7 +129,7 @@ def test_a_new_process_goes_on_from_the_end_of_what_was_written(tmp_path: Path) 
         request = Request(prompt, 8, GREEDY)
         found = [token for step in generate(make_pair(apart=16), request, prefixes) for token in step.tokens]
         assert found == text_after(prompt, 8)
-        assert request.computed == computed
+        assert request.computed_tokens == computed
 
 
 def test_a_draft_that_fails_midway_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:

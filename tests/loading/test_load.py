@@ -373,7 +373,7 @@ class TestRowsOfLlamaCpp:
         known = Certified(Way(NOT_REPACKED, (2, 4, 8), borders=True), {2: 1.1, 8: 2.0})
         with self.load(tiny_pair, Record(1.0, (known,)), monkeypatch) as loaded:
             assert loaded.host
-            assert loaded.host.target.max_rows == 8
+            assert loaded.host.target.max_width == 8
             assert loaded.rows == "exact: a plain step takes 1.10 of llama.cpp's own"
             assert "exact" not in loaded.notice
             assert str(known.way) in loaded.identity()

@@ -120,9 +120,9 @@ def test_torch_drafts_are_those_of_llamacpp(loaded: LoadedPair) -> None:
             seen = target.verify(ids[-1], draft)
             tokens = accept(draft, seen.logits, greedy, ids, 8, ends)
             target.keep(len(tokens))
-            assert seen.taps is not None
+            assert seen.features is not None
             for drafter in (ours, theirs):
-                drafter.observe([ids[-1], *tokens[:-1]], seen.taps[: len(tokens)].copy())
+                drafter.observe([ids[-1], *tokens[:-1]], seen.features[: len(tokens)].copy())
             ids = [*ids, *tokens]
             if tokens[-1] in ends:
                 break

@@ -33,10 +33,10 @@ class CountingTarget:
     length where one was kept: every `apart` tokens of a prompt, and where prompts end. Refuses what makes no sense.
     """
 
-    whole, vocab_size = True, VOCABULARY
+    is_recurrent, vocab_size = True, VOCABULARY
 
-    def __init__(self, apart: int, context: int = 200, max_rows: int = 9) -> None:
-        self.context, self.max_rows, self._apart = context, max_rows, apart
+    def __init__(self, apart: int, context: int = 200, max_width: int = 9) -> None:
+        self.context, self.max_width, self._apart = context, max_width, apart
         self.state: list[int] = []  # what it was made of
         self._fresh: list[int] = []  # rows that wait for `keep`, all of which the state has already
         self._undoes = 0
@@ -85,7 +85,7 @@ class CountingTarget:
         self._undoes = 0
         del self.state[length:]
 
-    def assume(self, length: int) -> bool:
+    def assume_length(self, length: int) -> bool:
         return False
 
     def save(self) -> bytes:
@@ -97,7 +97,7 @@ class CountingTarget:
         assert self.length == length
 
     def _run(self, rows: Sequence[int]) -> TargetFeatures:
-        assert 1 <= len(rows) <= self.max_rows
+        assert 1 <= len(rows) <= self.max_width
         assert len(self.state) + len(rows) <= self.context
         before = len(self.state)
         self.state += rows

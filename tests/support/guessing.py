@@ -23,10 +23,10 @@ class Eager(Controller):
 class Guessing:
     """Drafts of what comes, as far as `coming` says it: some wrong from a node on, some not long. Keeps what it saw."""
 
-    name, is_model, autoregressive, waiting = "guess", True, False, 0
+    name, is_model, is_autoregressive, unread_tokens = "guess", True, False, 0
 
     def __init__(self, vocabulary: int, longest: int, seed: int = 0) -> None:
-        self.longest, self._vocabulary, self._random = longest, vocabulary, np.random.default_rng(seed)
+        self.max_draft_tokens, self._vocabulary, self._random = longest, vocabulary, np.random.default_rng(seed)
         self.coming: list[int] = []  # the sequence as it goes on
         self.ids: list[int] = []
         self.taps: list[NDArray[np.float32]] = []

@@ -14,7 +14,7 @@ Row = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # a token's logits
 def verify(target: Target, tokens: Sequence[int]) -> list[Row]:
     """Return copies of the rows of one verify batch."""
     seen = target.verify(tokens[0], Draft("test", list(tokens[1:]), [1.0] * (len(tokens) - 1)))
-    taps = [None] * len(tokens) if seen.taps is None else [row.copy() for row in seen.taps]
+    taps = [None] * len(tokens) if seen.features is None else [row.copy() for row in seen.features]
     return [(logits.copy(), row) for logits, row in zip(seen.logits, taps, strict=True)]
 
 
@@ -41,7 +41,7 @@ def fill(target: Target, ids: Sequence[int], chunk: int) -> None:
     target.crop(0)
     start = 0
     while start < len(ids):
-        count = min(chunk, target.max_rows)
+        count = min(chunk, target.max_width)
         target.extend(ids[start : start + count])
         start += count
 
@@ -61,13 +61,13 @@ def assert_lossless(
     widths = list(widths)
     prompt, tokens = list(ids[: -max(widths)]), list(ids[-max(widths) :])
     wrong = [abs(token - 1) for token in tokens]
-    fill(target, prompt, target.max_rows)
+    fill(target, prompt, target.max_width)
     alone = one_by_one(target, tokens)
 
     for width in widths:
         target.crop(len(prompt))
         if target.length != len(prompt):  # recurrent layers do not go back
-            fill(target, prompt, target.max_rows)
+            fill(target, prompt, target.max_width)
         right = width // 2 + 1  # tokens of the draft that are accepted
         batch = tokens[:right] + wrong[right:width]
         assert same(verify(target, batch)[:right], alone[:right]), width
@@ -80,17 +80,17 @@ def assert_lossless(
         assert same(verify(target, tokens[:1]), alone[:1]), chunk
 
     for length in lengths:
-        fill(target, prompt[:length], target.max_rows)
+        fill(target, prompt[:length], target.max_width)
         state = target.save()
         wanted = verify(target, tokens[:9])
-        fill(target, prompt[::-1], target.max_rows)
+        fill(target, prompt[::-1], target.max_width)
         target.load(state, length)
         assert target.length == length
         assert same(verify(target, tokens[:9]), wanted), length
 
     target.crop(0)
-    if target.assume(target.context // 2):
+    if target.assume_length(target.context // 2):
         target.verify(tokens[0], EMPTY_DRAFT)
         target.keep(0)
-        fill(target, prompt, target.max_rows)
+        fill(target, prompt, target.max_width)
         assert same(verify(target, tokens[:1]), alone[:1])

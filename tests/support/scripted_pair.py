@@ -25,7 +25,7 @@ from tests.support.served import Client
 class ScriptedTarget:
     """See `Target`. After any prompt it says `script`; `prompts` are the lengths of those that it read."""
 
-    whole, context, max_rows = False, 2000, 9
+    is_recurrent, context, max_width = False, 2000, 9
 
     def __init__(self, vocab_size: int, script: Sequence[int]) -> None:
         self.vocab_size, self.script, self.length = vocab_size, list(script), 0
@@ -54,7 +54,7 @@ class ScriptedTarget:
     def crop(self, length: int) -> None:
         self.length = length
 
-    def assume(self, length: int) -> bool:
+    def assume_length(self, length: int) -> bool:
         return False
 
     def save(self) -> bytes:

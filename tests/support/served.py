@@ -173,7 +173,7 @@ class Live:
             time.sleep(0.001)
 
     def until_idle(self) -> None:
-        self.until(lambda: self.scheduler.running is None and not self.scheduler.waiting)
+        self.until(lambda: self.scheduler.running is None and not self.scheduler.queue_length)
 
 
 @pytest.fixture(scope="session")

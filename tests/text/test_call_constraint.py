@@ -58,12 +58,12 @@ def walked(tokenizer: Tokenizer, constraint: Constraint, random: np.random.Gener
     """
     ids: list[int] = []
     while len(ids) < most and (mask := constraint.mask()) is not None:
-        forced = list(constraint.forced())
-        assert constraint.allowed(forced) == len(forced)
+        forced = list(constraint.forced_tokens())
+        assert constraint.count_allowed(forced) == len(forced)
         token = int(random.choice(np.flatnonzero(mask)))
-        assert constraint.allowed([token]) == 1
+        assert constraint.count_allowed([token]) == 1
         refused = random.choice(np.flatnonzero(~mask))
-        assert forced or constraint.allowed([int(refused), token]) == 0
+        assert forced or constraint.count_allowed([int(refused), token]) == 0
         ids.append(token)
         if token in tokenizer.ends:
             break
@@ -106,17 +106,17 @@ def test_a_call_that_may_be(models: Mapping[str, Model], family: str, seed: int)
     assert make
     constraint, random = make(), np.random.default_rng(seed)
     free = [*tokenizer.encode("I look. {"), *spelled(tokenizer, *OPENS[family])]
-    assert constraint.allowed([*free, 0, 0]) == len(free)  # what comes then is another matter
+    assert constraint.count_allowed([*free, 0, 0]) == len(free)  # what comes then is another matter
     for token in free:
         assert constraint.mask() is None
-        assert constraint.forced() == []
+        assert constraint.forced_tokens() == []
         constraint.advance(token)
     ids = walked(tokenizer, constraint, random)
     if family == "gemma":  # its arguments are its own
         name = tokenizer.spell(ids).decode().removeprefix("call:").removesuffix("{")
         assert name in TOOLS
         rest = spelled(tokenizer, "exact:true}", "<tool_call|>")
-        assert constraint.allowed([*rest, 0]) == len(rest)
+        assert constraint.count_allowed([*rest, 0]) == len(rest)
         for token in rest:
             assert constraint.mask() is None
             constraint.advance(token)
@@ -153,8 +153,8 @@ def test_blanks_have_an_end(models: Mapping[str, Model], family: str) -> None:
     for token in spelled(tokenizer, *OPENS.get(family, ()), *(["\n"] if family == "hermes" else []), "{"):
         constraint.advance(token)
     few, many = (tokenizer.encode(f'{blanks}"') for blanks in ("\n  ", "\n" * 40))
-    assert constraint.allowed(few) == len(few)
-    assert constraint.allowed(many) < len(many)
+    assert constraint.count_allowed(few) == len(few)
+    assert constraint.count_allowed(many) < len(many)
 
 
 def test_messages_to_nobody_are_free(models: Mapping[str, Model]) -> None:
@@ -181,7 +181,7 @@ def test_an_opening_that_ends_inside_of_a_token(make_vocabulary: MakeVocabulary,
     assert tokenizer.piece(last).decode() == token
     for one in tokenizer.encode("<tool_"):
         constraint.advance(one)
-    assert constraint.allowed([last, last]) == 1
+    assert constraint.count_allowed([last, last]) == 1
     constraint.advance(last)
     assert (constraint.mask() is not None) == held
     if held:

@@ -174,11 +174,11 @@ def test_allowed_and_forced_say_what_mask_and_advance_say(name: str, grammars: G
         allowed = np.flatnonzero(constraint.mask())
         for _ in range(3):
             guess = [int(dice.choice(allowed)), *(dice.randrange(tokenizer.vocab_size) for _ in range(2))]
-            assert constraint.allowed(guess) == naive(guess), guess
-        forced = list(constraint.forced())
+            assert constraint.count_allowed(guess) == naive(guess), guess
+        forced = list(constraint.forced_tokens())
         assert naive(forced) == len(forced)
         for more in ([min(tokenizer.ends)], [min(tokenizer.ends)] * 2):
-            assert constraint.allowed(forced + more) == naive(forced + more)
+            assert constraint.count_allowed(forced + more) == naive(forced + more)
         text = tokenizer.spell(forced)
         for token in allowed:  # every other way to go on spells the same text
             piece = tokenizer.piece(int(token))
@@ -194,10 +194,10 @@ def test_allowed_and_forced_say_what_mask_and_advance_say(name: str, grammars: G
 def test_forced_text_of_a_constant_is_nearly_all_of_it(grammars: Grammars, tokenizer: Tokenizer) -> None:
     for text in ('{"name": "a"}', "é" * 3000):  # short, and too long to be tokenised whole
         constraint = grammars.regex(re.escape(text))
-        forced = constraint.forced()
+        forced = constraint.forced_tokens()
         assert text.encode().startswith(tokenizer.spell(forced))
         assert len(tokenizer.spell(forced)) >= min(len(text.encode()) - 8, 900)
-        assert constraint.allowed(forced) == len(forced)
+        assert constraint.count_allowed(forced) == len(forced)
 
 
 def test_only_ends_may_follow_a_complete_text(grammars: Grammars, tokenizer: Tokenizer) -> None:
@@ -206,7 +206,7 @@ def test_only_ends_may_follow_a_complete_text(grammars: Grammars, tokenizer: Tok
         constraint.advance(token)
     for _ in range(2):  # after an end there is nothing but ends either
         assert set(np.flatnonzero(constraint.mask())) == tokenizer.ends
-        assert constraint.allowed([min(tokenizer.ends), min(tokenizer.ends)]) == 1
+        assert constraint.count_allowed([min(tokenizer.ends), min(tokenizer.ends)]) == 1
         constraint.advance(min(tokenizer.ends))
 
 
@@ -216,7 +216,7 @@ def test_characters_may_be_cut_anywhere(grammars: Grammars, tokenizer: Tokenizer
     for byte in '"é漢😋"'.encode():
         token = singles[bytes([byte])]
         assert constraint.mask()[token]
-        assert constraint.allowed([token]) == 1
+        assert constraint.count_allowed([token]) == 1
         constraint.advance(token)
     assert constraint.mask()[min(tokenizer.ends)]
 
@@ -232,7 +232,7 @@ def test_markers_never_come_as_text(grammars: Grammars, tokenizer: Tokenizer) ->
     constraint = grammars.regex(r"(.|\n)*")
     assert set(np.flatnonzero(constraint.mask())) & tokenizer.markers == tokenizer.ends
     spelled = tokenizer.encode("<|im_start|>")  # as ordinary characters it is a text like any other
-    assert constraint.allowed(spelled) == len(spelled)
+    assert constraint.count_allowed(spelled) == len(spelled)
 
 
 def test_the_mask_is_as_long_as_the_logits(tokenizer: Tokenizer) -> None:
@@ -325,7 +325,7 @@ def test_hostile_grammars_neither_hang_nor_break_a_step(name: str, grammars: Gra
         for _ in range(20):
             token = int(dice.choice(np.flatnonzero(constraint.mask())))
             constraint.advance(token)
-            constraint.forced()
+            constraint.forced_tokens()
             if token in tokenizer.ends:
                 break
     assert time.process_time() - began < 4
@@ -368,7 +368,7 @@ def test_drafted_text_is_plain_text_and_json(name: str, tokenizer: Tokenizer) ->
             request = Request(ids, 200, ends=ends, constraint=constraint)
             tokens = [token for step in generate(loaded.pair, request) for token in step.tokens]
             texts.add(loaded.tokenizer.spell(tokens))
-            assert request.finish == "stop"
+            assert request.finish_reason == "stop"
             assert (request.stats.steps < request.stats.tokens) == draft
     assert len(texts) == 1
     assert check(json.loads(texts.pop()))

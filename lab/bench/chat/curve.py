@@ -89,4 +89,4 @@ def _run(pair: HostPair, ids: Sequence[int], ends: frozenset[int]) -> PromptRun:
     """A greedy answer; what the pair has of the document is not read again."""
     request = Request(ids, ANSWER, ends=ends)
     tokens = [token for step in generate(pair, request) for token in step.tokens]
-    return PromptRun(tokens, request.stats, request.first_token_ms)
+    return PromptRun(tokens, request.stats, request.ttft_ms)

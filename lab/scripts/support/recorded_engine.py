@@ -62,13 +62,13 @@ class Records:
     def _lengthen(self, record: Record, request: Request) -> None:
         constraint = None if record.tokens else request.constraint
         asked = Request(
-            [*request.ids, *record.tokens], AT_ONCE, ends=request.ends, constraint=constraint, alternatives=0
+            [*request.ids, *record.tokens], AT_ONCE, ends=request.ends, constraint=constraint, top_logprobs=0
         )
         generation = Generation(asked)
         generation.take(self._loaded.pair)
         while generation.step(self._loaded.pair):
             pass
-        for one in generation.sampler.chosen:
+        for one in generation.sampler.sampled_tokens:
             record.tokens.append(one.token)
             record.logprobs.append(round(one.logprob, 4))
         record.ended = asked.finish != "length"
@@ -138,6 +138,6 @@ class _Worker:
             if token in request.ends and self._loaded.vocab_size and text.resumes():
                 current, word, begins = past_its_end(current, ids, self._loaded.vocab_size), NO_END, number + 1
                 ids.pop()
-        request.finish = "length" if request.stats.tokens == request.max_tokens else "stop"
+        request.finish_reason = "length" if request.stats.tokens == request.max_tokens else "stop"
         if rest := text.finish():
             yield TextDelta(rest, None)

@@ -39,14 +39,14 @@ class CpuDFlashDrafter:
     """See `Drafter`."""
 
     name = "dflash"
-    is_model, autoregressive, waiting = True, False, 0
+    is_model, is_autoregressive, unread_tokens = True, False, 0
 
     def __init__(self, packed: PackedDrafter, target: CpuTarget) -> None:
         self.config = packed.config
         if wrong := check_drafter(packed.config):
             raise ModelError(f"the CPU engine does not run drafters with {wrong}; use `--backend llama.cpp`")
         self.packed, self.target = packed, target
-        self.longest = self.config.drafts
+        self.max_draft_tokens = self.config.drafts
         self.length = 0
         c, blocks = self.config.decoder, self.config.decoder.num_hidden_layers
         self.cache = KeysAndValues(blocks, c, target.context + self.config.block_size)

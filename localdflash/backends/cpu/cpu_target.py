@@ -32,7 +32,7 @@ class CpuTarget:
     keys and values are kept in, one of `KV_FORMATS`.
     """
 
-    max_rows = MAX_ROWS
+    max_width = MAX_ROWS
 
     def __init__(
         self, packed: PackedDecoder, team: ThreadPool, context: int = 0, taps: Sequence[int] = (), kv: str = "f16"
@@ -51,7 +51,7 @@ class CpuTarget:
         self.length = 0
         self.cache = KeysAndValues(c.num_hidden_layers - c.recurrent_layers, c, self.context, kv)
         self.states = DeltaStates(c, packed.layers) if c.delta else None
-        self.whole = self.states is not None
+        self.is_recurrent = self.states is not None
         self.rope = rope_tables(c, self.cache.capacity)
         self._taps = np.array(taps, np.int32)
         windows = c.windows or [0] * c.num_hidden_layers
@@ -127,7 +127,7 @@ class CpuTarget:
         """See `Target`; layers with states may have to go further back."""
         self.length = self.states.go_back(length) if self.states else length
 
-    def assume(self, length: int) -> bool:
+    def assume_length(self, length: int) -> bool:
         """See `Target`."""
         if self.states:
             self.states.assume(length)

@@ -58,7 +58,7 @@ class CudaPair:
     def __init__(self, stepper: Stepper, runner: Runner, ways: Ways) -> None:
         self.stepper, self.runner, self.ways = stepper, runner, ways
         self.ends: frozenset[int] = frozenset()
-        self.drafting = True
+        self.drafting_enabled = True
         self.ids: list[int] = []
         self._seen = 0  # tokens in the drafter's cache
         self._computed = 0  # tokens in the target's cache, as far as the host knows
@@ -163,7 +163,7 @@ class CudaPair:
     def _launch(self) -> bool:
         """Start one more step; False if the drafter must first see tokens of steps that are still under way."""
         way: Way = "plain"
-        if self.drafting:
+        if self.drafting_enabled:
             way = self._waiting = self._waiting or self.ways.choose()
         if self.stepper.block and not self._drafter_is_near(way):
             if self._flying:
@@ -202,7 +202,7 @@ class CudaPair:
             tokens = ids[: min(count, room)]
             tokens = tokens[: next((i + 1 for i, token in enumerate(tokens) if token in self.ends), len(tokens))]
             self._ahead = len(tokens) < count
-        if self.drafting:
+        if self.drafting_enabled:
             self.ways.learn(flying.way, count, ms)
         self.ids += tokens
         self._computed += len(tokens)

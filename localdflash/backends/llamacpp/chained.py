@@ -64,8 +64,8 @@ class ChainedDrafter(ABC):
 
     name: str
     taps: tuple[int, ...]  # blocks of the target
-    is_model = autoregressive = True
-    longest = LONGEST
+    is_model = is_autoregressive = True
+    max_draft_tokens = LONGEST
     behind = 0
 
     def __init__(self, model: Any, params: Any, target: LlamaCppTarget) -> None:
@@ -99,13 +99,13 @@ class ChainedDrafter(ABC):
             self._read_waiting()
 
     @property
-    def waiting(self) -> int:
+    def unread_tokens(self) -> int:
         """See `Drafter`."""
         return len(self._waiting)
 
     def propose(self, anchor: int, limit: int) -> Draft:
         """See `Drafter`; confidence is the token's softmax probability."""
-        limit = min(limit, self.longest)
+        limit = min(limit, self.max_draft_tokens)
         if limit < 1 or not self.length:
             return EMPTY_DRAFT
         self._read_waiting()

@@ -34,8 +34,8 @@ class LlamaCppDraftModel:
     """See `Drafter`. Where its context is shorter than the target's it drafts up to its own end."""
 
     name = "draft-model"
-    is_model = autoregressive = True
-    longest = LONGEST
+    is_model = is_autoregressive = True
+    max_draft_tokens = LONGEST
 
     def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0) -> None:
         self._target_vocabulary = target.vocab_size
@@ -49,13 +49,13 @@ class LlamaCppDraftModel:
         self._ids += ids
 
     @property
-    def waiting(self) -> int:
+    def unread_tokens(self) -> int:
         """See `Drafter`."""
         return max(len(self._ids) - len(self._held), 0)
 
     def propose(self, anchor: int, limit: int) -> Draft:
         """See `Drafter`; confidence is the token's softmax probability."""
-        limit = min(limit, self.longest, self.model.context - len(self._ids) - 1)
+        limit = min(limit, self.max_draft_tokens, self.model.context - len(self._ids) - 1)
         if limit < 1:
             return EMPTY_DRAFT
         rows, tokens, confidence = self._read_up_to(anchor), list[int](), list[float]()
@@ -72,7 +72,7 @@ class LlamaCppDraftModel:
         self._go_back()
         rows = [*self._ids[len(self._held) :], anchor]
         while len(rows) > TOGETHER:
-            chunk = rows[: min(self.model.max_rows, len(rows) - 1)]
+            chunk = rows[: min(self.model.max_width, len(rows) - 1)]
             self.model.extend(self._known(chunk))
             self._held += chunk
             rows = rows[len(chunk) :]

@@ -92,7 +92,7 @@ class LlamaCppDFlashDrafter:
     """See `Drafter`."""
 
     name = "dflash"
-    is_model, autoregressive, waiting = True, False, 0
+    is_model, is_autoregressive, unread_tokens = True, False, 0
 
     def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0) -> None:
         header = read_header(path)
@@ -118,7 +118,7 @@ class LlamaCppDFlashDrafter:
             llama_library.set_heads(self.handle, all_rows=self._selects)
         self._vocab_size = target.vocab_size
         self._tokens = np.array(self.config.short, np.int32)  # that it proposes from; empty: all
-        self.longest = self.config.drafts
+        self.max_draft_tokens = self.config.drafts
         self._watch = target.watch
         self.length = 0
         self._waiting: list[NDArray[np.float32]] = []

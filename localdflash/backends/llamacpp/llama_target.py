@@ -106,7 +106,7 @@ class LlamaCppTarget:
         self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
         self.length = 0
         self._cache = SequenceCache(self.model, self.handle)
-        self.whole = self._cache.has_states
+        self.is_recurrent = self._cache.has_states
         self._batch = api.llama_batch_init(MOST, 0, 1)
         for i in range(MOST):
             self._batch.n_seq_id[i] = 1
@@ -120,7 +120,7 @@ class LlamaCppTarget:
         return context_params(self.context, threads, self.way, drafts)
 
     @property
-    def max_rows(self) -> int:
+    def max_width(self) -> int:
         """See `Target`."""
         return self.way.most(self.length)
 
@@ -183,7 +183,7 @@ class LlamaCppTarget:
         """See `Target`; recurrent layers may have to go further back."""
         self.length = self._cache.crop(length)
 
-    def assume(self, length: int) -> bool:
+    def assume_length(self, length: int) -> bool:
         """See `Target`."""
         return False
 

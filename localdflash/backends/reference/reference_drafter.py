@@ -24,11 +24,11 @@ class DFlashDrafter:
     """
 
     name = "dflash"
-    is_model, autoregressive, waiting = True, False, 0
+    is_model, is_autoregressive, unread_tokens = True, False, 0
 
     def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:
         self.model = model
-        self.longest = model.config.drafts
+        self.max_draft_tokens = model.config.drafts
         self._score = self._score_of(model.config.kind)
         c = model.config.decoder
         self._tokens = torch.tensor(model.config.short or range(c.vocab_size))  # of the head's rows

@@ -23,7 +23,7 @@ TILE = 16  # rows of every matrix product
 class TorchTarget:
     """See `Target`. `taps` are ids of blocks whose output is kept."""
 
-    whole = False
+    is_recurrent = False
 
     def __init__(self, model: Decoder, context: int = 0, taps: Sequence[int] = ()) -> None:
         c = model.config
@@ -42,7 +42,7 @@ class TorchTarget:
         self._fresh: list[tuple[Tensor, Tensor]] = []  # per layer: k and v [kv_heads, rows, hd] of the last forward
 
     @property
-    def max_rows(self) -> int:
+    def max_width(self) -> int:
         """See `Target`."""
         return MAX_DRAFT_TOKENS + 1
 
@@ -75,7 +75,7 @@ class TorchTarget:
         """See `Target`."""
         self.length = length
 
-    def assume(self, length: int) -> bool:
+    def assume_length(self, length: int) -> bool:
         """See `Target`."""
         return False
 

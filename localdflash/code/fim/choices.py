@@ -17,7 +17,7 @@ class Different:
     added.
     """
 
-    conditional = False  # how likely a token is, is among all of them
+    renormalizes = False  # how likely a token is, is among all of them
 
     def __init__(self, healing: Healing | None, vocab_size: int, taken: set[int]) -> None:
         self._healing, self._size, self._taken = healing, vocab_size, taken
@@ -41,15 +41,15 @@ class Different:
             self._taken.add(token)
             self._free = False
 
-    def allowed(self, tokens: Sequence[int]) -> int:
+    def count_allowed(self, tokens: Sequence[int]) -> int:
         """See `Constraint`."""
         if not self._free:
             return len(tokens)
         if self._healing and not self._healing.done:
-            return min(self._healing.allowed(tokens), 1)  # the next step knows whether the word is complete
+            return min(self._healing.count_allowed(tokens), 1)  # the next step knows whether the word is complete
         return 0 if tokens and tokens[0] in self._taken else len(tokens)
 
-    def forced(self) -> Sequence[int]:
+    def forced_tokens(self) -> Sequence[int]:
         """See `Constraint`."""
         return ()
 

@@ -99,7 +99,7 @@ class Filler:
             prompt.max_tokens,
             params,
             self._ends,
-            alternatives=0,
+            top_logprobs=0,
             documents=self._documents(prompt, copies),
         )
         taken = {*self._ends}  # tokens that no answer begins with; each adds its own

@@ -55,7 +55,7 @@ class Spellings:
 class Healing:
     """A `Constraint`: the answer begins with a word."""
 
-    conditional = True  # that the word stands there is known
+    renormalizes = True  # that the word stands there is known
 
     def __init__(self, spellings: Spellings, word: str) -> None:
         self._spellings, self._wanted = spellings, word.encode()
@@ -73,7 +73,7 @@ class Healing:
         """See `Constraint`."""
         self._wanted = self._wanted[len(self._spellings.of.get(token, b"")) :]
 
-    def allowed(self, tokens: Sequence[int]) -> int:
+    def count_allowed(self, tokens: Sequence[int]) -> int:
         """See `Constraint`."""
         wanted = self._wanted
         for number, token in enumerate(tokens):
@@ -85,6 +85,6 @@ class Healing:
             wanted = wanted[len(piece) :]
         return len(tokens)
 
-    def forced(self) -> Sequence[int]:
+    def forced_tokens(self) -> Sequence[int]:
         """See `Constraint`. None: how to spell the word is the model's choice."""
         return ()

@@ -47,7 +47,11 @@ class Answer:
     @property
     def finish(self) -> str:
         """Why the text ended: what its ending says, else "stop", "length", "context" or "cancelled"."""
-        return self._text.reason if self.request.finish == "stop" and self._text.reason else self.request.finish
+        return (
+            self._text.reason
+            if self.request.finish_reason == "stop" and self._text.reason
+            else self.request.finish_reason
+        )
 
     def __iter__(self) -> Iterator[str]:
         for step in generate(self._pair, self.request):
@@ -55,7 +59,7 @@ class Answer:
             if text := self._text.push(step.tokens):
                 yield text
             if self._text.stopped:
-                self.request.finish = "stop"
+                self.request.finish_reason = "stop"
                 break
         if rest := self._text.finish():
             yield rest

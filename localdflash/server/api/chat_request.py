@@ -88,8 +88,8 @@ def chat_generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, g
     if body.prediction:
         text = text_of(body.prediction.content, "prediction.content")
         prepared = replace(prepared, request=replace(prepared.request, documents=[loaded.tokenizer.encode(text)]))
-    alternatives = (body.top_logprobs or 0) if body.logprobs else None
-    requests, stops = choices(loaded, prepared, body, body.n or 1, calls or formats, alternatives, param="messages")
+    top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    requests, stops = choices(loaded, prepared, body, body.n or 1, calls or formats, top_logprobs, param="messages")
     ending = Repetition if body.end_repeats else None
     return GenerationRequest(
         loaded, requests, stops, document=body.document, ending=ending, makes_text=prepared.spelling

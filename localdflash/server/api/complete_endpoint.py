@@ -158,7 +158,7 @@ async def _as_events(answers: AsyncGenerator[Event], explained: Event) -> AsyncG
 
 async def _whole(state: AppState, generation: GenerationRequest, count: int, explained: Event) -> Event:
     found = await _collect(answers(state, generation, count))
-    ran = [request for request in generation.requests if request.finish]
+    ran = [request for request in generation.requests if request.finish_reason]
     return {"choices": found, "timings": timings(ran), **explained}
 
 

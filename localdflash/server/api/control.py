@@ -120,7 +120,7 @@ async def ps(http: HttpRequest) -> Response:
             "pairs": [_of_worker(engines, one) for one in engines.workers],
             "requests": sum(one.totals.requests for one in schedulers),
             "running": sum(one.running is not None for one in schedulers),
-            "waiting": sum(one.waiting for one in schedulers),
+            "waiting": sum(one.queue_length for one in schedulers),
             "idle_seconds": round(state.idle_seconds(), 3),
             "uptime_seconds": round(time.monotonic() - state.began, 3),
             "version": version("localdflash"),

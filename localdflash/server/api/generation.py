@@ -100,7 +100,7 @@ def choices(
     body: SamplingFields,
     count: int = 1,
     constraint: MakeConstraint | None = None,
-    alternatives: int | None = None,
+    top_logprobs: int | None = None,
     *,
     param: str = "prompt",
 ) -> tuple[list[Request], tuple[str, ...]]:
@@ -125,7 +125,7 @@ def choices(
             ends=ends,
             params=replace(request.params, seed=None if seed is None else (seed + i) % _SEEDS),
             constraint=constraint() if constraint else request.constraint,
-            alternatives=alternatives,
+            top_logprobs=top_logprobs,
             draft=body.draft is not False,
             stats=Stats(),
         )
@@ -195,7 +195,7 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
                 yield ChoicePiece(choice, text, chosen, delta.step)
                 if lines.ended:
                     break
-        if request.finish == "cancelled" and not (lines.ended or generation.document):
+        if request.finish_reason == "cancelled" and not (lines.ended or generation.document):
             if worker.taken:
                 told = f"{worker.called} made room for another chat's model"
                 raise ApiError(503, told, code="model_taken", Retry_After="1")
@@ -222,7 +222,7 @@ async def collect(state: AppState, generation: GenerationRequest) -> list[Choice
 
 
 def _finish(request: Request) -> str:
-    return "length" if request.finish in ("length", "context") else request.finish or "cancelled"
+    return "length" if request.finish_reason in ("length", "context") else request.finish_reason or "cancelled"
 
 
 def _stop_string(choice: Choice, generation: GenerationRequest) -> str:
@@ -289,7 +289,7 @@ class _IndentLimit:
 
 def cached_tokens(request: Request) -> int:
     """Return the number of cached prompt tokens. The last token never is: the first step computes it."""
-    return max(len(request.ids) - 1 - request.computed, 0)
+    return max(len(request.ids) - 1 - request.computed_tokens, 0)
 
 
 def timings(requests: Sequence[Request]) -> dict[str, Any]:

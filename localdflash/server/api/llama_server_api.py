@@ -274,7 +274,7 @@ def _slot(number: int, worker: PairWorker) -> dict[str, Any]:
 
 def _task(request: Request) -> Mapping[str, Any]:
     params, said = request.params, request.stats.tokens
-    next_token = {"has_next_token": not request.finish, "n_decoded": said, "n_remain": request.max_tokens - said}
+    next_token = {"has_next_token": not request.finish_reason, "n_decoded": said, "n_remain": request.max_tokens - said}
     return {
         "n_prompt_tokens": len(request.ids),
         "params": {

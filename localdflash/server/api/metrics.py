@@ -74,7 +74,7 @@ class _EnginesCollector:
         )
         if schedulers := [one.scheduler for one in self._engines.workers if one.scheduler]:
             totals = self._engines.totals()
-            yield _gauge("queue_length", "Requests that wait", sum(one.waiting for one in schedulers))
+            yield _gauge("queue_length", "Requests that wait", sum(one.queue_length for one in schedulers))
             yield _gauge("requests_running", "Requests under way", sum(one.running is not None for one in schedulers))
             held = sum(one.prefixes.size for one in schedulers if one.prefixes)
             yield _gauge("prefix_cache_bytes", "Memory of the prefix cache", held)

@@ -192,7 +192,7 @@ class ChatShape:
         content = [
             {
                 **self._token(one.token, one.logprob),
-                "top_logprobs": [self._token(token, logprob) for token, logprob in one.likeliest],
+                "top_logprobs": [self._token(token, logprob) for token, logprob in one.top_logprobs],
             }
             for one in chosen
         ]
@@ -253,7 +253,7 @@ class CompletionShape:
             "tokens": [self._spelled(one.token) for one in chosen],
             "token_logprobs": [max(one.logprob, LEAST_LOGPROB) for one in chosen],
             "top_logprobs": [
-                {self._spelled(token): max(logprob, LEAST_LOGPROB) for token, logprob in one.likeliest}
+                {self._spelled(token): max(logprob, LEAST_LOGPROB) for token, logprob in one.top_logprobs}
                 for one in chosen
             ],
             "text_offset": offsets,

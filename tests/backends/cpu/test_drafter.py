@@ -97,7 +97,7 @@ def test_drafts_what_the_reference_with_rounded_activations_does(
         taps = features(1, length)
         for one in (drafter, reference):
             one.observe([0], taps)
-        found, wanted = drafter.propose(ANCHOR, drafter.longest), reference.propose(ANCHOR, 99)
+        found, wanted = drafter.propose(ANCHOR, drafter.max_draft_tokens), reference.propose(ANCHOR, 99)
         right += sum(a == b for a, b in zip(found.tokens, wanted.tokens, strict=True))
         slots += len(wanted)
         apart += [abs(a - b) for a, b in zip(found.confidence, wanted.confidence, strict=True)]
@@ -159,7 +159,7 @@ def test_drafts_up_to_the_end_of_the_context(
     drafter = CpuDFlashDrafter(packed, short)
     feed(drafter, features(40), 40)
     whole = drafter.propose(ANCHOR, 7)
-    assert len(whole) == drafter.longest == 7
+    assert len(whole) == drafter.max_draft_tokens == 7
     assert drafter.propose(ANCHOR, 2).tokens == whole.tokens[:2]
     assert drafter.propose(ANCHOR, 0) is EMPTY_DRAFT
     with pytest.raises(LocaldflashError, match="taps are off"):

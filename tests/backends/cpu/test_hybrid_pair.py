@@ -79,7 +79,7 @@ def test_going_back_computes_again_what_no_state_is_kept_of(pair: HostPair) -> N
     _, longer = run(pair, [*ids, 5, 6, 7])
     assert longer.computed == 3  # after the prompt's state
     shorter, request = run(pair, ids[:50])
-    assert request.computed == 49
+    assert request.computed_tokens == 49
     pair.forget()
     assert run(pair, ids[:50])[0] == shorter
 
@@ -106,7 +106,7 @@ def test_a_saved_sequence_counts_where_it_is_needed_whole(pair: HostPair, tmp_pa
     run(pair, other, prefixes)
     longer = [*document, *text]
     again, request = run(pair, [*longer, 1], prefixes)
-    assert request.computed <= 2
+    assert request.computed_tokens <= 2
     pair.forget()
     assert run(pair, [*longer, 1])[0] == again
     run(pair, other)
@@ -114,5 +114,5 @@ def test_a_saved_sequence_counts_where_it_is_needed_whole(pair: HostPair, tmp_pa
     prefixes.write_to_disk(pair)
     pair.forget()
     from_disk, request = run(pair, [*longer, 1], PrefixCache(BIG, DiskCache(tmp_path, "model", BIG)))
-    assert request.computed <= 2
+    assert request.computed_tokens <= 2
     assert from_disk == again

@@ -50,7 +50,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("kv", ["f16", "int8"])
 def test_is_lossless(path: Path, kv: str, new_team: NewPool) -> None:
     target = CpuTarget(open_target(path), new_team(), taps=TAPS, kv=kv)
-    widths = (2, 3, 5, 8, 16, 17, 33, MAX_ROWS) if target.whole or kv == "int8" else (*range(2, 34), MAX_ROWS)
+    widths = (2, 3, 5, 8, 16, 17, 33, MAX_ROWS) if target.is_recurrent or kv == "int8" else (*range(2, 34), MAX_ROWS)
     assert_lossless(target, ids_of(71 + MAX_ROWS), widths, chunks=(1, 7, 33))
 
 
@@ -161,7 +161,7 @@ def test_the_context_is_the_requested_one(small: Path, new_team: NewPool) -> Non
     assert CpuTarget(packed, new_team()).context == packed.config.context_length
     target = CpuTarget(packed, new_team(), 100)
     assert target.extend(ids_of(64)) is None
-    assert target.verify(4).taps is None
+    assert target.verify(4).features is None
     target.extend(ids_of(36))
     with pytest.raises(LocaldflashError, match="after 100 tokens"):
         target.extend(ids_of(13))

@@ -194,7 +194,7 @@ class History:
         self.check()
         self.sampler = Sampler(self.random.choice([SAMPLED, SamplingParams(), BIASED]))
         self.pair.ends = frozenset(self.random.sample(range(160), self.random.choice([0, 0, 60])))
-        self.pair.drafting = self.random.random() < 0.8
+        self.pair.drafting_enabled = self.random.random() < 0.8
 
     def rollback(self) -> None:
         self.check()

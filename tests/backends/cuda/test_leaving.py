@@ -87,7 +87,7 @@ def test_a_state_that_was_lost_is_dropped_and_its_text_computed_again(
     pair, prefixes, other = world.pair, PrefixCache(1 << 30), [9, 8] * 30
 
     def ask(ids: list[int]) -> int:
-        prefixes.prepare(pair, ids)
+        prefixes.load_longest(pair, ids)
         return pair.prefill(ids)
 
     def blocks(self: Leaving, stage: Any) -> Iterator[int]:
@@ -119,10 +119,10 @@ def test_a_gpu_that_is_lost_on_the_way_is_lost_to_the_process(world: World, monk
     monkeypatch.setattr("localdflash.backends.cuda.runner._is_lost", lambda: True)
     pair, prefixes = world.pair, PrefixCache(1 << 30)
     for ids in (CHAT, [9, 8] * 30):
-        prefixes.prepare(pair, ids)
+        prefixes.load_longest(pair, ids)
         pair.prefill(ids)
     with pytest.raises(DeviceFailed, match="illegal memory access"):
-        prefixes.prepare(pair, CHAT)
+        prefixes.load_longest(pair, CHAT)
 
 
 @pytest.mark.parametrize(("slots", "stage"), [(0, 30), (7, 2), (100, 30), (100, 1 << 12)])

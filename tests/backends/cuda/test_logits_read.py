@@ -101,7 +101,7 @@ def test_drafts_are_accepted_several_at_once(pair: CudaPair) -> None:
 class Alternating:
     """Tokens of one parity after those of the other."""
 
-    conditional = True
+    renormalizes = True
 
     def __init__(self) -> None:
         self.newest = 0
@@ -114,10 +114,10 @@ class Alternating:
         assert self.mask()[token]
         self.newest = token
 
-    def allowed(self, tokens: Sequence[int]) -> int:
+    def count_allowed(self, tokens: Sequence[int]) -> int:
         raise NotImplementedError
 
-    def forced(self) -> Sequence[int]:
+    def forced_tokens(self) -> Sequence[int]:
         raise NotImplementedError
 
 
@@ -133,12 +133,12 @@ def test_a_constraint_masks_every_row_of_a_draft(pair: CudaPair, model: Decoder)
 
 
 def chosen(pair: Pair, count: int) -> list[SampledToken]:
-    generation = Generation(Request(IDS, count, alternatives=3))
+    generation = Generation(Request(IDS, count, top_logprobs=3))
     pair.forget()
     generation.take(pair)
     while generation.step(pair):
         pass
-    return generation.sampler.chosen
+    return generation.sampler.sampled_tokens
 
 
 def test_log_probabilities_are_recorded_for_every_committed_token(pair: CudaPair, model: Decoder) -> None:
@@ -147,7 +147,7 @@ def test_log_probabilities_are_recorded_for_every_committed_token(pair: CudaPair
         found = chosen(pair.only(way), 40)
         assert [one.token for one in found] == [one.token for one in expected]
         for one, other in zip(found, expected, strict=True):
-            assert [token for token, _ in one.likeliest] == [token for token, _ in other.likeliest]
+            assert [token for token, _ in one.top_logprobs] == [token for token, _ in other.top_logprobs]
             assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
 
 

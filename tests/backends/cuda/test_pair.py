@@ -140,7 +140,7 @@ def test_a_full_block_that_begins_at_the_anchor_drafts_what_one_verify_can_take(
     (tmp_path / "config.json").write_text(json.dumps(config))
     model, drafter = load_decoder(tmp_path / "target.gguf"), load_drafter(tmp_path / "drafter.safetensors")
     oracle = DFlashDrafter(drafter, model.embed_tokens.weight, model.lm_head.weight)
-    assert (drafter.config.drafts, oracle.longest) == (16, 16)
+    assert (drafter.config.drafts, oracle.max_draft_tokens) == (16, 16)
     pair, ids = open_pair(tmp_path / "target.gguf", tmp_path / "drafter.safetensors").only("block"), ids_of(25)
     pair.prefill(ids)
     oracle.observe(ids[:-1], TorchTarget(model, taps=drafter.config.taps).extend(ids[:-1]))
@@ -198,7 +198,7 @@ def test_the_context_is_filled_to_its_last_token(tiny_pair: Path) -> None:
     pair = open_pair(tiny_pair / "target.gguf", tiny_pair / "drafter.gguf", context=96)
     request = Request(ids_of(50), 1000)
     tokens = [token for step in generate(pair, request) for token in step.tokens]
-    assert request.finish == "context"
+    assert request.finish_reason == "context"
     assert len(tokens) == 96 - 50
     with pytest.raises(ContextOverflow, match="96"):
         pair.prefill(ids_of(96))

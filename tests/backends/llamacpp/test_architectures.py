@@ -55,12 +55,12 @@ def test_logits_and_taps_are_those_of_hugging_face(case: Case, target: LlamaCppT
     for start in iter(lambda: target.length, COUNT):
         rows = ids[start : start + width]
         seen = target.verify(rows[0], Draft("test", rows[1:], [1.0] * (len(rows) - 1)))
-        assert seen.taps is not None
+        assert seen.features is not None
         logits.append(torch.from_numpy(seen.logits.copy()))
-        taps.append(torch.from_numpy(seen.taps.copy()))
+        taps.append(torch.from_numpy(seen.features.copy()))
         target.keep(len(rows))
         width = width % 13 + 1
-    assert target.whole == (case.architecture in (*RECURRENT, *WITHOUT_WAY_BACK))
+    assert target.is_recurrent == (case.architecture in (*RECURRENT, *WITHOUT_WAY_BACK))
     expected = case.model(torch.tensor([ids]), output_hidden_states=True)
     found, tapped = torch.cat(logits), torch.cat(taps)
     after = torch.cat([expected.hidden_states[tap + 1][0] for tap in TAPS], -1)

@@ -44,15 +44,15 @@ def target(path: Path) -> Iterator[LlamaCppTarget]:
 
 def fill(target: LlamaCppTarget, ids: list[int]) -> None:
     target.crop(0)
-    for start in range(0, len(ids), target.max_rows):
-        target.extend(ids[start : start + target.max_rows])
+    for start in range(0, len(ids), target.max_width):
+        target.extend(ids[start : start + target.max_width])
 
 
 def after(target: LlamaCppTarget) -> np.ndarray:
     """Logits and taps of one row more, which is kept."""
     seen = target.verify(3, EMPTY_DRAFT)
-    assert seen.taps is not None
-    found = np.concatenate([seen.logits[0], seen.taps[0]])
+    assert seen.features is not None
+    found = np.concatenate([seen.logits[0], seen.features[0]])
     target.keep(1)
     return found
 

@@ -88,7 +88,7 @@ class Text:
 
 def check(tried: Tried, text: Text, anchor: int, limit: int) -> list[int]:
     draft = tried.drafter.propose(anchor, limit)
-    assert len(draft) == min(limit, tried.drafter.longest)
+    assert len(draft) == min(limit, tried.drafter.max_draft_tokens)
     wanted = tried.oracle(text.ids, text.taps, anchor, len(draft))
     for token, confidence, logits in zip(draft.tokens, draft.confidence, map(np.asarray, wanted), strict=True):
         best, second = np.sort(logits)[:-3:-1]
@@ -183,7 +183,7 @@ def test_the_last_block_s_output_is_that_of_hugging_face(
     wanted = output.reshape(16, HIDDEN).numpy()
     with closing(LlamaCppTarget(case.write(tmp_path / "model.gguf"), CONTEXT, 1, (), WAY)) as target:
         target.set_taps((1, target.layers - 1))
-        read, verified = target.extend(ids), target.verify(5, EMPTY_DRAFT).taps
+        read, verified = target.extend(ids), target.verify(5, EMPTY_DRAFT).features
         assert read is not None
         assert verified is not None
         found = np.concatenate((read, verified))[:, HIDDEN:]

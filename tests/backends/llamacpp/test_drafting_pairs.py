@@ -66,13 +66,18 @@ class Helped:
 
     def __init__(self, drafter: Drafter, seed: int) -> None:
         self.drafter, self._random = drafter, np.random.default_rng(seed)
-        self.name, self.is_model, self.autoregressive, self.longest = drafter.name, True, True, drafter.longest
+        self.name, self.is_model, self.is_autoregressive, self.max_draft_tokens = (
+            drafter.name,
+            True,
+            True,
+            drafter.max_draft_tokens,
+        )
         self.coming: list[int] = []
         self.length = 0
 
     @property
-    def waiting(self) -> int:
-        return self.drafter.waiting
+    def unread_tokens(self) -> int:
+        return self.drafter.unread_tokens
 
     def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         self.length += len(ids)
@@ -147,7 +152,7 @@ def test_a_text_up_to_the_end_of_the_context(tried: Tried) -> None:
     ids = ids_of(160)
     wanted = tried.plain(ids, 99)
     found, request = tried.run(ids, 99)
-    assert (found, request.finish, len(ids) + len(found)) == (wanted, "context", CONTEXT)
+    assert (found, request.finish_reason, len(ids) + len(found)) == (wanted, "context", CONTEXT)
     assert tried.run(ids, 99)[0] == wanted
 
 

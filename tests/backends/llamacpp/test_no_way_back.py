@@ -79,5 +79,5 @@ def test_any_requests_one_after_the_other(running: Running, case: Case) -> None:
         count = int(random.integers(1, 12))
         request = text_of(running, ids, count, prefixes)
         assert request.documents[0] == likeliest(case, ids, count)
-        computed, asked = computed + request.computed, asked + len(ids)
+        computed, asked = computed + request.computed_tokens, asked + len(ids)
     assert computed < 0.9 * asked, "some go on from a state that is kept"

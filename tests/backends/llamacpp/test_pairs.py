@@ -41,7 +41,7 @@ class Plain:
     def __init__(self, target: LlamaCppTarget) -> None:
         self._seen = Guessing(VOCABULARY, 0)
         self._pair = HostPair(target, [self._seen], Eager({1: 1.0, 2: 1.0}, {"guess": 0.0}))
-        self._pair.drafting = False
+        self._pair.drafting_enabled = False
 
     def __call__(
         self, ids: list[int], count: int, params: SamplingParams = GREEDY
@@ -98,7 +98,7 @@ def test_a_text_up_to_the_end_of_the_context(target: LlamaCppTarget, plain: Plai
     pair, guessing = drafting(target)
     guessing.coming = [*ids, *wanted]
     found, request = run(pair, ids, 99)
-    assert (found, request.finish, len(ids) + len(found)) == (wanted, "context", CONTEXT)
+    assert (found, request.finish_reason, len(ids) + len(found)) == (wanted, "context", CONTEXT)
     assert run(pair, ids, 99)[0] == wanted
 
 
@@ -112,10 +112,10 @@ def test_a_cancelled_prompt_and_a_cancelled_answer(target: LlamaCppTarget, plain
     assert 0 < len(pair.cached) < 119
     enough = iter([False] * 12)
     begun, request = run(pair, ids, 30, cancelled=lambda: next(enough, True))
-    assert (begun, request.finish) == (wanted[: len(begun)], "cancelled")
+    assert (begun, request.finish_reason) == (wanted[: len(begun)], "cancelled")
     found, request = run(pair, ids, 30)
     assert found == wanted
-    assert request.computed == 0
+    assert request.computed_tokens == 0
 
 
 def test_the_next_question_of_a_chat_goes_on_from_where_the_prompt_ended(
@@ -130,8 +130,8 @@ def test_the_next_question_of_a_chat_goes_on_from_where_the_prompt_ended(
     guessing.coming = [*again, *wanted]
     found, request = run(pair, again, 30)
     assert found == wanted
-    assert request.computed <= 3
-    assert target.whole == (path.stem in RECURRENT)
+    assert request.computed_tokens <= 3
+    assert target.is_recurrent == (path.stem in RECURRENT)
 
 
 @pytest.mark.parametrize("path", ["gpt-oss", "gemma4"], indirect=True)
@@ -151,4 +151,4 @@ def test_a_shorter_part_of_a_saved_sequence_has_all_keys_of_its_window(
     if between:
         run(pair, [*state.ids, 1], between)
     found, request = run(pair, shorter, 20)
-    assert (found, request.computed) == (wanted, 0)
+    assert (found, request.computed_tokens) == (wanted, 0)

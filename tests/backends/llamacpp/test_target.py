@@ -53,9 +53,9 @@ def test_taps_and_logits_agree_with_the_float32_decoder(target: LlamaCppTarget, 
         hidden, taps = model(torch.tensor([ids]), torch.arange(60), causal, TAPS)
         logits = model.logits(hidden[0, -1]).numpy()
     expected = torch.cat(taps, -1)[0, -1].numpy()
-    assert seen.taps is not None
+    assert seen.features is not None
     # llama.cpp rounds activations to 8 bits before every product: that is the tolerance.
-    assert np.linalg.norm(seen.taps[0] - expected) < 0.03 * np.linalg.norm(expected)
+    assert np.linalg.norm(seen.features[0] - expected) < 0.03 * np.linalg.norm(expected)
     assert np.linalg.norm(seen.logits[0] - logits) < 0.03 * np.linalg.norm(logits)
 
 
@@ -79,7 +79,7 @@ def test_taps_can_be_set_and_turned_off(target: LlamaCppTarget) -> None:
         with pytest.raises(ModelError, match=f"tap {tap}"):
             target.set_taps([tap])
     target.set_taps(())
-    assert target.verify(1, EMPTY_DRAFT).taps is None
+    assert target.verify(1, EMPTY_DRAFT).features is None
 
 
 def test_a_file_that_is_no_model_is_one_line(tmp_path: Path) -> None:
@@ -120,12 +120,12 @@ def test_a_way_decides_how_many_rows_a_decode_has(tiny_pair: Path, monkeypatch: 
     way = Way(NOT_REPACKED, (4, 8, 16), borders=True)
     target = LlamaCppTarget(tiny_pair / "target.gguf", 512, 1, way=way)
     fill(target, ids_of(241), 16)
-    assert (target.length, target.max_rows) == (241, 8)
+    assert (target.length, target.max_width) == (241, 8)
     target.verify(1, EMPTY_DRAFT)
     target.keep(1)
     target.verify(1, Draft("test", [2, 3, 4, 5], [1.0] * 4))
     target.keep(5)
-    assert (target.length, target.max_rows, counts[-2:]) == (247, 6, [4, 8])
+    assert (target.length, target.max_width, counts[-2:]) == (247, 6, [4, 8])
     target.close()
 
 

@@ -95,8 +95,8 @@ def test_logits_after_a_long_prompt_are_those_of_hugging_face() -> None:
     hidden, _ = ours(torch.tensor([ids]), torch.arange(LENGTH), causal, ())
     assert relative(ours.logits(hidden[:, -LAST:])[0], wanted) < 3e-5  # sums of 1 200 in another order
     target, read = CpuTarget(packed, team), ids[:-LAST]
-    for start in range(0, len(read), target.max_rows):
-        target.extend(read[start : start + target.max_rows])
+    for start in range(0, len(read), target.max_width):
+        target.extend(read[start : start + target.max_width])
     seen = target.verify(ids[-LAST], Draft("test", ids[1 - LAST :], [1.0] * (LAST - 1)))
     assert relative(torch.from_numpy(seen.logits.copy()), wanted) < 0.05
     team.close()

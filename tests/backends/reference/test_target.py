@@ -74,7 +74,7 @@ def test_it_is_the_decoder_that_it_was_given(target: TorchTarget, model: Decoder
 def test_the_context_can_be_filled_to_its_last_token(model: Decoder) -> None:
     target = TorchTarget(model, context=48)
     fill(target, ids_of(47), 65)
-    assert target.verify(3, EMPTY_DRAFT).taps is None
+    assert target.verify(3, EMPTY_DRAFT).features is None
     target.keep(1)
     assert target.length == target.context == 48
 
@@ -95,4 +95,4 @@ def test_a_free_head_is_used() -> None:
     assert seen.logits.shape == (1, SHAPE.vocab_size)
     free.lm_head.weight *= 2
     np.testing.assert_allclose(target.verify(1).logits, 2 * seen.logits, rtol=1e-5)
-    assert (target.context, target.vocab_size, target.max_rows) == (160, 61, MAX_DRAFT_TOKENS + 1)
+    assert (target.context, target.vocab_size, target.max_width) == (160, 61, MAX_DRAFT_TOKENS + 1)

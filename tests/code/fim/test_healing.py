@@ -56,5 +56,5 @@ def test_any_way_of_drawing_spells_the_word(tokenizer: Tokenizer, spellings: Spe
             drawn.append(int(random.choice(np.flatnonzero(mask))))
             healing.advance(drawn[-1])
         assert tokenizer.spell(drawn).startswith(b" return")
-        assert Healing(spellings, " return").allowed([*drawn, 1, 2]) == len(drawn) + 2
-        assert Healing(spellings, " yield").allowed(drawn) < len(drawn)
+        assert Healing(spellings, " return").count_allowed([*drawn, 1, 2]) == len(drawn) + 2
+        assert Healing(spellings, " yield").count_allowed(drawn) < len(drawn)

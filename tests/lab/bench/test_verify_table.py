@@ -24,15 +24,15 @@ class Target:
     """Takes a time for each row, more of it at first, on a clock of its own."""
 
     vocab_size = 2
-    whole = False
+    is_recurrent = False
 
     def __init__(self, clock: Clock, ms: float, context: int = 1024) -> None:
         self.clock, self.ms, self.context = clock, ms, context
-        self.length, self.max_rows, self.calls = 7, 16, 0
+        self.length, self.max_width, self.calls = 7, 16, 0
         self.measured_at: set[int] = set()
 
     def extend(self, ids: Sequence[int]) -> None:
-        assert len(ids) <= self.max_rows
+        assert len(ids) <= self.max_width
         self.length += len(ids)
 
     def verify(self, anchor: int, draft: Draft) -> Verification:
@@ -52,7 +52,7 @@ class Target:
     def crop(self, length: int) -> None:
         self.length = length
 
-    def assume(self, length: int) -> bool:
+    def assume_length(self, length: int) -> bool:
         return False
 
     def save(self) -> bytes:

@@ -46,7 +46,7 @@ def test_a_cancelled_completion_says_so(loaded: LoadedPair) -> None:
 
     answer = complete(loaded, "def f(", "\n", 200, SamplingParams(temperature=2.0, seed=1), cancelled=cancelled)
     assert 0 < len(list(answer)) < 200
-    assert answer.request.finish == "cancelled"
+    assert answer.request.finish_reason == "cancelled"
     assert len(answer.ids) < 100
 
 

@@ -29,7 +29,7 @@ def offline(plain: LoadedPair, limit: int, params: SamplingParams, *stops: str) 
     """The text, and how it ended, of plain decoding in this process."""
     prepared = prepare(plain, [TemplateMessage("user", QUESTION)], limit, params)
     answer = Answer(plain, replace(prepared, stops=stops))
-    return "".join(answer), answer.request.finish
+    return "".join(answer), answer.request.finish_reason
 
 
 def text_of(events: list[dict[str, Any]], index: int = 0) -> str:

@@ -54,9 +54,9 @@ def test_a_client_that_leaves_while_it_waits(live: Any) -> None:
     with send(live, CHAT, {**LONG, "max_tokens": 900, "stream": True, "grammar": ENDLESS}):
         live.until(lambda: live.scheduler.running is not None)
         waiting = send(live, CHAT, {**LONG, "max_tokens": 5})
-        live.until(lambda: live.scheduler.waiting == 1)
+        live.until(lambda: live.scheduler.queue_length == 1)
         waiting.close()
-        live.until(lambda: live.scheduler.waiting == 0)
+        live.until(lambda: live.scheduler.queue_length == 0)
     live.until_idle()
 
 
@@ -65,7 +65,7 @@ def test_a_full_queue(live: Any) -> None:
     with ExitStack() as stack:
         for _ in range(5):
             stack.enter_context(send(live, CHAT, {**LONG, "max_tokens": 900, "grammar": ENDLESS}))
-        live.until(lambda: live.scheduler.waiting == 4)
+        live.until(lambda: live.scheduler.queue_length == 4)
         with live.client() as client:
             for stream in (True, False):
                 told = client.post(CHAT, json={**LONG, "stream": stream})
@@ -82,7 +82,7 @@ def test_a_completion_does_not_wait_for_a_chat(live: Any) -> None:
         chat = live.scheduler.running
         told = client.post("/v1/completions", json={"prompt": "def f(", "suffix": "\n", "max_tokens": 4})
         assert told.status_code == 200
-        assert not chat.request.finish
+        assert not chat.request.finish_reason
     live.until_idle()
 
 

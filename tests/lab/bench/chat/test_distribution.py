@@ -48,7 +48,7 @@ def test_a_lossy_acceptance_is_found(hosts: Hosts, monkeypatch: pytest.MonkeyPat
     def lossy(draft: Draft, logits: Any, sampler: Any, ids: Any, limit: int, ends: Any) -> list[int]:
         if draft and sampler._random.random() < 0.5:  # takes the likeliest token in place of a draw
             return [draft.tokens[0]]
-        return [sampler.draw(logits[0], [])]
+        return [sampler.sample(logits[0], [])]
 
     monkeypatch.setattr(host_pair, "accept", lossy)
     assert distribution.check(hosts, PROMPTS, 0.7, 800)["p_value"] < 1e-4
