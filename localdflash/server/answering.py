@@ -82,7 +82,7 @@ class Answering:
     def _on_end(self, error: BaseException | None) -> None:
         if error is None and self._job.request.finish_reason == "stop" and self._goes_on():
             return
-        self._request.finish = self._job.request.finish_reason
+        self._request.finish_reason = self._job.request.finish_reason
         if rest := self._text.finish():
             self._tell(TextDelta(rest, None))
         self._tell(error)

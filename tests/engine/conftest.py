@@ -94,14 +94,8 @@ class FakeDrafter:
     """
 
     def __init__(self, name: str, invent: Callable[[list[int], int], Any], is_model: bool = True) -> None:
-        self.name, self.is_model, self.is_autoregressive, self.max_draft_tokens, self._invent = (
-            name,
-            is_model,
-            False,
-            63,
-            invent,
-        )
-        self.unread_tokens = 0
+        self.name, self.is_model, self._invent = name, is_model, invent
+        self.is_autoregressive, self.max_draft_tokens, self.unread_tokens = False, 63, 0
         self.seen: list[int] = []
         self.asked = 0
 

@@ -71,7 +71,7 @@ class Records:
         for one in generation.sampler.sampled_tokens:
             record.tokens.append(one.token)
             record.logprobs.append(round(one.logprob, 4))
-        record.ended = asked.finish != "length"
+        record.ended = asked.finish_reason != "length"
         self._known[record.key] = record
         with self._path.open("ab") as file:
             file.write(msgspec.json.encode(record) + b"\n")

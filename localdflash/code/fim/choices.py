@@ -58,4 +58,6 @@ def past_its_end(request: Request, ids: Sequence[int], vocab_size: int) -> Reque
     """The request that goes on with an answer whose end, the last of all its `ids`, does not count. It counts what it
     does in the same `stats`.
     """
-    return replace(request, ids=list(ids[:-1]), constraint=Different(None, vocab_size, {*request.ends}), finish="")
+    return replace(
+        request, ids=list(ids[:-1]), constraint=Different(None, vocab_size, {*request.ends}), finish_reason=""
+    )

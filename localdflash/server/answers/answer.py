@@ -47,11 +47,8 @@ class Answer:
     @property
     def finish(self) -> str:
         """Why the text ended: what its ending says, else "stop", "length", "context" or "cancelled"."""
-        return (
-            self._text.reason
-            if self.request.finish_reason == "stop" and self._text.reason
-            else self.request.finish_reason
-        )
+        reason = self.request.finish_reason
+        return self._text.reason if reason == "stop" and self._text.reason else reason
 
     def __iter__(self) -> Iterator[str]:
         for step in generate(self._pair, self.request):

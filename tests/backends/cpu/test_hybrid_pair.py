@@ -71,13 +71,13 @@ def test_drafted_text_is_that_of_plain_decoding(pair: HostPair) -> None:
 def test_going_back_computes_again_what_no_state_is_kept_of(pair: HostPair) -> None:
     ids = ids_of(100, VOCABULARY)
     text, first = run(pair, ids)
-    assert first.computed == 99
+    assert first.computed_tokens == 99
     pair.rollback(120)
     assert len(pair.cached) == 119
     after, _ = run(pair, [*ids, *text[:20]])
     assert after[:40] == text[20:]
     _, longer = run(pair, [*ids, 5, 6, 7])
-    assert longer.computed == 3  # after the prompt's state
+    assert longer.computed_tokens == 3  # after the prompt's state
     shorter, request = run(pair, ids[:50])
     assert request.computed_tokens == 49
     pair.forget()
@@ -110,7 +110,7 @@ def test_a_saved_sequence_counts_where_it_is_needed_whole(pair: HostPair, tmp_pa
     pair.forget()
     assert run(pair, [*longer, 1])[0] == again
     run(pair, other)
-    assert run(pair, document[:100], prefixes)[1].computed == 99  # of which there are keys, and no state
+    assert run(pair, document[:100], prefixes)[1].computed_tokens == 99  # of which there are keys, and no state
     prefixes.write_to_disk(pair)
     pair.forget()
     from_disk, request = run(pair, [*longer, 1], PrefixCache(BIG, DiskCache(tmp_path, "model", BIG)))

@@ -66,12 +66,8 @@ class Helped:
 
     def __init__(self, drafter: Drafter, seed: int) -> None:
         self.drafter, self._random = drafter, np.random.default_rng(seed)
-        self.name, self.is_model, self.is_autoregressive, self.max_draft_tokens = (
-            drafter.name,
-            True,
-            True,
-            drafter.max_draft_tokens,
-        )
+        self.name, self.is_model, self.is_autoregressive = drafter.name, True, True
+        self.max_draft_tokens = drafter.max_draft_tokens
         self.coming: list[int] = []
         self.length = 0
 

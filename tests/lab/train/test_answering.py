@@ -153,7 +153,7 @@ def plain(target: Any, prompt: list[int], count: int) -> tuple[list[int], np.nda
     ids = list(prompt)
     for _ in range(count):
         verified = target.verify(ids[-1], EMPTY_DRAFT)
-        taps.append(np.array(verified.taps))
+        taps.append(np.array(verified.features))
         ids.append(int(verified.logits[0].argmax()))
         target.keep(1)
     return ids, np.concatenate(taps)
