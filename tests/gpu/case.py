@@ -4,16 +4,16 @@ A case builds the keyword arguments that kernel and reference share. Shapes are 
 the GEMMs are split along k, and small in Triton's interpreter.
 """
 
-import copy
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-Arguments = dict[str, Any]
+from localdflash.backends.cuda.proof.calls import Arguments, copied, tensors
+
 REAL = os.environ.get("LOCALDFLASH_GPU_TESTS") == "1"
 CPU = torch.device("cpu")
 ROW_AXES = {"a": 0, "sums": 1, "x": 0, "q": 0, "logits": 0, "a_out": 0, "sums_out": 1, "squares_out": 1, "q_out": 0}
@@ -55,27 +55,8 @@ class Case:
 
     def results(self, arguments: Arguments) -> dict[str, Tensor]:
         """What a call has written, by name; the tensors of a dataclass apart."""
-        found: dict[str, Tensor] = {}
-        for name in self.outputs:
-            value = arguments[name]
-            parts = {name: value} if isinstance(value, Tensor) else {f"{name}.{k}": v for k, v in vars(value).items()}
-            found |= {key: part.cpu() for key, part in parts.items() if isinstance(part, Tensor)}
-        return found
-
-
-def moved(value: Any, device: torch.device) -> Any:
-    """Arguments on another device; nothing is shared with the original."""
-    if isinstance(value, Tensor):
-        return value.clone().to(device)
-    if isinstance(value, dict):
-        return {name: moved(part, device) for name, part in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: moved(getattr(value, field.name), device) for field in fields(value)})
-    if hasattr(value, "__dict__") and not callable(value):
-        other = copy.copy(value)
-        vars(other).update({name: moved(part, device) for name, part in vars(value).items()})
-        return other
-    return value
+        written = tensors({name: arguments[name] for name in self.outputs})
+        return {name: tensor.cpu() for name, tensor in written.items()}
 
 
 def built(make: Callable[[], Arguments], **by_device: Callable[[torch.device], Any]) -> Callable[..., Arguments]:
@@ -83,8 +64,7 @@ def built(make: Callable[[], Arguments], **by_device: Callable[[torch.device], A
 
     def build(device: torch.device) -> Arguments:
         torch.manual_seed(0)
-        arguments: Arguments = moved(make(), device)
-        return arguments | {name: maker(device) for name, maker in by_device.items()}
+        return copied(make(), device) | {name: maker(device) for name, maker in by_device.items()}
 
     return build
 

@@ -12,8 +12,8 @@ from localdflash.kernels.cuda.qkv import HeadRange
 from localdflash.kernels.cuda.residual import Tap
 from localdflash.kernels.cuda.rope import rope_tables
 from localdflash.kernels.cuda.split_k import SplitWorkspace
-from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, ROW_AXES, WIDE, Arguments, Case, K, N, built, moved, needed
-from tests.support.random_planes import LAYOUTS, activations, group_sums, random_planes
+from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, ROW_AXES, WIDE, Arguments, Case, K, N, built, needed
+from tests.support.random_planes import LAYOUTS, activations, group_sums, random_norm, random_planes
 
 
 def _workspace(n: int, k: int) -> Callable[[torch.device], SplitWorkspace]:
@@ -21,8 +21,7 @@ def _workspace(n: int, k: int) -> Callable[[torch.device], SplitWorkspace]:
 
 
 def _norm(size: int) -> Norm:
-    parts = -(-size // 128)
-    return Norm(torch.rand(parts, 16) * 300 + 1, torch.rand(parts, 16) * 200 + 1, size, 1e-6)
+    return random_norm(size, -(-size // 128))
 
 
 def _gemm(name: str, n: int, k: int) -> Case:
@@ -102,7 +101,7 @@ def _head(name: str, n: int, k: int, **options: float) -> Case:
         return {"a": a, "sums": sums, "planes": planes, "norm": _norm(k), "out": out, "logits": logits, **options}
 
     shaped = random_planes(name, n, k)
-    build = built(make, scratch=lambda device: head.HeadScratch(device, [moved(shaped, device)]))
+    build = built(make, scratch=lambda device: head.HeadScratch(device, [shaped]))
     names = ("out", "logits")
     return Case(f"head {name} {n}", head.head, head.head_reference, build, names, True, True)
 
@@ -118,7 +117,7 @@ def _markov(name: str, n: int, rank: int) -> Case:
                 "logits": torch.randn(16, n), "slot": 3, "out": torch.zeros(16, dtype=torch.int32)}  # fmt: skip
 
     shaped = random_planes(name, n, rank)
-    build = built(make, scratch=lambda device: head.HeadScratch(device, [moved(shaped, device)]))
+    build = built(make, scratch=lambda device: head.HeadScratch(device, [shaped]))
     return Case(f"markov {name}", markov.markov_slot, markov.markov_slot_reference, build, ("out", "a", "sums"))
 
 

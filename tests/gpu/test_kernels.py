@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from localdflash.backends.cuda.proof.tolerance import difference, same_bits
 from localdflash.kernels.cuda.norm import Norm
 from tests.gpu import gemm_cases, token_cases
 from tests.gpu.case import CPU, ROW_AXES, Arguments, Case
@@ -20,34 +21,10 @@ pytestmark = [  # numpy, of rows that hold NaN in the interpreter
     pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"),
 ]
 CASES = [*gemm_cases.CASES, *token_cases.CASES]
-NAN = float("nan")
-# Of the largest value: float32 sums in another order; sums of values that were rounded to float16; such values.
-EXACT, SUMS, ROUNDED = 5e-5, 2e-3, 2e-3
 
 
 def named(cases: list[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
-
-
-def close(name: str, got: Tensor, want: Tensor) -> None:
-    """Equal up to the rounding of the type; codes may be off by one where a value lies between two."""
-    assert got.shape == want.shape
-    if got.dtype in (torch.int8, torch.float8_e4m3fn):
-        off = (got.view(torch.uint8) != want.view(torch.uint8)).float().mean()
-        assert off < 0.03, f"{name}: {off:.1%} of the codes differ"
-        largest = 1.01 if got.dtype == torch.int8 else 32.5  # the widest step of e4m3
-        assert (got.float() - want.float()).abs().max() <= largest, name
-    elif not got.is_floating_point():
-        assert torch.equal(got, want), name
-    else:
-        part = SUMS if "sums" in name else EXACT if got.dtype == torch.float32 else ROUNDED
-        error = (got.double() - want.double()).abs().max() / want.double().abs().max().clamp_min(1e-30)
-        assert error <= part, f"{name}: error of {error:.1e} of the largest value"
-
-
-def equal(got: Tensor, want: Tensor) -> bool:
-    """The same bits, NaN too."""
-    return torch.equal(got.contiguous().view(torch.uint8), want.contiguous().view(torch.uint8))
 
 
 def rows_of(results: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
@@ -69,7 +46,8 @@ def _skipped_where_the_chip_lacks_something(request: pytest.FixtureRequest, devi
 def test_against_the_reference(case: Case, device: torch.device) -> None:
     want = case.expected()
     for name, got in case.run(device).items():
-        close(name, got, want[name])
+        assert got.shape == want[name].shape
+        assert not difference(name, got, want[name]), name
 
 
 @named(CASES)
@@ -83,7 +61,7 @@ def test_runs_are_bit_equal(case: Case, device: torch.device) -> None:
             restore(arguments[name], fresh[name])
         case.op(**arguments)
     for name, again in case.results(arguments).items():
-        assert equal(first[name], again), name
+        assert same_bits(first[name], again), name
 
 
 def restore(value: object, fresh: object) -> None:
@@ -101,10 +79,10 @@ def spoil(live: int) -> Callable[[Arguments], None]:
     def change(arguments: Arguments) -> None:
         for name, value in arguments.items():
             if name in ROW_AXES and isinstance(value, Tensor) and value.dtype.is_floating_point:
-                (value[live:] if ROW_AXES[name] == 0 else value[:, live:]).fill_(NAN)
+                (value[live:] if ROW_AXES[name] == 0 else value[:, live:]).fill_(float("nan"))
         for norm in (arguments.get("norm"), arguments.get("before")):
             if norm is not None:
-                norm.squares[:, live:] = NAN
+                norm.squares[:, live:] = float("nan")
 
     return change
 
@@ -114,7 +92,7 @@ def spoil(live: int) -> Callable[[Arguments], None]:
 def test_rows_do_not_depend_on_the_rows_after_them(case: Case, live: int, device: torch.device) -> None:
     whole, part = case.run(device), case.run(device, spoil(live))
     for name, want in rows_of(whole, slice(live)).items():
-        assert equal(rows_of(part, slice(live))[name], want), name
+        assert same_bits(rows_of(part, slice(live))[name], want), name
 
 
 def rolled(by: int) -> Callable[[Arguments], None]:
@@ -138,7 +116,7 @@ def test_a_row_has_the_same_bits_in_every_place(case: Case, by: int, device: tor
     """A drafted token is verified in another row than plain decoding would compute it in."""
     whole, turned = case.run(device), case.run(device, rolled(by))
     for name, got in rows_of(turned, slice(1)).items():
-        assert equal(got, rows_of(whole, slice(by, by + 1))[name]), name
+        assert same_bits(got, rows_of(whole, slice(by, by + 1))[name]), name
 
 
 @named([case for case in token_cases.CASES if case.name.startswith("attention chain")])
@@ -149,8 +127,8 @@ def test_attention_of_a_row_of_a_block_is_plain_decoding(case: Case, t: int, dev
         arguments["q"].copy_(arguments["q"].roll(-t, 0))
 
     block, plain = case.run(device), case.run(device, alone)
-    assert equal(plain["out"][0], block["out"][t])
-    assert equal(plain["sums"][:, 0], block["sums"][:, t])
+    assert same_bits(plain["out"][0], block["out"][t])
+    assert same_bits(plain["sums"][:, 0], block["sums"][:, t])
 
 
 @named([case for case in gemm_cases.CASES if case.name.startswith("qkv")])
@@ -163,9 +141,9 @@ def test_heads_of_a_row_of_a_block_are_those_of_plain_decoding(case: Case, t: in
         arguments["start"] += t
 
     block, plain = case.run(device), case.run(device, alone)
-    assert equal(plain["q_out"][0], block["q_out"][t])
+    assert same_bits(plain["q_out"][0], block["q_out"][t])
     for name in (name for name in block if name.startswith("cache.")):
-        assert equal(plain[name][start + t], block[name][start + t]), name
+        assert same_bits(plain[name][start + t], block[name][start + t]), name
 
 
 def alone(tile: int) -> Callable[[Arguments], None]:
@@ -192,7 +170,7 @@ def test_two_tiles_leave_the_bits_of_each(case: Case, tile: int, device: torch.d
     start = int(case.build(CPU).get("start", 57)) + 16 * tile  # 57: of a tap
     for name, got in one.items():
         if name in ROW_AXES:
-            assert equal(both[name][tile], got), name
+            assert same_bits(both[name][tile], got), name
         elif not name.endswith("start"):  # a ring, or a cache
             places = (start + torch.arange(16)) % len(got)
-            assert equal(both[name].view(torch.uint8)[places], got.view(torch.uint8)[places]), name
+            assert same_bits(both[name].view(torch.uint8)[places], got.view(torch.uint8)[places]), name

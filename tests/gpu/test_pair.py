@@ -26,6 +26,7 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.scripts import synthetic
 from localdflash.models.shapes.dflash_json import config_of_json
 from localdflash.models.weights.ggml_types import GGMLType
+from tests.support.cuda_pairs import CPU, answer
 
 ROOT = Path(__file__).parents[2]
 EMBEDDED = ROOT / "localdflash" / "models" / "embedded"
@@ -33,9 +34,9 @@ WAYS: tuple[Way, ...] = ("plain", "lookup", "draft", "block")
 REGRET = 0.2  # nats between the token taken and the likeliest one in float32
 
 
-def load(folder: Path, device: torch.device, target: str = "target.gguf", **settings: Any) -> CudaPair:
+def load(folder: Path, device: torch.device, drafter: str = "drafter.gguf", **settings: Any) -> CudaPair:
     ops = KERNELS if device.type == "cuda" else REFERENCES
-    return load_pair(folder / target, folder / "drafter.gguf", device, CudaSettings(**settings), ops)
+    return load_pair(folder / "target.gguf", folder / drafter, device, CudaSettings(**settings), ops)
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +47,7 @@ def pair(device: torch.device) -> CudaPair:
 @pytest.fixture(scope="module")
 def exact() -> CudaPair:
     """The same in float32, by the references."""
-    return load_pair(
-        EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", torch.device("cpu"), CudaSettings(draft=False), REFERENCES
-    )
+    return load_pair(EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", CPU, CudaSettings(draft=False), REFERENCES)
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +64,7 @@ def length(device: torch.device) -> int:
 
 
 def run(pair: CudaPair, ids: Sequence[int], count: int, **params: Any) -> list[int]:
-    pair.forget()
-    return [token for step in generate(pair, Request(ids, count, SamplingParams(**params))) for token in step.tokens]
+    return answer(pair, ids, count, SamplingParams(**params))
 
 
 @pytest.mark.parametrize("way", WAYS[1:])
@@ -185,30 +183,29 @@ def test_q4_k_m_with_its_mixed_types(
     plain = run(pair.only("plain"), ids, length)
     for way in WAYS[1:]:
         assert run(pair.only(way), ids, length) == plain
-    exact = load_pair(tmp_path / "target.gguf", None, torch.device("cpu"), CudaSettings(context=1024), REFERENCES)
+    exact = load_pair(tmp_path / "target.gguf", None, CPU, CudaSettings(context=1024), REFERENCES)
     got, want = (logits(one, ids, monkeypatch) for one in (pair, exact))
     assert float((got - want).abs().max()) < 0.02 * float(want.abs().max())
 
 
-def write_slots(folder: Path, fields: dict[str, Any]) -> Path:
+def write_slots(folder: Path, fields: dict[str, Any]) -> None:
     """A random drafter of DSpark or DFlash 2 for the tiny target, as safetensors with its configuration."""
     c = synthetic.TINY
-    document = {
+    document = fields | {
         "architectures": ["DFlashDraftModel"], "block_size": 8, "mask_token_id": 511, "target_layer_ids": [1, 3, 5],
         "num_hidden_layers": 2, "vocab_size": c.vocab_size, "hidden_size": c.hidden_size, "head_dim": c.head_dim,
         "intermediate_size": c.intermediate_size, "num_attention_heads": c.num_attention_heads,
         "num_key_value_heads": c.num_key_value_heads, "rope_theta": c.rope_theta,
         "max_position_embeddings": c.context_length,
     }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(document | fields))
+    (folder / "config.json").write_text(json.dumps(document))
     torch.manual_seed(0)
-    shapes = DFlash(config_of_json(document | fields, "config.json")).state_dict()
+    shapes = DFlash(config_of_json(document, "config.json")).state_dict()
     state = {
         name: 1 + 0.1 * torch.randn(part.shape) if part.ndim == 1 else 0.1 * torch.randn(part.shape)
         for name, part in shapes.items()
     }
     save_file(state, folder / "drafter.safetensors")
-    return folder / "drafter.safetensors"
 
 
 @pytest.mark.parametrize("fields", [
@@ -220,9 +217,8 @@ def test_drafters_that_choose_slot_by_slot(
 ) -> None:
     """The text is the target's, and what a graph proposes is what float32 does, but for near ties."""
     synthetic.write_target(tmp_path / "target.gguf", synthetic.TINY, "tiny")
-    files = tmp_path / "target.gguf", write_slots(tmp_path, fields)
-    settings, ops = CudaSettings(context=1024), KERNELS if device.type == "cuda" else REFERENCES
-    pair, exact = load_pair(*files, device, settings, ops), load_pair(*files, torch.device("cpu"), settings, REFERENCES)
+    write_slots(tmp_path, fields)
+    pair, exact = (load(tmp_path, each, "drafter.safetensors", context=1024) for each in (device, CPU))
     ids, proposed = list(range(60)), list[list[int]]()
     plain = run(pair.only("plain"), ids, length)
     assert run(pair.only("draft"), ids, length) == plain

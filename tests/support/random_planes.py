@@ -1,12 +1,14 @@
-"""Random planes of every layout that files come in, with an oracle in float64."""
+"""Inputs of kernels: random planes of every layout that files come in, with an oracle in float64, norms, rows."""
 
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from localdflash.kernels.cuda.norm import Norm
 from localdflash.kernels.cuda.planes import Code, Planes, Scaling, dequantize, pack_bytes, pack_fields, pack_halves
 
+EPS = 0.02  # of a norm: one that shows
 # name: R, bits of the high plane, scaling, code, zero, minimum
 LAYOUTS: dict[str, tuple[int, int, Scaling, Code, int, bool]] = {
     "int4 by 128": (32, 0, "block", "int", 8, False),
@@ -71,3 +73,32 @@ def activations(planes: Planes, seed: int = 1) -> tuple[Tensor, Tensor]:
 def group_sums(a: Tensor) -> Tensor:
     """Sums over groups of 32 along k, float32 [K / 32, 16]."""
     return a.float().unflatten(1, (-1, 32)).sum(-1).T.contiguous()
+
+
+def random_norm(size: int, parts: int, eps: float = 1e-6) -> Norm:
+    """A norm of rows of `size`, scaled by another one before."""
+    squares, before = torch.rand(2, parts, 16) * size + 1
+    return Norm(squares, before, size, eps)
+
+
+def exact_norm_factor(norm: Norm | None) -> Tensor:
+    """What a consumer multiplies its rows by, float64 [16, 1]; 1 without a norm."""
+    if norm is None:
+        return torch.ones(1, 1, dtype=torch.float64)
+    now, before = (squares.double().sum(0) / norm.size + norm.eps for squares in (norm.squares, norm.before))
+    return (before / now).sqrt().unsqueeze(1)
+
+
+def spoil_rows(live: int, *inputs: Tensor | Norm | None) -> None:
+    """Fill the rows from `live` on of inputs [16, ...] with NaN."""
+    for each in inputs:
+        if each is not None:
+            (each.squares.T if isinstance(each, Norm) else each)[live:] = float("nan")
+
+
+def assert_same_rows(one: dict[str, Tensor], other: dict[str, Tensor], rows: int = 16) -> None:
+    """The same bits in the first rows of outputs [16, ...], or of sums and squares [..., 16]."""
+    for name, tensor in one.items():
+        axis = -1 if name.startswith(("sums", "squares")) else 0
+        if name != "ring":
+            assert torch.equal(tensor.narrow(axis, 0, rows), other[name].narrow(axis, 0, rows)), name

@@ -1,12 +1,9 @@
 """How much memory of a GPU a pair may take, and what stays free on it.
 
 What torch holds of closed pairs counts as free. Besides what planning cannot see (`RESERVE`) a desktop gets room to
-grow: under Linux a full card breaks its windows, and it does not say beforehand what it will want. Whether a desktop is
-shown on a GPU is read from NVIDIA's management library (NVML), whose functions return 0 where they succeed.
+grow: under Linux a full card breaks its windows, and it does not say beforehand what it will want.
 """
 
-import ctypes
-import sys
 from dataclasses import replace
 
 import torch
@@ -19,7 +16,6 @@ from localdflash.models.memory.parts import total
 DESKTOP, OTHERS = 512 << 20, 128 << 20  # bytes for windows, where some are shown, and for whatever else runs
 SPARE = 8  # the part of what is free that a context which nobody asked for leaves free
 TRIES = 4
-NVML = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 
 
 def budget_of(device: torch.device) -> MemoryBudget:
@@ -31,19 +27,15 @@ def budget_of(device: torch.device) -> MemoryBudget:
 
 
 def is_shown_on(device: torch.device) -> bool:
-    """Return whether a display is active on a GPU; False if NVML does not tell."""
+    """Return whether a display is active on a GPU; False if NVIDIA's management library (NVML) does not tell."""
     try:
-        library = ctypes.CDLL(NVML)
-        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}".encode()
-        handle, active = ctypes.c_void_p(), ctypes.c_uint()
-        known = (
-            library.nvmlInit_v2() == 0
-            and library.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(handle)) == 0
-            and library.nvmlDeviceGetDisplayActive(handle, ctypes.byref(active)) == 0
-        )
-    except (OSError, AttributeError, RuntimeError, AssertionError):  # no library, an old one or an old torch, no CUDA
+        import pynvml  # type: ignore[import-untyped]
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        return bool(pynvml.nvmlDeviceGetDisplayActive(handle))
+    except Exception:  # no library, an old one, an old torch, no CUDA: a GPU without a desktop
         return False
-    return known and active.value == 1
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
-from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import REFERENCES, Ops
 from localdflash.backends.cuda.stack import ROWS
@@ -24,9 +24,9 @@ from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER
 from localdflash.kernels.cuda.sample import sample_reference
+from tests.support.cuda_pairs import load_on_cpu
 from tests.support.tiny_models import SHAPE, write_drafter, write_target
 
-CPU = torch.device("cpu")
 LENGTH, CHUNK, TAPS = 150, 16, 96  # of the context, of a chunk of attention, of the ring
 STAGE = 1 << 15  # bytes: some ten slots of a sequence that leaves
 WAYS: tuple[Way, ...] = ("plain", "lookup", "block", "draft")
@@ -84,15 +84,12 @@ def tiny_world(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the tensors are small
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)
-        )
         patch.setattr("localdflash.backends.cuda.runner.CHUNK", CHUNK)
         patch.setattr("localdflash.backends.cuda.runner.BUCKETS", (1, 2, 3, 4, 6, 8, 9, 10, 11, 12, 16))
         patch.setattr("localdflash.backends.cuda.stepper.TAP_SLOTS", TAPS)
         patch.setattr("localdflash.backends.cuda.cuda_pair.TAP_SLOTS", TAPS)
         patch.setattr("localdflash.backends.cuda.leaving.STAGE", STAGE)
-        both = [load_pair(target, drafter, CPU, CudaSettings(context=LENGTH), ops) for _ in range(2)]
+        both = [load_on_cpu(target, drafter, ops, context=LENGTH) for _ in range(2)]
         for pair in both:
             _watch(pair, patch, launch or (lambda work: work()))
         yield World(both[0], both[1], load_decoder(target))
@@ -273,15 +270,8 @@ def _floats(state: bytes | bytearray) -> Any:
 
 
 ACTS = (
-    *(
-        History.documents,
-        History.steps,
-        History.steps,
-        History.steps,
-        History.prefill,
-        History.request,
-        History.rollback,
-    ),
+    *[History.steps] * 3,
+    *(History.documents, History.prefill, History.request, History.rollback),
     *(History.save, History.load, History.elsewhere, History.prefill_cancelled),
 )
 FAILING = (*ACTS, History.prefill_broken, History.step_broken)
@@ -296,6 +286,7 @@ def play(world: World, acts: list[Callable[[History], None]], seed: int) -> None
     history.end()
 
 
+any_history = given(st.lists(st.sampled_from(FAILING), min_size=4, max_size=14), st.integers(0, 2**32))
 fuzz = settings(  # without shrinking, which takes minutes: an example is short as it is
     max_examples=8,
     deadline=None,

@@ -4,17 +4,13 @@ with a drafter of DSpark or DFlash 2, its block.
 Triton is an interpreter in this one; see tests/kernels/cuda/aot.
 """
 
-import json
-import os
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.support.compiler import facts_of
+
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]  # the first test of a chip waits for the compiler
 
 SHARED = {86: 101_376, 120: 101_376}  # bytes that one block may ask for
@@ -26,13 +22,7 @@ on_each = pytest.mark.parametrize("chip", [86, 120])
 @cache
 def compiled(chip: int) -> dict[str, Facts]:
     """What is known of each pair."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}  # as the tests on a GPU have it
-    environment.pop("TRITON_DEFAULT_FP_FUSION", None)
-    command = [sys.executable, "-m", "tests.kernels.cuda.aot.whole_pair", str(chip)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, dict[str, Facts]] = json.loads(done.stdout)
+    found: dict[str, dict[str, Facts]] = facts_of("tests.kernels.cuda.aot.whole_pair", chip)
     return found[str(chip)]
 
 

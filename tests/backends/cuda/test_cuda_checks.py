@@ -4,23 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
-import torch
 
-from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.cuda_checks import check_drafter, check_kinds
-from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.base.errors import ModelError
-from localdflash.models.weights.gguf import read_header
+from tests.backends.cuda.repack.test_planes import write_gguf
 from tests.security.gguf_mutations import build, parse
+from tests.support.cuda_pairs import load_on_cpu
 from tests.support.random_drafters import config_of
-
-
-def load(target: Path, drafter: Path | None = None) -> CudaPair:
-    return load_pair(target, drafter, torch.device("cpu"), CudaSettings(context=64), REFERENCES)
 
 
 @pytest.mark.parametrize(
@@ -34,15 +26,14 @@ def load(target: Path, drafter: Path | None = None) -> CudaPair:
 def test_a_target(name: str, ne: tuple[int, ...], said: str, tiny_pair: Path, tmp_path: Path) -> None:
     path = changed(tiny_pair / "target.gguf", name, ne, tmp_path)
     with pytest.raises(ModelError, match=f"tensor {name} {said}"):
-        load(path)
+        load_on_cpu(path, context=64)
 
 
 def test_a_drafter(tiny_pair: Path, tmp_path: Path) -> None:
-    name, told = "blk.1.attn_k.weight", "layers.1.self_attn.k_proj.weight"
-    for ne, said in {(32,): "has shape", (): "is missing"}.items():
-        path = changed(tiny_pair / "drafter.gguf", name, ne, tmp_path)
-        with pytest.raises(ModelError, match=f"tensor {told} {said}"):
-            load(tiny_pair / "target.gguf", path)
+    for ne, problem in {(32,): "has shape", (): "is missing"}.items():
+        path = changed(tiny_pair / "drafter.gguf", "blk.1.attn_k.weight", ne, tmp_path)
+        with pytest.raises(ModelError, match=rf"tensor layers\.1\.self_attn\.k_proj\.weight {problem}"):
+            load_on_cpu(tiny_pair / "target.gguf", path, context=64)
 
 
 def changed(path: Path, name: str, ne: tuple[int, ...], folder: Path) -> Path:
@@ -57,16 +48,9 @@ def changed(path: Path, name: str, ne: tuple[int, ...], folder: Path) -> Path:
 
 
 def test_a_quantization_that_planes_do_not_hold(tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
-    writer = gguf.GGUFWriter(path, "qwen3")
-    data = np.zeros((4, 136), np.uint8)
-    writer.add_tensor("blk.0.attn_q.weight", data, raw_dtype=gguf.GGMLQuantizationType.IQ4_XS)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    header = write_gguf(tmp_path / "model.gguf", {"blk.0.attn_q.weight": ("IQ4_XS", np.zeros((4, 136), np.uint8))})
     with pytest.raises(ModelError, match=r"blk\.0\.attn_q\.weight is IQ4_XS.*--backend llama\.cpp"):
-        check_kinds(read_header(path))
+        check_kinds(header)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.cuda_checks import PLANES
 from localdflash.backends.cuda.cuda_sizes import (
     LONGEST,
     RESERVE,
@@ -26,8 +26,8 @@ from localdflash.backends.cuda.stepper import SLACK
 from localdflash.base.errors import OutOfMemory
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, total
 from localdflash.models.shapes.dflash_gguf import config_of_gguf
-from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import read_header
+from tests.support.cuda_pairs import load_on_cpu
 
 RESERVED = 1 << 30  # bytes that torch is made to say it holds
 EMBEDDED = Path(__file__).parents[3] / "localdflash" / "models" / "embedded"
@@ -44,21 +44,15 @@ def storages(thing: Any, seen: set[int]) -> Iterator[int]:
             seen.add(storage.data_ptr())
             yield storage.nbytes()
         return
-    if isinstance(thing, dict):
-        thing = list(thing.values())
-    if isinstance(thing, list | tuple):
-        for item in thing:
-            yield from storages(item, seen)
-    elif hasattr(thing, "__dict__"):
-        yield from storages(thing.__dict__, seen)
+    parts = thing if isinstance(thing, dict) else getattr(thing, "__dict__", {})
+    for part in thing if isinstance(thing, list | tuple) else list(parts.values()):
+        yield from storages(part, seen)
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4"])
-def test_planes_take_what_is_planned(kind: str) -> None:
-    shape = 200, 512
-    ggml_type = GGMLType[kind]
-    raw = torch.zeros(shape[0] * shape[1] // ggml_type.block_weights * ggml_type.block_bytes, dtype=torch.uint8)
-    assert planes_of_blocks(raw, ggml_type, *shape).nbytes == tensor_bytes(ggml_type, shape)
+def test_planes_take_what_is_planned() -> None:
+    for kind in PLANES:
+        raw = torch.zeros(200 * 512 // kind.block_weights * kind.block_bytes, dtype=torch.uint8)
+        assert planes_of_blocks(raw, kind, 200, 512).nbytes == tensor_bytes(kind, (200, 512)), kind
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -75,12 +69,9 @@ def test_a_drafter_quantized_at_load_takes_what_is_planned(bits: int) -> None:
 
 @pytest.mark.parametrize("drafts", [True, False])
 def test_weights_and_caches_are_those_that_were_planned(drafts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)
-    )
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: RESERVED)
     target, drafter = EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf" if drafts else None
-    pair = load_pair(target, drafter, torch.device("cpu"), CudaSettings(context=1024), KERNELS)
+    pair = load_on_cpu(target, drafter, KERNELS, context=1024)
     sizes = CudaSizes(target, drafter)
     planned, found = sizes.parts(1024, sizes.drafters[0]), measured(pair.stepper)
     assert found.keys() == planned.keys() == {TARGET, TARGET_KV, SCRATCH} | ({DRAFTER, DRAFTER_KV} if drafts else set())
@@ -94,19 +85,12 @@ def test_weights_and_caches_are_those_that_were_planned(drafts: bool, monkeypatc
 MEMORY = Memory(target=5_000_000_000, drafter=500_000_000, fixed=100_000_000, per_token=150_000)
 
 
-def test_the_largest_context_is_what_fits_of_the_trained_one() -> None:
+def test_the_context_is_what_fits_of_the_trained_one_and_no_longer_than_attention_reaches() -> None:
     free = MEMORY.total(20_000) + RESERVE
     assert MEMORY.largest_context(free) == 20_000
     assert choose_context(MEMORY, 32_768, free) == 20_000
     assert choose_context(MEMORY, 8_192, free) == 8_192
-
-
-def test_a_pair_that_does_not_fit_at_all() -> None:
-    with pytest.raises(OutOfMemory, match=r"6\.4 GB.* 6\.0 GB are free: choose a smaller pair") as caught:
+    assert MEMORY.largest_context(10**15) == LONGEST <= 131_072 - SLACK
+    with pytest.raises(OutOfMemory, match=r"6\.4 GB.* 6\.0 GB") as caught:
         choose_context(MEMORY, 32_768, 6_000_000_000)
     assert caught.value.exit_code == 4
-
-
-def test_no_context_is_longer_than_attention_reaches() -> None:
-    assert MEMORY.largest_context(10**15) == LONGEST
-    assert LONGEST + SLACK <= 131_072

@@ -29,6 +29,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 9))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "RTX 4090")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)  # nothing is lost
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (24 << 30, 24 << 30))
     return monkeypatch
 
 
@@ -42,16 +43,11 @@ TOO_OLD = RuntimeError("The NVIDIA driver on your system is too old (found versi
 @pytest.mark.parametrize(
     ("owner", "name", "value", "words"),
     [
-        (devices, "driver_present", lambda: False, r"no NVIDIA driver.*--backend llama\.cpp"),
-        (torch.version, "cuda", None, "has no CUDA: install a CUDA build"),
-        (torch.cuda, "init", lambda: raise_(TOO_OLD), r"too old \(found version 11040\)\.\): update the NVIDIA driver"),
-        (devices, "find_spec", lambda _name: None, "Triton is not installed: `pip install triton`"),
-        (
-            torch.cuda,
-            "get_device_capability",
-            lambda _device: (7, 5),
-            r"4090 has .* 7\.5: 8\.0 is needed",
-        ),
+        (devices, "driver_present", lambda: False, r"NVIDIA driver.*--backend llama\.cpp"),
+        (torch.version, "cuda", None, "install a CUDA build"),
+        (torch.cuda, "init", lambda: raise_(TOO_OLD), r"too old \(found version 11040\).*update the NVIDIA driver"),
+        (devices, "find_spec", lambda _name: None, "Triton.*pip install triton"),
+        (torch.cuda, "get_device_capability", lambda _device: (7, 5), r"4090 .* 7\.5.* 8\.0"),
     ],
     ids=["no driver", "a CPU build of torch", "an old driver", "no Triton", "an old chip"],
 )
@@ -66,28 +62,21 @@ def test_what_is_missing_is_told_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("capability", "words"),
-    [
-        (
-            (8, 6),
-            "sm_86, mma.sync kernels, no dependent launches before sm_90, int8 K/V, FP8 from sm_89 on, FP4 weights",
-        ),
-        ((8, 9), "FP8 K/V"),
-        ((9, 0), "sm_90, mma.sync kernels, dependent launches, FP8 K/V, FP4 weights unpacked, native from sm_120 on"),
-        ((12, 0), "sm_120, mma.sync kernels, dependent launches, FP8 K/V, native FP4 as an option"),
-    ],
-)
-def test_the_chosen_path_is_told(capability: tuple[int, int], words: str) -> None:
-    assert words in devices.Features(capability).summary()
+    ("capability", "used"),
+    [((8, 6), []), ((8, 9), ["FP8"]), ((9, 0), ["PDL", "FP8"]), ((10, 0), ["PDL", "FP8"]),
+     ((12, 0), ["PDL", "FP8", "FP4"])],
+)  # fmt: skip
+def test_what_is_used_of_a_chip(capability: tuple[int, int], used: list[str]) -> None:
+    chip = devices.Features(capability)
+    uses = {"PDL": chip.dependent_launch, "FP8": chip.fp8_cache, "FP4": chip.native_fp4}
+    assert [name for name, is_used in uses.items() if is_used] == used
+    assert f"sm_{capability[0]}{capability[1]}" in chip.summary()
+    assert ("native FP4 as an option" in chip.summary()) is chip.native_fp4
 
 
 def test_the_driver_is_looked_for_without_torch() -> None:
-    code = (
-        "import sys; from localdflash.backends.cuda.device import driver_present;"
-        " driver_present(); print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    code = "from localdflash.backends.cuda import device; device.driver_present(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-P", "-c", f"import sys; {code}"], check=True)
 
 
 # Falling back
@@ -116,38 +105,30 @@ BROKEN = [
 def test_whatever_breaks_while_it_loads_another_backend_runs_the_pair(
     stage: str, error: Exception, tiny_pair: Path, gpu: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_arguments: Any, **_options: Any) -> Any:
-        raise error
-
-    gpu.setattr(torch.cuda, "mem_get_info", lambda device: (24 << 30, 24 << 30))
-    gpu.setattr(f"localdflash.backends.cuda.{stage}", broken)
+    gpu.setattr(f"localdflash.backends.cuda.{stage}", lambda *_, **__: raise_(error))
     gpu.setattr(devices, "missing_tools", lambda: "")
     with LoadedPair(Options(str(tiny_pair / "target.gguf"), "auto", threads=1)) as loaded:
         assert loaded.backend == "llama.cpp"
-        start = f"llama.cpp runs this pair, not the CUDA engine: it could not start ({type(error).__name__}: "
-        assert loaded.notice.startswith(start)
+        assert type(error).__name__ in loaded.notice
         assert "\n" not in loaded.notice
         assert "def kernel" not in loaded.notice
 
 
 def test_asked_for_cuda_what_breaks_is_one_line(tiny_pair: Path, gpu: pytest.MonkeyPatch) -> None:
-    def broken(*_arguments: Any, **_options: Any) -> Any:
-        raise RuntimeError("Failed to find C compiler")
-
-    gpu.setattr(torch.cuda, "mem_get_info", lambda device: (24 << 30, 24 << 30))
-    gpu.setattr("localdflash.backends.cuda.load_cuda.load_pair", broken)
+    error = RuntimeError("Failed to find C compiler")
+    gpu.setattr("localdflash.backends.cuda.load_cuda.load_pair", lambda *_, **__: raise_(error))
     gpu.delenv("CC", raising=False)
     gpu.setattr("shutil.which", lambda _name: None)
-    with pytest.raises(NoDevice, match=r"there is no C compiler for Triton: install gcc"):
+    with pytest.raises(NoDevice, match=r"C compiler.*install gcc"):
+        LoadedPair(Options(str(tiny_pair / "target.gguf"), "cuda"))
+    gpu.setattr(torch.version, "cuda", None)
+    with pytest.raises(NoDevice, match="CUDA"):  # and nothing else runs
         LoadedPair(Options(str(tiny_pair / "target.gguf"), "cuda"))
 
 
 def test_a_lost_gpu_ends_the_process(tiny_pair: Path, gpu: pytest.MonkeyPatch) -> None:
-    def lost(*_arguments: Any, **_options: Any) -> Any:
-        raise DeviceFailed("the GPU failed")
-
-    gpu.setattr(torch.cuda, "mem_get_info", lambda device: (24 << 30, 24 << 30))
-    gpu.setattr("localdflash.backends.cuda.load_cuda.load_pair", lost)
+    lost = DeviceFailed("the GPU failed")
+    gpu.setattr("localdflash.backends.cuda.load_cuda.load_pair", lambda *_, **__: raise_(lost))
     with pytest.raises(DeviceFailed):
         LoadedPair(Options(str(tiny_pair / "target.gguf"), "auto"))
 
@@ -156,55 +137,42 @@ def test_headers_that_are_missing_are_named(gpu: pytest.MonkeyPatch, tmp_path: P
     gpu.setenv("CC", "cc")
     gpu.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
     gpu.setattr(sys, "platform", "linux")
-    assert devices.missing_tools().startswith("Python's headers are not there for Triton: install them")
+    assert "python3-dev" in devices.missing_tools()
     (tmp_path / "Python.h").touch()
     assert devices.missing_tools() == ""
-
-
-def test_asked_for_cuda_nothing_else_runs(tiny_pair: Path, gpu: pytest.MonkeyPatch) -> None:
-    gpu.setattr(torch.version, "cuda", None)
-    with pytest.raises(NoDevice):
-        LoadedPair(Options(str(tiny_pair / "target.gguf"), "cuda"))
 
 
 # Errors on the device
 
 
 def test_a_sticky_error_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    message = "CUDA error: an illegal memory access was encountered\nCompile with"
-
-    def still() -> None:
-        raise RuntimeError(message)
-
-    monkeypatch.setattr(torch.cuda, "synchronize", still)
+    error = RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: raise_(error))
     with pytest.raises(DeviceFailed, match=r"the GPU failed.*start again") as caught, device_errors():
-        raise RuntimeError(message)
+        raise error
     assert caught.value.exit_code == 5
     assert "\n" not in str(caught.value)
 
 
 def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)  # a GPU that is well
-    with pytest.raises(RuntimeError, match="invalid argument"), device_errors():
-        raise RuntimeError("CUDA error: invalid argument")
-    with pytest.raises(RuntimeError, match="shape"), device_errors():
-        raise RuntimeError("shape mismatch")
-    with pytest.raises(torch.OutOfMemoryError), device_errors():
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    errors = [RuntimeError("CUDA error: invalid argument"), RuntimeError("shape"), torch.OutOfMemoryError("CUDA")]
+    for error in errors:
+        with pytest.raises(type(error)) as caught, device_errors():
+            raise error
+        assert caught.value is error
 
 
 def test_fp8_keys_are_refused_before_anything_is_read(gpu: pytest.MonkeyPatch) -> None:
     gpu.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 6))
-    with pytest.raises(UsageError, match=r"--kv fp8 needs compute capability 8\.9 .*--kv int8"):
+    with pytest.raises(UsageError, match=r"--kv fp8 .*8\.9.*--kv int8"):
         assembly.load_pair(Path("absent.gguf"), None, torch.device("cuda"), assembly.CudaSettings(kv="fp8"))
 
 
 def test_running_out_of_memory_names_what_was_planned(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_arguments: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
-
-    monkeypatch.setattr(assembly, "Stepper", full)
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+    monkeypatch.setattr(assembly, "Stepper", lambda *_: raise_(full))
     settings = assembly.CudaSettings(context=128)
-    with pytest.raises(OutOfMemory, match=r"ran out of memory where .* were planned for 128 tokens") as caught:
+    with pytest.raises(OutOfMemory, match=r"out of memory .* 128 tokens") as caught:
         assembly.load_pair(tiny_pair / "target.gguf", None, torch.device("cpu"), settings, REFERENCES)
     assert caught.value.exit_code == 4

@@ -40,41 +40,30 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.mark.parametrize(
     ("name", "numbers"),
-    [
-        ("auto", [1, 2, 3]),
-        ("3", [3]),
-        ("4090", [1]),
-        ("rtx 3090", [2, 3]),
-        ("GPU-dddddddd-0000-4000-8000-000000000000", [3]),
-        ("gpu-cccccccc", [2]),
-        ("cccccccc-0000", [2]),
-    ],
-)
+    [("auto", [1, 2, 3]), ("3", [3]), ("4090", [1]), ("rtx 3090", [2, 3]), ("gpu-cccccccc", [2]),
+     ("cccccccc-0000", [2])],
+)  # fmt: skip
 def test_a_gpu_by_its_names(name: str, numbers: list[int]) -> None:
     assert [gpu.number for gpu in devices.find_gpus(name)] == numbers
     assert devices.find_device(name) == torch.device("cuda", numbers[0])
 
 
-@pytest.mark.parametrize("name", ["4", "RTX 5090", "GPU-"])
-def test_a_name_that_none_has_is_told_with_those_there_are(name: str) -> None:
+@pytest.mark.parametrize("name", ["4", "RTX 5090", "GPU-", "2080"])
+def test_where_no_gpu_is_meant_or_new_enough_those_there_are_are_told(name: str) -> None:
     with pytest.raises(NoDevice) as caught:
         devices.find_gpus(name)
-    assert str(caught.value).startswith(
-        f"--device {name}: the CUDA engine has no such GPU, there are 0 (NVIDIA GeForce"
-    )
-    assert "3 (NVIDIA GeForce RTX 3090, GPU-dddddddd-0000-4000-8000-000000000000)" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_the_others_are_told_with_one_that_is_too_old() -> None:
-    with pytest.raises(NoDevice, match=r"or newer\); there are 0 \(NVIDIA GeForce RTX 2080, .*, 1 \(.* 4090, .*, 3 \("):
-        devices.find_gpus("2080")
+    message = str(caught.value)
+    assert ("8.0" if name == "2080" else f"--device {name}") in message
+    assert "0 (NVIDIA GeForce RTX 2080, " in message
+    assert "3 (NVIDIA GeForce RTX 3090, GPU-dddddddd-0000-4000-8000-000000000000)" in message
+    assert "\n" not in message
 
 
 def test_one_alone_that_is_too_old_is_told_once(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(NoDevice, match=r"8\.0 is needed \(RTX 30, A100 or newer\)$"):
+    with pytest.raises(NoDevice, match=r"8\.0") as caught:
         devices.find_gpus()
+    assert str(caught.value).count("2080") == 1
 
 
 OLD, FIRST = "not taken: 8.0 is needed (RTX 30, A100 or newer)", "taken first"
@@ -106,8 +95,6 @@ def test_doctor_tells_each_gpu_and_when_it_is_taken(name: str, roles: list[str],
 
 def test_doctor_where_cuda_sees_nothing(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(torch.cuda, "device_count", lambda: 0)
-    assert installation.cuda_gpus("gpus").detail == "none that CUDA sees"
-    machine.setattr(devices, "driver_present", lambda: False)
     assert installation.cuda_gpus("gpus").detail == "none that CUDA sees"
 
 
@@ -154,11 +141,10 @@ def rooms(*free: int) -> tuple[Callable[[torch.device], MemoryBudget], list[int]
     ("free", "chosen", "asked"),
     [
         ((5_000_000, 5_000_000, 9), 0, [0]),
-        ((100, 5_000_000, 9), 1, [0, 1]),
         ((700_000, 100, 5_000_000), 2, [0, 1, 2]),
         ((700_000, 800_000, 9), 0, [0, 1, 2]),
     ],
-    ids=["the first", "the second", "the one for the whole pair", "none for the whole pair"],
+    ids=["the first", "the one for the whole pair", "none for the whole pair"],
 )
 def test_the_first_with_room_is_taken(free: tuple[int, ...], chosen: int, asked: list[int]) -> None:
     measure, seen = rooms(*free)

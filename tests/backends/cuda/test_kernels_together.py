@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES
 from localdflash.backends.cuda.stepper import Way
@@ -18,11 +17,10 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.cuda.rounds import CONTEXT
+from tests.support.cuda_pairs import load_on_cpu
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
-CPU = torch.device("cpu")
 PROMPT = [7, 8, 9, 10, 11, 7, 8, 9, 10]
-MOE: dict[str, Any] = EXPERTS
 
 
 @pytest.fixture(
@@ -32,14 +30,10 @@ MOE: dict[str, Any] = EXPERTS
 def pairs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[CudaPair, CudaPair]:
     """The same pair with the kernels, and in float32."""
     folder = tmp_path_factory.mktemp("tiny")
-    shape = replace(SHAPE, **MOE) if request.param == "experts" else SHAPE
+    shape = replace(SHAPE, **EXPERTS) if request.param == "experts" else SHAPE
     target, drafter = write_target(folder / "target.gguf", shape), write_drafter(folder, shape)
-    settings = CudaSettings(context=256, kv="int8" if "int8" in request.param else "f16")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)
-        )
-        kernels, exact = (load_pair(target, drafter, CPU, settings, ops) for ops in (KERNELS, REFERENCES))
+    kv = "int8" if "int8" in request.param else "f16"
+    kernels, exact = (load_on_cpu(target, drafter, ops, context=256, kv=kv) for ops in (KERNELS, REFERENCES))
     return kernels, exact
 
 
@@ -65,22 +59,15 @@ def test_every_way_gives_the_same_text(pairs: tuple[CudaPair, CudaPair]) -> None
     kernels.set_documents([])
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.nightly
-@pytest.mark.parametrize("pairs", ["dense f16"], indirect=True)
-def test_sampled_text_is_the_same_too(pairs: tuple[CudaPair, CudaPair]) -> None:
-    kernels, _ = pairs
-    params = SamplingParams(temperature=1.0, top_k=20, top_p=0.9, repetition_penalty=1.2, seed=3)
-    plain, _ = run(kernels, "plain", 2, params)
-    assert run(kernels, "block", 2, params)[0] == plain
+HOST = SamplingParams(presence_penalty=1.0, logit_bias=((5, 0.5),))  # what the host chooses
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.nightly
 @pytest.mark.parametrize("pairs", ["dense f16"], indirect=True)
-def test_so_is_text_that_the_host_chooses(pairs: tuple[CudaPair, CudaPair]) -> None:
+@pytest.mark.parametrize("params", [SamplingParams(1.0, 20, 0.9, repetition_penalty=1.2, seed=3), HOST], ids=str)
+def test_sampled_text_is_the_same_too(pairs: tuple[CudaPair, CudaPair], params: SamplingParams) -> None:
     kernels, _ = pairs
-    params = SamplingParams(presence_penalty=1.0, logit_bias=((5, 0.5),))
     plain, _ = run(kernels, "plain", 2, params)
     assert run(kernels, "block", 2, params)[0] == plain
 

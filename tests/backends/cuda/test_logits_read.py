@@ -23,6 +23,7 @@ from localdflash.engine.sampling import SampledToken
 from localdflash.engine.sampling_params import SamplingParams
 from tests.backends.cuda.test_pair import COPYING, open_pair
 from tests.support.converted_models import ids_of
+from tests.support.cuda_pairs import answer
 
 WAYS: tuple[Way, ...] = ("plain", "lookup", "block", "draft")
 SHIFTED: dict[str, Any] = {"frequency_penalty": -0.3, "presence_penalty": 0.7, "logit_bias": ((13, 0.8), (5, -100.0))}
@@ -48,9 +49,16 @@ def model(tiny_pair: Path) -> Decoder:
     return load_decoder(tiny_pair / "target.gguf")
 
 
-def answer(pair: Pair, count: int = 24, **fields: Any) -> list[int]:
-    pair.forget()
-    return [token for step in generate(pair, Request(IDS, count, **fields)) for token in step.tokens]
+def run(pair: Pair, params: SamplingParams | None = None, **fields: Any) -> list[int]:
+    return answer(pair, IDS, 24, params, **fields)
+
+
+def check(pair: CudaPair, expected: list[int], params: SamplingParams, constraint: type | None = None) -> None:
+    """Every way gives the text, also where drafts are long, and right for a while."""
+    pair.set_documents([[*IDS[-4:], *expected[:20], 6, 6, 6]])
+    for way in WAYS:
+        assert run(pair.only(way), params, constraint=constraint and constraint()) == expected
+    pair.set_documents([])
 
 
 @torch.inference_mode()
@@ -71,10 +79,8 @@ def by_formula(model: Decoder, count: int, params: SamplingParams) -> list[int]:
 def test_greedy_answers_are_those_of_the_formula_whatever_is_drafted(pair: CudaPair, model: Decoder) -> None:
     params = SamplingParams(**SHIFTED)
     expected = by_formula(model, 24, params)
-    assert expected != answer(pair.only("plain"))
-    pair.set_documents([[*IDS[-4:], *expected]])  # long drafts that are accepted
-    assert {way: answer(pair.only(way), params=params) for way in WAYS} == dict.fromkeys(WAYS, expected)
-    pair.set_documents([])
+    assert expected != run(pair.only("plain"))
+    check(pair, expected, params)
 
 
 @pytest.mark.parametrize("shift", [SHIFTED, {"presence_penalty": 0.6, "repetition_penalty": 1.3}], ids=str)
@@ -82,13 +88,12 @@ def test_a_seed_gives_the_text_of_another_backend_whatever_is_drafted(
     pair: CudaPair, model: Decoder, shift: dict[str, Any]
 ) -> None:
     params = SamplingParams(temperature=0.9, top_k=40, top_p=0.95, seed=5, **shift)
-    expected = answer(HostPair(TorchTarget(model)), params=params)
-    assert {way: answer(pair.only(way), params=params) for way in WAYS} == dict.fromkeys(WAYS, expected)
+    check(pair, run(HostPair(TorchTarget(model)), params), params)
 
 
 def test_drafts_are_accepted_several_at_once(pair: CudaPair) -> None:
     params = SamplingParams(presence_penalty=0.1)
-    expected = answer(pair.only("plain"), 50, params=params)
+    expected = answer(pair.only("plain"), IDS, 50, params)
     pair.set_documents([[*IDS[-4:], *expected]])
     request, lookup = Request(IDS, 50, params), pair.only("lookup")
     lookup.forget()
@@ -102,9 +107,7 @@ class Alternating:
     """Tokens of one parity after those of the other."""
 
     renormalizes = True
-
-    def __init__(self) -> None:
-        self.newest = 0
+    newest = 0
 
     def mask(self) -> NDArray[np.bool_]:
         odd: NDArray[np.bool_] = np.arange(160) % 2 != self.newest % 2
@@ -123,13 +126,9 @@ class Alternating:
 
 def test_a_constraint_masks_every_row_of_a_draft(pair: CudaPair, model: Decoder) -> None:
     params = SamplingParams(0.8, seed=3)
-    expected = answer(HostPair(TorchTarget(model)), params=params, constraint=Alternating())
-    assert {token % 2 for token in expected[::2]} == {1}
-    assert {token % 2 for token in expected[1::2]} == {0}
-    pair.set_documents([[*IDS[-4:], *expected[:20], 6, 6, 6]])
-    for way in WAYS:
-        assert answer(pair.only(way), params=params, constraint=Alternating()) == expected
-    pair.set_documents([])
+    expected = run(HostPair(TorchTarget(model)), params, constraint=Alternating())
+    assert [token % 2 for token in expected] == [1, 0] * 12
+    check(pair, expected, params, Alternating)
 
 
 def chosen(pair: Pair, count: int) -> list[SampledToken]:
@@ -151,19 +150,14 @@ def test_log_probabilities_are_recorded_for_every_committed_token(pair: CudaPair
             assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
 
 
-@pytest.fixture
-def broken(pair: CudaPair) -> Iterator[CudaPair]:
+def test_logits_that_are_no_numbers_fail_the_request(pair: CudaPair) -> None:
     gain = pair.stepper.target.final_gain
-    original = gain.clone()
+    first = float(gain[0])
     gain[0] = float("nan")
-    yield pair
-    gain.copy_(original)
-
-
-def test_logits_that_are_no_numbers_fail_the_request(broken: CudaPair) -> None:
     with pytest.raises(LocaldflashError, match="not numbers"):
-        answer(broken, params=SamplingParams(presence_penalty=1.0))
-    assert not broken.ids
+        run(pair, SamplingParams(presence_penalty=1.0))
+    gain[0] = first
+    assert not pair.ids
 
 
 def test_a_constraint_that_fails_drops_the_sequence_and_the_next_request_is_right(pair: CudaPair) -> None:
@@ -171,8 +165,8 @@ def test_a_constraint_that_fails_drops_the_sequence_and_the_next_request_is_righ
         def advance(self, token: int) -> None:
             raise LocaldflashError("no")
 
-    expected, blocks = answer(pair.only("plain")), pair.only("block")
+    expected, blocks = run(pair.only("plain")), pair.only("block")
     with pytest.raises(LocaldflashError, match="no"):
-        answer(blocks, constraint=Failing())
+        run(blocks, constraint=Failing())
     assert not blocks.ids
-    assert answer(blocks) == expected
+    assert run(blocks) == expected

@@ -10,26 +10,18 @@ from localdflash.backends.cuda.native_fp4 import NativeFp4
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.stack import activations
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.engine.generate import Request, generate
 from localdflash.kernels.cuda.fp4 import Fp4Rows, fp4_matrix, quantize_rows_fp4_reference
 from tests.support import dot_scaled
+from tests.support.cuda_pairs import CPU, answer, load_on_cpu
 from tests.support.tiny_models import SHAPE, write_target
 
 dot_scaled.install()
 
-CPU = torch.device("cpu")
 PROMPT = [7, 8, 9, 10, 11, 7, 8, 9, 10]
 
 
-@pytest.fixture(autouse=True)
-def _no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)
-    )
-
-
 def test_a_fused_kernel_takes_the_product_over(tmp_path: Path) -> None:
-    pair = load_pair(write_target(tmp_path / "t.gguf", SHAPE, "MXFP4"), None, CPU, CudaSettings(context=256), KERNELS)
+    pair = load_on_cpu(write_target(tmp_path / "t.gguf", SHAPE, "MXFP4"), None, KERNELS, context=256)
     planes = pair.stepper.target.layers[0].output
     native = NativeFp4()
     target, ops = native.convert(pair.stepper.target), native.ops()
@@ -49,25 +41,18 @@ def test_a_fused_kernel_takes_the_product_over(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_drafts_change_nothing_in_this_mode_either(tmp_path: Path) -> None:
-    settings = CudaSettings(context=256, native_fp4=True)
-    pair = load_pair(write_target(tmp_path / "t.gguf", SHAPE, "MXFP4"), None, CPU, settings, KERNELS)
-    texts = []
-    for way in ("plain", "lookup"):
-        chosen = pair.only("plain" if way == "plain" else "lookup")
-        chosen.forget()
-        texts.append([token for step in generate(chosen, Request(PROMPT, 4)) for token in step.tokens])
-        pair.set_documents([[*PROMPT, *texts[0][:2], 3]])
-    assert texts[0] == texts[1]
+    target = write_target(tmp_path / "t.gguf", SHAPE, "MXFP4")
+    pair = load_on_cpu(target, None, KERNELS, context=256, native_fp4=True)
+    plain = answer(pair.only("plain"), PROMPT, 4)
+    pair.set_documents([[*PROMPT, *plain[:2], 3]])
+    assert answer(pair.only("lookup"), PROMPT, 4) == plain
 
 
-def test_a_target_without_fp4_weights_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="needs a target with MXFP4 or NVFP4 weights: leave out --native-fp4"):
-        load_pair(
-            write_target(tmp_path / "t.gguf", SHAPE), None, CPU, CudaSettings(context=256, native_fp4=True), KERNELS
-        )
-
-
-def test_other_chips_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_without_fp4_weights_and_other_chips_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match=r"MXFP4 or NVFP4 .*--native-fp4"):
+        load_on_cpu(write_target(tmp_path / "t.gguf", SHAPE), None, KERNELS, context=256, native_fp4=True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
     with pytest.raises(UsageError, match="needs a Blackwell RTX GPU"):
         load_pair(tmp_path / "t.gguf", None, torch.device("cuda"), CudaSettings(native_fp4=True))

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 from torch import Tensor
 
 from localdflash.backends.cuda.leaving import Leaving, Outbox
@@ -19,7 +18,7 @@ from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.runner import Runner
 from localdflash.base.errors import LocaldflashError
 from localdflash.kernels.cuda.rounds import STEP
-from tests.backends.cuda.histories import ACTS, FAILING, STAGE, History, World, fuzz, play, tiny_world
+from tests.backends.cuda.histories import STAGE, History, World, any_history, fuzz, play, tiny_world
 from tests.support.software_gpu import CUDA, Event, SoftwareGpu, Stream, poisoned
 
 GPU = SoftwareGpu()
@@ -83,15 +82,14 @@ def play_late(world: World, acts: list[Any], seed: int, pace: int | None) -> Non
 
 
 @fuzz
-@given(st.lists(st.sampled_from(FAILING), min_size=4, max_size=14), st.integers(0, 2**32))
+@any_history
 def test_any_history_leads_to_the_right_tokens(world: World, acts: list[Any], seed: int) -> None:
-    """Where some calls fail, too."""
     play_late(world, acts, seed, seed if seed % 2 else LATE)
 
 
 @pytest.mark.nightly
 @settings(fuzz, max_examples=40)
-@given(st.lists(st.sampled_from(ACTS), min_size=4, max_size=14), st.integers(0, 2**32))
+@any_history
 def test_more_histories(world: World, acts: list[Any], seed: int) -> None:
     play_late(world, acts, seed, seed if seed % 2 else LATE)
 
@@ -106,21 +104,10 @@ def finds(world: World, acts: list[Any]) -> bool:
     return False
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("acts", [LONG, MOVING])
-def test_the_histories_that_find_the_faults_are_right_without(world: World, acts: list[Any]) -> None:
-    assert not finds(world, acts)
-
-
-def changed_state(capture: Any) -> Any:
-    """A capture that leaves the state changed."""
-
-    def moved(self: Runner, sequence: Any) -> Any:
-        graph = capture(self, sequence)
-        sequence()
-        return graph
-
-    return moved
+def capture_and_step(self: Runner, sequence: Any, capture: Any = Runner._capture) -> Any:
+    graph = capture(self, sequence)
+    sequence()
+    return graph
 
 
 FAULTS: dict[str, tuple[Any, str, Any, list[Any]]] = {
@@ -128,7 +115,7 @@ FAULTS: dict[str, tuple[Any, str, Any, list[Any]]] = {
     "slots are written over before they left": (LateLeaving, "wait_for", lambda self, slots: None, MOVING),
     "a sequence leaves before it is computed": (Runner, "synchronize", lambda self: None, MOVING),
     "a capture's trial does not wait for the step in flight": (Stream, "wait_stream", lambda self, other: None, LONG),
-    "a capture leaves the state changed": (Runner, "_capture", changed_state(Runner._capture), LONG),
+    "a capture leaves the state changed": (Runner, "_capture", capture_and_step, LONG),
 }
 
 
@@ -136,6 +123,7 @@ FAULTS: dict[str, tuple[Any, str, Any, list[Any]]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found(fault: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, name, broken, acts = FAULTS[fault]
+    assert not finds(world, acts)
     monkeypatch.setattr(owner, name, broken)
     assert finds(world, acts)
 

@@ -5,20 +5,19 @@ taps and the sizes of attention are all reached; on a CPU a step that was launch
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.step_choice import Ways
 from localdflash.backends.cuda.stepper import Way
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from tests.backends.cuda.histories import ACTS, FAILING, LENGTH, WAYS, Broken, History, World, fuzz, play, tiny_world
+from tests.backends.cuda.histories import LENGTH, WAYS, History, World, any_history, fuzz, play, tiny_world
 
 
 @pytest.fixture(scope="module")
@@ -28,39 +27,27 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @fuzz
-@given(st.lists(st.sampled_from(FAILING), min_size=4, max_size=14), st.integers(0, 2**32))
+@any_history
 def test_any_history_leads_to_the_right_tokens(world: World, acts: list[Any], seed: int) -> None:
-    """Where some calls fail, too."""
     play(world, acts, seed)
 
 
 @pytest.mark.nightly
 @settings(fuzz, max_examples=60)
-@given(st.lists(st.sampled_from(ACTS), min_size=4, max_size=14), st.integers(0, 2**32))
+@any_history
 def test_more_histories(world: World, acts: list[Any], seed: int) -> None:
     play(world, acts, seed)
 
 
 def test_a_prefill_that_failed_is_not_taken_for_the_text_before_it(world: World) -> None:
-    pair, old, new = world.pair, [1] * 40, [2, 3] * 40
+    pair, old, new, answers = world.pair, [1] * 40, [2, 3] * 40, iter([False, False])
     pair.forget()
     pair.prefill(old)
-    with pytest.raises(Broken):
-        pair.prefill(new, _failing(2))
+    with pytest.raises(StopIteration):
+        pair.prefill(new, lambda: next(answers))
     pair.prefill(old)
     pair.step(Sampler(SamplingParams()), 16)
     assert pair.ids[len(old) :] == world.right(pair.ids, len(old), SamplingParams())
-
-
-def _failing(calls: int) -> Callable[[], bool]:
-    left = iter([False] * calls)
-
-    def cancelled() -> bool:
-        for answer in left:
-            return answer
-        raise Broken
-
-    return cancelled
 
 
 @torch.inference_mode()
@@ -87,14 +74,10 @@ def test_taps_are_read_before_they_are_written_over(world: World) -> None:
     pair.prefill([9, 4])
     while pair.room > 1:
         pair.step(sampler, pair.room - 1)
-    history = History(world, random.Random(0), checked=2)
-    history.end()
-
-
-def test_nothing_can_be_saved_and_loaded(world: World) -> None:
-    world.pair.forget()
-    world.pair.load(world.pair.save())
-    assert not world.pair.ids
+    History(world, random.Random(0), checked=2).end()
+    pair.forget()
+    pair.load(pair.save())
+    assert not pair.ids, "nothing can be saved and loaded too"
 
 
 def test_a_way_that_has_to_wait_is_taken_next(world: World) -> None:

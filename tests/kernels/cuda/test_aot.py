@@ -5,18 +5,14 @@ instructions screen for regressions, they predict no time. Round limits are goal
 what triton 3.9.0 makes; 3.7.1, which torch 2.13 wants, keeps within them.
 """
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.support.compiler import facts_of
+
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]  # the first test of a chip waits for the compilers
 
 EVERY, MOST = (86, 89, 90, 120), (86, 90, 120)
@@ -108,13 +104,7 @@ on_every_chip = pytest.mark.parametrize("chip", EVERY)
 @cache
 def compiled(chip: int) -> Results:
     """By case, what is known about each kernel that the case launches."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}  # as the tests on a GPU have it
-    environment.pop("TRITON_DEFAULT_FP_FUSION", None)
-    command = [sys.executable, "-m", "tests.kernels.cuda.aot", str(chip)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return {case: chips[str(chip)] for case, chips in json.loads(done.stdout).items()}
+    return {case: chips[str(chip)] for case, chips in facts_of("tests.kernels.cuda.aot", chip).items()}
 
 
 def kernels(case: str, chip: int) -> list[Facts]:

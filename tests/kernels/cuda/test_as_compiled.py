@@ -1,34 +1,14 @@
-"""The quantized GEMM and its tickets as compiled for a chip: their tests, with the kernels' PTX run on the CPU.
-
-Another process does it, since in this one Triton is an interpreter.
-"""
-
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""The quantized GEMM and its tickets as compiled for a chip: their tests, with the kernels' PTX run on the CPU."""
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-CHIPS = (120, 86, 90)
-TESTS = ("test_matmul.py", "test_norm.py", "test_split_k.py")
+from tests.support.compiler import run_kernel_tests
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("chip", CHIPS)
-@pytest.mark.parametrize("names", [TESTS, ("test_tiles.py",)], ids=["multiply", "two tiles"])
-def test_compiled_kernels_do_as_the_interpreted_ones(names: tuple[str, ...], chip: int) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"CHIP": str(chip), "PYTHONPATH": str(ROOT)}
-    command = [
-        str(Path(sys.executable).parent / "pytest"),
-        "-q",
-        "-p",
-        "tests.kernels.cuda.as_compiled",
-        "--timeout=300",
-    ]
-    paths = [f"tests/kernels/cuda/{name}" for name in names]
-    done = subprocess.run([*command, *paths], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("chip", ["120", "86", "90"])
+@pytest.mark.parametrize("names", [("matmul", "norm", "split_k"), ("tiles",)], ids=["multiply", "two tiles"])
+def test_compiled_kernels_do_as_the_interpreted_ones(names: tuple[str, ...], chip: str) -> None:
+    done = run_kernel_tests(*(f"tests/kernels/cuda/test_{name}.py" for name in names), CHIP=chip)
     assert done.returncode == 0, done.stdout[-3000:]

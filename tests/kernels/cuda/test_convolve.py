@@ -15,9 +15,8 @@ from localdflash.kernels.cuda.convolve import (
     convolve_out_reference,
 )
 from localdflash.kernels.cuda.norm import Norm
-from tests.support.random_planes import group_sums
+from tests.support.random_planes import EPS, exact_norm_factor, group_sums, spoil_rows
 
-EPS = 0.02  # one that shows
 CASES = [(160, 256, 4, 32), (64, 128, 1, 8)]  # H, width, kernel, group
 shapes = pytest.mark.parametrize("shape", CASES, ids=str)
 
@@ -76,8 +75,7 @@ def left(op: Callable[..., None], case: Case, biased: bool) -> dict[str, Tensor]
 @pytest.mark.parametrize("op", [convolve_in, convolve_in_reference])
 def test_what_goes_in_is_normed_and_convolved(op: Callable[..., None], shape: tuple[int, int, int, int]) -> None:
     case = Case(*shape)
-    now, before = (part.double().sum(0) / case.hidden + EPS for part in (case.norm.squares, case.norm.before))
-    normed = case.a[:, : case.hidden].double() * (before / now).sqrt().unsqueeze(1)
+    normed = case.a[:, : case.hidden].double() * exact_norm_factor(case.norm)
     out, sums = entered(op, case)
     torch.testing.assert_close(out[:, : case.hidden].double(), case.mixed(normed, 0), rtol=6e-4, atol=2e-3)
     assert not out[:, case.hidden :].any()
@@ -104,9 +102,7 @@ def test_rows_do_not_depend_on_later_ones() -> None:
     live = 7
     case = Case(160, 256, 3, 16)
     whole, whole_out = entered(convolve_in, case)[0], left(convolve_out, case, True)
-    for tensor in (case.a, case.y, case.x, case.changes.change):
-        tensor[live:] = float("nan")
-    case.norm.squares[:, live:] = float("nan")
+    spoil_rows(live, case.a, case.y, case.x, case.changes.change, case.norm)
     assert torch.equal(entered(convolve_in, case)[0][:live], whole[:live])
     poisoned = left(convolve_out, case, True)
     for name in ("x", "a_out"):
@@ -115,8 +111,6 @@ def test_rows_do_not_depend_on_later_ones() -> None:
 
 def test_reference_in_float32() -> None:
     case = Case(96, 128, 3, 16, torch.float32)
-    now, before = (part.double().sum(0) / case.hidden + EPS for part in (case.norm.squares, case.norm.before))
-    normed = case.a[:, :96].double() * (before / now).sqrt().unsqueeze(1)
-    torch.testing.assert_close(
-        entered(convolve_in_reference, case)[0][:, :96].double(), case.mixed(normed, 0), rtol=1e-5, atol=1e-5
-    )
+    found = entered(convolve_in_reference, case)[0][:, :96].double()
+    normed = case.a[:, :96].double() * exact_norm_factor(case.norm)
+    torch.testing.assert_close(found, case.mixed(normed, 0), rtol=1e-5, atol=1e-5)

@@ -12,7 +12,15 @@ from localdflash.kernels.cuda.norm import Norm
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace
 from tests.support.interpreter import reversed_programs
-from tests.support.random_planes import LAYOUTS, activations, exact, group_sums, random_planes
+from tests.support.random_planes import (
+    LAYOUTS,
+    activations,
+    exact,
+    exact_norm_factor,
+    group_sums,
+    random_norm,
+    random_planes,
+)
 
 CPU, NAN = torch.device("cpu"), float("nan")
 
@@ -34,14 +42,14 @@ def assert_close(out: Tensor, want: Tensor, tolerance: float = 2e-6) -> None:
     assert (out.double() - want).abs().max() <= tolerance * want.abs().max()
 
 
-@pytest.mark.parametrize(("name", "k"), [*((name, depth(name)) for name in LAYOUTS), ("q4_k", 256), ("nvfp4", 64)])
+@pytest.mark.parametrize(("name", "k"), [*((name, depth(name)) for name in LAYOUTS), ("nvfp4", 64)])
 def test_every_layout_multiplies_as_defined(name, k):
     planes = random_planes(name, 72, k)
     a, sums = activations(planes)
     assert_close(run(planes, a, sums), exact(a, planes))
 
 
-@pytest.mark.parametrize(("name", "live"), [("q4_k", 7), ("q8_0", 1), ("q4_1", 7)])
+@pytest.mark.parametrize(("name", "live"), [("q4_k", 7), ("q8_0", 1)])
 def test_rows_that_are_not_live_change_no_bit(name, live):
     planes = random_planes(name, 128, 256)
     a, sums = activations(planes)
@@ -61,9 +69,8 @@ def test_large_activations_do_not_overflow_the_minimums(name):
 def test_a_norm_scales_the_rows_and_the_reference_does_the_same():
     planes = random_planes("q5_k", 200, 512)
     a, sums = activations(planes)
-    norm = Norm(torch.rand(3, 16) * 300, torch.rand(3, 16) * 200, 384, 1e-6)
-    factor = torch.sqrt((norm.before.double().sum(0) / 384 + 1e-6) / (norm.squares.double().sum(0) / 384 + 1e-6))
-    want = exact(a, planes) * factor[:, None]
+    norm = random_norm(384, 3)
+    want = exact(a, planes) * exact_norm_factor(norm)
     for dtype, tolerance in ((torch.float32, 2e-6), (torch.float16, 1e-3)):
         out = torch.zeros(16, 200, dtype=dtype)
         matmul(a, sums, planes, out, SplitWorkspace(CPU, [plan(200, 512, CPU)]), norm)

@@ -5,16 +5,7 @@ import struct
 import pytest
 import torch
 
-from localdflash.kernels.cuda.planes import (
-    E2M1,
-    Planes,
-    dequantize,
-    pack_halves,
-)
-
-
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
+from localdflash.kernels.cuda.planes import E2M1, Planes, dequantize, pack_halves
 
 
 def fields(words: torch.Tensor, block: int, rows: int, r: int, i: int, n: int, bits: int) -> int:
@@ -59,7 +50,7 @@ def one_weight(p: Planes, expert: int, k: int, n: int) -> float:
 )
 def test_definition(rows: int, high_bits: int, scaling: str, code: str, zero: int, has_minimum: bool) -> None:
     n, k, experts, padded = 2, 250, 2, 256
-    random = generator()
+    random = torch.Generator().manual_seed(0)
 
     def words(dtype: torch.dtype, *shape: int) -> torch.Tensor:
         return torch.randint(-(2**31), 2**31, (*shape, n), generator=random).to(dtype)
@@ -75,18 +66,10 @@ def test_definition(rows: int, high_bits: int, scaling: str, code: str, zero: in
     }
     base, high = words(torch.int16, experts * padded // 4), words(torch.int16, experts * padded // 4)
     planes = Planes(
-        n=n,
-        k=k,
-        rows=rows,
-        base=base,
-        high={0: None, 2: high.to(torch.uint8), 4: high}[high_bits],
-        scaling=scaling,  # type: ignore[arg-type]
-        scale=scales[scaling],
-        supers=half_pairs(experts * padded // 256) if scaling == "byte4" else None,
-        minimum=scales[scaling] if has_minimum else None,
-        zero=zero,
-        code=code,  # type: ignore[arg-type]
-        experts=experts,
-    )
+        n, k, rows, base, {0: None, 2: high.to(torch.uint8), 4: high}[high_bits],
+        scaling, scales[scaling],  # type: ignore[arg-type]
+        half_pairs(experts * padded // 256) if scaling == "byte4" else None, scales[scaling] if has_minimum else None,
+        zero, code, experts,  # type: ignore[arg-type]
+    )  # fmt: skip
     expected = [[one_weight(planes, e, d, c) for d in range(k)] for e in range(experts) for c in range(n)]
     assert torch.allclose(dequantize(planes), torch.tensor(expected), rtol=1e-6, atol=1e-6)

@@ -5,18 +5,13 @@ more than one program. A kernel of the package that the table here does not name
 there is none.
 """
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.kernels.cuda.ptx_faults import FAULTS
-
-ROOT = Path(__file__).parents[3]
-CHIP = 120
+from tests.support.compiler import ROOT, run_kernel_tests
 
 # A file with tests, which of them are run, and the kernels that these launch.
 RUNS = {
@@ -33,7 +28,7 @@ RUNS = {
     ("moe", "best_of_a_softmax and 100"): ("_route",),
     ("moe", "sixteenths and not reference"): ("_gate_up", "_down", "_combine"),
     ("embed", "scaling_of_a_table and nvfp4"): ("_embed",),
-    ("residual", "1001-256-256-gather_taps"): ("_gather_taps",),
+    ("residual", "1001-256-256-gather_taps and not reference"): ("_gather_taps",),
     ("convolve", "convolved and not reference or comes_out and not reference and 64"): (
         "_convolve_in",
         "_convolve_out",
@@ -67,17 +62,8 @@ def race(run: tuple[str, str], folder: Path, fault: str = "") -> tuple[int, str]
     """The exit status of the run's tests and what they printed; its kernels must have run, with several programs."""
     name, which = run
     ran = folder / "ran"
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"CHIP": str(CHIP), "RACES": "1", "FAULT": fault, "RAN": str(ran), "PYTHONPATH": str(ROOT)}
-    command = [
-        str(Path(sys.executable).parent / "pytest"),
-        "-q",
-        "-p",
-        "tests.kernels.cuda.as_compiled",
-        "--timeout=300",
-    ]
-    command += [f"tests/kernels/cuda/test_{name}.py", "-k", which]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    variables = {"CHIP": "120", "RACES": "1", "FAULT": fault, "RAN": str(ran)}
+    done = run_kernel_tests(f"tests/kernels/cuda/test_{name}.py", "-k", which, **variables)
     launches = set(ran.read_text().splitlines())
     alone = launched()
     assert {f"{kernel} {'alone' if alone[kernel] else 'raced'}" for kernel in RUNS[run]} <= launches, done.stdout[

@@ -23,23 +23,13 @@ def numbers(words: Words) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("magic", [0, 0x64])
-def test_four_bits(magic):
-    out = run_ptx(unpack.raise_4_asm(magic), **{"$4": PAIRS})
+def test_codes_of_four_six_and_eight_bits(magic):
+    four = run_ptx(unpack.raise_4_asm(magic), **{"$4": PAIRS})
+    eight = run_ptx(unpack.raise_8_asm(magic), **{"$4": PAIRS, "$5": OTHERS})
     for i in range(4):
-        step = 16 if i % 2 else 1
-        assert np.array_equal(out[f"${i}"].view(np.uint16), fields(PAIRS, i, 4) * step + 256 * magic)
-
-
-@pytest.mark.parametrize("magic", [0, 0x64])
-def test_eight_bits(magic):
-    out = run_ptx(unpack.raise_8_asm(magic), **{"$4": PAIRS, "$5": OTHERS})
-    for i in range(4):
-        code = fields(PAIRS, i, 4) + 16 * fields(OTHERS, i, 4)
-        assert np.array_equal(out[f"${i}"].view(np.uint16), code + 256 * magic)
-
-
-@pytest.mark.parametrize("magic", [0, 0x64])
-def test_six_bits(magic):
+        step, code = 16 if i % 2 else 1, fields(PAIRS, i, 4)
+        assert np.array_equal(four[f"${i}"].view(np.uint16), code * step + 256 * magic)
+        assert np.array_equal(eight[f"${i}"].view(np.uint16), code + 16 * fields(OTHERS, i, 4) + 256 * magic)
     high = RANDOM.integers(0, 256, 4 * len(PAIRS), dtype=np.uint8)
     out = run_ptx(unpack.raise_6_asm(magic), **{"$8": PAIRS, "$9": OTHERS, "$10": high.view(np.uint32)})
     for pair, words in enumerate((PAIRS, OTHERS)):

@@ -8,22 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
-from localdflash.backends.cuda import assembly
-from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.proof import stages
 from localdflash.backends.cuda.proof.tolerance import Unsound
 from tests.backends.cuda.proof.test_stages import Spoil, add, fault, run
+from tests.support.cuda_pairs import load_on_cpu
 from tests.support.interpreter import ordered_dot
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
-CPU = torch.device("cpu")
 Load = Callable[..., CudaPair]
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +32,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
         folder = tmp_path_factory.mktemp("tiny")
         target = write_target(folder / "target.gguf", shape)
         drafter = write_drafter(folder, shape) if drafts else None
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(assembly, "measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
-            return load_pair(target, drafter, CPU, CudaSettings(context=384, **settings), KERNELS)
+        return load_on_cpu(target, drafter, KERNELS, context=384, **settings)
 
     return load
 
@@ -51,19 +46,16 @@ def _small() -> Iterator[None]:
         yield
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["experts", "int8 keys", "with a drafter"])
 def test_sound_kernels_pass(kind: str, load: Load) -> None:
     pair = load(kind == "experts", drafts=kind == "with a drafter", kv="int8" if kind == "int8 keys" else "f16")
     assert run(pair, "operations", "short prompt", "rows") == ["operations", "short prompt", "rows"]
 
 
-@pytest.mark.timeout(600)
 def test_sound_kernels_pass_every_check(load: Load) -> None:
     assert len(run(load())) == 8
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("operation", "part", "value"),
     [("qkv", "cache.k", 1.0), ("attention", "out", float("nan")), ("route", "routing.weights", 0.01)],
@@ -75,7 +67,6 @@ def test_one_wrong_value_is_named(operation: str, part: str, value: float, load:
         run(pair, "operations")
 
 
-@pytest.mark.timeout(600)
 def test_a_head_whose_bits_differ_is_named(load: Load) -> None:
     pair = load(drafts=False)
 

@@ -17,8 +17,8 @@ from localdflash.kernels.cuda.planes import Planes
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
-EXACT = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4")
 FLOATS = ("F32", "F16", "BF16")
+EXACT = [kind.name for kind in FORMATS if kind.name not in FLOATS]
 Tensors = dict[str, tuple[str, NDArray[Any]]]
 HALF_SCALES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q8_0": (0,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
 
@@ -61,10 +61,6 @@ def write_gguf(path: Path, tensors: Tensors) -> GGUFHeader:
     return read_header(path)
 
 
-def test_every_type_is_tested() -> None:
-    assert {kind.name for kind in FORMATS} == {*EXACT, *FLOATS}
-
-
 @pytest.mark.parametrize("name", EXACT)
 def test_weights_are_the_file_s_and_padding_is_zero(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In several chunks, for several experts."""
@@ -94,32 +90,25 @@ def test_float_types_become_int8(name: str) -> None:
         assert ((planes.dense - weights)[:, start:stop].abs() <= step * 0.501).all()
 
 
-def test_powers_of_two_beyond_float16() -> None:
+def test_scales_at_the_edge() -> None:
     raw = random_matrix("MXFP4", 4, 64)
-    raw[1, 0] = 127 - 25
-    with pytest.raises(ModelError, match=r"MXFP4 scales from 2\^-25 to 2\^-25 .*llama.cpp"):
+    raw[1, 0] = 127 - 25  # beyond float16
+    with pytest.raises(ModelError, match=r"MXFP4 .*2\^-25.*llama.cpp"):
         repacked("MXFP4", raw, 64)
     raw[1, 1:17] = 0x80  # 0 and -0: the scale does not matter
     assert torch.equal(repacked("MXFP4", raw, 64).dense, oracle("MXFP4", raw))
-
-
-def test_nvfp4_scale_127_is_zero() -> None:
     raw = random_matrix("NVFP4", 4, 64)
-    raw[2, :4] = (0, 127, 126, 1)
+    raw[2, :4] = (0, 127, 126, 1)  # 127 is zero
     assert torch.equal(repacked("NVFP4", raw, 64).dense, oracle("NVFP4", raw))
 
 
-@pytest.mark.parametrize("name", ["Q4_1", "Q6_K", "F16"])
-def test_scaled_is_exact(name: str) -> None:
+@pytest.mark.parametrize(("name", "factor"), [("Q4_1", 2.0**40), ("Q6_K", 2.0**-30), ("F16", None)])
+def test_scaled_is_exact_or_refused(name: str, factor: float | None) -> None:
     planes = repacked(name, random_matrix(name, 8, 256), 256)
     assert torch.equal(scaled(planes, 16).dense, planes.dense * 16)
-    assert torch.equal(scaled(scaled(planes, 16), 1 / 16).dense, planes.dense)
-
-
-@pytest.mark.parametrize(("name", "factor"), [("Q4_0", 2.0**40), ("Q6_K", 2.0**-30)])
-def test_scaled_beyond_float16(name: str, factor: float) -> None:
-    with pytest.raises(ModelError, match="float16 cannot hold"):
-        scaled(repacked(name, random_matrix(name, 8, 256), 256), factor)
+    if factor:
+        with pytest.raises(ModelError, match="float16"):
+            scaled(planes, factor)
 
 
 def test_load_one_after_the_other(tmp_path: Path) -> None:
@@ -159,7 +148,7 @@ def test_load_experts_in_turn(tmp_path: Path) -> None:
     assert torch.equal(dense[:, :, 1], oracle("Q8_0", up))
 
 
-def test_second_scale_of_nvfp4(tmp_path: Path) -> None:
+def test_second_scales_of_nvfp4(tmp_path: Path) -> None:
     raw = random_matrix("NVFP4", 2 * 4, 64).reshape(2, 4, -1)
     raw[..., :4] = raw[..., :4] % 80 + 24
     factors = np.array([0.7, 1.3], np.float32)
@@ -167,47 +156,36 @@ def test_second_scale_of_nvfp4(tmp_path: Path) -> None:
     planes = load_planes(write_gguf(tmp_path / "model.gguf", tensors), ["x.weight"], "cpu")
     expected = oracle("NVFP4", raw) * torch.from_numpy(factors).view(2, 1, 1)
     assert torch.allclose(planes.dense.view(2, 4, 64), expected, rtol=2**-11, atol=0)
-
-
-def test_second_scales_that_are_too_few(tmp_path: Path) -> None:
-    tensors: Tensors = {
-        "x.weight": ("NVFP4", random_matrix("NVFP4", 4, 64)),
-        "x.scale": ("F32", np.ones(2, np.float32)),
-    }
-    header = write_gguf(tmp_path / "model.gguf", tensors)
-    with pytest.raises(ModelError, match=r"tensor x\.scale has not 1 numbers"):
+    header = write_gguf(tmp_path / "model.gguf", tensors | {"x.weight": ("NVFP4", raw[0])})
+    with pytest.raises(ModelError, match=r"x\.scale"):  # one too many
         load_planes(header, ["x.weight"], "cpu")
 
 
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        (["a", "gone"], "tensor gone is missing"),
-        (["a", "other_type"], r"a \(Q8_0\), other_type \(Q4_0\) make no single matrix"),
-        (["a", "deeper"], r"make no single matrix; use `--backend llama.cpp`"),
-        (["odd"], r"tensor odd: no kernel reads Q5_1; use `--backend llama.cpp`"),
-        (["vector"], r"tensor vector is no matrix but \[32\]"),
+        (["a", "gone"], "gone"),
+        (["a", "other_type"], r"a \(Q8_0\), other_type \(Q4_0\) .*llama.cpp"),
+        (["a", "deeper"], "a .*deeper .*llama.cpp"),
+        (["a", "higher"], "a .*higher .*llama.cpp"),
+        (["odd"], r"odd.* Q5_1.*llama.cpp"),
+        (["vector"], r"vector .*\[32\]"),
     ],
 )
 def test_refused(names: list[str], problem: str, tmp_path: Path) -> None:
+    """Of one matrix, or of two in turn."""
     tensors: Tensors = {
         "a": ("Q8_0", random_matrix("Q8_0", 2, 64)),
         "other_type": ("Q4_0", random_matrix("Q4_0", 2, 64)),
         "deeper": ("Q8_0", random_matrix("Q8_0", 2, 128)),
+        "higher": ("Q8_0", random_matrix("Q8_0", 3, 64)),
         "odd": ("Q5_1", np.zeros((2, 24), np.uint8)),
         "vector": ("F32", np.zeros(32, np.float32)),
     }
     header = write_gguf(tmp_path / "model.gguf", tensors)
     with pytest.raises(ModelError, match=problem) as caught:
-        load_planes(header, names, "cpu")
+        load_planes(header, names, "cpu", interleave="higher" in names)
     assert str(header.path) in str(caught.value)
-
-
-def test_interleaving_wants_one_height(tmp_path: Path) -> None:
-    tensors: Tensors = {"a": ("Q8_0", random_matrix("Q8_0", 2, 64)), "b": ("Q8_0", random_matrix("Q8_0", 3, 64))}
-    header = write_gguf(tmp_path / "model.gguf", tensors)
-    with pytest.raises(ModelError, match="make no single matrix"):
-        load_planes(header, ["a", "b"], "cpu", interleave=True)
 
 
 def test_only_planes_of_one_layout_join() -> None:

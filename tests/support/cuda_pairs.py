@@ -1,0 +1,40 @@
+"""Pairs of the CUDA engine on a CPU: with the references, or with the kernels in Triton's interpreter."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.ops import REFERENCES, Ops
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.pair import Pair
+from localdflash.engine.sampling_params import SamplingParams
+
+CPU = torch.device("cpu")
+
+
+@contextmanager
+def unmeasured() -> Iterator[None]:
+    """Load pairs without timing their ways to step."""
+    with patch("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)):
+        yield
+
+
+def load_on_cpu(target: Path, drafter: Path | None = None, ops: Ops = REFERENCES, **settings: Any) -> CudaPair:
+    """Load a pair whose ways are not timed."""
+    with unmeasured():
+        return load_pair(target, drafter, CPU, CudaSettings(**settings), ops)
+
+
+def answer(
+    pair: Pair, ids: Sequence[int], count: int, params: SamplingParams | None = None, **fields: Any
+) -> list[int]:
+    """Return the tokens that follow a prompt, which is computed from its start."""
+    pair.forget()
+    request = Request(ids, count, params or SamplingParams(), **fields)
+    return [token for step in generate(pair, request) for token in step.tokens]
