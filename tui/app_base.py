@@ -17,7 +17,7 @@ from textual.screen import ModalScreen
 from localdflash.base.errors import LocaldflashError
 from localdflash.chat.answer_sources import ServerSource
 from localdflash.chat.answerer import Answerer
-from localdflash.chat.attachable_files import Files
+from localdflash.chat.attachable_files import AttachableFiles
 from localdflash.chat.messages import Attachment
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.talk import Talk
@@ -78,7 +78,7 @@ class Base(App[int]):
         self.start = start
         self.talk = Talk(Answerer(start.source, self.say), start.chats, str(start.folder), self.complain)
         self.talk.settings, self.talk.system = start.settings, start.system
-        self.files = Files(start.folder, self.say_later)
+        self.files = AttachableFiles(start.folder, self.say_later)
         self.history = History(history_file() if start.chats else None, self.say_later)
         self.queued: list[tuple[str, Sequence[Attachment]]] = []
         self.complaints: list[str] = []  # since the last answer began

@@ -6,7 +6,7 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 from textual.widget import Widget
 
-from localdflash.chat.attachable_files import size
+from localdflash.chat.attachable_files import format_size
 from localdflash.chat.messages import Attachment
 from localdflash.text.sanitize import printable, sanitize
 
@@ -70,7 +70,7 @@ def label(attachment: Attachment) -> str:
     text, name = attachment.text, printable(sanitize(attachment.name))
     lines = text.count("\n") + (not text.endswith("\n"))
     if attachment.kind != "paste":
-        return f"{name} {size(len(text.encode('utf-8', 'replace')))}"
+        return f"{name} {format_size(len(text.encode('utf-8', 'replace')))}"
     return f"{name}: {lines:,} lines" if lines > 1 else f"{name}: {len(text):,} characters"
 
 

@@ -29,8 +29,8 @@ from textual.worker import WorkerFailed
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.system.process import LEAVING
-from localdflash.chat.attachable_files import code_file
-from localdflash.chat.mentions import spelled
+from localdflash.chat.attachable_files import find_code_file
+from localdflash.chat.mentions import spell_mention
 from localdflash.chat.sampling_settings import SETTINGS
 from localdflash.chat.store import ChatStore
 from localdflash.text.sanitize import printable
@@ -218,8 +218,8 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         self._open_answerer()
         await asyncio.to_thread(import_module, "localdflash.tui.markdown")
         self.look_for_project()
-        if file := await asyncio.to_thread(code_file, self.files):
-            self.welcome.offer(tries(spelled(file)))
+        if file := await asyncio.to_thread(find_code_file, self.files):
+            self.welcome.offer(tries(spell_mention(file)))
         try:
             await self._go_on_with(self.start.session)
         finally:
@@ -331,9 +331,9 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
             case "draft" | "think" | "project":
                 return ("on", "off")
             case "role":
-                from localdflash.chat.roles import roles
+                from localdflash.chat.roles import list_roles
 
-                return ("none", *roles())
+                return ("none", *list_roles())
         return ()
 
     def choose(self, command: Command) -> None:

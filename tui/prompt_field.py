@@ -18,10 +18,10 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from localdflash.base.errors import UsageError
-from localdflash.chat.attachable_files import Files, size
-from localdflash.chat.mentions import attach, mentions, parted, spelled, spellings
+from localdflash.chat.attachable_files import AttachableFiles, format_size
+from localdflash.chat.mentions import attach_mentions, find_mentions, possible_spellings, spell_mention, split_name
 from localdflash.chat.messages import Attachment
-from localdflash.chat.shell_command import command_of
+from localdflash.chat.shell_command import parse_command
 from localdflash.tui import commands
 from localdflash.tui.attachments import Attachments
 from localdflash.tui.history import History
@@ -73,7 +73,7 @@ class Prompt(SuggestingArea):
 
     def __init__(
         self,
-        files: Files,
+        files: AttachableFiles,
         history: History,
         *,
         placeholder: str = "",
@@ -102,8 +102,8 @@ class Prompt(SuggestingArea):
     def put_back(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Put a message back to be edited, before what is being typed."""
         named = [one.name for one in attachments if one.kind in ("file", "symbol")]
-        spelt = {spelling for name in named for spelling in spellings(name)}
-        mentioned = {one.name for one in mentions(text, lambda path: False, spelt)}
+        spelt = {spelling for name in named for spelling in possible_spellings(name)}
+        mentioned = {one.name for one in find_mentions(text, lambda path: False, spelt)}
         self.picked |= spelt
         for one in attachments:
             if one.name not in mentioned:
@@ -205,7 +205,7 @@ class Prompt(SuggestingArea):
             return
         if command is not None:
             text, attachments = text.rstrip(), ()
-        elif command_of(text):
+        elif parse_command(text):
             attachments = ()
         elif not text.strip() and not attachments:
             return
@@ -213,7 +213,7 @@ class Prompt(SuggestingArea):
             self.detach()
         picked, self.picked = self.picked, set()
         self.put_all("")
-        if self._sending.locked() or (command is None and "@" in text and not command_of(text)):
+        if self._sending.locked() or (command is None and "@" in text and not parse_command(text)):
             self.run_worker(self._send_with_files(text, attachments, picked), group="send")
         else:
             self._submit(text, attachments)
@@ -221,7 +221,7 @@ class Prompt(SuggestingArea):
     async def _send_with_files(self, text: str, attachments: Sequence[Attachment], picked: set[str]) -> None:
         """Read the files that are mentioned, then send; messages keep their order."""
         async with self._sending:
-            found = await asyncio.to_thread(attach, text, self.files, picked)
+            found = await asyncio.to_thread(attach_mentions, text, self.files, picked)
             if found.refused and text != self._insisted:
                 self._insisted = text
                 self.picked |= picked
@@ -238,7 +238,7 @@ class Prompt(SuggestingArea):
 
     async def _attach_file(self, path: str) -> None:
         try:
-            found = await asyncio.to_thread(lambda: self.files.read(*parted(path, self.files.exists)))
+            found = await asyncio.to_thread(lambda: self.files.read(*split_name(path, self.files.exists)))
         except UsageError as error:
             self.post_message(self.Refused(str(error)))
             return
@@ -257,7 +257,7 @@ class Prompt(SuggestingArea):
 
     def _take_paste(self, text: str, length: int = 0) -> None:
         if (length := length or len(text)) > LARGEST:
-            most, found = size(LARGEST), size(length)
+            most, found = format_size(LARGEST), format_size(length)
             self.post_message(
                 self.Refused(f"{found} pasted: at most {most}; save it to a file and mention parts of it")
             )
@@ -283,8 +283,8 @@ class Prompt(SuggestingArea):
         below = await asyncio.to_thread(self.files.relative, path)
         end = (start[0], start[1] + len(pasted))
         if below is not None and "\n" not in pasted and self.get_text_range(start, end) == pasted:
-            self.picked.add(spelled(below))
-            self.put(f"{spelled(below)} ", start, end)
+            self.picked.add(spell_mention(below))
+            self.put(f"{spell_mention(below)} ", start, end)
 
     # Size
 

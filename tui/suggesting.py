@@ -12,7 +12,7 @@ from textual import events, on
 from textual.binding import Binding, BindingType
 from textual.widgets import TextArea
 
-from localdflash.chat.attachable_files import Files
+from localdflash.chat.attachable_files import AttachableFiles
 from localdflash.text.sanitize import sanitize
 from localdflash.tui import commands
 from localdflash.tui.suggestions import (
@@ -47,7 +47,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
 
     def __init__(
         self,
-        files: Files,
+        files: AttachableFiles,
         *,
         choices: Choices,
         placeholder: str,

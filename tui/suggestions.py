@@ -14,9 +14,9 @@ from textual import events
 from textual.content import Content
 from textual.widget import Widget
 
-from localdflash.chat.attachable_files import Hit
-from localdflash.chat.fuzzy import Haystack, matched
-from localdflash.chat.mentions import spelled
+from localdflash.chat.attachable_files import FileMatch
+from localdflash.chat.fuzzy import Haystack, match_positions
+from localdflash.chat.mentions import spell_mention
 from localdflash.text.sanitize import sanitize
 from localdflash.tui import commands
 
@@ -78,12 +78,12 @@ def argument_suggestions(of: Asked, choices: Choices) -> list[PromptSuggestion]:
     names = choices(of.command)
     if of.query:
         names = [names[one.at] for one in Haystack(names, "/").best(of.query, len(names))]
-    return [PromptSuggestion(sanitize(name), name, "", matched(of.query, name), sends=True) for name in names]
+    return [PromptSuggestion(sanitize(name), name, "", match_positions(of.query, name), sends=True) for name in names]
 
 
-def file_suggestion(hit: Hit, *, mentioned: bool) -> PromptSuggestion:
+def file_suggestion(hit: FileMatch, *, mentioned: bool) -> PromptSuggestion:
     """A file or a symbol, inserted as a mention, or as a plain path after a command."""
-    text = f"{spelled(hit.path, hit.symbol)} " if mentioned else hit.name
+    text = f"{spell_mention(hit.path, hit.symbol)} " if mentioned else hit.name
     return PromptSuggestion(hit.name, text, "", hit.marked, sends=not mentioned, mention=mentioned)
 
 
@@ -91,7 +91,7 @@ def _of_command(command: commands.Command, query: str) -> PromptSuggestion:
     exact = query.lower() in (command.name, *command.aliases)
     sends = not command.argument or (exact and not _REQUIRED.match(command.argument))
     text = f"/{command.name} " if command.argument and not sends else f"/{command.name}"
-    marked = tuple(at + 1 for at in matched(query, command.name)) if query else ()
+    marked = tuple(at + 1 for at in match_positions(query, command.name)) if query else ()
     return PromptSuggestion(command.usage, text, command.help, marked, sends)
 
 

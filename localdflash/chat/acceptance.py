@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from localdflash.chat.messages import StepRecord
 
-WINDOW = 2.0  # seconds that the rolling rate looks back
-RATES = 120  # rates that are kept, one for each half second
-EVERY = 0.5  # seconds between two of them
+WINDOW_SECONDS = 2.0  # seconds that the rolling rate looks back
+MAX_RATES = 120  # rates that are kept, one for each half second
+RATE_SECONDS = 0.5  # seconds between two of them
 
 
 class Acceptance:
@@ -23,7 +23,7 @@ class Acceptance:
         self.ttft_ms: float | None = None  # from being asked for to the first text
         self.offered: list[int] = []  # drafted tokens, by slot
         self.by_drafter: dict[str, int] = {}  # steps; "" where nothing was drafted
-        self.rates: deque[float] = deque(maxlen=RATES)  # tokens a second over time
+        self.rates: deque[float] = deque(maxlen=MAX_RATES)  # tokens a second over time
         self._clock, self._asked = clock, clock()
         self._taken: list[int] = []  # accepted tokens, by slot
         self._ms: list[float] = []  # of the steps, sorted
@@ -62,10 +62,10 @@ class Acceptance:
         if self._arrived:
             self._recent += count
         self._arrived.append((now, count))
-        while len(self._arrived) > 2 and self._arrived[1][0] <= now - WINDOW:
+        while len(self._arrived) > 2 and self._arrived[1][0] <= now - WINDOW_SECONDS:
             self._arrived.popleft()
             self._recent -= self._arrived[0][1]
-        if now - self._noted >= EVERY and (rate := self.rate) is not None:
+        if now - self._noted >= RATE_SECONDS and (rate := self.rate) is not None:
             self._noted = now
             self.rates.append(rate)
 
@@ -75,7 +75,7 @@ class Acceptance:
         if not self._arrived:
             return None
         (first, _), (last, _) = self._arrived[0], self._arrived[-1]
-        if self._clock() - last > WINDOW:
+        if self._clock() - last > WINDOW_SECONDS:
             return 0.0
         return self._recent / (last - first) if last > first else self.average
 

@@ -29,7 +29,7 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class SearchReplace:
     """A search/replace block: lines that replace others."""
 
     name: str
@@ -38,30 +38,30 @@ class Exchange:
     problem: str = ""
 
 
-Block = Fence | Exchange | FilePatch
+AnswerBlock = Fence | SearchReplace | FilePatch
 
 
-def blocks(answer: str) -> list[Block]:
+def find_blocks(answer: str) -> list[AnswerBlock]:
     """The blocks of an answer, without its thoughts."""
-    return _Reader(_said(answer)).read()
+    return _BlockReader(_remove_thoughts(answer)).read()
 
 
-def _said(answer: str) -> str:
+def _remove_thoughts(answer: str) -> str:
     """The text after the thoughts; "" while they go on."""
     if end := _THOUGHT_END.search(answer):
         return answer[end.end() :]
     return "" if answer.lstrip().startswith("<think>") else answer
 
 
-class _Reader:
+class _BlockReader:
     """Reads the lines once, from the front to the back."""
 
     def __init__(self, text: str) -> None:
         self._lines = [line.removesuffix("\r") for line in text.split("\n")]
         self._at = 0
-        self._found: list[Block] = []
+        self._found: list[AnswerBlock] = []
 
-    def read(self) -> list[Block]:
+    def read(self) -> list[AnswerBlock]:
         while self._at < len(self._lines):
             if fence := _FENCE.match(self._lines[self._at]):
                 self._fence(fence)
@@ -73,8 +73,8 @@ class _Reader:
         """The diff or search/replace block that begins at this line, if one does."""
         if _SEARCH.match(self._lines[self._at]):
             self._found.append(self._exchange())
-        elif patches.begins(self._lines, self._at):
-            patch, self._at = patches.read(self._lines, self._at, end)
+        elif patches.is_diff_start(self._lines, self._at):
+            patch, self._at = patches.read_file_patch(self._lines, self._at, end)
             self._found.append(patch)
         else:
             return False
@@ -87,7 +87,7 @@ class _Reader:
         end = next((at for at in range(first, len(self._lines)) if closing.match(self._lines[at])), len(self._lines))
         inside = [line[len(indent) :] if not line[: len(indent)].strip() else line for line in self._lines[first:end]]
         self._lines[first:end] = inside
-        name = naming.in_info(info) or naming.above(self._above(), info)
+        name = naming.path_in_info(info) or naming.path_above(self._above(), info)
         before = len(self._found)
         self._at = first
         while self._at < end and self._holds_marks(info, inside):
@@ -107,14 +107,14 @@ class _Reader:
         first = [at for at, line in enumerate(inside) if line.strip()][:2]
         if naming.is_diff(info) or any(_SEARCH.match(inside[at]) for at in first):
             return True
-        return bool(first) and patches.begins(inside, first[0])
+        return bool(first) and patches.is_diff_start(inside, first[0])
 
-    def _plain(self, info: str, inside: list[str], name: str, end: int) -> Block:
+    def _plain(self, info: str, inside: list[str], name: str, end: int) -> AnswerBlock:
         closed = end < len(self._lines)
         if naming.is_diff(info):  # without the names of a file
             hunks, _, problem = patches.read_hunks([*inside, "```"], 0, len(inside))
             return FilePatch(name, name, hunks, problem)
-        in_comment = naming.in_comment(inside[0]) if inside else ""
+        in_comment = naming.path_in_comment(inside[0]) if inside else ""
         labelled = bool(in_comment) and name in ("", in_comment)
         return Fence(info, tuple(inside), name or in_comment, labelled, closed)
 
@@ -123,16 +123,16 @@ class _Reader:
         above = [line for line in self._lines[max(self._at - 2, 0) : self._at] if line.strip()]
         return above[-1] if above else ""
 
-    def _exchange(self) -> Exchange:
+    def _exchange(self) -> SearchReplace:
         name = self._exchange_name()
         middle = self._next(_MIDDLE, self._at + 1)
         end = self._next(_REPLACE, middle + 1)
         if end >= len(self._lines):
             self._at = len(self._lines)
-            return Exchange(name, (), (), "is cut short: the answer ends inside it")
+            return SearchReplace(name, (), (), "is cut short: the answer ends inside it")
         search, replace = self._lines[self._at + 1 : middle], self._lines[middle + 1 : end]
         self._at = end + 1
-        return Exchange(name, tuple(search), tuple(replace))
+        return SearchReplace(name, tuple(search), tuple(replace))
 
     def _next(self, mark: re.Pattern[str], at: int) -> int:
         return next((line for line in range(at, len(self._lines)) if mark.match(self._lines[line])), len(self._lines))
@@ -141,9 +141,13 @@ class _Reader:
         """The file named in the lines above, the fence's own included; else that of the block before."""
         for line in reversed(self._lines[max(self._at - 4, 0) : self._at]):
             fence = _FENCE.match(line)
-            if found := naming.in_info(fence[3]) if fence else naming.above(line, "") or naming.in_comment(line):
+            if (
+                found := naming.path_in_info(fence[3])
+                if fence
+                else naming.path_above(line, "") or naming.path_in_comment(line)
+            ):
                 return found
             if line.strip() and not fence:
                 break
         last = self._found[-1] if self._found else None
-        return last.name if isinstance(last, Exchange) else ""
+        return last.name if isinstance(last, SearchReplace) else ""

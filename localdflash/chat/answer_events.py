@@ -14,7 +14,7 @@ from localdflash.server.refusals import error_of, refusal
 from localdflash.text.thoughts import ThoughtWriter
 
 MIN_PACE_SECONDS = 0.05  # seconds; what came at once, as out of a cache or through a proxy that waits, has no pace
-NONE = ("", "none")  # how a step says that nothing was drafted
+NO_DRAFTER = ("", "none")  # how a step says that nothing was drafted
 
 
 class ChunkStep(Struct):
@@ -28,7 +28,7 @@ class ChunkStep(Struct):
 
     def record(self) -> StepRecord:
         """The step as a message keeps it."""
-        drafter = "" if self.drafter in NONE else self.drafter
+        drafter = "" if self.drafter in NO_DRAFTER else self.drafter
         return StepRecord(drafter, self.drafted, self.accepted, tuple(self.sizes), self.ms)
 
 
@@ -92,7 +92,7 @@ class Chunk(Struct):
 _chunks = msgspec.json.Decoder(Chunk)
 
 
-def decode(data: bytes) -> Chunk:
+def decode_chunk(data: bytes) -> Chunk:
     """An event; the error that it reports is raised, or LocaldflashError if it makes no sense."""
     try:
         chunk = _chunks.decode(data)
@@ -100,16 +100,16 @@ def decode(data: bytes) -> Chunk:
         raise refusal(data, 200) from None
     if chunk.error is not UNSET:
         raise error_of({"error": chunk.error}, 500)
-    if chunk.step and not _adds_up(chunk.step):
+    if chunk.step and not _is_consistent(chunk.step):
         raise LocaldflashError("the server told of a step that does not add up")
     return chunk
 
 
-def _adds_up(step: ChunkStep) -> bool:
+def _is_consistent(step: ChunkStep) -> bool:
     return 0 <= step.accepted <= min(step.drafted, len(step.sizes)) and min(step.sizes, default=0) >= 0
 
 
-class Pace:
+class ArrivalRate:
     """Rate at which an answer arrived by our own clock, for servers that report none.
 
     It counts from the first text on: what is before it is the prompt's time.
@@ -133,7 +133,7 @@ class Pace:
         return (tokens - 1) / (self._last - self._first)
 
 
-class Reading:
+class AnswerReader:
     """What the events of an answer, asked for at `asked`, have reported so far."""
 
     def __init__(self, settings: ChatSettings, asked: float) -> None:
@@ -145,7 +145,7 @@ class Reading:
 
     def begin_again(self) -> None:
         """Start over: the answer is asked for again."""
-        self._writer, self._pace = ThoughtWriter(), Pace()
+        self._writer, self._pace = ThoughtWriter(), ArrivalRate()
         self._timings: ChunkTimings | None = None
         self._usage: Usage | None = None
 
@@ -171,7 +171,7 @@ class Reading:
         """Why the answer ended. Our engine calls the end of the context "length" too."""
         if self._reason == "length":
             most = self._settings.max_tokens or 0
-            tokens = numbers_of(self._timings, self._usage).get("tokens", 0)
+            tokens = answer_numbers(self._timings, self._usage).get("tokens", 0)
             return "context" if ours and not 0 < most <= tokens else "length"
         match self._reason:
             case "cancelled" | "repeat" as reason:
@@ -181,7 +181,7 @@ class Reading:
 
     def numbers(self, *, ours: bool) -> dict[str, Any]:
         """See `Message.numbers`."""
-        numbers = numbers_of(self._timings, self._usage)
+        numbers = answer_numbers(self._timings, self._usage)
         if not numbers.get("tokens_per_second") and (rate := self._pace.of(numbers.get("tokens", 0))):
             numbers["tokens_per_second"] = round(rate, 1)
         if self._ttft_ms is not None:
@@ -193,7 +193,7 @@ class Reading:
         return numbers
 
 
-def numbers_of(timings: ChunkTimings | None, usage: Usage | None) -> dict[str, Any]:
+def answer_numbers(timings: ChunkTimings | None, usage: Usage | None) -> dict[str, Any]:
     """The statistics of an answer, as far as the server reports them."""
     numbers: dict[str, Any] = {}
     if usage:
@@ -213,7 +213,7 @@ def numbers_of(timings: ChunkTimings | None, usage: Usage | None) -> dict[str, A
             "drafted": timings.draft_n,
             "accepted": timings.draft_n_accepted,
             "accept_by_slot": timings.accept_by_slot,
-            "steps_by_drafter": _merged(timings.steps_by_drafter),
+            "steps_by_drafter": _merge_drafters(timings.steps_by_drafter),
             "tokens_per_second": round(timings.predicted_per_second, 1),
             "prompt_ms": timings.prompt_ms,
             "answer_ms": timings.predicted_ms,
@@ -221,12 +221,12 @@ def numbers_of(timings: ChunkTimings | None, usage: Usage | None) -> dict[str, A
     return {name: value for name, value in numbers.items() if value is not None}
 
 
-def _merged(steps: Mapping[str, int] | None) -> dict[str, int] | None:
+def _merge_drafters(steps: Mapping[str, int] | None) -> dict[str, int] | None:
     """Several steps as one, under the names of `StepRecord`."""
     if steps is None:
         return None
     merged: dict[str, int] = {}
     for drafter, count in steps.items():
-        name = "" if drafter in NONE else drafter
+        name = "" if drafter in NO_DRAFTER else drafter
         merged[name] = merged.get(name, 0) + count
     return merged

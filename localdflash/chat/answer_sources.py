@@ -68,14 +68,14 @@ class SharedDaemon:
             return Address(paths.engine_socket())
 
         try:
-            return await in_thread(connected, say, look)
+            return await run_in_thread(connected, say, look)
         except (KeyError, TypeError, ValueError):
             told = f"what listens at {paths.engine_socket()} is no engine of localdflash"
             raise LocaldflashError(told) from None
 
     def loaded(self, pair: str) -> None:
         """See `ServerSource`."""
-        self.wanted = _with_pair(self.wanted, pair)
+        self.wanted = _replace_pair(self.wanted, pair)
 
     async def close(self) -> None:
         """See `ServerSource`: it stays, for the others."""
@@ -103,16 +103,16 @@ class PrivateDaemon:
             self._child = private.start(self.wanted, path, look, None if self._watched else say)
             return Address(path)
 
-        return await in_thread(started, say, look)
+        return await run_in_thread(started, say, look)
 
     def loaded(self, pair: str) -> None:
         """See `ServerSource`."""
-        self.pair, self.wanted = pair, _with_pair(self.wanted, pair)
+        self.pair, self.wanted = pair, _replace_pair(self.wanted, pair)
 
     async def close(self) -> None:
         """See `ServerSource`."""
         if self._child:
-            await in_thread(lambda *_: self._end(), print, print)
+            await run_in_thread(lambda *_: self._end(), print, print)
 
     def _end(self) -> None:
         from localdflash.server import private
@@ -145,15 +145,15 @@ class NamedServer:
         """See `ServerSource`."""
 
 
-def _with_pair(wanted: Wanted, pair: str) -> Wanted:
+def _replace_pair(wanted: Wanted, pair: str) -> Wanted:
     return replace(wanted, options={**wanted.options, "pair": pair}, given={*wanted.given, "pair"})
 
 
-class _GivenUp(Exception):
+class _Abandoned(Exception):
     """Raised when nobody waits any more."""
 
 
-async def in_thread(work: Callable[[Say, Look], T], say: Say, look: Look) -> T:
+async def run_in_thread(work: Callable[[Say, Look], T], say: Say, look: Look) -> T:
     """Run blocking work in a thread that the end of the process does not wait for, and return its result.
 
     If this is cancelled, the work ends at its next check.
@@ -175,7 +175,7 @@ async def in_thread(work: Callable[[Say, Look], T], say: Say, look: Look) -> T:
 
     def looked(stage: str) -> None:
         if given_up.is_set():
-            raise _GivenUp
+            raise _Abandoned
         on_loop(look, stage)
 
     def run() -> None:

@@ -14,21 +14,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from localdflash.base.errors import DeviceFailed, EngineGone, LocaldflashError, ModelBusy, ModelError, ModelNotLoaded
-from localdflash.chat.answer_sources import NamedServer, ServerSource, in_thread
+from localdflash.chat.answer_sources import NamedServer, ServerSource, run_in_thread
 from localdflash.chat.messages import Finish, Message, StepRecord
-from localdflash.chat.request import openai_fields, own_fields, spoken, template_fields
+from localdflash.chat.request import openai_fields, own_fields, template_fields, wire_messages
 from localdflash.chat.resumed_answer import Replay
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server.wanted import Others
 
 if TYPE_CHECKING:  # what they import takes long; `_open` does it beside the event loop
-    from localdflash.chat.answer_events import Chunk, Reading
+    from localdflash.chat.answer_events import AnswerReader, Chunk
     from localdflash.server.address import Address
     from localdflash.server.client import Connection
 
-RESTARTS = 2  # that one answer may need
-LOOK = 0.1  # seconds between two looks at an engine that loads for somebody else
-BREATH = 0.004  # seconds after which others on the event loop have their turn
+MAX_RESTARTS = 2  # that one answer may need
+POLL_SECONDS = 0.1  # seconds between two looks at an engine that loads for somebody else
+YIELD_SECONDS = 0.004  # seconds after which others on the event loop have their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class ServerInfo:
     """What is loaded. Of another server only its model is known; a `context` of 0 means unknown."""
 
     pair: str
@@ -79,7 +79,7 @@ class Answerer:
     """
 
     def __init__(self, source: ServerSource, say: Callable[[str], None]) -> None:
-        self.about: About | None = None
+        self.about: ServerInfo | None = None
         self.stage = ""
         self.on_stage: Callable[[str], None] = lambda _: None
         self.ours = not isinstance(source, NamedServer)  # whether it knows more than OpenAI's interface
@@ -87,10 +87,10 @@ class Answerer:
         self._is_local = self.ours
         self._source, self._say = source, say
         self._address: Address | None = None
-        self._opening: asyncio.Task[About] | None = None
+        self._opening: asyncio.Task[ServerInfo] | None = None
         self._idle: list[Connection[Chunk]] = []
 
-    async def ready(self) -> About:
+    async def ready(self) -> ServerInfo:
         """What is loaded, once it is. Cancelling this leaves the loading to the next caller."""
         if self._address and self.about:
             return self.about
@@ -99,10 +99,10 @@ class Answerer:
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._opening)
 
-    async def _open(self) -> About:
+    async def _open(self) -> ServerInfo:
         try:
             self._enter("starting")
-            await in_thread(_import_client, self._say, self._enter)
+            await run_in_thread(_import_client, self._say, self._enter)
             self._address = await self._source.open(self._say, self._enter)
             self.about = await self._look()
             self._enter("ready")
@@ -113,20 +113,20 @@ class Answerer:
         finally:
             self._opening = None
 
-    async def _look(self) -> About:
+    async def _look(self) -> ServerInfo:
         """Ask what is loaded of this chat."""
         if isinstance(self._source, NamedServer):
             return await self._look_at_another(self._source)
-        while "context" not in (told := _of_pair(await self._get("/ps?role=chat"), self._source.pair)):
+        while "context" not in (told := _select_pair(await self._get("/ps?role=chat"), self._source.pair)):
             if "pair" not in told:
                 raise EngineGone("the chat's model was unloaded: ask again")
             self._enter(f"loading: {told['doing']}" if told.get("doing") else "loading")
-            await asyncio.sleep(LOOK)
-        about = _about(told)
+            await asyncio.sleep(POLL_SECONDS)
+        about = _parse_info(told)
         self._source.loaded(about.pair)
         return about
 
-    async def _look_at_another(self, source: NamedServer) -> About:
+    async def _look_at_another(self, source: NamedServer) -> ServerInfo:
         try:
             models = (await self._get("/v1/models")).get("data")
         except (EngineGone, DeviceFailed):
@@ -134,16 +134,16 @@ class Answerer:
         except LocaldflashError:  # not every server has the list
             if not source.pair:
                 raise
-            return About(source.pair)
+            return ServerInfo(source.pair)
         models = models if isinstance(models, list) else []
         known = {str(one["id"]): one for one in models if isinstance(one, dict) and one.get("id")}
         name = source.pair or next(iter(known), "default")
         model = known.get(name, {})
         self.ours = model.get("owned_by") == "localdflash"
         if not self.ours:
-            return About(name)
+            return ServerInfo(name)
         meta = model.get("meta")
-        return _about({**meta, "pair": name, "context": meta.get("n_ctx")} if isinstance(meta, dict) else {})
+        return _parse_info({**meta, "pair": name, "context": meta.get("n_ctx")} if isinstance(meta, dict) else {})
 
     def _enter(self, stage: str) -> None:
         if stage != self.stage:
@@ -183,31 +183,31 @@ class Answerer:
         """
         asked, replay = time.perf_counter(), Replay()
         body: dict[str, object] = {}
-        reading: Reading | None = None
-        for restarts in range(RESTARTS + 1):
+        reading: AnswerReader | None = None
+        for restarts in range(MAX_RESTARTS + 1):
             try:
                 about = await self.ready()
                 if not reading:
                     settings = settings.resolved(about.sampling, about.context) if self.ours else settings
-                    reading = _reading(settings, asked)
+                    reading = _make_reader(settings, asked)
                     body = self._body(messages, settings, system, goes_on)
                 async with aclosing(self._chunks({**body, "model": about.pair})) as chunks:
                     async for chunk in chunks:
                         if not (told := reading.take(chunk)):
                             continue
-                        for one in _events(*replay.push(*told)):
+                        for one in _make_events(*replay.push(*told)):
                             yield one
-                for one in _events(*replay.finish()):
+                for one in _make_events(*replay.finish()):
                     yield one
                 yield Done(reading.finish(ours=self.ours), reading.numbers(ours=self.ours))
                 return
             except ModelNotLoaded:
-                if not self._is_local or restarts == RESTARTS:
+                if not self._is_local or restarts == MAX_RESTARTS:
                     raise
                 await self._load_again()
             except (EngineGone, DeviceFailed) as error:
                 self._lose()
-                if not self._source.restarts or restarts == RESTARTS:
+                if not self._source.restarts or restarts == MAX_RESTARTS:
                     if not (reading and replay.text):
                         raise
                     yield Done("gone", reading.numbers(ours=self.ours), error)
@@ -223,7 +223,7 @@ class Answerer:
         system: str,
         goes_on: bool,
     ) -> dict[str, object]:
-        asked: dict[str, object] = {"messages": spoken(messages, system, ours=self.ours)}
+        asked: dict[str, object] = {"messages": wire_messages(messages, system, ours=self.ours)}
         return asked | (own_fields(settings, goes_on=goes_on) if self.ours else openai_fields(settings))
 
     async def _chunks(self, body: Mapping[str, object]) -> "AsyncGenerator[Chunk, None]":
@@ -236,7 +236,7 @@ class Answerer:
             async for chunk in events:
                 yield chunk
                 whole = whole or any(choice.finish_reason for choice in chunk.choices)
-                if time.perf_counter() - breath > BREATH:
+                if time.perf_counter() - breath > YIELD_SECONDS:
                     await asyncio.sleep(0)
                     breath = time.perf_counter()
         if not whole:
@@ -250,7 +250,7 @@ class Answerer:
         if not self._is_local or not self._address or not self.about:
             return
         about = {"model": self.about.pair, "max_tokens": 0}
-        body = {"messages": spoken(messages, system), **template_fields(settings), **about}
+        body = {"messages": wire_messages(messages, system), **template_fields(settings), **about}
         with suppress(LocaldflashError):
             await self._post("/v1/chat/completions", body)
 
@@ -259,13 +259,18 @@ class Answerer:
         about = await self.ready()
         if not self.ours:
             return None
-        body = {"model": about.pair, "messages": spoken(messages, system), "count": True, **template_fields(settings)}
+        body = {
+            "model": about.pair,
+            "messages": wire_messages(messages, system),
+            "count": True,
+            **template_fields(settings),
+        }
         told = (await self._again_if_gone("/apply-template", body)).get("tokens")
         if not isinstance(told, int):
             raise LocaldflashError("the engine does not tell how many tokens a prompt has: is it of this version?")
         return told
 
-    async def load(self, pair: str) -> About:
+    async def load(self, pair: str) -> ServerInfo:
         """Have another pair loaded for this chat. If that fails the old one stays. Cancelling this ends the waiting."""
         await self.ready()
         if isinstance(self._source, NamedServer):
@@ -283,7 +288,7 @@ class Answerer:
         finally:
             if self._address:
                 self._enter("ready")
-        self.about = about = _about(told)
+        self.about = about = _parse_info(told)
         self._source.loaded(about.pair)
         return about
 
@@ -297,7 +302,7 @@ class Answerer:
         self._say(f"{busy}: {pair} is loaded when it is done ...")
         return "wait"
 
-    async def _name(self, source: NamedServer, model: str) -> About:
+    async def _name(self, source: NamedServer, model: str) -> ServerInfo:
         """Choose another model of another server."""
         models = (await self._get("/v1/models")).get("data")
         if not any(isinstance(one, dict) and one.get("id") == model for one in models or ()):
@@ -328,18 +333,18 @@ class Answerer:
     @asynccontextmanager
     async def _connection(self) -> "AsyncIterator[Connection[Chunk]]":
         """A connection that nobody else uses; it is reused afterwards if possible."""
-        from localdflash.chat.answer_events import decode
+        from localdflash.chat.answer_events import decode_chunk
         from localdflash.server.client import Connection
 
         assert self._address
-        connection = self._idle.pop() if self._idle else Connection(self._address, decode)
+        connection = self._idle.pop() if self._idle else Connection(self._address, decode_chunk)
         try:
             yield connection
         finally:
             self._idle.append(connection)  # closed by itself, unless its last answer was read to the end
 
 
-def _of_pair(told: Mapping[str, Any], pair: str) -> Mapping[str, Any]:
+def _select_pair(told: Mapping[str, Any], pair: str) -> Mapping[str, Any]:
     """What /ps says of a pair; of the one that chats have for ""."""
     if not pair:
         return told
@@ -354,16 +359,16 @@ def _import_client(*_: object) -> None:
     import localdflash.server.client  # noqa: F401
 
 
-def _reading(settings: ChatSettings, asked: float) -> "Reading":
-    from localdflash.chat.answer_events import Reading
+def _make_reader(settings: ChatSettings, asked: float) -> "AnswerReader":
+    from localdflash.chat.answer_events import AnswerReader
 
-    return Reading(settings, asked)
+    return AnswerReader(settings, asked)
 
 
-def _about(told: Mapping[str, Any]) -> About:
+def _parse_info(told: Mapping[str, Any]) -> ServerInfo:
     """What is loaded, from the answer of /ps, of /load or of a list of models."""
     try:
-        return About(
+        return ServerInfo(
             str(told["pair"]),
             int(told["context"] or 0),
             str(told.get("backend", "")),
@@ -383,5 +388,5 @@ def _about(told: Mapping[str, Any]) -> About:
         raise LocaldflashError("the engine tells nothing sensible of itself: is it of this version?") from None
 
 
-def _events(anew: bool, told: Sequence[tuple[str, StepRecord | None]]) -> list[AnswerPiece | Restarted | Done]:
+def _make_events(anew: bool, told: Sequence[tuple[str, StepRecord | None]]) -> list[AnswerPiece | Restarted | Done]:
     return [*([Restarted()] if anew else []), *(AnswerPiece(text, step) for text, step in told)]

@@ -22,33 +22,33 @@ from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files.paths import create_private
 from localdflash.base.system.descriptor import NEW, set_mode
 from localdflash.base.system.open_folder import OpenFolder
-from localdflash.chat.confined import Folder, FoundFile, checked, read_at
-from localdflash.chat.proposals import Proposal
+from localdflash.chat.confined import WorkspaceFile, WorkspaceFolder, normalise_name, read_at
+from localdflash.chat.proposals import FileProposal
 from localdflash.code.context.files import clean
 
-KEPT = 50  # sets in the journal
-_SETTLED = 60.0  # seconds after which nobody is still at work on a set
-_MEANWHILE = "was changed meanwhile: look at the diff again"
+MAX_CHANGE_SETS = 50  # sets in the journal
+_SETTLED_SECONDS = 60.0  # seconds after which nobody is still at work on a set
+_CHANGED = "was changed meanwhile: look at the diff again"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ApplyResult:
     """The files that were written, in order. `problem` says why the rest was not; `notice` what else to know."""
 
-    done: tuple[Proposal, ...]
+    done: tuple[FileProposal, ...]
     problem: str = ""
     notice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
+class UndoResult:
     """The files that were restored, and a line for each that was not, with the reason."""
 
     restored: tuple[str, ...]
     left: tuple[str, ...] = ()
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class _FileChange(msgspec.Struct, frozen=True):
     """One file of a set: what to restore, and how to recognise that the file is as we left it."""
 
     path: str
@@ -58,12 +58,12 @@ class _Entry(msgspec.Struct, frozen=True):
     folders: list[str]  # that were made for it, outermost first
 
 
-class _Set(msgspec.Struct):
+class _ChangeSet(msgspec.Struct):
     """The changes of one `apply` below a root. The name begins with the time, in nanoseconds since 1970."""
 
     name: str
     root: str
-    files: list[_Entry]
+    files: list[_FileChange]
 
     @property
     def temporary(self) -> str:
@@ -80,22 +80,22 @@ class Journal:
     """The sets that were applied below a root, newest last; kept in a folder, or in memory alone without one."""
 
     def __init__(self, root: Path, folder: Path | None = None) -> None:
-        self.target = Folder(root)
+        self.target = WorkspaceFolder(root)
         self._folder = folder
-        self._sets = [] if folder is None else _stored(folder, self.target.path)
+        self._sets = [] if folder is None else _load_sets(folder, self.target.path)
         for one in self._sets[-1:]:
-            if one.age > _SETTLED:
-                _sweep(self.target, one)
+            if one.age > _SETTLED_SECONDS:
+                _remove_temporaries(self.target, one)
 
     def last(self) -> tuple[tuple[str, ...], float] | None:
         """What `undo` would restore: the files, and how many seconds ago they were written."""
         return (tuple(entry.path for entry in self._sets[-1].files), self._sets[-1].age) if self._sets else None
 
-    def add(self, proposals: Sequence[Proposal]) -> tuple[_Set, str]:
+    def add(self, proposals: Sequence[FileProposal]) -> tuple[_ChangeSet, str]:
         """Note what is about to be changed; return a line too if that is noted in memory only."""
         name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
-        one = _Set(name, self.target.path, [_entry(self.target, each) for each in proposals])
-        self._sets = [*self._sets[1 - KEPT :], one]
+        one = _ChangeSet(name, self.target.path, [_record_change(self.target, each) for each in proposals])
+        self._sets = [*self._sets[1 - MAX_CHANGE_SETS :], one]
         return one, self._store(one)
 
     def keep(self, paths: Sequence[str]) -> None:
@@ -106,11 +106,11 @@ class Journal:
             self._sets.pop()
         self.close(newest)
 
-    def take(self) -> _Set | None:
+    def take(self) -> _ChangeSet | None:
         """Remove the newest set from memory and return it."""
         return self._sets.pop() if self._sets else None
 
-    def close(self, one: _Set) -> None:
+    def close(self, one: _ChangeSet) -> None:
         """Store what is left of a set for another time; a set with nothing left is removed."""
         if one.files:
             self._store(one)
@@ -118,13 +118,13 @@ class Journal:
             with suppress(OSError):
                 (self._folder / f"{one.name}.json").unlink(missing_ok=True)
 
-    def _store(self, one: _Set) -> str:
+    def _store(self, one: _ChangeSet) -> str:
         if self._folder is None:
             return ""
         try:
             create_private(self._folder)
             _write_private(self._folder / f"{one.name}.json", msgspec.json.encode(one))
-            for old in sorted(self._folder.glob("*.json"))[:-KEPT]:
+            for old in sorted(self._folder.glob("*.json"))[:-MAX_CHANGE_SETS]:
                 old.unlink(missing_ok=True)
         except OSError as error:
             return f"{self._folder}: {error.strerror}: undo is possible only until you leave"
@@ -133,10 +133,10 @@ class Journal:
         return ""
 
 
-def apply(proposals: Sequence[Proposal], journal: Journal) -> Outcome:
+def apply_proposals(proposals: Sequence[FileProposal], journal: Journal) -> ApplyResult:
     """Write the files in order, each only if it is still as it was; the first failure ends it."""
     noted, notice = journal.add(proposals)
-    done: list[Proposal] = []
+    done: list[FileProposal] = []
     problem = ""
     for one in proposals:
         try:
@@ -150,43 +150,43 @@ def apply(proposals: Sequence[Proposal], journal: Journal) -> Outcome:
         done.append(one)
     if problem:
         journal.keep([one.path for one in done])
-    return Outcome(tuple(done), problem, notice)
+    return ApplyResult(tuple(done), problem, notice)
 
 
-def undo(journal: Journal) -> Undone | None:
+def undo_last(journal: Journal) -> UndoResult | None:
     """Restore what the newest set changed, last file first; None if there is nothing to undo."""
     while taken := journal.take():
         restored: list[str] = []
-        left: list[tuple[_Entry, str]] = []
-        _sweep(journal.target, taken)
+        left: list[tuple[_FileChange, str]] = []
+        _remove_temporaries(journal.target, taken)
         for entry in reversed(taken.files):
             try:
-                if _restored(journal.target, entry, taken.temporary):
+                if _restore(journal.target, entry, taken.temporary):
                     restored.append(entry.path)
             except UsageError as error:
                 left.append((entry, f"{clean(entry.path)} {error}"))
         taken.files = [entry for entry, _ in reversed(left)]
         journal.close(taken)
         if restored or left:  # else a set that never got to the disk, or was taken back by another chat
-            return Undone(tuple(reversed(restored)), tuple(line for _, line in reversed(left)))
+            return UndoResult(tuple(reversed(restored)), tuple(line for _, line in reversed(left)))
     return None
 
 
-def _entry(target: Folder, one: Proposal) -> _Entry:
-    found: FoundFile | None = None
+def _record_change(target: WorkspaceFolder, one: FileProposal) -> _FileChange:
+    found: WorkspaceFile | None = None
     with suppress(UsageError):
         found = target.read(one.path)
     parents = [str(parent) for parent in reversed(Path(one.path).parents) if parent != Path()]
     missing = [parent for parent in parents if not os.path.lexists(os.path.join(target.path, parent))]
-    return _Entry(one.path, one.before, found.mode if found else None, _digest(one.after), missing)
+    return _FileChange(one.path, one.before, found.mode if found else None, _hash(one.after), missing)
 
 
-def _restored(target: Folder, entry: _Entry, temporary: str) -> bool:
+def _restore(target: WorkspaceFolder, entry: _FileChange, temporary: str) -> bool:
     """Restore one file; return whether there was anything to restore. UsageError if the file is not as we left it."""
-    found = target.read(checked(entry.path))
+    found = target.read(normalise_name(entry.path))
     now = found.data if found else None
     if now != entry.before:
-        if _digest(now) != entry.after:
+        if _hash(now) != entry.after:
             raise UsageError("was changed since: it is left as it is")
         _write(target, entry.path, now, entry.before, temporary, entry.mode)
     for folder in reversed(entry.folders):
@@ -195,24 +195,29 @@ def _restored(target: Folder, entry: _Entry, temporary: str) -> bool:
 
 
 def _write(
-    target: Folder, name: str, before: bytes | None, after: bytes | None, temporary: str, mode: int | None = None
+    target: WorkspaceFolder,
+    name: str,
+    before: bytes | None,
+    after: bytes | None,
+    temporary: str,
+    mode: int | None = None,
 ) -> None:
     """Replace a file's content, if it is still what it was; UsageError otherwise. `mode` is for a new file."""
     created: list[str] | None = [] if before is None else None
     try:
         with target.reach(name, created) as place:
             if place is None:
-                raise UsageError(_MEANWHILE)
+                raise UsageError(_CHANGED)
             here, last = place
             found = read_at(here, last)
             if (found.data if found else None) != before:
-                raise UsageError(_MEANWHILE)
+                raise UsageError(_CHANGED)
             if found and not found.mode & 0o222:
                 raise UsageError("is read-only")
             if after is None:
                 here.remove(last)
             else:
-                _put(here, last, after, found, temporary, found.mode if found else mode)
+                _write_temporary(here, last, after, found, temporary, found.mode if found else mode)
             with suppress(OSError):  # it is done; only a power cut now could lose it
                 here.sync()
     except (OSError, UsageError) as error:
@@ -223,7 +228,9 @@ def _write(
         raise
 
 
-def _put(here: OpenFolder, last: str, data: bytes, found: FoundFile | None, temporary: str, mode: int | None) -> None:
+def _write_temporary(
+    here: OpenFolder, last: str, data: bytes, found: WorkspaceFile | None, temporary: str, mode: int | None
+) -> None:
     """Write beside the file, then put it in its place in one step."""
     try:
         descriptor = here.open(temporary, NEW, 0o666 if mode is None else mode & 0o777)
@@ -233,55 +240,55 @@ def _put(here: OpenFolder, last: str, data: bytes, found: FoundFile | None, temp
             if mode is not None:
                 set_mode(descriptor, mode)
             os.fsync(descriptor)
-        _place(here, last, found, temporary)
+        _move_into_place(here, last, found, temporary)
     finally:
         with suppress(OSError):
             here.remove(temporary)
 
 
-def _place(here: OpenFolder, last: str, found: FoundFile | None, temporary: str) -> None:
+def _move_into_place(here: OpenFolder, last: str, found: WorkspaceFile | None, temporary: str) -> None:
     """Check a last time, right before the step; a new file is linked, which fails if there is one."""
     if found is None:
         try:
             here.link(temporary, last)
             return
         except FileExistsError:
-            raise UsageError(_MEANWHILE) from None
+            raise UsageError(_CHANGED) from None
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
                 raise
     now = read_at(here, last)
     if (now and now.identity) != (found and found.identity):
-        raise UsageError(_MEANWHILE)
+        raise UsageError(_CHANGED)
     here.replace(temporary, last)
 
 
-def _remove_empty(target: Folder, folder: str) -> None:
+def _remove_empty(target: WorkspaceFolder, folder: str) -> None:
     with suppress(OSError, UsageError), target.reach(folder) as place:
         if place:
             place[0].remove_folder(place[1])
 
 
-def _sweep(target: Folder, one: _Set) -> None:
+def _remove_temporaries(target: WorkspaceFolder, one: _ChangeSet) -> None:
     """Remove the temporary files of a set that was cut off."""
     for entry in one.files:
-        with suppress(OSError, UsageError), target.reach(checked(entry.path)) as place:
+        with suppress(OSError, UsageError), target.reach(normalise_name(entry.path)) as place:
             if place:
                 place[0].remove(one.temporary)
 
 
-def _digest(data: bytes | None) -> str | None:
+def _hash(data: bytes | None) -> str | None:
     return None if data is None else hashlib.sha256(data).hexdigest()
 
 
-def _stored(folder: Path, root: str) -> list[_Set]:
+def _load_sets(folder: Path, root: str) -> list[_ChangeSet]:
     """The sets of one root; those that cannot be read are left out."""
     found = []
-    for path in sorted(folder.glob("*.json"))[-KEPT:]:
+    for path in sorted(folder.glob("*.json"))[-MAX_CHANGE_SETS:]:
         with suppress(OSError, ValueError, msgspec.MsgspecError):
             if not path.is_file():  # reading a pipe would never end
                 continue
-            one = msgspec.json.decode(path.read_bytes(), type=_Set)
+            one = msgspec.json.decode(path.read_bytes(), type=_ChangeSet)
             if one.root == root and one.name == path.stem and one.age >= 0:
                 found.append(one)
     return found

@@ -15,21 +15,21 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from localdflash.base.errors import UsageError
-from localdflash.chat.fuzzy import FuzzyMatch, Haystack, matched
+from localdflash.chat.fuzzy import FuzzyMatch, Haystack, match_positions
 from localdflash.chat.messages import Attachment
 
 if TYPE_CHECKING:
     from localdflash.code.context.index import Workspace
 
-LARGEST = 256 * 1024  # bytes of one file
-FRESH = 3.0  # seconds that a listing is good for
-PATIENCE = 0.1  # seconds that a lookup waits for a newer listing where there is an older one
-_MOST_RECENT = 20
-_SLICE = 2.0  # seconds between two looks at an index that is being built
+MAX_ATTACHED_BYTES = 256 * 1024  # bytes of one file
+LISTING_SECONDS = 3.0  # seconds that a listing is good for
+REFRESH_WAIT_SECONDS = 0.1  # seconds that a lookup waits for a newer listing where there is an older one
+_MAX_RECENT = 20
+_INDEX_POLL_SECONDS = 2.0  # seconds between two looks at an index that is being built
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class FileMatch:
     """A file by its path below the folder, or one definition in it; `marked`: characters of `name` that were typed."""
 
     path: str
@@ -42,14 +42,14 @@ class Hit:
         return f"{self.path}:{self.symbol}" if self.symbol else self.path
 
 
-class _Defined(NamedTuple):
+class _Definitions(NamedTuple):
     """The definitions of all files, and the file of each."""
 
     names: Haystack
     paths: Sequence[str]
 
 
-class Files:
+class AttachableFiles:
     """The files below `root`. `say` is called with lines that a user should read, from any thread."""
 
     def __init__(self, root: Path, say: Callable[[str], None] = lambda line: None) -> None:
@@ -59,8 +59,8 @@ class Files:
         self._listed, self._walking, self._indexing = threading.Event(), False, False
         self._walked = 0.0  # time.monotonic()
         self._names = Haystack((), "/")
-        self._defined = _Defined(Haystack((), "."), ())
-        self._recent: list[Hit] = []
+        self._defined = _Definitions(Haystack((), "."), ())
+        self._recent: list[FileMatch] = []
         self._workspace: Workspace | None = None
         self._edition = -1
         self._closed = False
@@ -76,22 +76,22 @@ class Files:
         """Whether a lookup can be answered at once."""
         return self._walked > 0.0
 
-    def find(self, query: str, limit: int = 30) -> list[Hit]:
+    def find(self, query: str, limit: int = 30) -> list[FileMatch]:
         """The best matches first: files, and their definitions once these are known; `box.py:ad` is a definition in it.
 
         For an empty query what was mentioned last, and then the files nearest to the top.
         """
         self._refresh()
-        recent = [hit for hit in self._recent if not query or matched(query, hit.name)]
-        hits = [Hit(hit.path, hit.symbol, matched(query, hit.name)) for hit in recent]
+        recent = [hit for hit in self._recent if not query or match_positions(query, hit.name)]
+        hits = [FileMatch(hit.path, hit.symbol, match_positions(query, hit.name)) for hit in recent]
         if not query:
-            hits += [Hit(name) for name in self._names.names[: limit + len(hits)]]
+            hits += [FileMatch(name) for name in self._names.names[: limit + len(hits)]]
         elif ":" in query:
             path, _, symbol = query.rpartition(":")
             hits += self._members(path, symbol, limit)
         else:
             hits += self._matches(query, limit)
-        unique: dict[str, Hit] = {}
+        unique: dict[str, FileMatch] = {}
         for hit in hits:
             unique.setdefault(hit.name, hit)
         return list(unique.values())[:limit]
@@ -117,42 +117,42 @@ class Files:
         name = f"{below}:{part}" if part else below
         symbol = bool(part) and not part[0].isdigit()
         if symbol:
-            text = _definition(below, part, text)
+            text = _select_definition(below, part, text)
         elif part:
-            text = _lines(below, part, text)
-        self._mentioned(Hit(below, part if symbol else ""))
+            text = _select_lines(below, part, text)
+        self._mentioned(FileMatch(below, part if symbol else ""))
         return Attachment("symbol" if symbol else "file", name, text)
 
-    def _matches(self, query: str, limit: int) -> list[Hit]:
+    def _matches(self, query: str, limit: int) -> list[FileMatch]:
         names, (defined, paths) = self._names, self._defined
-        found: list[tuple[FuzzyMatch, Hit]] = []
+        found: list[tuple[FuzzyMatch, FileMatch]] = []
         for one in names.best(query, limit):
             name = names.names[one.at]
-            found.append((one, Hit(name, "", matched(query, name))))
+            found.append((one, FileMatch(name, "", match_positions(query, name))))
         for one in defined.best(query, limit):
             path, symbol = paths[one.at], defined.names[one.at]
-            marked = tuple(len(path) + 1 + at for at in matched(query, symbol))
-            found.append((one, Hit(path, symbol, marked)))
+            marked = tuple(len(path) + 1 + at for at in match_positions(query, symbol))
+            found.append((one, FileMatch(path, symbol, marked)))
         return [hit for one, hit in sorted(found, key=lambda pair: pair[0].tier)][:limit]
 
-    def _members(self, path: str, symbol: str, limit: int) -> list[Hit]:
+    def _members(self, path: str, symbol: str, limit: int) -> list[FileMatch]:
         """The definitions that have this name."""
         defined, paths = self._defined
         inside = [i for i, one in enumerate(paths) if f"/{one}".endswith(f"/{path}")]
         names = [defined.names[index] for index in inside]
         chosen = [one.at for one in Haystack(names, ".").best(symbol, limit)] if symbol else range(len(names))
-        hits = [Hit(paths[inside[i]], names[i]) for i in chosen][:limit]
-        return [Hit(hit.path, hit.symbol, matched(f":{symbol}", hit.name)[1:]) for hit in hits]
+        hits = [FileMatch(paths[inside[i]], names[i]) for i in chosen][:limit]
+        return [FileMatch(hit.path, hit.symbol, match_positions(f":{symbol}", hit.name)[1:]) for hit in hits]
 
     def _refresh(self) -> None:
         """List the folder again if the list is old; wait for that, but not long if there is an older list."""
         first = not self.listed
         with self._lock:
-            if not self._walking and (first or time.monotonic() - self._walked > FRESH):
+            if not self._walking and (first or time.monotonic() - self._walked > LISTING_SECONDS):
                 self._walking = True
                 self._listed.clear()
                 threading.Thread(target=self._walk, name="files", daemon=True).start()
-        self._listed.wait(None if first else PATIENCE)
+        self._listed.wait(None if first else REFRESH_WAIT_SECONDS)
 
     def _walk(self) -> None:
         from localdflash.code.context.ignore import IgnoreRules
@@ -187,11 +187,11 @@ class Files:
             self._workspace.start()
         workspace, settled = self._workspace, False
         while not settled and not self._closed:
-            settled = workspace.settled(_SLICE)
+            settled = workspace.settled(_INDEX_POLL_SECONDS)
             if (edition := workspace.edition) != self._edition:
                 defined = workspace.definitions()
                 names, paths = [one.qualified for one in defined], [one.path for one in defined]
-                self._defined, self._edition = _Defined(Haystack(names, "."), paths), edition
+                self._defined, self._edition = _Definitions(Haystack(names, "."), paths), edition
 
     def _full(self, path: str) -> str:
         return os.path.abspath(os.path.join(self.root, path))
@@ -231,8 +231,9 @@ class Files:
         from localdflash.code.context.files import clean, read_bytes, signature
 
         shown, found = clean(below), signature(f"{self.root}/{below}")
-        if found is not None and found.size > LARGEST:
-            raise UsageError(f"{shown}: {size(found.size)}: at most {size(LARGEST)} of a file can be attached")
+        if found is not None and found.size > MAX_ATTACHED_BYTES:
+            most = format_size(MAX_ATTACHED_BYTES)
+            raise UsageError(f"{shown}: {format_size(found.size)}: at most {most} of a file can be attached")
         data = read_bytes(self.root, below)
         if data is None:
             raise UsageError(f"{shown}: cannot be read")
@@ -244,8 +245,8 @@ class Files:
             raise UsageError(f"{shown}: is no text in UTF-8")
         return text
 
-    def _mentioned(self, hit: Hit) -> None:
-        self._recent = [hit, *(one for one in self._recent if one != hit)][:_MOST_RECENT]
+    def _mentioned(self, hit: FileMatch) -> None:
+        self._recent = [hit, *(one for one in self._recent if one != hit)][:_MAX_RECENT]
 
     def _tell(self, line: str) -> None:
         if line not in self._said:
@@ -253,7 +254,7 @@ class Files:
             self._say(line)
 
 
-def code_file(files: Files) -> str:
+def find_code_file(files: AttachableFiles) -> str:
     """A file of code at the top of the folder, the first by name that may be used; "" if there is none."""
     from localdflash.text.syntax import language_of
 
@@ -264,14 +265,14 @@ def code_file(files: Files) -> str:
     return next((name for name in names if language_of(name) and files.relative(name)), "")
 
 
-def size(count: int) -> str:
+def format_size(count: int) -> str:
     """A number of bytes as people say it."""
     if count < 1024:
         return f"{count} bytes"
     return f"{count / 1024:.0f} KB" if count < 1024 * 1024 else f"{count / 1024 / 1024:.1f} MB"
 
 
-def _lines(name: str, part: str, text: str) -> str:
+def _select_lines(name: str, part: str, text: str) -> str:
     first, _, last = part.partition("-")
     lines = text.splitlines(keepends=True)
     start, end = int(first), int(last or first)
@@ -282,7 +283,7 @@ def _lines(name: str, part: str, text: str) -> str:
     return "".join(lines[start - 1 : end])
 
 
-def _definition(name: str, symbol: str, text: str) -> str:
+def _select_definition(name: str, symbol: str, text: str) -> str:
     from localdflash.code.context.definitions import definitions
     from localdflash.text.syntax import language_of
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from localdflash.base.errors import StoreFailed, UsageError
 from localdflash.chat.chat_listing import SessionInfo
-from localdflash.chat.messages import Message, fenced
+from localdflash.chat.messages import Message, fence
 from localdflash.text.sanitize import sanitize
 
 if TYPE_CHECKING:
@@ -47,26 +47,29 @@ def export_markdown(info: SessionInfo, messages: Sequence[Message]) -> str:
 
     parser = MarkdownIt("commonmark").disable("inline")
     word = "message"
-    while any(f"<!-- {word} " in part for message in messages for part in _texts(message)):
+    while any(f"<!-- {word} " in part for message in messages for part in _message_texts(message)):
         word += "'"
-    facts = (("Model", info.model), ("Folder", info.folder), ("Begun", _when(info.created)))
-    parts = [f"# {_line(info.title) or 'Chat'}", "\n".join(f"- {name}: {_line(fact)}" for name, fact in facts if fact)]
+    facts = (("Model", info.model), ("Folder", info.folder), ("Begun", _format_time(info.created)))
+    parts = [
+        f"# {_escape_line(info.title) or 'Chat'}",
+        "\n".join(f"- {name}: {_escape_line(fact)}" for name, fact in facts if fact),
+    ]
     if info.system:
-        parts += ["Instructions:", fenced(info.system)]
+        parts += ["Instructions:", fence(info.system)]
     for number, message in enumerate(messages, 1):
-        parts += ["---", f"<!-- {word} {number} -->\n{_whose(number, message)}"]
-        parts += [f"Attached: {_line(one.name)}\n\n{fenced(one.text)}" for one in message.attachments]
+        parts += ["---", f"<!-- {word} {number} -->\n{_author_line(number, message)}"]
+        parts += [f"Attached: {_escape_line(one.name)}\n\n{fence(one.text)}" for one in message.attachments]
         if message.text:
-            parts.append(_closed(parser, message.text))
+            parts.append(_close_blocks(parser, message.text))
     return _LONE.sub("\ufffd", "\n\n".join(parts)) + "\n"
 
 
 def export_json(info: SessionInfo, messages: Sequence[Message]) -> str:
     """The chat as JSON."""
     session = {name: getattr(info, name) for name in ("id", "title", "folder", "model", "system", "created", "updated")}
-    lines = ",\n".join(_json(_fields(message)) for message in messages)
+    lines = ",\n".join(_encode_json(_message_fields(message)) for message in messages)
     return (
-        f'{{"format": "localdflash-chat", "schema": {SCHEMA},\n"session": {_json(session)},\n'
+        f'{{"format": "localdflash-chat", "schema": {SCHEMA},\n"session": {_encode_json(session)},\n'
         f'"messages": [\n{lines}\n]}}\n'
     )
 
@@ -75,7 +78,7 @@ def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
     """Write a new file, or replace one, atomically. UsageError if it exists already, StoreFailed if that fails."""
     try:
         path = Path(os.path.realpath(path))  # a link stays one
-        mode = _replaceable(path, overwrite)
+        mode = _check_replaceable(path, overwrite)
         draft = path.with_name(f".{secrets.token_hex(8)}.part")
         try:
             with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
@@ -96,7 +99,7 @@ def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
         raise UsageError(f"{str(path)!a}: no name for a file") from error
 
 
-def _replaceable(path: Path, overwrite: bool) -> int | None:
+def _check_replaceable(path: Path, overwrite: bool) -> int | None:
     """The mode of the file that is to be replaced; None for a new one, whose name is then reserved."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
@@ -109,17 +112,21 @@ def _replaceable(path: Path, overwrite: bool) -> int | None:
     return stat.S_IMODE(mode)
 
 
-def _texts(message: Message) -> tuple[str, ...]:
+def _message_texts(message: Message) -> tuple[str, ...]:
     return (message.text, *(one.text for one in message.attachments))
 
 
-def _whose(number: int, message: Message) -> str:
+def _author_line(number: int, message: Message) -> str:
     who = {"user": "You", "assistant": "Assistant", "system": "Instructions"}[message.role]
-    facts = (_line(str(message.numbers.get("model", ""))), _when(message.created), _ENDS.get(message.finish, ""))
+    facts = (
+        _escape_line(str(message.numbers.get("model", ""))),
+        _format_time(message.created),
+        _ENDS.get(message.finish, ""),
+    )
     return f"**{number}. {who}**" + "".join(f" · {fact}" for fact in facts if fact)
 
 
-def _closed(parser: "MarkdownIt", text: str) -> str:
+def _close_blocks(parser: "MarkdownIt", text: str) -> str:
     """The text, followed by what closes a block that it leaves open."""
     fences = re.findall(r"^ {0,3}(`{3,}|~{3,})", text, re.MULTILINE)
     for end in ("", *sorted(set(fences), key=len, reverse=True), *_HTML_ENDS):
@@ -130,16 +137,16 @@ def _closed(parser: "MarkdownIt", text: str) -> str:
     return text
 
 
-def _line(text: str) -> str:
+def _escape_line(text: str) -> str:
     """One line of plain text, escaped so that Markdown reads it as nothing else."""
     return _SPECIAL.sub(r"\\\g<0>", sanitize(" ".join(text.split())))
 
 
-def _when(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def _fields(message: Message) -> dict[str, Any]:
+def _message_fields(message: Message) -> dict[str, Any]:
     return {
         "id": message.id,
         "role": message.role,
@@ -147,7 +154,7 @@ def _fields(message: Message) -> dict[str, Any]:
         "text": message.text,
         "attachments": [{"kind": one.kind, "name": one.name, "text": one.text} for one in message.attachments],
         "finish": message.finish,
-        "numbers": _finite(message.numbers),
+        "numbers": _replace_infinities(message.numbers),
         "steps": [
             {"drafter": o.drafter, "drafted": o.drafted, "accepted": o.accepted, "sizes": o.sizes, "ms": o.ms}
             for o in message.steps
@@ -155,17 +162,17 @@ def _fields(message: Message) -> dict[str, Any]:
     }
 
 
-def _finite(value: Any) -> Any:
+def _replace_infinities(value: Any) -> Any:
     """The value with infinity and NaN, which JSON lacks, replaced by null."""
     match value:
         case float():
             return value if math.isfinite(value) else None
         case Mapping():
-            return {str(name): _finite(one) for name, one in value.items()}
+            return {str(name): _replace_infinities(one) for name, one in value.items()}
         case list() | tuple():
-            return [_finite(one) for one in value]
+            return [_replace_infinities(one) for one in value]
     return value
 
 
-def _json(value: object) -> str:
+def _encode_json(value: object) -> str:
     return _LONE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))

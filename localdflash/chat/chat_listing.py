@@ -12,7 +12,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from localdflash.chat.messages import Message
-from localdflash.chat.schema import stored
+from localdflash.chat.schema import encode_text
 
 _INFO = """
     SELECT sessions.id, title, folder, model, system, sessions.created, updated, coalesce(depth, 0),
@@ -22,12 +22,12 @@ _INFO = """
 _NEWEST = "ORDER BY updated DESC, sessions.id DESC LIMIT ?"
 MAX_TITLE = 60  # characters
 MAX_EXCERPT = 120
-_BEFORE = 30  # characters that an excerpt shows before what was found
+_LEAD_CHARACTERS = 30  # characters that an excerpt shows before what was found
 # Scripts without spaces between words: Thai to Khmer, Japanese, Chinese.
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
-_UNKNOWN = re.compile("[\x00\ud800-\udfff]")  # what a query cannot hold
+_UNSEARCHABLE = re.compile("[\x00\ud800-\udfff]")  # what a query cannot hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,42 +54,44 @@ class SessionInfo:
     excerpt: str  # of the newest message that was found; where none was searched for, of the last one
 
 
-def one(database: Connection, session: int) -> SessionInfo:
+def session_info(database: Connection, session: int) -> SessionInfo:
     """One chat, which must exist."""
-    return _info(database.execute(f"{_INFO} WHERE sessions.id = ?", (session,)).fetchone())
+    return _make_info(database.execute(f"{_INFO} WHERE sessions.id = ?", (session,)).fetchone())
 
 
-def newest(database: Connection, folder: str | None, limit: int) -> list[SessionInfo]:
+def newest_sessions(database: Connection, folder: str | None, limit: int) -> list[SessionInfo]:
     """The chats written to last, of this folder if one is given, without empty ones."""
     here = "AND folder = CAST(? AS TEXT)" if folder is not None else ""
-    values = (limit,) if folder is None else (stored(folder), limit)
-    return [_info(row) for row in database.execute(f"{_INFO} WHERE head IS NOT NULL {here} {_NEWEST}", values)]
+    values = (limit,) if folder is None else (encode_text(folder), limit)
+    return [_make_info(row) for row in database.execute(f"{_INFO} WHERE head IS NOT NULL {here} {_NEWEST}", values)]
 
 
-def found(database: Connection, query: Query, limit: int) -> list[SessionInfo]:
+def search_sessions(database: Connection, query: Query, limit: int) -> list[SessionInfo]:
     """The chats that have all of the words in one message or in the title, the newest first."""
     if not query.words:
         return []
     messages: dict[int, int] = {}  # by session, the newest that was found
-    for session, message in _hits(database, query, "texts", "messages", "text", "session"):
+    for session, message in _search_rows(database, query, "texts", "messages", "text", "session"):
         messages.setdefault(session, message)
         if len(messages) == limit:  # they come newest first, so a word that is everywhere costs no more than another
             break
-    titled = {number for number, _ in _hits(database, query, "titles", "sessions", "title", "sessions.id")}
-    texts = dict(_chosen(database, "SELECT id, text FROM messages WHERE id IN", messages.values()))
-    infos = [_info(row) for row in _chosen(database, f"{_INFO} WHERE sessions.id IN", {*messages, *titled}, limit)]
+    titled = {number for number, _ in _search_rows(database, query, "titles", "sessions", "title", "sessions.id")}
+    texts = dict(_select_ids(database, "SELECT id, text FROM messages WHERE id IN", messages.values()))
+    infos = [
+        _make_info(row) for row in _select_ids(database, f"{_INFO} WHERE sessions.id IN", {*messages, *titled}, limit)
+    ]
     return [
-        replace(info, excerpt=excerpt(texts[messages[info.id]], query.words)) if info.id in messages else info
+        replace(info, excerpt=make_excerpt(texts[messages[info.id]], query.words)) if info.id in messages else info
         for info in infos
     ]
 
 
-def _hits(
+def _search_rows(
     database: Connection, query: Query, index: str, table: str, column: str, session: str
 ) -> Iterator[tuple[int, int]]:
     """Session and id of each row that has all of the words, the newest row first."""
     conditions = [f"instr({table}.{column}, CAST(? AS TEXT))"] * len(query.parts)
-    values: list[Any] = [stored(part) for part in query.parts]
+    values: list[Any] = [encode_text(part) for part in query.parts]
     source, order = table, f"{table}.id"
     if query.index:
         source, order = f"{index} JOIN {table} ON {table}.id = {index}.rowid", f"{index}.rowid"
@@ -99,21 +101,21 @@ def _hits(
     yield from database.execute(select, values)
 
 
-def _chosen(database: Connection, select: str, numbers: Any, limit: int = 0) -> list[tuple[Any, ...]]:
+def _select_ids(database: Connection, select: str, numbers: Any, limit: int = 0) -> list[tuple[Any, ...]]:
     order, values = (_NEWEST, (limit,)) if limit else ("", ())
     return database.execute(
         f"{select} (SELECT value FROM json_each(?)) {order}", (json.dumps(list(numbers)), *values)
     ).fetchall()
 
 
-def _info(row: tuple[Any, ...]) -> SessionInfo:
+def _make_info(row: tuple[Any, ...]) -> SessionInfo:
     number, title, folder, model, system, created, updated, messages, start = row
-    return SessionInfo(number, title, folder, model, system, created, updated, messages, excerpt(start))
+    return SessionInfo(number, title, folder, model, system, created, updated, messages, make_excerpt(start))
 
 
-def query(text: str) -> Query:
+def parse_query(text: str) -> Query:
     """The query for some words: all of them, in one message or in a title."""
-    words = tuple(dict.fromkeys(_UNKNOWN.sub(" ", text).split()))
+    words = tuple(dict.fromkeys(_UNSEARCHABLE.sub(" ", text).split()))
     known = [word for word in words if any(map(str.isalnum, word)) and not _UNSPACED.search(word)]
     terms = ['"' + word.replace('"', '""') + '"' for word in known]
     if terms and known[-1] == words[-1]:
@@ -121,30 +123,30 @@ def query(text: str) -> Query:
     return Query(words, " ".join(terms), tuple(word for word in words if word not in known))
 
 
-def title(message: Message) -> str:
+def make_title(message: Message) -> str:
     """The title of a chat that begins with this message: its first line with a word, or what is attached."""
     lines = (*message.text.split("\n"), *(one.name for one in message.attachments))
     named = next((line for line in lines if any(map(str.isalnum, line))), "")
-    return shortened(" ".join(named.split()), MAX_TITLE)
+    return shorten(" ".join(named.split()), MAX_TITLE)
 
 
-def excerpt(text: str, words: tuple[str, ...] = ()) -> str:
+def make_excerpt(text: str, words: tuple[str, ...] = ()) -> str:
     """One line of a text, around the first of the words that is found; else its beginning."""
-    found = (_place(word, text) for word in words)
+    found = (_find_word(word, text) for word in words)
     first = min((place for place in found if place >= 0), default=0)
-    start = max(first - _BEFORE, 0)
+    start = max(first - _LEAD_CHARACTERS, 0)
     line = " ".join(text[start : start + 4 * MAX_EXCERPT].split())
-    return shortened("…" + line if start else line, MAX_EXCERPT)
+    return shorten("…" + line if start else line, MAX_EXCERPT)
 
 
-def _place(word: str, text: str) -> int:
+def _find_word(word: str, text: str) -> int:
     """The place of a word in a text, preferably at the beginning of one; -1 if it is spelled otherwise."""
     sought = re.escape(word)
     match = re.search(rf"(?<!\w){sought}", text, re.IGNORECASE) or re.search(sought, text, re.IGNORECASE)
     return match.start() if match else -1
 
 
-def shortened(line: str, width: int) -> str:
+def shorten(line: str, width: int) -> str:
     """At most so many characters, cut between words if that loses little."""
     if len(line) <= width:
         return line

@@ -17,11 +17,11 @@ from localdflash.base.system.open_folder import OpenFolder
 from localdflash.code.context.denied import is_secret
 from localdflash.text.sanitize import sanitize
 
-LARGEST = 1_000_000  # bytes of a file, before and after
+MAX_FILE_BYTES = 1_000_000  # bytes of a file, before and after
 _REPOSITORY = re.compile(r"\.(?:git|hg|svn|jj)|git~\d+", re.IGNORECASE)  # the last is what Windows calls the first
 
 
-class FoundFile(NamedTuple):
+class WorkspaceFile(NamedTuple):
     """A file on disk: its bytes, its mode, and what tells it from another one in its place."""
 
     data: bytes
@@ -29,7 +29,7 @@ class FoundFile(NamedTuple):
     identity: tuple[int, int, int]
 
 
-class Folder:
+class WorkspaceFolder:
     """A workspace, by its root. Relative names have slashes."""
 
     def __init__(self, root: Path) -> None:
@@ -37,7 +37,7 @@ class Folder:
 
     def check(self, name: str) -> str:
         """A name as the file system will get it; UsageError if no answer may change such a file."""
-        plain = checked(name)
+        plain = normalise_name(name)
         if is_secret(PurePosixPath(self.path, plain)):
             raise UsageError("is on the list of secret files")
         from localdflash.code.context.ignore import IgnoreRules  # read anew: the rules may be older than this answer
@@ -56,9 +56,9 @@ class Folder:
         here = OpenFolder(self.path)
         try:
             for depth, folder in enumerate(folders, 1):
-                if created is not None and _make(here, folder):
+                if created is not None and _make_folder(here, folder):
                     created.append("/".join(folders[:depth]))
-                deeper = _enter(here, folder)
+                deeper = _open_folder(here, folder)
                 if deeper is None:
                     yield None
                     return
@@ -68,13 +68,13 @@ class Folder:
         finally:
             here.close()
 
-    def read(self, name: str) -> FoundFile | None:
+    def read(self, name: str) -> WorkspaceFile | None:
         """A file that may be changed, or None; UsageError if it is not a plain, small file."""
-        with reading(name), self.reach(name) as place:
+        with refuse_os_errors(name), self.reach(name) as place:
             return read_at(*place) if place else None
 
 
-def checked(name: str) -> str:
+def normalise_name(name: str) -> str:
     """A normalised name, without `./`; UsageError if no file below a root can have it."""
     if sanitize(name) != name or "\n" in name or "\t" in name:
         raise UsageError("has characters in its name that cannot be seen")
@@ -93,7 +93,7 @@ def checked(name: str) -> str:
 
 
 @contextmanager
-def reading(name: str) -> Iterator[None]:
+def refuse_os_errors(name: str) -> Iterator[None]:
     """Turn the system's error in reading a file into a refusal."""
     try:
         yield
@@ -101,7 +101,7 @@ def reading(name: str) -> Iterator[None]:
         raise UsageError(f"cannot be read: {error.strerror}") from error
 
 
-def read_at(folder: OpenFolder, name: str) -> FoundFile | None:
+def read_at(folder: OpenFolder, name: str) -> WorkspaceFile | None:
     """Like `Folder.read`, for a file in an open folder."""
     try:
         about = folder.about(name)
@@ -113,15 +113,15 @@ def read_at(folder: OpenFolder, name: str) -> FoundFile | None:
         raise UsageError("is not a plain file")
     with open(folder.open(name), "rb", buffering=0) as file:
         about = os.fstat(file.fileno())
-        data = file.read(LARGEST + 1) if stat.S_ISREG(about.st_mode) else None
+        data = file.read(MAX_FILE_BYTES + 1) if stat.S_ISREG(about.st_mode) else None
     if data is None:
         raise UsageError("is not a plain file")
-    if max(about.st_size, len(data)) > LARGEST:
+    if max(about.st_size, len(data)) > MAX_FILE_BYTES:
         raise UsageError("is larger than 1 MB")
-    return FoundFile(data, stat.S_IMODE(about.st_mode), (about.st_ino, about.st_size, about.st_mtime_ns))
+    return WorkspaceFile(data, stat.S_IMODE(about.st_mode), (about.st_ino, about.st_size, about.st_mtime_ns))
 
 
-def _make(here: OpenFolder, folder: str) -> bool:
+def _make_folder(here: OpenFolder, folder: str) -> bool:
     try:
         here.make(folder)
     except FileExistsError:
@@ -129,7 +129,7 @@ def _make(here: OpenFolder, folder: str) -> bool:
     return True
 
 
-def _enter(here: OpenFolder, folder: str) -> OpenFolder | None:
+def _open_folder(here: OpenFolder, folder: str) -> OpenFolder | None:
     try:
         return OpenFolder(folder, here)
     except FileNotFoundError:

@@ -11,7 +11,7 @@ from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.text.thoughts import split
 
 SUMMARY_SHARE = 8  # of the context, one part in so many, is what a summary may take
-_REQUEST = (
+_SUMMARY_PROMPT = (
     "Summarise our conversation up to here, so that it can go on without these messages: what was asked and decided,"
     " facts, names of files and functions, code that is still needed, and what is open. Write only the summary."
 )
@@ -68,7 +68,7 @@ async def summarise(answerer: Answerer, messages: Sequence[Message], *, system: 
     """
     about = await answerer.ready()
     most = max(about.context // SUMMARY_SHARE, 1)
-    asked = [*messages, Message("user", _REQUEST)]
+    asked = [*messages, Message("user", _SUMMARY_PROMPT)]
     settings = replace(settings, temperature=0.0, max_tokens=most, thinking=False)
     fit = await plan_fit(answerer, asked, system=system, settings=settings, reserve=most)
     text = ""

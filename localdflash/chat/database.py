@@ -23,7 +23,7 @@ from localdflash.chat import schema
 LOCK_SECONDS = 5.0  # seconds to wait for another process
 _POLL_SECONDS = 0.01
 INDEXES = ("texts", "titles")
-_BESIDE = ("-wal", "-shm")  # what SQLite keeps beside the file
+_SIDE_FILES = ("-wal", "-shm")  # what SQLite keeps beside the file
 _REASONS = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
     sqlite3.SQLITE_READONLY: "cannot write; check the permissions of the file and its folder",
@@ -87,7 +87,7 @@ class Database:
             self._presence, self._connection = None, _connect(":memory:")
             return
         self._presence, self._connection = self._entered(path)
-        self._file = _identity(path)
+        self._file = _file_identity(path)
         self._log: tuple[int, int] | None = None
 
     @contextmanager
@@ -135,16 +135,16 @@ class Database:
         if self._path is None or self._presence is None:
             return
         log = self._path.with_name(self._path.name + "-wal")
-        if _identity(self._path) == self._file:
-            self._log = _identity(log)
+        if _file_identity(self._path) == self._file:
+            self._log = _file_identity(log)
             return
-        if self._log and _identity(log) == self._log:  # ours: it would be read into the other file
-            for end in _BESIDE:
+        if self._log and _file_identity(log) == self._log:  # ours: it would be read into the other file
+            for end in _SIDE_FILES:
                 self._path.with_name(self._path.name + end).unlink(missing_ok=True)
         presence, connection = self._entered(self._path)
         self._connection.close()
         self._presence.leave()
-        self._presence, self._connection, self._file = presence, connection, _identity(self._path)
+        self._presence, self._connection, self._file = presence, connection, _file_identity(self._path)
         raise StoreLost(f"{self._path}: was removed or replaced")
 
     def _open(self, path: Path, presence: Presence) -> sqlite3.Connection:
@@ -155,7 +155,7 @@ class Database:
             if not _is_damage(error):
                 raise self._failure(error) from error
             if not alone:
-                raise _in_use(path) from error
+                raise _damaged_in_use(path) from error
             connection, told = self._replaced(path)
             self._say(told)
             return connection
@@ -169,7 +169,7 @@ class Database:
         except sqlite3.ProgrammingError:
             raise  # a mistake of ours
         except sqlite3.Error as error:
-            if _code(error) == sqlite3.SQLITE_CORRUPT_VTAB:
+            if _error_code(error) == sqlite3.SQLITE_CORRUPT_VTAB:
                 raise self._reindexed() from error
             raise (self._begun_anew() if _is_damage(error) else self._failure(error)) from error
 
@@ -187,11 +187,11 @@ class Database:
         if self._path is None or self._presence is None:
             return StoreFailed("chats: damaged in memory")
         if not self._presence.alone():
-            return _in_use(self._path)
+            return _damaged_in_use(self._path)
         self._connection.close()  # before the file moves: closing removes its log by name
         try:
             self._connection, told = self._replaced(self._path)
-            self._file = _identity(self._path)
+            self._file = _file_identity(self._path)
         finally:
             self._presence.share()
         return StoreLost(told)
@@ -206,11 +206,11 @@ class Database:
             raise self._failure(error) from error
 
     def _failure(self, error: sqlite3.Error) -> StoreFailed:
-        reason = _REASONS.get(_code(error) & 0xFF, f"cannot read or write: {error}")
+        reason = _REASONS.get(_error_code(error) & 0xFF, f"cannot read or write: {error}")
         return StoreFailed(f"{self._path or 'chats'}: {reason}")
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _file_identity(path: Path) -> tuple[int, int] | None:
     """What tells a file from another one of its name; None if there is none."""
     try:
         about = path.stat()
@@ -238,7 +238,7 @@ def _connect_file(path: Path, check: bool) -> sqlite3.Connection:
 
 def _connect(name: str, check: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(name, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
-    connection.text_factory = schema.shown
+    connection.text_factory = schema.decode_text
     try:
         if (found := schema.version(connection)) > len(schema.MIGRATIONS):
             raise StoreFailed(
@@ -250,7 +250,7 @@ def _connect(name: str, check: bool = False) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
         connection.execute("PRAGMA synchronous = FULL")
         if check and connection.execute("PRAGMA quick_check (1)").fetchone() != ("ok",):
-            raise _damage()
+            raise _damage_error()
         schema.migrate(connection)
     except BaseException:
         connection.close()
@@ -262,10 +262,10 @@ def _set_aside(path: Path) -> Path:
     """Rename a broken file and those beside it to the first free `<file>.broken-<n>`."""
     for number in count(1):
         aside = path.with_name(f"{path.name}.broken-{number}")
-        if not any(os.path.lexists(f"{aside}{end}") for end in ("", *_BESIDE)):
+        if not any(os.path.lexists(f"{aside}{end}") for end in ("", *_SIDE_FILES)):
             break
     try:
-        for end in (*_BESIDE, ""):  # the file last: an old log beside a new file would be read into it
+        for end in (*_SIDE_FILES, ""):  # the file last: an old log beside a new file would be read into it
             with suppress(FileNotFoundError):
                 os.rename(f"{path}{end}", f"{aside}{end}")
     except OSError as error:
@@ -273,19 +273,19 @@ def _set_aside(path: Path) -> Path:
     return aside
 
 
-def _in_use(path: Path) -> StoreFailed:
+def _damaged_in_use(path: Path) -> StoreFailed:
     return StoreFailed(f"{path}: damaged; quit every other localdflash and start again to begin a new one")
 
 
-def _damage() -> sqlite3.DatabaseError:
+def _damage_error() -> sqlite3.DatabaseError:
     error = sqlite3.DatabaseError("pages do not fit together")
     error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
     return error
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
-    return _code(error) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return _error_code(error) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _code(error: sqlite3.Error) -> int:
+def _error_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0)

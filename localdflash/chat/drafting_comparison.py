@@ -11,12 +11,12 @@ from localdflash.chat.answerer import Answerer, AnswerPiece, Done
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 
-ORDER = (False, True, True, False)  # drafting or not: neither gains by being first or last
-TOKENS = 256  # of each answer, where the settings do not bound it
+DRAFT_ORDER = (False, True, True, False)  # drafting or not: neither gains by being first or last
+MAX_TOKENS = 256  # of each answer, where the settings do not bound it
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedWay:
+class ModeResult:
     """The answers of one way so far: medians of tokens a second (0: none yet) and of the time to the first text."""
 
     rate: float = 0.0
@@ -30,9 +30,9 @@ class ComparedWay:
 class Comparison:
     """Both ways. `identical` is None until both have answered; `running` says what is being done, "" at the end."""
 
-    plain: ComparedWay = ComparedWay()
-    drafting: ComparedWay = ComparedWay()
-    rounds: int = len(ORDER) // 2
+    plain: ModeResult = ModeResult()
+    drafting: ModeResult = ModeResult()
+    rounds: int = len(DRAFT_ORDER) // 2
     identical: bool | None = None
     running: str = ""
     problem: str = ""
@@ -44,14 +44,14 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _WholeAnswer:
     """The text and numbers of one answer."""
 
     text: str
     done: Done
 
 
-async def compare(
+async def compare_drafting(
     answerer: Answerer,
     messages: Sequence[Message],
     *,
@@ -68,14 +68,16 @@ async def compare(
         raise UsageError("another server answers here, which does not tell how: only the engine of localdflash does")
     asked = _to_last_question(messages)
     seed = secrets.randbits(31) if settings.seed is None else settings.seed
-    settings = replace(settings, max_tokens=settings.max_tokens or TOKENS, seed=seed)
+    settings = replace(settings, max_tokens=settings.max_tokens or MAX_TOKENS, seed=seed)
     say(Comparison(running="reading the conversation"))
-    await _ask(answerer, asked, system, replace(settings, max_tokens=1, draft=False))  # the prompt is read only once
-    heard: dict[bool, list[_Answer]] = {False: [], True: []}
-    for number, draft in enumerate(ORDER, 1):
-        say(_seen(heard, f"answer {number} of {len(ORDER)}, {'drafting' if draft else 'plain'}"))
-        heard[draft].append(await _ask(answerer, asked, system, replace(settings, draft=draft)))
-    found = _seen(heard, "")
+    await _request_answer(
+        answerer, asked, system, replace(settings, max_tokens=1, draft=False)
+    )  # the prompt is read only once
+    heard: dict[bool, list[_WholeAnswer]] = {False: [], True: []}
+    for number, draft in enumerate(DRAFT_ORDER, 1):
+        say(_compare_answers(heard, f"answer {number} of {len(DRAFT_ORDER)}, {'drafting' if draft else 'plain'}"))
+        heard[draft].append(await _request_answer(answerer, asked, system, replace(settings, draft=draft)))
+    found = _compare_answers(heard, "")
     say(found)
     return found
 
@@ -87,7 +89,9 @@ def _to_last_question(messages: Sequence[Message]) -> Sequence[Message]:
     return messages[: last + 1]
 
 
-async def _ask(answerer: Answerer, messages: Sequence[Message], system: str, settings: ChatSettings) -> _Answer:
+async def _request_answer(
+    answerer: Answerer, messages: Sequence[Message], system: str, settings: ChatSettings
+) -> _WholeAnswer:
     """One whole answer. EngineGone if it was interrupted, because its numbers would be wrong."""
     parts: list[str] = []
     async with aclosing(answerer.answer(messages, settings, system=system)) as events:
@@ -98,26 +102,26 @@ async def _ask(answerer: Answerer, messages: Sequence[Message], system: str, set
                 case Done("gone" | "cancelled", _, error):
                     raise error or EngineGone("the engine gave up an answer of the comparison: try again")
                 case Done():
-                    return _Answer("".join(parts), event)
+                    return _WholeAnswer("".join(parts), event)
                 case _:
                     raise EngineGone("the engine was started again while it was measured: try again")
     raise EngineGone("the engine went away while it was measured: try again")
 
 
-def _seen(heard: dict[bool, list[_Answer]], running: str) -> Comparison:
+def _compare_answers(heard: dict[bool, list[_WholeAnswer]], running: str) -> Comparison:
     texts = {answer.text for answers in heard.values() for answer in answers}
     both = all(heard.values())
     return Comparison(
-        _way(heard[False]), _way(heard[True]), identical=len(texts) == 1 if both else None, running=running
+        _summarise(heard[False]), _summarise(heard[True]), identical=len(texts) == 1 if both else None, running=running
     )
 
 
-def _way(answers: Sequence[_Answer]) -> ComparedWay:
+def _summarise(answers: Sequence[_WholeAnswer]) -> ModeResult:
     if not answers:
-        return ComparedWay()
+        return ModeResult()
     numbers = [answer.done.numbers for answer in answers]
     first = [one["ttft_ms"] for one in numbers if "ttft_ms" in one]
-    return ComparedWay(
+    return ModeResult(
         median(one["tokens_per_second"] for one in numbers),
         sum(one["tokens"] for one in numbers),
         numbers[-1]["tau"],

@@ -8,10 +8,10 @@ from typing import NamedTuple, Self
 
 from localdflash.base.errors import UsageError
 
-CONTEXT = 3  # lines around a change
+CONTEXT_LINES = 3  # lines around a change
 _BOM = b"\xef\xbb\xbf"
 _Change = tuple[int, int, int, int]
-_LARGE = 25_000_000  # product of lines from which a comparison would take seconds
+_MAX_COMPARED = 25_000_000  # product of lines from which a comparison would take seconds
 
 
 class Splice(NamedTuple):
@@ -93,41 +93,41 @@ class FileText:
         return _BOM * self.bom + data
 
 
-def splices(old: Sequence[str], new: Sequence[str]) -> list[Splice]:
+def diff_lines(old: Sequence[str], new: Sequence[str]) -> list[Splice]:
     """The splices that turn one text into the other."""
-    return [Splice(start, stop, new[first:last]) for start, stop, first, last in _changes(old, new)]
+    return [Splice(start, stop, new[first:last]) for start, stop, first, last in _find_changes(old, new)]
 
 
-def hunks(before: bytes | None, after: bytes | None) -> tuple[ShownHunk, ...]:
+def make_hunks(before: bytes | None, after: bytes | None) -> tuple[ShownHunk, ...]:
     """The hunks of a change as `diff -u` shows them."""
-    old, new = _rows(before), _rows(after)
-    return tuple(_hunk(old, new, group) for group in _groups(_changes(old, new)))
+    old, new = _split_rows(before), _split_rows(after)
+    return tuple(_make_hunk(old, new, group) for group in _group_changes(_find_changes(old, new)))
 
 
-def _rows(data: bytes | None) -> list[tuple[str, bool]]:
+def _split_rows(data: bytes | None) -> list[tuple[str, bool]]:
     """Lines, each with whether it has an end."""
     text = FileText.read(data or b"")
     return [(line, bool(end)) for line, end in zip(text.lines, text.ends, strict=True)]
 
 
-def _changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[_Change]:
+def _find_changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[_Change]:
     """The ranges where `old[a:b]` became `new[c:d]`."""
     shorter = min(len(old), len(new))
     head = next((at for at in range(shorter) if old[at] != new[at]), shorter)
     rest = shorter - head
     tail = next((at for at in range(rest) if old[-1 - at] != new[-1 - at]), rest)
     ends = len(old) - tail, len(new) - tail
-    if (ends[0] - head) * (ends[1] - head) > _LARGE:
+    if (ends[0] - head) * (ends[1] - head) > _MAX_COMPARED:
         return [(head, ends[0], head, ends[1])]
     matcher = SequenceMatcher(None, old[head : ends[0]], new[head : ends[1]])
     return [(a + head, b + head, c + head, d + head) for tag, a, b, c, d in matcher.get_opcodes() if tag != "equal"]
 
 
-def _groups(changes: Iterable[_Change]) -> Iterator[list[_Change]]:
+def _group_changes(changes: Iterable[_Change]) -> Iterator[list[_Change]]:
     """Group changes whose context touches: they are shown together."""
     group: list[_Change] = []
     for change in changes:
-        if group and change[0] - group[-1][1] > 2 * CONTEXT:
+        if group and change[0] - group[-1][1] > 2 * CONTEXT_LINES:
             yield group
             group = []
         group.append(change)
@@ -135,8 +135,8 @@ def _groups(changes: Iterable[_Change]) -> Iterator[list[_Change]]:
         yield group
 
 
-def _hunk(old: Sequence[tuple[str, bool]], new: Sequence[tuple[str, bool]], group: Sequence[_Change]) -> ShownHunk:
-    first = max(group[0][0] - CONTEXT, 0)
+def _make_hunk(old: Sequence[tuple[str, bool]], new: Sequence[tuple[str, bool]], group: Sequence[_Change]) -> ShownHunk:
+    first = max(group[0][0] - CONTEXT_LINES, 0)
     lead = group[0][0] - first
     lines: list[str] = []
 
@@ -152,5 +152,5 @@ def _hunk(old: Sequence[tuple[str, bool]], new: Sequence[tuple[str, bool]], grou
         show("-", old[start:stop])
         show("+", new[begin:end])
         at = stop
-    show(" ", old[at : at + CONTEXT])
+    show(" ", old[at : at + CONTEXT_LINES])
     return ShownHunk(first + 1, group[0][2] - lead + 1, tuple(lines))

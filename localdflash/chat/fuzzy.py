@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-_SPREAD = 6  # letters one after the other may take so many times their number of characters
-_WEIGHED = 400  # names whose letters are looked for one by one
-_LOOSELY = 5  # the last tier, in its order
+_MAX_SPREAD = 6  # letters one after the other may take so many times their number of characters
+_MAX_SCATTERED = 400  # names whose letters are looked for one by one
+_SCATTERED_TIER = 5  # the last tier, in its order
 _WORDS = re.compile(r"(?:^|(?<=[/_.\-\s:]))[^/_.\-\s:]|(?<=[a-z])[A-Z]")
 
 
@@ -40,7 +40,7 @@ class Haystack:
             return []
         for tier, matching in enumerate(self._tiers(query)):
             new = (index for index in matching if index not in seen)
-            best = new if tier == _LOOSELY else heapq.nsmallest(limit - len(found), new, key=self._order)
+            best = new if tier == _SCATTERED_TIER else heapq.nsmallest(limit - len(found), new, key=self._order)
             best = list(itertools.islice(best, limit - len(found)))
             found += [FuzzyMatch(tier, index) for index in best]
             seen.update(best)
@@ -64,9 +64,9 @@ class Haystack:
 
         folded = self._folded
         found = process.extract(query, folded, scorer=LCSseq.similarity, score_cutoff=len(query), limit=None)
-        near = heapq.nsmallest(_WEIGHED, (index for _, _, index in found), key=self._order)
-        spans = [(at[-1] - at[0], index) for index in near if (at := matched(query, folded[index]))]
-        return [index for span, index in sorted(spans) if span < _SPREAD * len(query)]
+        near = heapq.nsmallest(_MAX_SCATTERED, (index for _, _, index in found), key=self._order)
+        spans = [(at[-1] - at[0], index) for index in near if (at := match_positions(query, folded[index]))]
+        return [index for span, index in sorted(spans) if span < _MAX_SPREAD * len(query)]
 
     @property
     def _order(self) -> Callable[[int], tuple[int, str]]:
@@ -74,7 +74,7 @@ class Haystack:
         return lambda index: (len(folded[index]), folded[index])
 
 
-def matched(query: str, name: str) -> tuple[int, ...]:
+def match_positions(query: str, name: str) -> tuple[int, ...]:
     """Which characters of a name to mark for what was typed: adjacent ones if possible, as far right as can be."""
     small, wanted = [character.lower() for character in name], query.lower()
     at = "".join(one if len(one) == 1 else "\0" for one in small).rfind(wanted)

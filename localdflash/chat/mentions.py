@@ -9,16 +9,16 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from localdflash.base.errors import UsageError
-from localdflash.chat.attachable_files import Files
+from localdflash.chat.attachable_files import AttachableFiles
 from localdflash.chat.messages import Attachment
 
-MOST = 50  # files that one message mentions
-LONGEST = 1_000  # characters of a path
+MAX_MENTIONS = 50  # files that one message mentions
+MAX_PATH_CHARACTERS = 1_000  # characters of a path
 _PART = r"\d{1,9}(?:-\d{1,9})?|[^\W\d][\w$]*(?:\.[^\W\d][\w$]*)*"
 _AT = re.compile(rf'(?<![\w@./\\+%-])@(?:"((?:[^"\\\n]|\\["\\])+)"(?::({_PART}))?|([^\s"][^\s]*))')
-_PLAIN = re.compile(r"""[\w./~\-+@#$%&=!()\[\]{},^]*[\w/~\-+#$%&=]""")
+_UNQUOTED = re.compile(r"""[\w./~\-+@#$%&=!()\[\]{},^]*[\w/~\-+#$%&=]""")
 _WITH_PART = re.compile(rf"(.+):({_PART})")
-_ENDS = ".,;:!?)]}>'\"`*_…"  # of a sentence, not of a name, where no file is called so
+_END_PUNCTUATION = ".,;:!?)]}>'\"`*_…"  # of a sentence, not of a name, where no file is called so
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
 
 
@@ -38,44 +38,44 @@ class Mention:
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class MentionedFiles:
     """The attachments of a text, and a line for each mention that may not be used."""
 
     attachments: tuple[Attachment, ...] = ()
     refused: tuple[str, ...] = ()
 
 
-def spelled(path: str, part: str = "") -> str:
+def spell_mention(path: str, part: str = "") -> str:
     """A mention as it is typed, in which `mentions` finds exactly this path."""
-    plain = _PLAIN.fullmatch(path) and not path.endswith(tuple(_ENDS))
+    plain = _UNQUOTED.fullmatch(path) and not path.endswith(tuple(_END_PUNCTUATION))
     quoted = path if plain else '"' + re.sub(r'(["\\])', r"\\\1", path) + '"'
     return f"@{quoted}:{part}" if part else f"@{quoted}"
 
 
-def spellings(name: str) -> set[str]:
+def possible_spellings(name: str) -> set[str]:
     """The mentions that may have led to an attachment of this name."""
     found = _WITH_PART.fullmatch(name)
-    return {spelled(name)} | ({spelled(found[1], found[2])} if found else set())
+    return {spell_mention(name)} | ({spell_mention(found[1], found[2])} if found else set())
 
 
-def parted(name: str, exists: Callable[[str], bool]) -> tuple[str, str]:
+def split_name(name: str, exists: Callable[[str], bool]) -> tuple[str, str]:
     """Path and part of a name: box.py:12-40."""
     found = None if exists(name) else _WITH_PART.fullmatch(name)
     return (found[1], found[2]) if found else (name, "")
 
 
-def mentions(text: str, exists: Callable[[str], bool], picked: Collection[str] = ()) -> list[Mention]:
+def find_mentions(text: str, exists: Callable[[str], bool], picked: Collection[str] = ()) -> list[Mention]:
     """The mentions in a text, in order. `picked`: mentions, as they are spelled, that were picked from a list."""
-    return list(_mentions(text, exists, picked))
+    return list(_iterate_mentions(text, exists, picked))
 
 
-def attach(text: str, files: Files, picked: Collection[str] = ()) -> Attached:
+def attach_mentions(text: str, files: AttachableFiles, picked: Collection[str] = ()) -> MentionedFiles:
     """Read what a text mentions; for worker threads. A file that is mentioned twice is attached once."""
     attachments: dict[str, Attachment] = {}
     refused: list[str] = []
-    for count, mention in enumerate({one.name: one for one in _mentions(text, files.exists, picked)}.values()):
-        if count == MOST:
-            refused.append(f"more than {MOST} files are mentioned: send them in several messages")
+    for count, mention in enumerate({one.name: one for one in _iterate_mentions(text, files.exists, picked)}.values()):
+        if count == MAX_MENTIONS:
+            refused.append(f"more than {MAX_MENTIONS} files are mentioned: send them in several messages")
             break
         try:
             found = files.read(mention.path, mention.part)
@@ -83,11 +83,11 @@ def attach(text: str, files: Files, picked: Collection[str] = ()) -> Attached:
             refused.append(str(error))
             continue
         attachments[found.name] = found
-    return Attached(tuple(attachments.values()), tuple(refused))
+    return MentionedFiles(tuple(attachments.values()), tuple(refused))
 
 
-def _mentions(text: str, exists: Callable[[str], bool], picked: Collection[str]) -> Iterator[Mention]:
-    fences = _fences(text)
+def _iterate_mentions(text: str, exists: Callable[[str], bool], picked: Collection[str]) -> Iterator[Mention]:
+    fences = _find_fences(text)
     for found in _AT.finditer(text):
         quoted, part, plain = found.groups()
         fenced = any(start <= found.start() < end for start, end in fences)
@@ -95,28 +95,28 @@ def _mentions(text: str, exists: Callable[[str], bool], picked: Collection[str])
             path = re.sub(r"\\(.)", r"\1", quoted)
             readings = [(found.end(), path, part)] if part else [(found.end(), path, "")]
         else:
-            readings = _readings(plain[:LONGEST], found.start() + 1)
+            readings = _possible_readings(plain[:MAX_PATH_CHARACTERS], found.start() + 1)
         for end, path, part in readings:
-            was_picked = (spelling := text[found.start() : end]) in picked and spelling == spelled(path, part)
-            if was_picked or (not fenced and len(path) <= LONGEST and exists(path)):
+            was_picked = (spelling := text[found.start() : end]) in picked and spelling == spell_mention(path, part)
+            if was_picked or (not fenced and len(path) <= MAX_PATH_CHARACTERS and exists(path)):
                 yield Mention(found.start(), end, path, part)
                 break
 
 
-def _readings(token: str, start: int) -> list[tuple[int, str, str]]:
+def _possible_readings(token: str, start: int) -> list[tuple[int, str, str]]:
     """What a token may mean, the longest first: all of it, or less of the punctuation at its end."""
     readings = []
     while token:
         readings.append((start + len(token), token, ""))
         if split := _WITH_PART.fullmatch(token):
             readings.append((start + len(token), split[1], split[2]))
-        if token[-1] not in _ENDS:
+        if token[-1] not in _END_PUNCTUATION:
             break
         token = token[:-1]
     return readings
 
 
-def _fences(text: str) -> list[tuple[int, int]]:
+def _find_fences(text: str) -> list[tuple[int, int]]:
     """The ranges of code, from one row of ticks to the next that closes it."""
     fences, opened = [], None
     for found in _FENCE.finditer(text):

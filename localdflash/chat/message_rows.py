@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from localdflash.base.errors import StoreFailed
 from localdflash.chat.messages import Attachment, Message, StepRecord
-from localdflash.chat.schema import stored
+from localdflash.chat.schema import encode_text
 
 if TYPE_CHECKING:
     from msgspec.json import Decoder
@@ -18,7 +18,7 @@ PLACES = "?, ?, ?, " + ", ".join(["CAST(? AS TEXT)"] * 4)
 def to_row(message: Message) -> tuple[Any, ...]:
     """The values of COLUMNS, for PLACES."""
     return (
-        *(message.created, message.role, message.finish, stored(message.text)),
+        *(message.created, message.role, message.finish, encode_text(message.text)),
         _json([(one.kind, one.name, one.text) for one in message.attachments]),
         _json(dict(message.numbers)),
         _steps_json(message.steps),
@@ -45,7 +45,7 @@ def from_row(row: tuple[Any, ...]) -> Message:
 
 def _json(value: object) -> bytes:
     # Not as ASCII: two lone surrogates side by side would come back as one character.
-    return stored(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    return encode_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 # Steps are many: 40 000 in a chat of 1 000 messages, which msgspec reads in a third of the time that json needs.

@@ -54,10 +54,10 @@ class Message:
 
 def prompt_text(message: Message) -> str:
     """The text that the model reads: each attachment in a fence under its name, then the message."""
-    return "\n\n".join([*(f"{one.name}:\n{fenced(one.text)}" for one in message.attachments), message.text])
+    return "\n\n".join([*(f"{one.name}:\n{fence(one.text)}" for one in message.attachments), message.text])
 
 
-def fenced(text: str) -> str:
+def fence(text: str) -> str:
     """The text in a fence longer than any inside it."""
     ticks = 3
     while "`" * ticks in text:

@@ -17,7 +17,7 @@ from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.memory.parts import gigabytes
 
 LIST_SECONDS = 20.0
-ENDS = 5.0  # seconds that a download may take to end its own processes
+END_SECONDS = 5.0  # seconds that a download may take to end its own processes
 FIT_SECONDS = 45.0  # headers of files that are not here are read from the hub
 
 
@@ -45,18 +45,18 @@ class PullProgress:
     total: int
 
 
-async def rows() -> list[ModelRow]:
+async def list_models() -> list[ModelRow]:
     """All pairs of the registry and those that were downloaded, those that cannot run here last.
 
     LocaldflashError if they cannot be listed.
     """
-    found = [_row(pair) for pair in await _json(LIST_SECONDS, "models", "list", "--json")]
+    found = [_make_row(pair) for pair in await _run_json(LIST_SECONDS, "models", "list", "--json")]
     return sorted(found, key=lambda row: bool(row.why_not))
 
 
-async def described(spec: str) -> ModelRow:
+async def describe_model(spec: str) -> ModelRow:
     """The model of a path or an hf: name, as its header tells; LocaldflashError if there is none."""
-    pair = await _json(FIT_SECONDS, "models", "show", "--json", "--", spec)
+    pair = await _run_json(FIT_SECONDS, "models", "show", "--json", "--", spec)
     target = pair["target"]
     size = gigabytes(pair["bytes_on_disk"]) if pair["bytes_on_disk"] else ""
     facts = (
@@ -64,15 +64,15 @@ async def described(spec: str) -> ModelRow:
         f"{pair['context']} tokens of context" if pair["context"] else "",
         " ".join(filter(None, (pair["architecture"], target["quantization"]))),
     )
-    return replace(_row(pair), description=", ".join(filter(None, facts)))
+    return replace(_make_row(pair), description=", ".join(filter(None, facts)))
 
 
-async def pull(spec: str, show: Callable[[PullProgress], None]) -> str:
+async def pull_model(spec: str, show: Callable[[PullProgress], None]) -> str:
     """Download what is missing of a pair, and return its id; `show` gets how far it is.
 
     LocaldflashError says why not. Cancelling this ends the download: what came is kept, and the next one resumes.
     """
-    process = await _begun("models", "pull", "--jsonl", "--", spec)
+    process = await _start_command("models", "pull", "--jsonl", "--", spec)
     assert process.stdout
     assert process.stderr
     saying, pair = asyncio.create_task(process.stderr.read()), ""
@@ -83,21 +83,21 @@ async def pull(spec: str, show: Callable[[PullProgress], None]) -> str:
                 show(PullProgress(told["doing"], told["name"], told["done"], told["total"]))
             pair = told.get("pair", pair)
         if await process.wait() or not pair:
-            raise _last_said(await saying, "localdflash models pull")
+            raise _last_line_error(await saying, "localdflash models pull")
         return pair
     except ValueError:
         raise LocaldflashError("`localdflash models pull` printed something that makes no sense") from None
     finally:
-        await _end(process, gently=True)  # it ends pip, if that is what fetches
+        await _end_process(process, gently=True)  # it ends pip, if that is what fetches
         saying.cancel()
 
 
-async def fit(pair: str) -> list[str]:
+async def explain_fit(pair: str) -> list[str]:
     """Lines on whether a pair fits on this machine, and how fast it can be; LocaldflashError if that is unknown."""
-    return list(_fit_lines(await _json(FIT_SECONDS, "models", "plan", "--json", "--", pair)))
+    return list(_fit_lines(await _run_json(FIT_SECONDS, "models", "plan", "--json", "--", pair)))
 
 
-def _row(pair: Mapping[str, Any]) -> ModelRow:
+def _make_row(pair: Mapping[str, Any]) -> ModelRow:
     memory = f"{pair['memory_gb']:g} GB" if pair["memory_gb"] else ""
     download = gigabytes(pair["to_fetch"]) if pair["to_fetch"] else ""
     return ModelRow(pair["id"], pair["description"], memory, not pair["missing"], pair["why_not"], download)
@@ -117,23 +117,23 @@ def _fit_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     yield f"At most {speed['plain']:.0f} tokens a second without drafts{drafted} (estimated)"
 
 
-async def _json(seconds: float, *arguments: str) -> Any:
+async def _run_json(seconds: float, *arguments: str) -> Any:
     """A command's JSON output; the command is killed if it takes too long or nobody waits any more."""
-    process = await _begun(*arguments)
+    process = await _start_command(*arguments)
     command = f"localdflash {' '.join(arguments)}"
     try:
         printed, said = await asyncio.wait_for(process.communicate(), seconds)
     except TimeoutError:
         raise LocaldflashError(f"`{command}` took longer than {seconds:g} s") from None
     finally:
-        await _end(process)
+        await _end_process(process)
     try:
         return json.loads(printed)
     except ValueError:
-        raise _last_said(said, command) from None
+        raise _last_line_error(said, command) from None
 
 
-async def _begun(*arguments: str) -> Process:
+async def _start_command(*arguments: str) -> Process:
     from localdflash.server.spawn import PROGRAM
 
     return await asyncio.create_subprocess_exec(
@@ -141,17 +141,17 @@ async def _begun(*arguments: str) -> Process:
     )
 
 
-def _last_said(said: bytes, command: str) -> ModelError:
+def _last_line_error(said: bytes, command: str) -> ModelError:
     lines = said.decode(errors="replace").strip().splitlines() or [f"`{command}` printed nothing"]
     return ModelError(lines[-1].removeprefix("localdflash: "))
 
 
-async def _end(process: Process, *, gently: bool = False) -> None:
+async def _end_process(process: Process, *, gently: bool = False) -> None:
     """End a process that still runs; `gently`: as Ctrl-C does, if that is soon enough."""
     if process.returncode is None and gently and sys.platform != "win32":
         process.send_signal(signal.SIGINT)
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), ENDS)
+            await asyncio.wait_for(process.wait(), END_SECONDS)
     if process.returncode is None:
         process.kill()
         await process.wait()

@@ -7,8 +7,8 @@ a fence only if it is about nothing else, or ends with a colon and its one path 
 import re
 from pathlib import PurePosixPath
 
-_LONGEST = 2_000  # characters of a line that may name a file
-_ENDINGS: dict[str, str] = {  # what fences are called -> endings of such files
+_MAX_LINE_CHARACTERS = 2_000  # characters of a line that may name a file
+_EXTENSIONS: dict[str, str] = {  # what fences are called -> endings of such files
     "asm": "s asm",
     "bash": "sh bash",
     "c": "c h",
@@ -66,7 +66,7 @@ _ENDINGS: dict[str, str] = {  # what fences are called -> endings of such files
     "yaml": "yaml yml",
     "zig": "zig",
 }
-_OTHER_NAMES = {
+_LANGUAGE_ALIASES = {
     "py": "python",
     "python3": "python",
     "pyi": "python",
@@ -92,8 +92,8 @@ _OTHER_NAMES = {
     "yml": "yaml",
     "jsonc": "json",
 }
-_KNOWN = {f".{ending}" for endings in _ENDINGS.values() for ending in endings.split()}
-_WITHOUT_ENDING = {"Makefile", "Dockerfile", "Justfile", "LICENSE", "README", "CMakeLists.txt", ".gitignore"}
+_KNOWN_SUFFIXES = {f".{ending}" for endings in _EXTENSIONS.values() for ending in endings.split()}
+_NAMES_WITHOUT_SUFFIX = {"Makefile", "Dockerfile", "Justfile", "LICENSE", "README", "CMakeLists.txt", ".gitignore"}
 _PATH = re.compile(r"[\w@+.\-/()\[\]]+")
 _ATTRIBUTE = re.compile(r"""\b(?:path|file|filename|title|name)\s*[=:]\s*(?:"([^"]+)"|'([^']+)'|([^\s,}"']+))""")
 _COMMENT = re.compile(
@@ -108,18 +108,20 @@ _QUOTED = re.compile(r"`([^`\s]+)`")
 def language(info: str) -> str:
     """The language that a fence names, in one spelling; "" if it names none."""
     first = re.split(r"[\s,{:=]", info.strip().lstrip("{."), maxsplit=1)[0].casefold()
-    return _OTHER_NAMES.get(first, first)
+    return _LANGUAGE_ALIASES.get(first, first)
 
 
-def fits(info: str, path: str) -> bool:
+def fits_language(info: str, path: str) -> bool:
     """Whether a fence's language is that of a file."""
     name = PurePosixPath(path)
-    return name.suffix[1:].lower() in _ENDINGS.get(language(info), "").split() or language(info) == name.name.casefold()
+    return (
+        name.suffix[1:].lower() in _EXTENSIONS.get(language(info), "").split() or language(info) == name.name.casefold()
+    )
 
 
-def in_info(info: str) -> str:
+def path_in_info(info: str) -> str:
     """The path in ```` ```python path=src/box.py ````, ```` ```src/box.py ```` or ```` ```python:src/box.py ````."""
-    if len(info) > _LONGEST:
+    if len(info) > _MAX_LINE_CHARACTERS:
         return ""
     if found := _ATTRIBUTE.search(info):
         return str(next(group for group in found.groups() if group))
@@ -133,23 +135,27 @@ def in_info(info: str) -> str:
     return ""
 
 
-def in_comment(line: str) -> str:
+def path_in_comment(line: str) -> str:
     """The path in a first line such as `# src/box.py`."""
-    found = _COMMENT.match(line) if len(line) <= _LONGEST else None
+    found = _COMMENT.match(line) if len(line) <= _MAX_LINE_CHARACTERS else None
     path = str(found[1]) if found else ""
     return path if _is_path(path) else ""
 
 
-def above(line: str, info: str) -> str:
+def path_above(line: str, info: str) -> str:
     """The path in the line above a fence: alone on it, or the only quoted one of a sentence that ends with a colon."""
-    if len(line) > _LONGEST or not (is_diff(info) or language(info) in ("", "dockerfile", *_ENDINGS)):
+    if len(line) > _MAX_LINE_CHARACTERS or not (is_diff(info) or language(info) in ("", "dockerfile", *_EXTENSIONS)):
         return ""  # what a fence of another kind shows, such as console, is no file
     bare = _DECORATION.sub("", line).strip("*_ ")
     bare = _REMARK.sub("", _LABEL.sub("", bare)).strip("`*_: ")
-    if _is_path(bare) and (language(info) in ("", "text") or is_diff(info) or fits(info, bare)):
+    if _is_path(bare) and (language(info) in ("", "text") or is_diff(info) or fits_language(info, bare)):
         return bare
     quoted = [str(word) for word in _QUOTED.findall(line) if _is_path(word)]
-    if len(set(quoted)) == 1 and line.rstrip().rstrip("*").endswith(":") and (fits(info, quoted[0]) or is_diff(info)):
+    if (
+        len(set(quoted)) == 1
+        and line.rstrip().rstrip("*").endswith(":")
+        and (fits_language(info, quoted[0]) or is_diff(info))
+    ):
         return quoted[0]
     return ""
 
@@ -163,4 +169,8 @@ def _is_path(word: str) -> bool:
     if not _PATH.fullmatch(word) or word.endswith("/"):
         return False
     name = PurePosixPath(word)
-    return name.suffix.lower() in _KNOWN or name.name in _WITHOUT_ENDING or ("/" in word and 1 < len(name.suffix) < 8)
+    return (
+        name.suffix.lower() in _KNOWN_SUFFIXES
+        or name.name in _NAMES_WITHOUT_SUFFIX
+        or ("/" in word and 1 < len(name.suffix) < 8)
+    )

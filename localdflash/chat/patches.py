@@ -16,11 +16,11 @@ from localdflash.base.errors import UsageError
 from localdflash.chat.file_text import FileText, Splice
 
 NOTHING = "/dev/null"
-_HEAD = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
+_HUNK_HEAD = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _GIT = re.compile(r"diff --git (\S+) (\S+)$")
 _OTHER_CHANGE = re.compile(r"rename |copy |similarity |old mode |GIT binary patch|Binary files ")
 _PREFIXED = re.compile(r"[abciow]/(.+)")
-_GOES_ON = re.compile(r"\+| +\S|-(?!-- |- ?$)")  # as a hunk's line; not the head of a file, nor the end of a mail
+_HUNK_LINE = re.compile(r"\+| +\S|-(?!-- |- ?$)")  # as a hunk's line; not the head of a file, nor the end of a mail
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +48,23 @@ class FilePatch:
     problem: str = ""
 
 
-def begins(lines: Sequence[str], at: int) -> bool:
+def is_diff_start(lines: Sequence[str], at: int) -> bool:
     """Whether a line is the first of a diff with the names of its file."""
-    return bool(_GIT.match(lines[at])) or _is_named(lines, at)
+    return bool(_GIT.match(lines[at])) or _has_file_names(lines, at)
 
 
-def read(lines: Sequence[str], at: int, end: int) -> tuple[FilePatch, int]:
+def read_file_patch(lines: Sequence[str], at: int, end: int) -> tuple[FilePatch, int]:
     """The diff of one file that begins at a line, and the line after it; `end` is the end of its fence."""
     old = new = problem = ""
     if git := _GIT.match(lines[at]):
-        old, new = _names(git[1], git[2])
+        old, new = _clean_names(git[1], git[2])
         at += 1
-        while at < end and lines[at].strip() and not begins(lines, at):
+        while at < end and lines[at].strip() and not is_diff_start(lines, at):
             problem = problem or ("does more than change lines" if _OTHER_CHANGE.match(lines[at]) else "")
             at += 1
-        if at >= end or not _is_named(lines, at):
+        if at >= end or not _has_file_names(lines, at):
             return FilePatch(old, new, (), problem or "has no lines to change"), at
-    old, new = _names(lines[at][4:], lines[at + 1][4:])
+    old, new = _clean_names(lines[at][4:], lines[at + 1][4:])
     hunks, at, wrong = read_hunks(lines, at + 2, end)
     return FilePatch(old, new, hunks, problem or wrong), at
 
@@ -76,16 +76,16 @@ def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk
     hunks: list[PatchHunk] = []
     problem = ""
     while at < len(lines) and (lines[at].startswith("@@") or not hunks):
-        head = _HEAD.match(lines[at])
-        body, at, wrong = _body(lines, at + lines[at].startswith("@@"), end, head)
-        hunks.append(_hunk(head, body))
+        head = _HUNK_HEAD.match(lines[at])
+        body, at, wrong = _read_body(lines, at + lines[at].startswith("@@"), end, head)
+        hunks.append(_make_hunk(head, body))
         problem = problem or wrong
         following = next((later for later in range(at, end) if lines[later].strip()), at)
         at = following if following < len(lines) and lines[following].startswith("@@") else at
     return tuple(hunks), at, problem or ("" if hunks else "has no lines to change")
 
 
-def splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splice], bool | None]:
+def find_splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splice], bool | None]:
     """Where the hunks belong, sorted, and whether they say that the last line has an end.
 
     UsageError if one fits nowhere, or in more than one place.
@@ -93,7 +93,7 @@ def splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splice], b
     placed = []
     for number, hunk in enumerate(hunks, 1):
         try:
-            placed.append((place(text.lines, hunk.old, hunk.at), hunk))
+            placed.append((find_lines(text.lines, hunk.old, hunk.at), hunk))
         except UsageError as error:
             raise UsageError(f"hunk {number} of {len(hunks)} {error}") from None
     placed.sort(key=lambda one: one[0])
@@ -103,14 +103,14 @@ def splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splice], b
     for start, hunk in placed:
         if start < reached:
             raise UsageError(f"two hunks change line {start + 1}")
-        found += _splices(start, hunk)
+        found += _splices_of_hunk(start, hunk)
         reached = start + len(hunk.old)
         if reached == len(text.lines) and hunk.old_open != hunk.new_open:
             final = hunk.old_open
     return found, final
 
 
-def place(lines: Sequence[str], old: Sequence[str], at: int | None = None) -> int:
+def find_lines(lines: Sequence[str], old: Sequence[str], at: int | None = None) -> int:
     """The line, from 0, where these lines are; UsageError with the reason if that is not exactly one place."""
     if not old:
         if lines:
@@ -120,7 +120,7 @@ def place(lines: Sequence[str], old: Sequence[str], at: int | None = None) -> in
         wanted, there = [form(line) for line in old], [form(line) for line in lines]
         if at is not None and there[at : at + len(old)] == wanted:
             return at
-        places = _places(there, wanted)
+        places = _find_two(there, wanted)
         if len(places) == 1:
             return places[0]
         if places:
@@ -130,7 +130,7 @@ def place(lines: Sequence[str], old: Sequence[str], at: int | None = None) -> in
     raise UsageError("fits nowhere" + (f": the file has no line {strange.strip()[:60]!r}" if strange else ""))
 
 
-def _places(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
+def _find_two(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
     """The first two places. Searched as one text, which takes the same time however often a line occurs."""
     text, part = "\n".join(["", *lines, ""]), "\n".join(["", *wanted, ""])
     starts: list[int] = []
@@ -142,7 +142,7 @@ def _places(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
     return [bisect_right(ends, start) - 1 for start in starts]
 
 
-def _splices(start: int, hunk: PatchHunk) -> list[Splice]:
+def _splices_of_hunk(start: int, hunk: PatchHunk) -> list[Splice]:
     """The splices of a hunk without its context, which stays as the file has it."""
     found: list[Splice] = []
     at = first = start
@@ -160,9 +160,9 @@ def _splices(start: int, hunk: PatchHunk) -> list[Splice]:
     return found
 
 
-def _names(old: str, new: str) -> tuple[str, str]:
+def _clean_names(old: str, new: str) -> tuple[str, str]:
     """The two names, without times, quotes and git's prefixes."""
-    old, new = (_unquoted(name.split("\t")[0].strip()) for name in (old, new))
+    old, new = (_unquote(name.split("\t")[0].strip()) for name in (old, new))
     bare_old, bare_new = (found[1] if (found := _PREFIXED.fullmatch(name)) else "" for name in (old, new))
     if bare_old and (new == NOTHING or bare_old == bare_new):
         return bare_old, bare_new or new
@@ -171,7 +171,7 @@ def _names(old: str, new: str) -> tuple[str, str]:
     return old, new
 
 
-def _unquoted(name: str) -> str:
+def _unquote(name: str) -> str:
     """A name that git quoted because of unusual characters."""
     if not name.startswith('"'):
         return name
@@ -181,12 +181,12 @@ def _unquoted(name: str) -> str:
         return name
 
 
-def _body(lines: Sequence[str], at: int, end: int, head: re.Match[str] | None) -> tuple[list[str], int, str]:
+def _read_body(lines: Sequence[str], at: int, end: int, head: re.Match[str] | None) -> tuple[list[str], int, str]:
     """A hunk's lines, the line after it, and what is wrong with it."""
-    if head and (counted := _counted(lines, at, end, int(head[2] or 1), int(head[4] or 1))):
+    if head and (counted := _read_counted_body(lines, at, end, int(head[2] or 1), int(head[4] or 1))):
         return *counted, ""
     body: list[str] = []
-    while at < end and not lines[at].startswith("@@") and not begins(lines, at):
+    while at < end and not lines[at].startswith("@@") and not is_diff_start(lines, at):
         line = lines[at] or " "
         if line[0] not in " +-\\" and end < len(lines):
             return body, at, f"has a line without a sign: {line[:60]!r}"
@@ -199,7 +199,7 @@ def _body(lines: Sequence[str], at: int, end: int, head: re.Match[str] | None) -
     return body, at, "" if body else "has a hunk without lines"
 
 
-def _counted(lines: Sequence[str], at: int, end: int, old: int, new: int) -> tuple[list[str], int] | None:
+def _read_counted_body(lines: Sequence[str], at: int, end: int, old: int, new: int) -> tuple[list[str], int] | None:
     """The lines that the head counts, even past what looks like the end of a fence; None if they do not agree."""
     body: list[str] = []
     while at < len(lines) and (old or new or lines[at].startswith("\\")):
@@ -213,14 +213,14 @@ def _counted(lines: Sequence[str], at: int, end: int, old: int, new: int) -> tup
         body.append(line)
         at += 1
     following = next((line for line in lines[at:end] if line.strip() or end == len(lines)), "")
-    return None if old or new or _GOES_ON.match(following) else (body, at)
+    return None if old or new or _HUNK_LINE.match(following) else (body, at)
 
 
-def _is_named(lines: Sequence[str], at: int) -> bool:
+def _has_file_names(lines: Sequence[str], at: int) -> bool:
     return at + 2 < len(lines) and lines[at].startswith("--- ") and lines[at + 1].startswith("+++ ")
 
 
-def _hunk(head: re.Match[str] | None, body: Sequence[str]) -> PatchHunk:
+def _make_hunk(head: re.Match[str] | None, body: Sequence[str]) -> PatchHunk:
     """A hunk of these lines; a remark says that the line before it has no end."""
     open_after = {line[0] for line, remark in pairwise(body) if remark[0] == "\\"}
     at = max(int(head[1]) - 1, 0) if head else None

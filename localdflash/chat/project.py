@@ -13,9 +13,9 @@ from pathlib import Path
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files.paths import create_private, data_folder
 
-NAME = "AGENTS.md"
-LARGEST = 32 << 10  # bytes
-_ROOTS = (".git", ".hg", ".jj")  # what lies in the topmost folder of a project
+FILE_NAME = "AGENTS.md"
+MAX_FILE_BYTES = 32 << 10  # bytes
+_ROOT_MARKERS = (".git", ".hg", ".jj")  # what lies in the topmost folder of a project
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,31 +29,31 @@ class ProjectFile:
         """What stands in it, under its name. UsageError if it cannot be read."""
         try:
             with self.path.open("rb") as file:
-                data = file.read(LARGEST + 1)
-            if len(data) > LARGEST:
-                raise UsageError(f"{self.path}: larger than {LARGEST >> 10} KB: it does not go along")
-            return f"Instructions of this project ({NAME}):\n\n{data.decode('utf-8-sig').strip()}"
+                data = file.read(MAX_FILE_BYTES + 1)
+            if len(data) > MAX_FILE_BYTES:
+                raise UsageError(f"{self.path}: larger than {MAX_FILE_BYTES >> 10} KB: it does not go along")
+            return f"Instructions of this project ({FILE_NAME}):\n\n{data.decode('utf-8-sig').strip()}"
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be read: {error.strerror}") from error
         except UnicodeDecodeError:
             raise UsageError(f"{self.path}: is not UTF-8: it does not go along") from None
 
 
-def find(folder: Path) -> ProjectFile | None:
+def find_project_file(folder: Path) -> ProjectFile | None:
     """The nearest file, in this folder or above it up to the top of the project; None if there is none."""
     folder = Path(os.path.realpath(folder))
     for place in (folder, *folder.parents):
-        if (place / NAME).is_file():
-            return ProjectFile(place / NAME, _decided().get(str(place / NAME)))
-        if any((place / root).exists() for root in _ROOTS):
+        if (place / FILE_NAME).is_file():
+            return ProjectFile(place / FILE_NAME, _load_decisions().get(str(place / FILE_NAME)))
+        if any((place / root).exists() for root in _ROOT_MARKERS):
             return None
     return None
 
 
-def decide(file: ProjectFile, allowed: bool) -> None:
+def remember_decision(file: ProjectFile, allowed: bool) -> None:
     """Remember what the user has decided; LocaldflashError if that cannot be kept."""
-    decided = _decided() | {str(file.path): allowed}
-    path = _decisions()
+    decided = _load_decisions() | {str(file.path): allowed}
+    path = _decisions_path()
     create_private(path.parent)
     unfinished = ""
     try:
@@ -67,14 +67,14 @@ def decide(file: ProjectFile, allowed: bool) -> None:
         raise LocaldflashError(f"{path}: cannot be written: {error.strerror}; it is asked again") from error
 
 
-def _decisions() -> Path:
+def _decisions_path() -> Path:
     return data_folder() / "projects.json"
 
 
-def _decided() -> dict[str, bool]:
+def _load_decisions() -> dict[str, bool]:
     """What was decided, by path; a file that makes no sense counts as none."""
     try:
-        found = json.loads(_decisions().read_bytes())
+        found = json.loads(_decisions_path().read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
     return {path: one for path, one in found.items() if isinstance(one, bool)} if isinstance(found, dict) else {}

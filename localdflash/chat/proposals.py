@@ -15,19 +15,19 @@ from typing import Literal
 
 from localdflash.base.errors import UsageError
 from localdflash.chat import patches
-from localdflash.chat.answer_blocks import Block, Exchange, Fence, blocks
-from localdflash.chat.confined import LARGEST, Folder
-from localdflash.chat.file_text import FileText, ShownHunk, Splice, hunks
-from localdflash.chat.naming import fits, language
+from localdflash.chat.answer_blocks import AnswerBlock, Fence, SearchReplace, find_blocks
+from localdflash.chat.confined import MAX_FILE_BYTES, WorkspaceFolder
+from localdflash.chat.file_text import FileText, ShownHunk, Splice, make_hunks
+from localdflash.chat.naming import fits_language, language
 from localdflash.chat.patches import NOTHING, FilePatch
-from localdflash.chat.rewriting import rewritten
+from localdflash.chat.rewriting import find_rewrite
 from localdflash.code.context.files import clean
 
 ProposalKind = Literal["change", "new", "delete"]
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class FileProposal:
     """A file as it is and as it would be; None stands for no file. `path` is relative to the root.
 
     With a `problem`, a sentence that continues the path, nothing can be applied, and there is nothing else to show.
@@ -41,30 +41,30 @@ class Proposal:
     problem: str = ""
 
 
-def propose(answer: str, root: Path, attached: Sequence[str] = ()) -> list[Proposal]:
+def propose(answer: str, root: Path, attached: Sequence[str] = ()) -> list[FileProposal]:
     """What an answer would change below a folder, in its order; `attached` are the files that the question is about.
 
     Reads the files: not for an event loop.
     """
-    drafts = _Drafts(Folder(root), attached)
-    for block in blocks(answer):
+    drafts = _FileEdits(WorkspaceFolder(root), attached)
+    for block in find_blocks(answer):
         drafts.take(block)
     return drafts.proposals()
 
 
-class _Drafts:
+class _FileEdits:
     """The texts of the files while block after block changes them."""
 
-    def __init__(self, folder: Folder, attached: Sequence[str]) -> None:
+    def __init__(self, folder: WorkspaceFolder, attached: Sequence[str]) -> None:
         self._folder = folder
         self._only = attached[0] if len(set(attached)) == 1 else ""
         self._before: dict[str, bytes | None] = {}
         self._after: dict[str, bytes | None] = {}
-        self._problems: list[Proposal] = []
+        self._problems: list[FileProposal] = []
 
-    def take(self, block: Block) -> None:
+    def take(self, block: AnswerBlock) -> None:
         """Apply a block to the file that it names, or note why that is impossible."""
-        name = _name(block) or self._unnamed(block)
+        name = _file_name(block) or self._unnamed(block)
         if not name and isinstance(block, Fence):
             return  # code to read, for no file
         try:
@@ -72,56 +72,56 @@ class _Drafts:
                 raise UsageError("names no file")
             self._change(name, block)
         except UsageError as error:
-            if _name(block) or not isinstance(block, Fence) or language(block.info):
-                self._problems.append(Proposal(clean(name) or "?", None, None, problem=str(error)))
+            if _file_name(block) or not isinstance(block, Fence) or language(block.info):
+                self._problems.append(FileProposal(clean(name) or "?", None, None, problem=str(error)))
 
-    def proposals(self) -> list[Proposal]:
+    def proposals(self) -> list[FileProposal]:
         """The proposals that can be applied, then those that cannot."""
         changed = [path for path, after in self._after.items() if after != self._before[path]]
-        return [_proposal(path, self._before[path], self._after[path]) for path in changed] + self._problems
+        return [_make_proposal(path, self._before[path], self._after[path]) for path in changed] + self._problems
 
-    def _unnamed(self, block: Block) -> str:
+    def _unnamed(self, block: AnswerBlock) -> str:
         """The attached file, if a block may be meant for it."""
-        if isinstance(block, Fence) and language(block.info) and not fits(block.info, self._only):
+        if isinstance(block, Fence) and language(block.info) and not fits_language(block.info, self._only):
             return ""
         return self._only
 
-    def _change(self, name: str, block: Block) -> None:
+    def _change(self, name: str, block: AnswerBlock) -> None:
         path = self._folder.check(name)
         if path not in self._before:
             found = self._folder.read(path)
             self._before[path] = found.data if found else None
         before = self._after.get(path, self._before[path])
-        after = _changed(path, before, block)
+        after = _apply_block(path, before, block)
         if after == before:
             raise UsageError("has nothing to change: it already reads so")
-        if after is not None and len(after) > LARGEST:
+        if after is not None and len(after) > MAX_FILE_BYTES:
             raise UsageError("would be larger than 1 MB")
         self._after[path] = after
 
 
-def _name(block: Block) -> str:
+def _file_name(block: AnswerBlock) -> str:
     if not isinstance(block, FilePatch):
         return block.name
     return block.new if block.new != NOTHING else block.old
 
 
-def _changed(path: str, before: bytes | None, block: Block) -> bytes | None:
+def _apply_block(path: str, before: bytes | None, block: AnswerBlock) -> bytes | None:
     """The file after a block; UsageError if that is unclear."""
     text = FileText.read(before or b"")
     if isinstance(block, FilePatch):
-        return _patched(before, text, block)
-    if isinstance(block, Exchange):
-        return _exchanged(before, text, block)
+        return _apply_patch(before, text, block)
+    if isinstance(block, SearchReplace):
+        return _apply_search_replace(before, text, block)
     if not block.closed:
         raise UsageError("is cut short: the answer ends inside the code")
     code = block.lines
     if block.labelled and code[0] not in text.lines[:1]:
         code = code[1:]  # the line only says which file it is
-    return text.spliced(rewritten(path, text.lines, code))
+    return text.spliced(find_rewrite(path, text.lines, code))
 
 
-def _patched(before: bytes | None, text: FileText, patch: FilePatch) -> bytes | None:
+def _apply_patch(before: bytes | None, text: FileText, patch: FilePatch) -> bytes | None:
     if patch.problem:
         raise UsageError(patch.problem)
     if patch.old != patch.new and NOTHING not in (patch.old, patch.new):
@@ -131,7 +131,7 @@ def _patched(before: bytes | None, text: FileText, patch: FilePatch) -> bytes | 
         raise UsageError("is to be new, but is there already")
     if before is None and not adds_only:
         raise UsageError("is not there to be changed")
-    splices, final = patches.splices(text, patch.hunks)
+    splices, final = patches.find_splices(text, patch.hunks)
     after = text.spliced(splices, final)
     if patch.new != NOTHING:
         return after
@@ -140,15 +140,15 @@ def _patched(before: bytes | None, text: FileText, patch: FilePatch) -> bytes | 
     return None
 
 
-def _exchanged(before: bytes | None, text: FileText, exchange: Exchange) -> bytes:
+def _apply_search_replace(before: bytes | None, text: FileText, exchange: SearchReplace) -> bytes:
     if exchange.problem:
         raise UsageError(exchange.problem)
     if before is None and exchange.search:
         raise UsageError("is not there to be changed")
-    start = patches.place(text.lines, exchange.search)
+    start = patches.find_lines(text.lines, exchange.search)
     return text.spliced([Splice(start, start + len(exchange.search), exchange.replace)])
 
 
-def _proposal(path: str, before: bytes | None, after: bytes | None) -> Proposal:
+def _make_proposal(path: str, before: bytes | None, after: bytes | None) -> FileProposal:
     kind: ProposalKind = "new" if before is None else "delete" if after is None else "change"
-    return Proposal(path, before, after, kind, hunks(before, after))
+    return FileProposal(path, before, after, kind, make_hunks(before, after))

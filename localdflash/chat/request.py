@@ -8,13 +8,13 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.text.thoughts import split
 
 
-def spoken(messages: Sequence[Message], system: str, *, ours: bool = True) -> list[dict[str, str]]:
+def wire_messages(messages: Sequence[Message], system: str, *, ours: bool = True) -> list[dict[str, str]]:
     """The messages as an engine reads them; one that is not ours gets no thoughts of earlier answers."""
     before = [{"role": "system", "content": system}] if system else []
-    return [*before, *({"role": message.role, "content": _content(message, ours)} for message in messages)]
+    return [*before, *({"role": message.role, "content": _message_content(message, ours)} for message in messages)]
 
 
-def _content(message: Message, ours: bool) -> str:
+def _message_content(message: Message, ours: bool) -> str:
     text = prompt_text(message)
     return text if ours or message.role != "assistant" else split(text)[1]
 

@@ -2,7 +2,7 @@
 
 from localdflash.chat.messages import StepRecord
 
-Told = tuple[str, StepRecord | None]
+AnswerPart = tuple[str, StepRecord | None]
 
 
 class Replay:
@@ -10,14 +10,14 @@ class Replay:
 
     def __init__(self) -> None:
         self.text = ""
-        self._again: list[Told] | None = None  # what came since the answer was asked for again, while it is known
+        self._again: list[AnswerPart] | None = None  # what came since the answer was asked for again, while it is known
         self._length = 0  # of its text
 
     def begin_again(self) -> None:
         """Start over: the answer comes once more, from its start."""
         self._again, self._length = [] if self.text else None, 0
 
-    def push(self, text: str, step: StepRecord | None) -> tuple[bool, list[Told]]:
+    def push(self, text: str, step: StepRecord | None) -> tuple[bool, list[AnswerPart]]:
         """Whether the answer came out differently, and so starts over, and the text to pass on now."""
         if self._again is None:
             self.text += text
@@ -31,20 +31,20 @@ class Replay:
         if text.startswith(known):
             self._again, new = None, text[len(known) :]
             self.text += new
-            return False, [(new, step and _tail(step, len(new.encode("utf-8", "replace"))))]
+            return False, [(new, step and _last_tokens(step, len(new.encode("utf-8", "replace"))))]
         return True, self._all_anew()
 
-    def finish(self) -> tuple[bool, list[Told]]:
+    def finish(self) -> tuple[bool, list[AnswerPart]]:
         """The same at the end: an answer shorter than before has come out differently."""
         return (True, self._all_anew()) if self._again is not None else (False, [])
 
-    def _all_anew(self) -> list[Told]:
+    def _all_anew(self) -> list[AnswerPart]:
         told, self._again = self._again or [], None
         self.text = "".join(text for text, _ in told)
         return told
 
 
-def _tail(step: StepRecord, size: int) -> StepRecord:
+def _last_tokens(step: StepRecord, size: int) -> StepRecord:
     """The last tokens of a step, whose text has so many bytes; a token that straddles the cut is cut."""
     sizes: list[int] = []
     for token in reversed(step.sizes):

@@ -12,23 +12,23 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from localdflash.base.errors import UsageError
-from localdflash.chat.file_text import Splice, splices
+from localdflash.chat.file_text import Splice, diff_lines
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 _COMMENT = r"^\s*(?:#|//|--|;|%|/\*+|<!--|\{/\*)[\s(\[]*"
-_LEFT = r"(?:rest|remaining|remainder|existing|unchanged|other|previous|omitted|same)"
+_OMITTED = r"(?:rest|remaining|remainder|existing|unchanged|other|previous|omitted|same)"
 _ELISION = re.compile(
-    rf"{_COMMENT}(?:\.{{3}}|…)|{_COMMENT}(?=.*\b{_LEFT}\b).*(?:\.{{3}}|…)\W*$|"
-    rf"{_COMMENT}(?:the )?{_LEFT}\b.*\b(?:code|file|contents?|methods?|functions?|imports?|unchanged|same|here)\b|"
+    rf"{_COMMENT}(?:\.{{3}}|…)|{_COMMENT}(?=.*\b{_OMITTED}\b).*(?:\.{{3}}|…)\W*$|"
+    rf"{_COMMENT}(?:the )?{_OMITTED}\b.*\b(?:code|file|contents?|methods?|functions?|imports?|unchanged|same|here)\b|"
     r"^\s*[\[(<]?(?:…|\.{3})[\])>]?\s*$",
     re.IGNORECASE,
 )
 _ATTRIBUTES = {"attribute_item", "decorator"}
 _METHOD = re.compile(r"\b(?:self|cls)\b|@staticmethod\b")
 _FENCE = re.compile(r"\s*(?:```|~~~)")
-_AROUND = {"decorated_definition", "export_statement", "template_declaration", "ambient_declaration"}
+_WRAPPERS = {"decorated_definition", "export_statement", "template_declaration", "ambient_declaration"}
 _HOLDERS = {
     *("block", "class_body", "declaration_list", "statement_block", "field_declaration_list", "interface_body"),
     *("enum_body", "enum_body_declarations", "impl_item", "program", "module", "source_file", "translation_unit"),
@@ -36,7 +36,7 @@ _HOLDERS = {
 }
 
 
-class _Unit(NamedTuple):
+class _Definition(NamedTuple):
     """A definition with its decorators, as lines; `lead` is where the comments right above it begin."""
 
     name: str
@@ -48,29 +48,29 @@ class _Unit(NamedTuple):
     alone: bool  # nothing else stands on its lines
 
 
-def rewritten(path: str, old: Sequence[str], code: Sequence[str]) -> list[Splice]:
+def find_rewrite(path: str, old: Sequence[str], code: Sequence[str]) -> list[Splice]:
     """The splices of the code in a file; UsageError if they cannot be told."""
     if sum(1 for line in code if _FENCE.match(line)) % 2:
         raise UsageError("has a fence within the fence: where it ends cannot be told")
-    elided = _elision(code, old, path)
+    elided = _find_elision(code, old, path)
     if not "".join(old).strip():
         if elided:
-            raise UsageError(_not_whole(elided))
+            raise UsageError(_explain_partial(elided))
         return [Splice(0, len(old), code)]
     from localdflash.text.syntax import language_of
 
     language = language_of(path)
     if not language:
         if elided or not _resembles(old, code):
-            raise UsageError(_not_whole(elided))
-        return splices(old, code)
+            raise UsageError(_explain_partial(elided))
+        return diff_lines(old, code)
     before, after = _Outline(path, language, old), _Outline(path, language, code)
     if not elided and after.covers(before):
-        return splices(old, code)
-    return _definitions(before, after, elided)
+        return diff_lines(old, code)
+    return _replace_definitions(before, after, elided)
 
 
-def _elision(code: Sequence[str], old: Sequence[str], path: str) -> str:
+def _find_elision(code: Sequence[str], old: Sequence[str], path: str) -> str:
     """The line with which code says that it leaves something out, or ""; a line that the file has does not count."""
     there = {line.strip() for line in old}
     if path.endswith((".py", ".pyi")):
@@ -79,7 +79,7 @@ def _elision(code: Sequence[str], old: Sequence[str], path: str) -> str:
     return next((line for line in candidates if line not in there), "")
 
 
-def _not_whole(elided: str) -> str:
+def _explain_partial(elided: str) -> str:
     if elided:
         return f"leaves parts out: {elided[:60]!r}"
     return "does not say where it belongs: it is not the whole file"
@@ -105,7 +105,7 @@ class _Outline:
         self.lines = lines
         self.broken = tree.root_node.has_error
         found = definitions(path, language, text)
-        units = (_unit(tree.root_node, lines, each.name, each.kind, each.line) for each in found)
+        units = (_make_definition(tree.root_node, lines, each.name, each.kind, each.line) for each in found)
         self.units = list(dict.fromkeys(units))
         within = {line for unit in self.units for line in range(unit.lead, unit.stop)}
         self.others = [
@@ -120,7 +120,7 @@ class _Outline:
         owners = {line: top.name for top in tops for line in range(top.start, top.stop)}
         return {("" if unit.top else owners.get(unit.start, ""), unit.name) for unit in self.units}
 
-    def members(self, unit: _Unit) -> set[str]:
+    def members(self, unit: _Definition) -> set[str]:
         """The names within a definition."""
         inside = (one for one in self.units if not one.top and unit.start <= one.start < unit.stop)
         return {one.name for one in inside if one != unit}
@@ -130,37 +130,37 @@ class _Outline:
         kept = (Counter(old.others) & Counter(self.others)).total()
         return old.names() <= self.names() and 2 * kept >= len(old.others) and (not self.broken or old.broken)
 
-    def named(self, name: str) -> list[_Unit]:
+    def named(self, name: str) -> list[_Definition]:
         """The definitions of a name; those at the top level first, and only those if there are any."""
         found = [unit for unit in self.units if unit.name == name]
         return [unit for unit in found if unit.top] or found
 
 
-def _definitions(old: _Outline, new: _Outline, elided: str) -> list[Splice]:
+def _replace_definitions(old: _Outline, new: _Outline, elided: str) -> list[Splice]:
     """Each definition of the block in the place of the file's one."""
     tops = [unit for unit in new.units if unit.top]
     if elided or not tops:
-        raise UsageError(_not_whole(elided))
+        raise UsageError(_explain_partial(elided))
     if new.broken:
         raise UsageError("cannot be read as code: something in it is incomplete")
     if strange := next((text for text in new.others if text not in old.others), ""):
         raise UsageError(f"is not the whole file, and does not say where this belongs: {strange[:60]!r}")
     if twice := next((unit.name for unit in tops if len(new.named(unit.name)) > 1), ""):
         raise UsageError(f"defines {twice!r} twice")
-    found = sorted({_replaced(old, new, unit) for unit in tops})
+    found = sorted({_replace_definition(old, new, unit) for unit in tops})
     if any(one.stop > other.start for one, other in pairwise(found)):
         raise UsageError("defines things that overlap in the file")
     return found
 
 
-def _replaced(old: _Outline, new: _Outline, unit: _Unit) -> Splice:
+def _replace_definition(old: _Outline, new: _Outline, unit: _Definition) -> Splice:
     there = old.named(unit.name)
     if not there:
         raise UsageError(f"is not the whole file, and the file has no {unit.name!r} for it to replace")
     if len(there) > 1:
         raise UsageError(f"defines {unit.name!r}, which the file has {len(there)} times")
     place, code = there[0], new.lines[unit.lead : unit.stop]
-    if not _same_kind(place, unit, code):
+    if not _is_same_kind(place, unit, code):
         raise UsageError(f"defines {unit.name!r} as another kind of thing than the file")
     if left_out := sorted(old.members(place) - new.members(unit)):
         raise UsageError(f"leaves out {left_out[0]!r}")
@@ -170,17 +170,17 @@ def _replaced(old: _Outline, new: _Outline, unit: _Unit) -> Splice:
     if not (place.alone and unit.alone):
         raise UsageError(f"defines {unit.name!r}, which shares a line with something else")
     start = place.lead if unit.lead < unit.start else place.start
-    return Splice(start, place.stop, _indented(code, old.lines[place.start]))
+    return Splice(start, place.stop, _indent_like(code, old.lines[place.start]))
 
 
-def _same_kind(place: _Unit, unit: _Unit, code: Sequence[str]) -> bool:
+def _is_same_kind(place: _Definition, unit: _Definition, code: Sequence[str]) -> bool:
     """Whether both are of one kind; a function alone in a fence may be a method, if it looks like one."""
     if place.kind == "method" and unit.kind == "function":
         return bool(_METHOD.search("\n".join(code)))
     return place.kind == unit.kind
 
 
-def _indented(code: Sequence[str], like: str) -> tuple[str, ...]:
+def _indent_like(code: Sequence[str], like: str) -> tuple[str, ...]:
     """The lines moved to the column of the line that they replace."""
     wanted = like[: len(like) - len(like.lstrip())]
     indent = code[0][: len(code[0]) - len(code[0].lstrip())]
@@ -189,37 +189,37 @@ def _indented(code: Sequence[str], like: str) -> tuple[str, ...]:
     return tuple(wanted + line.removeprefix(indent) if line.strip() else line for line in code)
 
 
-def _unit(root: "Node", lines: Sequence[str], name: str, kind: str, line: int) -> _Unit:
+def _make_definition(root: "Node", lines: Sequence[str], name: str, kind: str, line: int) -> _Definition:
     """All of a definition, from the line on which its name is defined."""
     column = len(lines[line].encode("utf-8", "replace")) - len(lines[line].lstrip().encode("utf-8", "replace"))
     node = root.descendant_for_point_range((line, column), (line, column))
     assert node is not None
     while (above := node.parent) is not None and above.parent is not None and above.type not in _HOLDERS:
-        if above.start_point.row != line and above.type not in _AROUND:
+        if above.start_point.row != line and above.type not in _WRAPPERS:
             break
         node = above
     start, before = node.start_point.row, node.prev_sibling
     while before is not None and before.type in _ATTRIBUTES and _last_row(before) == start - 1:
         start, before = before.start_point.row, before.prev_sibling
     lead = start
-    while before is not None and _leads(before, lines) and _last_row(before) == lead - 1:
+    while before is not None and _is_leading_comment(before, lines) and _last_row(before) == lead - 1:
         lead, before = before.start_point.row, before.prev_sibling
     top = node.parent is None or node.parent.parent is None
-    return _Unit(name, kind, lead, start, _last_row(node) + 1, top, _is_alone(node, lines))
+    return _Definition(name, kind, lead, start, _last_row(node) + 1, top, _is_alone(node, lines))
 
 
-def _leads(node: "Node", lines: Sequence[str]) -> bool:
+def _is_leading_comment(node: "Node", lines: Sequence[str]) -> bool:
     """Whether this is a comment on lines of its own."""
-    return "comment" in node.type and not _before(node, lines).strip()
+    return "comment" in node.type and not _text_before(node, lines).strip()
 
 
 def _is_alone(node: "Node", lines: Sequence[str]) -> bool:
     end = node.end_point
     after = lines[end.row].encode("utf-8", "replace")[end.column :].decode("utf-8", "replace").strip(" \t;,")
-    return not _before(node, lines).strip() and (not after or after.startswith(("#", "//", "/*", "--")))
+    return not _text_before(node, lines).strip() and (not after or after.startswith(("#", "//", "/*", "--")))
 
 
-def _before(node: "Node", lines: Sequence[str]) -> str:
+def _text_before(node: "Node", lines: Sequence[str]) -> str:
     """What stands on a node's first line before it."""
     start = node.start_point
     return lines[start.row].encode("utf-8", "replace")[: start.column].decode("utf-8", "replace")

@@ -14,7 +14,7 @@ from localdflash.base.errors import UsageError
 from localdflash.base.files.paths import config_folder
 from localdflash.base.files.strict_toml import did_you_mean
 
-LARGEST = 64 << 10  # bytes of a file
+MAX_ROLE_BYTES = 64 << 10  # bytes of a file
 NONE = "none"  # what a user types for no role
 _NAME = re.compile(r"[a-z0-9_-]{1,64}", re.ASCII)
 
@@ -58,33 +58,33 @@ def roles_folder() -> Path:
     return config_folder() / "roles"
 
 
-def roles(say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
+def list_roles(say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
     """Name and text of every role, by name; `say` is told of each file that is left out, and why."""
     found = dict(BUILTIN)
-    for file in _files(say):
+    for file in _role_files(say):
         try:
-            found[_checked(file.stem)] = _read(file)
+            found[_check_name(file.stem)] = _read_role(file)
         except UsageError as error:
             found.pop(file.stem, None)  # `role` would not give the one that comes along either
             say(str(error) if str(file) in str(error) else f"{file}: {error}")
     return dict(sorted(found.items()))
 
 
-def role(name: str) -> str:
+def load_role(name: str) -> str:
     """The text of a role, "" for "" and for `none`. UsageError says what is wrong with the name or the file."""
     if name.lower() in ("", NONE):
         return ""
-    name = _checked(name.lower())
+    name = _check_name(name.lower())
     file = roles_folder() / f"{name}.md"
     if os.path.lexists(file):
-        return _read(file)
+        return _read_role(file)
     if name in BUILTIN:
         return BUILTIN[name]
-    known = roles()
+    known = list_roles()
     raise UsageError(f"there is no role {name!r}{did_you_mean(name, known) or ': one of ' + ', '.join(known)}")
 
 
-def _files(say: Callable[[str], None]) -> list[Path]:
+def _role_files(say: Callable[[str], None]) -> list[Path]:
     folder = roles_folder()
     try:
         return sorted(file for file in folder.iterdir() if file.suffix == ".md")
@@ -95,22 +95,22 @@ def _files(say: Callable[[str], None]) -> list[Path]:
         return []
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name) or name == NONE:
         raise UsageError(f"{name!a} is no name for a role: a-z, 0-9, '-' and '_', at most 64, and not {NONE!r}")
     return name
 
 
-def _read(file: Path) -> str:
+def _read_role(file: Path) -> str:
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             raise UsageError(f"{file}: not a file of text")
         with file.open("rb") as stream:
-            data = stream.read(LARGEST + 1)
+            data = stream.read(MAX_ROLE_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{file}: cannot read this role: {error.strerror}") from error
-    if len(data) > LARGEST:
-        raise UsageError(f"{file}: this role is larger than {LARGEST >> 10} KiB; shorten it")
+    if len(data) > MAX_ROLE_BYTES:
+        raise UsageError(f"{file}: this role is larger than {MAX_ROLE_BYTES >> 10} KiB; shorten it")
     try:
         text = data.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:

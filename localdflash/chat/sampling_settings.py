@@ -11,7 +11,7 @@ from localdflash.engine.sampling_params import SamplingParams
 
 ANSWER_SHARE = 4  # an answer may take one part in so many of the context, where nobody says
 AUTO = "auto"
-_DRAWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +36,30 @@ class ChatSettings:
         answer takes a share of the context (0: unknown, and all of it).
         """
         usual = asdict(SamplingParams()) | {"max_tokens": context // ANSWER_SHARE} | dict(sampling)
-        open_ = {name: usual[name] for name in (*_DRAWN, "max_tokens") if getattr(self, name) is None}
+        open_ = {name: usual[name] for name in (*_SAMPLING, "max_tokens") if getattr(self, name) is None}
         return replace(self, **open_)
 
     @property
     def params(self) -> SamplingParams:
         """How tokens are drawn; the settings are resolved."""
-        return SamplingParams(**{name: getattr(self, name) for name in (*_DRAWN, "seed")})
+        return SamplingParams(**{name: getattr(self, name) for name in (*_SAMPLING, "seed")})
 
     def changed(self, name: str, value: str) -> Self:
         """The settings with one of them set from what a user typed; UsageError says what is allowed."""
-        if name not in _READ:
-            raise UsageError(f"no setting {name!r}{did_you_mean(name, _READ) or ': one of ' + ', '.join(_READ)}")
-        expected, read = _READ[name]
+        if name not in _PARSERS:
+            raise UsageError(f"no setting {name!r}{did_you_mean(name, _PARSERS) or ': one of ' + ', '.join(_PARSERS)}")
+        expected, read = _PARSERS[name]
         try:
             return replace(self, **{name: read(value.strip())})
         except ValueError:
             raise UsageError(f"{name}: expected {expected}, found {value.strip()!r}") from None
 
 
-def _auto(read: Callable[[str], Any]) -> Callable[[str], Any]:
+def _parse_auto(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda value: None if value.lower() == AUTO else read(value)
 
 
-def _number(low: float, high: float) -> Callable[[str], float]:
+def _parse_number(low: float, high: float) -> Callable[[str], float]:
     def read(value: str) -> float:
         found = float(value)
         if not (math.isfinite(found) and low <= found <= high):
@@ -69,7 +69,7 @@ def _number(low: float, high: float) -> Callable[[str], float]:
     return read
 
 
-def _whole(high: int) -> Callable[[str], int]:
+def _parse_whole(high: int) -> Callable[[str], int]:
     def read(value: str) -> int:
         found = int(value)
         if not 0 <= found <= high:
@@ -79,25 +79,25 @@ def _whole(high: int) -> Callable[[str], int]:
     return read
 
 
-def _seed(value: str) -> int | None:
-    return None if value in ("none", "off") else _whole(2**63 - 1)(value)
+def _parse_seed(value: str) -> int | None:
+    return None if value in ("none", "off") else _parse_whole(2**63 - 1)(value)
 
 
-def _switch(value: str) -> bool:
+def _parse_switch(value: str) -> bool:
     if value.lower() not in ("on", "off"):
         raise ValueError
     return value.lower() == "on"
 
 
-_READ: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "temperature": ("a number from 0 to 10, or auto", _auto(_number(0, 10))),
-    "top_k": ("a whole number, 0 for all, or auto", _auto(_whole(2**31 - 1))),
-    "top_p": ("a number above 0, up to 1, or auto", _auto(_number(1e-6, 1))),
-    "min_p": ("a number from 0 to 1, or auto", _auto(_number(0, 1))),
-    "repetition_penalty": ("a number from 0.1 to 10, or auto", _auto(_number(0.1, 10))),
-    "seed": ("a whole number, or none", _seed),
-    "max_tokens": ("a whole number, 0 for all the room there is, or auto", _auto(_whole(2**31 - 1))),
-    "thinking": ("on or off", _switch),
-    "draft": ("on or off", _switch),
+_PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "temperature": ("a number from 0 to 10, or auto", _parse_auto(_parse_number(0, 10))),
+    "top_k": ("a whole number, 0 for all, or auto", _parse_auto(_parse_whole(2**31 - 1))),
+    "top_p": ("a number above 0, up to 1, or auto", _parse_auto(_parse_number(1e-6, 1))),
+    "min_p": ("a number from 0 to 1, or auto", _parse_auto(_parse_number(0, 1))),
+    "repetition_penalty": ("a number from 0.1 to 10, or auto", _parse_auto(_parse_number(0.1, 10))),
+    "seed": ("a whole number, or none", _parse_seed),
+    "max_tokens": ("a whole number, 0 for all the room there is, or auto", _parse_auto(_parse_whole(2**31 - 1))),
+    "thinking": ("on or off", _parse_switch),
+    "draft": ("on or off", _parse_switch),
 }
-SETTINGS = tuple(_READ)
+SETTINGS = tuple(_PARSERS)

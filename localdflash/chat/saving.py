@@ -120,28 +120,28 @@ class Saver:
             if chat.session is None:
                 chat.session = await self.kept(self._create, chat)
             if not message.id:
-                stored = await self.kept(_add, chat.session, parent, message)
+                stored = await self.kept(_add_message, chat.session, parent, message)
             elif (before := chat.stored.get(message.id)) is not message:
-                stored = await self.kept(_update, message, before)
+                stored = await self.kept(_update_message, message, before)
             else:
                 continue
             chat.stored[stored.id] = stored
             if i < len(chat.messages):
-                _number(chat.messages, i, message, stored)
+                _set_id(chat.messages, i, message, stored)
 
     def _create(self, store: "ChatStore", chat: Chat) -> int:
         return store.create(folder=self._folder, model=chat.model, system=chat.system)
 
 
-def _add(store: "ChatStore", session: int, parent: int | None, message: Message) -> Message:
+def _add_message(store: "ChatStore", session: int, parent: int | None, message: Message) -> Message:
     return store.add(session, parent, message)
 
 
-def _update(store: "ChatStore", message: Message, before: Message | None) -> Message:
+def _update_message(store: "ChatStore", message: Message, before: Message | None) -> Message:
     return store.update(message, before)
 
 
-def _number(messages: list[Message], i: int, sent: Message, stored: Message) -> None:
+def _set_id(messages: list[Message], i: int, sent: Message, stored: Message) -> None:
     """Give a message the id under which it was stored, if it is still there; it may have grown."""
     now = messages[i]
     if now is sent:

@@ -86,12 +86,12 @@ def migrate(connection: sqlite3.Connection) -> None:
         raise
 
 
-def stored(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """Bytes for `CAST(? AS TEXT)`: UTF-8, with lone surrogates encoded in the same way."""
     return text.encode("utf-8", "surrogatepass")
 
 
-def shown(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     """The text as it was before `stored`; bytes that a failing disk changed do not hide the rest."""
     try:
         return data.decode("utf-8", "surrogatepass")

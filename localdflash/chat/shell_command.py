@@ -13,17 +13,17 @@ from localdflash.base.system.process import apart, kill_with_children
 from localdflash.chat.messages import Attachment
 from localdflash.text.sanitize import sanitize
 
-LARGEST = 64 << 10  # bytes of output: a program that says more is ended
-SECONDS = 120.0
+MAX_OUTPUT_BYTES = 64 << 10  # bytes of output: a program that says more is ended
+TIMEOUT_SECONDS = 120.0
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of programs that colour what they print into a pipe
 
 
-def command_of(text: str) -> str:
+def parse_command(text: str) -> str:
     """The command of a message, "" for any other message: one line that begins with an exclamation mark."""
     return text[1:].strip() if text.startswith("!") and "\n" not in text.strip() else ""
 
 
-async def output_of(command: str, folder: Path) -> Attachment:
+async def run_command(command: str, folder: Path) -> Attachment:
     """What a command prints, on either stream, and how it ended unless that was well.
 
     Cancelling this ends it. UsageError if there is no shell to run it.
@@ -36,29 +36,29 @@ async def output_of(command: str, folder: Path) -> Attachment:
         raise UsageError(f"{command}: cannot be run: {error.strerror}") from error
     printed, end = bytearray(), ""
     try:
-        async with asyncio.timeout(SECONDS):
-            end = await _read(process, printed)
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            end = await _read_output(process, printed)
     except TimeoutError:
-        end = f"ended after {SECONDS:g} s"
+        end = f"ended after {TIMEOUT_SECONDS:g} s"
     finally:
-        await _end(process)
-    text = sanitize(_COLOURS.sub("", printed[:LARGEST].decode(errors="replace")))
+        await _end_process(process)
+    text = sanitize(_COLOURS.sub("", printed[:MAX_OUTPUT_BYTES].decode(errors="replace")))
     closing = f"\n[{end}]" if end else ""
     return Attachment("output", f"$ {command}", f"{text.rstrip()}{closing}\n")
 
 
-async def _read(process: Process, printed: bytearray) -> str:
+async def _read_output(process: Process, printed: bytearray) -> str:
     """Read what it prints; how it ended, "" for well."""
     assert process.stdout
-    while data := await process.stdout.read(LARGEST):
+    while data := await process.stdout.read(MAX_OUTPUT_BYTES):
         printed += data
-        if len(printed) > LARGEST:
-            return f"ended after {LARGEST >> 10} KB"
+        if len(printed) > MAX_OUTPUT_BYTES:
+            return f"ended after {MAX_OUTPUT_BYTES >> 10} KB"
     code = await process.wait()
     return f"exit code {code}" if code else ""
 
 
-async def _end(process: Process) -> None:
+async def _end_process(process: Process) -> None:
     """End it and what it has begun."""
     kill_with_children(process.pid)
     await process.wait()

@@ -16,7 +16,7 @@ from localdflash.chat import chat_listing, message_rows
 from localdflash.chat.chat_listing import SessionInfo
 from localdflash.chat.database import INDEXES, Database
 from localdflash.chat.messages import Message
-from localdflash.chat.schema import stored
+from localdflash.chat.schema import encode_text
 
 __all__ = ["ChatStore", "SessionInfo"]
 
@@ -49,13 +49,13 @@ class ChatStore:
 
     def create(self, *, folder: str, model: str = "", system: str = "", title: str = "") -> int:
         """Make a new chat, not listed before its first message; without a title it is called after that."""
-        now, line = time.time(), chat_listing.shortened(" ".join(title.split()), chat_listing.MAX_TITLE)
+        now, line = time.time(), chat_listing.shorten(" ".join(title.split()), chat_listing.MAX_TITLE)
         with self._database.writing() as database:
             return _inserted(
                 database,
                 "INSERT INTO sessions (created, updated, title, folder, model, system) VALUES"
                 " (?, ?, CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS TEXT))",
-                (now, now, *map(stored, (line, folder, model, system))),
+                (now, now, *map(encode_text, (line, folder, model, system))),
             )
 
     def add(self, session: int, parent: int | None, message: Message) -> Message:
@@ -129,25 +129,25 @@ class ChatStore:
         """The entry of this chat in a list."""
         with self._database.reading() as database:
             _head(database, session)
-            return chat_listing.one(database, session)
+            return chat_listing.session_info(database, session)
 
     def sessions(self, words: str = "", limit: int = 200) -> list[SessionInfo]:
         """Chats that have messages, newest first; only those with all words in one message or in the title."""
         with self._database.reading() as database:
             if words.strip():
-                return chat_listing.found(database, chat_listing.query(words), limit)
-            return chat_listing.newest(database, None, limit)
+                return chat_listing.search_sessions(database, chat_listing.parse_query(words), limit)
+            return chat_listing.newest_sessions(database, None, limit)
 
     def latest(self, folder: str | None = None) -> SessionInfo | None:
         """The chat that was written to last, of those begun in this folder if one is given."""
         with self._database.reading() as database:
-            return next(iter(chat_listing.newest(database, folder, 1)), None)
+            return next(iter(chat_listing.newest_sessions(database, folder, 1)), None)
 
     def rename(self, session: int, title: str) -> None:
         """Give the chat a title; "" means that of its first message."""
         with self._database.writing() as database:
             _head(database, session)
-            _change(database, session, "title", chat_listing.shortened(" ".join(title.split()), chat_listing.MAX_TITLE))
+            _change(database, session, "title", chat_listing.shorten(" ".join(title.split()), chat_listing.MAX_TITLE))
             _name(database, session)
 
     def set_system(self, session: int, text: str) -> None:
@@ -253,7 +253,7 @@ def _set_head(database: Connection, session: int, message: int) -> None:
 
 
 def _change(database: Connection, session: int, column: str, text: str) -> None:
-    database.execute(f"UPDATE sessions SET {column} = CAST(? AS TEXT) WHERE id = ?", (stored(text), session))
+    database.execute(f"UPDATE sessions SET {column} = CAST(? AS TEXT) WHERE id = ?", (encode_text(text), session))
 
 
 def _name(database: Connection, session: int) -> None:
@@ -265,4 +265,4 @@ def _name(database: Connection, session: int) -> None:
         (session,),
     ).fetchone()
     if row:
-        _change(database, session, "title", chat_listing.title(message_rows.from_row(row)))
+        _change(database, session, "title", chat_listing.make_title(message_rows.from_row(row)))

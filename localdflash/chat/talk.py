@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from localdflash.chat.answerer import Answerer
     from localdflash.chat.store import ChatStore
 
-SAVE_EVERY = 2.0  # seconds; what an answer that grows loses at most where this process is killed
+SAVE_SECONDS = 2.0  # seconds; what an answer that grows loses at most where this process is killed
 SAVE_SHARE = 20  # of the time, storing takes at most one part in so many: an answer of megabytes is stored less often
 
 Show = Callable[[str, StepRecord | None], None]
@@ -57,7 +57,7 @@ class Talk:
         self.used: int | None = None  # tokens of the context that the messages take, where that is known
         self.speed = Acceptance()  # of the answer under way, or the last one
         self._reading: asyncio.Task[None] | None = None
-        self._growing: _Growing | None = None
+        self._growing: _GrowingAnswer | None = None
         self._answering, self._closed = asyncio.Lock(), False
 
     @property
@@ -130,7 +130,7 @@ class Talk:
 
     def _show(self, path: list[Message], session: int, system: str) -> None:
         """Show a chat as the store has it."""
-        messages = [_ended(message) for message in path]
+        messages = [_mark_ended(message) for message in path]
         self._chat = Chat(messages, session, system, stored={message.id: message for message in messages})
 
     async def delete(self, session: int) -> None:
@@ -221,7 +221,7 @@ class Talk:
     async def _answer(self, show: Show, begun_anew: Callable[[], None], goes_on: bool) -> Message:
         chat, place = self._chat, len(self.messages) - goes_on
         begun = chat.messages.pop() if goes_on else Message("assistant", "")
-        growing = self._growing = _Growing(begun, chat, place)
+        growing = self._growing = _GrowingAnswer(begun, chat, place)
         sent = [*chat.messages[self.left_out :], *([begun] if goes_on else [])]
         chat.messages.append(begun)
         try:
@@ -266,12 +266,17 @@ class Talk:
             pass
 
     async def _read(
-        self, sent: Sequence[Message], growing: "_Growing", show: Show, begun_anew: Callable[[], None], goes_on: bool
+        self,
+        sent: Sequence[Message],
+        growing: "_GrowingAnswer",
+        show: Show,
+        begun_anew: Callable[[], None],
+        goes_on: bool,
     ) -> None:
         from localdflash.chat.answerer import AnswerPiece, Done
 
         await self.save(growing.chat)
-        saved, pause = time.monotonic(), SAVE_EVERY
+        saved, pause = time.monotonic(), SAVE_SECONDS
         self.speed = Acceptance()
         events = self.answerer.answer(sent, self.settings, system=self.before, goes_on=goes_on)
         async with aclosing(events) as pieces:
@@ -283,7 +288,7 @@ class Talk:
                         show(text, step)
                     case Done(finish, numbers, error):
                         growing.finish, growing.numbers, self.trouble = finish, numbers, error
-                        self.used = _used(numbers)
+                        self.used = _used_tokens(numbers)
                     case _:
                         growing.begin_anew()
                         begun_anew()
@@ -292,7 +297,7 @@ class Talk:
                     growing.join()
                     await self.save(growing.chat)
                     saved = time.monotonic()
-                    pause = max(SAVE_EVERY, SAVE_SHARE * (saved - began))
+                    pause = max(SAVE_SECONDS, SAVE_SHARE * (saved - began))
 
     def _numbers(self) -> dict[str, Any]:
         """What is known of an answer that did not come to its end."""
@@ -309,17 +314,17 @@ class Talk:
         await self._saver.save(chat)
 
 
-def _ended(message: Message) -> Message:
+def _mark_ended(message: Message) -> Message:
     """Mark an answer without an end, which a killed process has left, as ended."""
     return replace(message, finish="cancelled") if message.role == "assistant" and not message.finish else message
 
 
-def _used(numbers: Mapping[str, Any]) -> int | None:
+def _used_tokens(numbers: Mapping[str, Any]) -> int | None:
     prompt, tokens = numbers.get("prompt_tokens"), numbers.get("tokens")
     return prompt + tokens if prompt is not None and tokens is not None else None
 
 
-class _Growing:
+class _GrowingAnswer:
     """An answer under way, at its place in a chat."""
 
     def __init__(self, begun: Message, chat: Chat, place: int) -> None:

@@ -171,7 +171,7 @@ def _system(system: str, role: str | None) -> str:
         return system
     if system:
         raise UsageError("--system and --role: choose one")
-    from localdflash.chat.roles import role as role_text
+    from localdflash.chat.roles import load_role as role_text
 
     return role_text(role)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from localdflash.base.errors import DeviceFailed, EngineGone, UsageError
 from localdflash.chat.answer_sources import ServerSource
-from localdflash.chat.answerer import About, Answerer
+from localdflash.chat.answerer import Answerer, ServerInfo
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.talk import Talk
@@ -105,7 +105,7 @@ class ConsoleChat:
         """The result of some work; Ctrl-C ends it and is raised."""
         return self._runner.run(work)
 
-    def load(self, pair: str) -> About:
+    def load(self, pair: str) -> ServerInfo:
         """Have the engine load another pair for this chat."""
         return self._runner.run(self._talk.answerer.load(pair))
 

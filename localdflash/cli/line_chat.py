@@ -11,10 +11,10 @@ from pathlib import Path
 
 from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.chat import model_list, project
-from localdflash.chat.attachable_files import Files
-from localdflash.chat.mentions import attach
+from localdflash.chat.attachable_files import AttachableFiles
+from localdflash.chat.mentions import attach_mentions
 from localdflash.chat.messages import Attachment, Message
-from localdflash.chat.shell_command import command_of, output_of
+from localdflash.chat.shell_command import parse_command, run_command
 from localdflash.cli.console_chat import ConsoleChat, Show, print_answer
 from localdflash.cli.output import say
 from localdflash.tui.captions import attachment_line, model_name
@@ -37,7 +37,7 @@ def converse(chat: ConsoleChat) -> int:
     say(HOW_TO_LEAVE)
     with suppress(ImportError):
         import_module("readline")  # gives `input` arrow keys and a history
-    with closing(Files(Path.cwd(), say)) as files:
+    with closing(AttachableFiles(Path.cwd(), say)) as files:
         _Lines(chat, files).take_all()
     if chat.session:
         say(f"localdflash chat --plain --resume {chat.session} goes on with this chat")
@@ -47,7 +47,7 @@ def converse(chat: ConsoleChat) -> int:
 class _Lines:
     """What is done with a line: a command is run, `!command` by the shell, anything else is sent."""
 
-    def __init__(self, chat: ConsoleChat, files: Files) -> None:
+    def __init__(self, chat: ConsoleChat, files: AttachableFiles) -> None:
         self._chat, self._files = chat, files
         self._commands = PlainCommands(chat)
         self._outputs: list[Attachment] = []  # what goes along with the next message
@@ -69,7 +69,7 @@ class _Lines:
         try:
             if command := parse(line.strip()):
                 self._commands.run(*command)
-            elif outside := command_of(line.strip()):
+            elif outside := parse_command(line.strip()):
                 self._run(outside)
             else:
                 self._send(line)
@@ -81,13 +81,13 @@ class _Lines:
         say(f"Run this in {self._files.root}? What it prints goes along with your next message: {command}")
         with suppress(EOFError, KeyboardInterrupt):
             if _read_line("[y/N] ").strip().lower() in ("y", "yes"):
-                output = self._chat.wait(output_of(command, Path(self._files.root)))
+                output = self._chat.wait(run_command(command, Path(self._files.root)))
                 self._outputs.append(output)
                 _tell(output)
 
     def _send(self, line: str) -> None:
         """Send a message with the files that it mentions, unless one of them may not be used."""
-        found = attach(line, self._files)
+        found = attach_mentions(line, self._files)
         for reason in found.refused:
             say(reason)
         if found.refused:
@@ -192,7 +192,7 @@ class PlainCommands:
                 return
             say("; ".join(filter(None, (f"{about.pair} is loaded: {about.context} tokens of context", about.notice))))
             return
-        for row in self._chat.wait(model_list.rows()):
+        for row in self._chat.wait(model_list.list_models()):
             marks = (row.memory, "" if row.here else "not here", row.why_not and f"does not run here: {row.why_not}")
             used = " (this one)" if row.id == self._chat.pair else ""
             say(f"{row.id}{used}: {', '.join(filter(None, (row.description, *marks)))}")
@@ -200,12 +200,12 @@ class PlainCommands:
 
     def do_role(self, name: str = "") -> None:
         """Choose named instructions."""
-        from localdflash.chat.roles import role, roles
+        from localdflash.chat.roles import list_roles, load_role
 
         if not name:
-            say(f"/role NAME, one of none, {', '.join(roles(say))}")
+            say(f"/role NAME, one of none, {', '.join(list_roles(say))}")
             return
-        self._chat.instruct(role(name))
+        self._chat.instruct(load_role(name))
         say(f"role {name}, from the next answer on")
 
     def do_system(self, text: str = "") -> None:
@@ -229,30 +229,30 @@ class PlainCommands:
         """Say whether the project's instructions go along, or decide it."""
         if value not in ("", "on", "off"):
             raise UsageError(f"expected on or off, found {value!r}")
-        file = project.find(Path.cwd())
+        file = project.find_project_file(Path.cwd())
         if file is None:
-            raise UsageError(f"there is no {project.NAME} in this folder or above it")
+            raise UsageError(f"there is no {project.FILE_NAME} in this folder or above it")
         if value:
             self._chat.project = file.text() if value == "on" else ""
             if self._chat.kept:
-                project.decide(file, value == "on")
+                project.remember_decision(file, value == "on")
         how = "goes along, from the next answer on" if self._chat.project else "does not go along"
-        say(f"{project.NAME} {how}: {file.path}")
+        say(f"{project.FILE_NAME} {how}: {file.path}")
 
     def look_for_project(self) -> None:
         """Take the project's instructions along where that is allowed; say so, or that there are some."""
-        file = project.find(Path.cwd())
+        file = project.find_project_file(Path.cwd())
         if file is None or file.allowed is False:
             return
         if file.allowed is None:
-            say(f"This project has {project.NAME}: /project on sends it along, /project off never does.")
+            say(f"This project has {project.FILE_NAME}: /project on sends it along, /project off never does.")
             return
         try:
             self._chat.project = file.text()
         except UsageError as error:
             say(str(error))
         else:
-            say(f"[{project.NAME} goes along]")
+            say(f"[{project.FILE_NAME} goes along]")
 
 
 def _settings(chat: ConsoleChat) -> Iterator[tuple[str, object]]:

@@ -18,7 +18,7 @@ def pairs(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[Co
 
 def roles(_ctx: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Named instructions, shipped and the user's own."""
-    from localdflash.chat.roles import roles as known
+    from localdflash.chat.roles import list_roles as known
 
     return [CompletionItem(name) for name in known() if name.startswith(begun)]
 

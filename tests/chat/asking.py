@@ -122,22 +122,26 @@ class Script:
         self.left = asyncio.Event()  # somebody left before the end
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                self.heads.append(head)
-                length = head.lower().partition("content-length: ")[2].partition("\r")[0]
-                body = json.loads(await reader.readexactly(int(length or 0)) or b"{}")
-                target = head.split()[1]
-                if not target.endswith("/chat/completions"):
-                    self.others.append((target, body))
-                    told = self._told(target)
-                    writer.write(plain(404, {}) if told is None else plain(200, told))
-                    continue
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                await self._serve(reader, writer)
+        finally:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            self.heads.append(head)
+            length = head.lower().partition("content-length: ")[2].partition("\r")[0]
+            body = json.loads(await reader.readexactly(int(length or 0)) or b"{}")
+            target = head.split()[1]
+            if target.endswith("/chat/completions"):
                 self.asked.append(body)
                 await self._say(self.answers.pop(0) if self.answers else b"", reader, writer)
-                break
-        writer.close()
+                return
+            self.others.append((target, body))
+            told = self._told(target)
+            writer.write(plain(404, {}) if told is None else plain(200, told))
 
     def _told(self, target: str) -> Any:
         pairs = [{**self.about, "options": {"pair": self.about.get("pair")}}]

@@ -1,4 +1,4 @@
-"""Conversations with an engine that says what it is told to say."""
+"""Conversations with a scripted engine."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from localdflash.chat.messages import Message
+from localdflash.chat.store import ChatStore
 from localdflash.chat.talk import Talk
 from tests.support.fake_answerer import FakeAnswerer
 
 
 @asynccontextmanager
 async def talking(*script: object, chats: Path | None = None) -> AsyncIterator[tuple[Talk, Any, list[str]]]:
-    """Yield a conversation, the engine that answers it, and the lines that the user was told; then close it."""
+    """Yield a conversation, its engine, and the lines shown to the user; then close it."""
     told: list[str] = []
     answerer: Any = FakeAnswerer(*script)
     talk = Talk(answerer, chats, "/home/x", told.append)
@@ -28,3 +29,9 @@ def ignore(*_: object) -> None:
 async def exchange(talk: Talk, text: str = "why?") -> Message:
     talk.say(text)
     return await talk.answer(ignore, ignore)
+
+
+async def stored(talk: Talk) -> list[Message]:
+    """Return the messages of the chat as they are on disk."""
+    assert talk.session is not None
+    return await talk.kept(ChatStore.path, talk.session)

@@ -1,8 +1,8 @@
-"""What the tests of the store share: messages with everything in them, and programs that use a store and are killed."""
+"""Messages with every field set, and programs that use a store and are killed."""
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -21,11 +21,16 @@ ANSWER = Message(
 
 
 def silent(line: str) -> None:
-    raise AssertionError(f"nothing was to be said: {line}")
+    raise AssertionError(f"unexpected: {line}")
 
 
-def opened(path: Path | None) -> ChatStore:
-    return ChatStore.open(path, silent)
+OPENED: list[ChatStore] = []  # closed after each test
+
+
+def opened(path: Path | None, say: Callable[[str], None] = silent) -> ChatStore:
+    store = ChatStore.open(path, say)
+    OPENED.append(store)
+    return store
 
 
 def chat(store: ChatStore, *texts: str, folder: str = "/here") -> int:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.chat.acceptance import WINDOW, Acceptance
+from localdflash.chat.acceptance import WINDOW_SECONDS, Acceptance
 from localdflash.chat.messages import StepRecord
 
 
@@ -61,7 +61,7 @@ def _check_rate(seen: Acceptance, arrived: list[tuple[float, int]]) -> None:
         assert seen.rate is None
         return
     last = arrived[-1][0]
-    before = [i for i, (when, _) in enumerate(arrived) if when <= last - WINDOW]
+    before = [i for i, (when, _) in enumerate(arrived) if when <= last - WINDOW_SECONDS]
     first = min(before[-1] if before else 0, max(len(arrived) - 2, 0))
     span = last - arrived[first][0]
     recent = sum(count for _, count in arrived[first + 1 :])
@@ -81,7 +81,7 @@ def test_the_rate_is_of_the_last_moments() -> None:
         seen.add(step, "text")
     assert seen.rate == pytest.approx(20)
     assert seen.average == pytest.approx(40)
-    clock.now += WINDOW * 1.01
+    clock.now += WINDOW_SECONDS * 1.01
     assert seen.rate == 0
     assert [round(rate) for rate in (seen.rates[0], seen.rates[-1])] == [40, 20]
 

@@ -1,8 +1,7 @@
-"""A chat and a server that is a script: it dies at any point, says what makes no sense, says nothing."""
+"""Scripted servers that die at any point, send nonsense, or send nothing."""
 
 import asyncio
 import time
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from localdflash.base.errors import (
     LocaldflashError,
     OutOfMemory,
     QueueFull,
-    UsageError,
 )
 from localdflash.chat.answerer import AnswerPiece, Restarted
 from localdflash.chat.messages import Message, StepRecord
@@ -41,10 +39,6 @@ pytestmark = [
     pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),
 ]
 STEP = {"drafter": "lookup", "drafted": 3, "accepted": 1, "sizes": [1, 1], "ms": 2.0, "tokens": ["a", "b"]}
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 30))
 
 
 @pytest.fixture
@@ -140,8 +134,8 @@ async def test_an_answer_that_became_another_one_begins_anew(path: Path) -> None
     assert found.text == "abx"
 
 
-@pytest.mark.parametrize("cut", [HEAD + text("a"), HEAD + text("a") + text("b")[:-9]])
-async def test_an_engine_that_dies_again_and_again_is_given_up(path: Path, cut: bytes) -> None:
+async def test_an_engine_that_dies_again_and_again_is_given_up(path: Path) -> None:
+    cut = HEAD + text("a") + text("b")[:-9]
     stages: list[str] = []
     async with scripted(Script(*[cut] * 3), path) as source, asking(source) as answerer:
         answerer.on_stage = stages.append
@@ -183,7 +177,6 @@ async def test_a_model_that_is_no_longer_there_is_loaded_again(path: Path, code:
     ("status", "code", "kind", "begun"),
     [
         (400, "context_length_exceeded", ContextOverflow, False),
-        (400, "invalid_value", UsageError, False),
         (503, "queue_full", QueueFull, False),
         (503, "out_of_memory", OutOfMemory, True),
         (400, "invalid_value", LocaldflashError, True),
@@ -214,17 +207,15 @@ async def test_an_engine_that_stops_is_started_again(path: Path, code: str) -> N
     [
         HEAD + chunk(b"data: {nonsense\n\n") + END,
         HEAD + chunk(b'data: {"choices": [{"delta": {"content": 5}}]}\n\n') + END,
-        HEAD + chunk(b'data: {"choices": [{"delta": {"content": "\xff"}}]}\n\n') + END,
         HEAD + event(error=["?"]) + END,
         HEAD + text("a", {**STEP, "sizes": [-1]}),
         HEAD + text("a", {**STEP, "accepted": 9}),
-        HEAD + text("a", {**STEP, "accepted": 3, "sizes": [1]}),
         HEAD + text("a", {"drafter": "x"}),
         HEAD + chunk(b"data: " + b"[" * 9999 + b"\n\n" + b'data: {"choices": ' + b"[" * 99999 + b"\n\n"),
         plain(404, []),
         b"SSH-2.0-OpenSSH\r\n\r\n",
     ],
-    ids=range(11),
+    ids=range(9),
 )
 async def test_nonsense_is_one_line(path: Path, nonsense: bytes) -> None:
     async with scripted(Script(*[nonsense] * 9), path) as source, asking(source) as answerer:
@@ -246,7 +237,7 @@ async def test_a_line_without_end_is_given_up(path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("said", [b"", HEAD + text("a")])
-async def test_whoever_gives_up_leaves_at_once(path: Path, said: bytes) -> None:
+async def test_a_cancelled_request_closes_its_connection_at_once(path: Path, said: bytes) -> None:
     script = Script([said, asyncio.Event()])
     async with scripted(script, path) as source, asking(source) as answerer:
         running = asyncio.create_task(ask(answerer))

@@ -1,7 +1,7 @@
-"""Another server: it is asked in OpenAI's words alone, and what it does not tell is not made up."""
+"""Remote servers: requests use OpenAI's fields alone, and numbers that they do not report are not made up."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 
 from localdflash.base.errors import EngineGone, LocaldflashError, ModelError, UsageError
 from localdflash.chat.answer_sources import NamedServer
-from localdflash.chat.answerer import About, Answerer, AnswerPiece
+from localdflash.chat.answerer import Answerer, AnswerPiece, ServerInfo
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 from tests.chat.asking import HEAD, QUESTION, Script, answer, ask, asking, event, finish, text
@@ -23,10 +23,6 @@ MODELS = {"object": "list", "data": [{"id": "first", "owned_by": "somebody"}, {"
 OPENAI = {"messages", "model", "temperature", "stream", "stream_options", "top_p", "max_tokens", "seed"}
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 30))
-
-
 @asynccontextmanager
 async def named(script: Script, model: str = "", base: str = "/v1") -> AsyncIterator[Answerer]:
     async with await asyncio.start_server(script.connected, "127.0.0.1", 0) as server:
@@ -36,14 +32,17 @@ async def named(script: Script, model: str = "", base: str = "/v1") -> AsyncIter
 
 
 async def test_it_is_asked_in_openais_words() -> None:
-    script = Script(answer("Hello"), answer("Hello"), models=MODELS)
+    script = Script(*[answer("Hello")] * 3, models=MODELS)
     async with named(script) as answerer:
-        assert await answerer.ready() == About("first")
+        assert await answerer.ready() == ServerInfo("first")
+        await answerer.read_ahead(QUESTION, ChatSettings())  # is not sent
         assert (await ask(answerer, settings=ChatSettings())).text == "Hello"
         everything = ChatSettings(1.0, 5, 0.9, 0.1, 1.5, 7, 99, thinking=False, draft=False)
         await ask(answerer, settings=everything, system="Be brief.", goes_on=True)
         assert await answerer.count(QUESTION, system="", settings=everything) is None
-    plainly, fully = script.asked
+        await ask(answerer, settings=ChatSettings(temperature=1.0))
+    plainly, fully, sampled = script.asked
+    assert "seed" not in sampled
     assert {*plainly} == OPENAI - {"temperature", "top_p", "max_tokens", "seed"}  # that is left to it
     assert {*fully} == OPENAI
     assert fully["messages"][0] == {"role": "system", "content": "Be brief."}
@@ -60,21 +59,6 @@ async def test_it_is_not_told_what_was_thought() -> None:
     assert [message["content"] for message in script.asked[0]["messages"][:2]] == ["one", "so"]
 
 
-async def test_it_is_not_told_what_is_still_being_written() -> None:
-    script = Script(answer("x"), models=MODELS)
-    async with named(script) as answerer:
-        await answerer.ready()
-        await answerer.read_ahead(QUESTION, ChatSettings())
-    assert script.asked == []
-
-
-async def test_what_is_drawn_has_no_seed_that_nobody_asked_for() -> None:
-    script = Script(answer("x"), models=MODELS)
-    async with named(script) as answerer:
-        await ask(answerer, settings=ChatSettings(temperature=1.0))
-    assert "seed" not in script.asked[0]
-
-
 async def test_what_it_counts_is_told_and_nothing_else() -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
     said = HEAD + text("a") + event(choices=[], usage=None) + event(choices=[], usage=usage) + finish("length")
@@ -86,12 +70,6 @@ async def test_what_it_counts_is_told_and_nothing_else() -> None:
     assert {*bare.numbers} == {"ttft_ms", "model"}
 
 
-@pytest.mark.parametrize("reason", ["tool_calls"])
-async def test_reasons_that_nobody_knows_are_an_end(reason: str) -> None:
-    async with named(Script(HEAD + text("a") + finish(reason), models=MODELS)) as answerer:
-        assert (await ask(answerer)).done.finish == "stop"
-
-
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
 async def test_thoughts_that_are_told_apart_stand_in_the_text(name: str) -> None:
     deltas = [{name: "First"}, {name: ", then."}, {"content": "Yes", name: None}, {"content": "."}]
@@ -101,17 +79,20 @@ async def test_thoughts_that_are_told_apart_stand_in_the_text(name: str) -> None
         assert (await ask(answerer)).text == "<think>\nFirst, then.\n</think>\n\nYes."
 
 
-async def test_an_answer_may_end_without_the_last_word() -> None:
+async def test_an_answer_may_end_without_done_or_for_an_unknown_reason() -> None:
     end = event(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
-    async with named(Script(HEAD + text("a") + end + b"0\r\n\r\n", models=MODELS)) as answerer:
-        assert (await ask(answerer)).text == "a"
+    unknown_reason = HEAD + text("a") + finish("tool_calls")
+    async with named(Script(HEAD + text("a") + end + b"0\r\n\r\n", unknown_reason, models=MODELS)) as answerer:
+        for _ in range(2):
+            found = await ask(answerer)
+            assert (found.text, found.done.finish) == ("a", "stop")
 
 
 @pytest.mark.parametrize(("models", "model"), [(None, "mine"), (MODELS, "second")])
 async def test_a_model_that_is_named_is_asked(models: Any, model: str) -> None:
     script = Script(answer("a"), models=models)
     async with named(script, model) as answerer:
-        assert await answerer.ready() == About(model)
+        assert await answerer.ready() == ServerInfo(model)
         await ask(answerer)
     assert script.asked[0]["model"] == model
 
@@ -129,7 +110,7 @@ async def test_a_list_that_is_none(models: Any) -> None:
 async def test_another_of_its_models() -> None:
     script = Script(answer("a"), models=MODELS)
     async with named(script) as answerer:
-        assert await answerer.load("second") == answerer.about == About("second")
+        assert await answerer.load("second") == answerer.about == ServerInfo("second")
         with pytest.raises(ModelError, match="third"):
             await answerer.load("third")
         await ask(answerer)

@@ -1,7 +1,7 @@
-"""A chat and real processes: the engine starts, loads, dies, loads another pair; a private one ends with its chat."""
+"""Real daemons: they start, load, die, load another pair; a private one ends with its chat."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,6 @@ pytestmark = [
 ]
 WANTED = Wanted({"pair": "embedded", "threads": 1})
 LONG = ChatSettings(temperature=5.0, seed=0, max_tokens=200)
-SOURCES = [SharedDaemon, PrivateDaemon]
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 90))
 
 
 @pytest.fixture(autouse=True)
@@ -77,12 +72,9 @@ async def test_a_gpu_that_ends_every_engine_gives_way_to_the_processor(monkeypat
         assert text == (await ask(answerer, settings=settings)).text
 
 
-@pytest.mark.parametrize("make", [SharedDaemon])
 @pytest.mark.usefixtures("slow")
-async def test_an_engine_killed_in_the_middle_goes_on_with_the_same_text(
-    make: Callable[[Wanted], Any], folder: Path
-) -> None:
-    async with asking(make(WANTED)) as answerer:
+async def test_an_engine_killed_in_the_middle_goes_on_with_the_same_text(folder: Path) -> None:
+    async with asking(SharedDaemon(WANTED)) as answerer:
         settings = replace(LONG, max_tokens=16)
         whole = (await ask(answerer, settings=settings)).text
         events, text = [], ""
@@ -96,11 +88,8 @@ async def test_an_engine_killed_in_the_middle_goes_on_with_the_same_text(
     assert Restarted() not in events
 
 
-@pytest.mark.parametrize("make", [PrivateDaemon])
-async def test_one_that_left_between_two_questions_is_started_again(
-    make: Callable[[Wanted], Any], folder: Path
-) -> None:
-    async with asking(make(WANTED)) as answerer:
+async def test_one_that_left_between_two_questions_is_started_again(folder: Path) -> None:
+    async with asking(PrivateDaemon(WANTED)) as answerer:
         first = (await ask(answerer)).text
         for question in (ask(answerer), answerer.count(QUESTION, system="", settings=LONG)):
             (daemon,) = daemons.daemons(folder)
@@ -111,9 +100,8 @@ async def test_one_that_left_between_two_questions_is_started_again(
         assert answerer.stage == "ready"
 
 
-@pytest.mark.parametrize("make", [PrivateDaemon])
-async def test_a_pair_that_is_not_here_is_told_and_can_be_tried_again(make: Callable[[Wanted], Any]) -> None:
-    source = make(Wanted({"pair": "qwen3-8b", "threads": 1}))
+async def test_a_pair_that_is_not_here_is_told_and_can_be_tried_again() -> None:
+    source = PrivateDaemon(Wanted({"pair": "qwen3-8b", "threads": 1}))
     async with asking(source) as answerer:
         for _ in range(2):
             with pytest.raises(ModelError, match="models pull qwen3-8b"):
@@ -123,12 +111,9 @@ async def test_a_pair_that_is_not_here_is_told_and_can_be_tried_again(make: Call
         assert (await ask(answerer)).text
 
 
-@pytest.mark.parametrize("make", [PrivateDaemon])
-async def test_another_pair_is_loaded_and_one_that_cannot_be_leaves_the_old(
-    make: Callable[[Wanted], Any], folder: Path, tiny_pair: Path
-) -> None:
+async def test_another_pair_is_loaded_and_one_that_cannot_be_leaves_the_old(folder: Path, tiny_pair: Path) -> None:
     stages: list[str] = []
-    async with asking(make(WANTED)) as answerer:
+    async with asking(PrivateDaemon(WANTED)) as answerer:
         before = await answerer.ready()
         answerer.on_stage = stages.append
         for missing in ("qwen3-8b", "nonsense", str(folder / "none.gguf")):
@@ -147,7 +132,7 @@ async def test_another_pair_is_loaded_and_one_that_cannot_be_leaves_the_old(
         assert answerer.about.pair == after.pair
 
 
-@pytest.mark.parametrize("make", SOURCES)
+@pytest.mark.parametrize("make", [SharedDaemon, PrivateDaemon])
 async def test_who_leaves_while_it_starts_does_not_wait(
     make: Callable[[Wanted], Any], monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localdflash.base.files import paths
-from localdflash.chat.applying import KEPT, Journal, Outcome, Undone, apply, undo
-from localdflash.chat.proposals import Proposal
+from localdflash.chat.applying import MAX_CHANGE_SETS, ApplyResult, Journal, UndoResult, apply_proposals, undo_last
+from localdflash.chat.proposals import FileProposal
 from tests.chat.workplace import contents, made, proposal
 
 
@@ -24,8 +24,8 @@ def folder() -> Path:
     return paths.data_folder() / "undo"
 
 
-def _apply(root: Path, journal: Journal, **texts: bytes | None) -> Outcome:
-    return apply(
+def _apply(root: Path, journal: Journal, **texts: bytes | None) -> ApplyResult:
+    return apply_proposals(
         [proposal(root, name.replace("__", "/").replace("_", "."), text) for name, text in texts.items()], journal
     )
 
@@ -39,36 +39,35 @@ def test_apply_and_undo(root: Path, folder: Path, on_disk: bool) -> None:
         proposal(root, "new/deep/d.txt", b"d"),
         proposal(root, "c.txt", None),
     ]
-    assert apply(chosen, journal) == Outcome(tuple(chosen))
+    assert apply_proposals(chosen, journal) == ApplyResult(tuple(chosen))
     assert contents(root) == {"a.txt": b"A\r\n", "src/b.py": b"b = 1\n", "new/deep/d.txt": b"d"}
     assert journal.last() is not None
-    assert undo(journal) == Undone(("a.txt", "new/deep/d.txt", "c.txt"))
+    assert undo_last(journal) == UndoResult(("a.txt", "new/deep/d.txt", "c.txt"))
     assert contents(root) == before
     assert sorted(os.listdir(root)) == ["a.txt", "c.txt", "src"]  # made folders are gone
-    assert undo(journal) is None
+    assert undo_last(journal) is None
     assert journal.last() is None
     assert not on_disk or os.listdir(folder) == []
 
 
 def test_another_run_can_undo_and_another_root_cannot(root: Path, folder: Path) -> None:
     _apply(root, Journal(root, folder), a_txt=b"2\n")
-    assert undo(Journal(root / "src", folder)) is None
+    assert undo_last(Journal(root / "src", folder)) is None
     journal = Journal(root, folder)
     found = journal.last()
     assert found is not None
     assert found[0] == ("a.txt",)
     assert 0 <= found[1] < 60
-    assert undo(journal) == Undone(("a.txt",))
+    assert undo_last(journal) == UndoResult(("a.txt",))
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o644])
-def test_modes_are_kept(root: Path, folder: Path, mode: int) -> None:
-    journal = Journal(root, folder)
+def test_modes_are_kept(root: Path, folder: Path) -> None:
+    journal, mode = Journal(root, folder), 0o600
     for name in ("a.txt", "c.txt"):
         (root / name).chmod(mode)
     _apply(root, journal, a_txt=b"2\n", c_txt=None)
     assert stat.S_IMODE((root / "a.txt").stat().st_mode) == mode
-    undo(journal)
+    undo_last(journal)
     assert stat.S_IMODE((root / "a.txt").stat().st_mode) == mode
     assert stat.S_IMODE((root / "c.txt").stat().st_mode) == mode
 
@@ -90,12 +89,12 @@ def test_the_journal_is_for_the_user_alone(root: Path, folder: Path) -> None:
 
 def test_the_journal_keeps_the_newest(root: Path, folder: Path) -> None:
     journal = Journal(root, folder)
-    for number in range(KEPT + 3):
+    for number in range(MAX_CHANGE_SETS + 3):
         _apply(root, journal, a_txt=b"%d\n" % number)
-    assert len(os.listdir(folder)) == KEPT
-    for _ in range(KEPT):
-        assert undo(journal) == Undone(("a.txt",))
-    assert undo(journal) is None
+    assert len(os.listdir(folder)) == MAX_CHANGE_SETS
+    for _ in range(MAX_CHANGE_SETS):
+        assert undo_last(journal) == UndoResult(("a.txt",))
+    assert undo_last(journal) is None
     assert (root / "a.txt").read_bytes() == b"2\n"
 
 
@@ -104,7 +103,7 @@ def test_a_broken_journal_is_no_journal(root: Path, folder: Path, text: bytes) -
     paths.create_private(folder)
     (folder / "x.json").write_bytes(text)
     (folder / "00000000000000000001-ab.json").write_bytes(text)
-    assert undo(Journal(root, folder)) is None
+    assert undo_last(Journal(root, folder)) is None
 
 
 @pytest.mark.parametrize("now", [b"theirs\n", None])
@@ -115,18 +114,18 @@ def test_a_file_that_changed_meanwhile_is_left_alone(root: Path, folder: Path, n
         (root / "src/b.py").unlink()
     else:
         (root / "src/b.py").write_bytes(now)
-    outcome = apply(chosen, journal)
+    outcome = apply_proposals(chosen, journal)
     assert outcome.done == (chosen[0],)
     assert outcome.problem.startswith("src/b.py was changed meanwhile")
     assert (root / "a.txt").read_bytes() == b"2\n"
     assert (root / "c.txt").read_bytes() == b"c\n"
-    assert undo(journal) == Undone(("a.txt",))
+    assert undo_last(journal) == UndoResult(("a.txt",))
 
 
 def test_a_file_that_appeared_meanwhile_is_left_alone(root: Path, folder: Path) -> None:
     chosen = proposal(root, "n.txt", b"2\n")
     (root / "n.txt").write_text("theirs\n")
-    assert apply([chosen], Journal(root, folder)).done == ()
+    assert apply_proposals([chosen], Journal(root, folder)).done == ()
     assert (root / "n.txt").read_text() == "theirs\n"
 
 
@@ -136,14 +135,14 @@ def test_undo_leaves_what_was_changed_since(root: Path, folder: Path, now: bytes
     _apply(root, journal, a_txt=b"1\n")
     _apply(root, journal, a_txt=b"2\n", c_txt=b"2\n", n_txt=b"2\n")
     (root / "a.txt").write_bytes(now) if now else (root / "a.txt").unlink()
-    undone = undo(journal)
-    assert undone == Undone(("c.txt", "n.txt"), ("a.txt was changed since: it is left as it is",))
+    undone = undo_last(journal)
+    assert undone == UndoResult(("c.txt", "n.txt"), ("a.txt was changed since: it is left as it is",))
     assert not (root / "n.txt").exists()
     assert (root / "a.txt").exists() == (now is not None)
     # The older set is next; a later run may try what was left again.
-    assert undo(journal) == Undone((), ("a.txt was changed since: it is left as it is",))
+    assert undo_last(journal) == UndoResult((), ("a.txt was changed since: it is left as it is",))
     (root / "a.txt").write_bytes(b"2\n")
-    assert undo(Journal(root, folder)) == Undone(("a.txt",))
+    assert undo_last(Journal(root, folder)) == UndoResult(("a.txt",))
     assert (root / "a.txt").read_bytes() == b"1\n"
 
 
@@ -151,22 +150,22 @@ def test_undo_keeps_a_folder_that_got_another_file(root: Path, folder: Path) -> 
     journal = Journal(root, folder)
     _apply(root, journal, new__n_txt=b"2\n")
     (root / "new/theirs").write_text("x")
-    undo(journal)
+    undo_last(journal)
     assert contents(root / "new") == {"theirs": b"x"}
 
 
 def test_what_cannot_be_applied_is_not(root: Path, folder: Path) -> None:
     before = contents(root)
-    outcome = apply([Proposal("a.txt", None, None, problem="fits nowhere")], Journal(root, folder))
-    assert outcome == Outcome((), "a.txt fits nowhere")
+    outcome = apply_proposals([FileProposal("a.txt", None, None, problem="fits nowhere")], Journal(root, folder))
+    assert outcome == ApplyResult((), "a.txt fits nowhere")
     assert contents(root) == before
-    assert undo(Journal(root, folder)) is None
+    assert undo_last(Journal(root, folder)) is None
 
 
 @pytest.mark.parametrize("path", ["../a.txt", ".git/config", "src/../../x"])
 def test_names_are_checked_again(root: Path, folder: Path, path: str) -> None:
     before = contents(root.parent)
-    assert apply([Proposal(path, None, b"x", "new")], Journal(root, folder)).problem
+    assert apply_proposals([FileProposal(path, None, b"x", "new")], Journal(root, folder)).problem
     assert contents(root.parent).keys() - before.keys() == set()
 
 
@@ -176,7 +175,7 @@ def test_without_a_place_for_the_journal_undo_is_in_memory(root: Path, tmp_path:
     outcome = _apply(root, journal, a_txt=b"2\n")
     assert "undo is possible only until you leave" in outcome.notice
     assert "\n" not in outcome.notice
-    assert undo(journal) == Undone(("a.txt",))
+    assert undo_last(journal) == UndoResult(("a.txt",))
 
 
 TEXTS = st.one_of(st.none(), st.binary(max_size=50))
@@ -196,9 +195,9 @@ def test_any_sets_are_taken_back_one_by_one(tmp_path: Path, sets: list[dict[str,
     for texts in sets:
         chosen = [one for name, text in texts.items() if (one := proposal(root, name, text)).before != one.after]
         if chosen:
-            assert apply(chosen, journal).problem == ""
+            assert apply_proposals(chosen, journal).problem == ""
             states.append(contents(root))
     for wanted in reversed(states[:-1]):
-        assert undo(journal) is not None
+        assert undo_last(journal) is not None
         assert contents(root) == wanted
-    assert undo(journal) is None
+    assert undo_last(journal) is None

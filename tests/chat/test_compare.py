@@ -1,4 +1,4 @@
-"""The same turn both ways: what is asked in which order, what comes of it, and that it can be given up."""
+"""The comparison of drafting with the baseline: its requests, its numbers, and that it can be cancelled."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from localdflash.base.errors import EngineGone, UsageError
-from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted
-from localdflash.chat.drafting_comparison import ORDER, TOKENS, Comparison, compare
+from localdflash.chat.answerer import AnswerPiece, Done, Restarted, ServerInfo
+from localdflash.chat.drafting_comparison import DRAFT_ORDER, MAX_TOKENS, Comparison, compare_drafting
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 from tests.chat.asking import QUESTION, At, asking
@@ -26,8 +26,8 @@ class Timed:
         self.texts = list(texts) or ["same"] * 5
         self.asked: list[tuple[Sequence[Message], ChatSettings]] = []
 
-    async def ready(self) -> About:
-        return About("timed", 1000)
+    async def ready(self) -> ServerInfo:
+        return ServerInfo("timed", 1000)
 
     async def answer(
         self, messages: Sequence[Message], settings: ChatSettings, *, system: str
@@ -43,16 +43,20 @@ class Timed:
 
 def run(answerer: Any, talk: Sequence[Message] = TALK, **settings: Any) -> tuple[Comparison, list[Comparison]]:
     said: list[Comparison] = []
-    return asyncio.run(compare(answerer, talk, system="s", settings=ChatSettings(**settings), say=said.append)), said
+    return asyncio.run(
+        compare_drafting(answerer, talk, system="s", settings=ChatSettings(**settings), say=said.append)
+    ), said
 
 
 def test_each_way_goes_first_and_last() -> None:
     answerer = Timed([10.0, 20.0], [40.0, 60.0])
     found, said = run(answerer)
-    assert [settings.draft for _, settings in answerer.asked] == [False, *ORDER] == [False, False, True, True, False]
+    assert (
+        [settings.draft for _, settings in answerer.asked] == [False, *DRAFT_ORDER] == [False, False, True, True, False]
+    )
     assert [messages for messages, _ in answerer.asked] == [TALK[:3]] * 5
     assert len({settings.seed for _, settings in answerer.asked}) == 1
-    assert [settings.max_tokens for _, settings in answerer.asked] == [1, *[TOKENS] * 4]
+    assert [settings.max_tokens for _, settings in answerer.asked] == [1, *[MAX_TOKENS] * 4]
     assert (found.plain.rate, found.drafting.rate) == (15.0, 50.0)
     assert found.ratio == pytest.approx(50 / 15)
     assert (found.plain.tau, found.drafting.tau) == (1.0, 2.5)
@@ -65,13 +69,9 @@ def test_each_way_goes_first_and_last() -> None:
     assert all(one.running for one in said[:-1])
 
 
-def test_texts_that_differ_are_told() -> None:
-    assert run(Timed([1.0] * 2, [2.0] * 2, ["s", "same", "same", "samE", "same"]))[0].identical is False
-
-
-def test_what_the_user_has_set_holds() -> None:
-    answerer = Timed([1.0] * 2, [2.0] * 2)
-    run(answerer, temperature=0.8, seed=7, max_tokens=12)
+def test_the_users_settings_hold_and_a_difference_is_found() -> None:
+    answerer = Timed([1.0] * 2, [2.0] * 2, ["s", "same", "same", "samE", "same"])
+    assert run(answerer, temperature=0.8, seed=7, max_tokens=12)[0].identical is False
     assert {(s.temperature, s.seed) for _, s in answerer.asked} == {(0.8, 7)}
     assert answerer.asked[1][1].max_tokens == 12
 
@@ -103,7 +103,7 @@ def test_what_disturbs_a_measurement_ends_it(end: Restarted | Done, monkeypatch:
 async def test_a_real_engine_gives_the_same_text(live: Any) -> None:
     async with asking(At(live.socket)) as answerer:
         settings = ChatSettings(temperature=0.7, max_tokens=40)
-        found = await compare(answerer, TALK, system="", settings=settings, say=lambda _: None)
+        found = await compare_drafting(answerer, TALK, system="", settings=settings, say=lambda _: None)
     assert found.identical is True
     assert found.plain.tau == 1.0
     assert (found.drafting.tau or 0) >= 1.0
@@ -121,7 +121,7 @@ def test_it_can_be_given_up_at_any_moment(live: Any) -> None:
                 if len(said) == moment:
                     reached.set()
 
-            running = asyncio.create_task(compare(answerer, TALK, system="", settings=ChatSettings(), say=say))
+            running = asyncio.create_task(compare_drafting(answerer, TALK, system="", settings=ChatSettings(), say=say))
             await reached.wait()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

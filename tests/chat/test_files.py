@@ -9,9 +9,8 @@ import pytest
 
 from localdflash.base.errors import UsageError
 from localdflash.chat import attachable_files as module
-from localdflash.chat.attachable_files import LARGEST, Files, Hit
+from localdflash.chat.attachable_files import MAX_ATTACHED_BYTES, AttachableFiles, FileMatch
 
-CANARY = "CANARY_91c2"
 PATIENCE = 20.0  # seconds
 BOX = "class Box:\n    def __init__(self):\n        self.x = 1\n\n    @property\n    def add(self):\n        return 2\n"
 
@@ -35,13 +34,13 @@ def write(folder: Path) -> Callable[[str, str], Path]:
 
 
 @pytest.fixture
-def files(folder: Path) -> Iterator[Files]:
-    opened = Files(folder)
+def files(folder: Path) -> Iterator[AttachableFiles]:
+    opened = AttachableFiles(folder)
     yield opened
     opened.close()
 
 
-def names(hits: list[Hit]) -> list[str]:
+def names(hits: list[FileMatch]) -> list[str]:
     return [hit.name for hit in hits]
 
 
@@ -52,9 +51,11 @@ def until(condition: Callable[[], bool]) -> bool:
     return done
 
 
-def test_found_by_some_letters(files: Files, write: Callable[..., Path]) -> None:
+def test_found_by_some_letters(files: AttachableFiles, write: Callable[..., Path]) -> None:
     for name in ("src/parser/lexer.py", "src/lexer_test.py", "docs/readme.md", "README.md", "src/relax.py"):
         write(name)
+    hit = files.find("lex")[0]
+    assert "".join(hit.name[at] for at in hit.marked) == "lex"
     assert names(files.find("lexer.py"))[0] == "src/parser/lexer.py"
     assert names(files.find("LEX"))[:2] == ["src/lexer_test.py", "src/parser/lexer.py"]
     assert names(files.find("spl")) == ["src/parser/lexer.py"]
@@ -63,38 +64,27 @@ def test_found_by_some_letters(files: Files, write: Callable[..., Path]) -> None
     assert names(files.find("read", 1)) == ["README.md"]
 
 
-def test_an_empty_query_lists_what_lies_at_the_top(files: Files, write: Callable[..., Path]) -> None:
-    for name in ("deep/er/a.py", "b.py", "deep/c.py"):
-        write(name)
-    assert names(files.find("")) == ["b.py", "deep/c.py", "deep/er/a.py"]
-
-
-def test_what_was_mentioned_comes_first(files: Files, write: Callable[..., Path]) -> None:
+def test_what_was_mentioned_comes_first(files: AttachableFiles, write: Callable[..., Path]) -> None:
     for name in ("a.py", "b.py", "deep/unlikely_a.py"):
         write(name)
+    assert names(files.find("")) == ["a.py", "b.py", "deep/unlikely_a.py"]
     files.read("deep/unlikely_a.py")
     assert names(files.find("a"))[0] == "deep/unlikely_a.py"
     assert names(files.find("")) == ["deep/unlikely_a.py", "a.py", "b.py"]
 
 
-def test_what_was_typed_is_marked(files: Files, write: Callable[..., Path]) -> None:
-    write("src/lexer.py")
-    hit = files.find("lex")[0]
-    assert "".join(hit.name[at] for at in hit.marked) == "lex"
-
-
 def test_new_files_are_found_after_a_while(
-    files: Files, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    files: AttachableFiles, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("a.py")
     assert names(files.find("a")) == ["a.py"]
     write("about.py")
     assert names(files.find("about")) == []
-    monkeypatch.setattr(module, "FRESH", 0.0)
+    monkeypatch.setattr(module, "LISTING_SECONDS", 0.0)
     assert until(lambda: names(files.find("about")) == ["about.py"])
 
 
-def test_symbols(files: Files, write: Callable[..., Path]) -> None:
+def test_symbols(files: AttachableFiles, write: Callable[..., Path]) -> None:
     write("box.py", BOX)
     assert until(lambda: "box.py:Box.add" in names(files.find("add")))
     assert names(files.find("Box"))[:2] == ["box.py", "box.py:Box"]
@@ -111,13 +101,13 @@ def test_a_home_folder_is_listed_but_not_indexed(
 ) -> None:
     monkeypatch.setattr(Path, "home", lambda: folder)
     write("box.py", BOX)
-    files = Files(folder)
+    files = AttachableFiles(folder)
     assert names(files.find("box")) == ["box.py"]
     assert until(lambda: not files._indexing)
     assert files._workspace is None
 
 
-def test_read(files: Files, write: Callable[..., Path], folder: Path) -> None:
+def test_read(files: AttachableFiles, write: Callable[..., Path], folder: Path) -> None:
     write("a.txt", "one\r\ntwo\r\nthree")
     (folder / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree")
     assert files.read("a.txt").text == "one\r\ntwo\r\nthree"
@@ -137,22 +127,22 @@ def test_read(files: Files, write: Callable[..., Path], folder: Path) -> None:
         ("Nothing", "a.py defines no Nothing"),
     ],
 )
-def test_parts_that_are_not_there(files: Files, write: Callable[..., Path], part: str, reason: str) -> None:
+def test_parts_that_are_not_there(files: AttachableFiles, write: Callable[..., Path], part: str, reason: str) -> None:
     write("a.py")
     with pytest.raises(UsageError) as error:
         files.read("a.py", part)
     assert str(error.value) == reason
 
 
-def test_what_cannot_be_attached(files: Files, folder: Path, write: Callable[..., Path]) -> None:
+def test_what_cannot_be_attached(files: AttachableFiles, folder: Path, write: Callable[..., Path]) -> None:
     (folder / "image.png").write_bytes(b"\x89PNG\0\xff")
     (folder / "latin.txt").write_bytes("Größe".encode("latin-1"))
-    (folder / "large.txt").write_text("x" * (LARGEST + 1))
+    (folder / "large.txt").write_text("x" * (MAX_ATTACHED_BYTES + 1))
     (folder / "huge.txt").write_text("x" * 2_200_000)
-    (folder / "most.txt").write_text("x" * LARGEST)
+    (folder / "most.txt").write_text("x" * MAX_ATTACHED_BYTES)
     (folder / "inside").mkdir()
     os.mkfifo(folder / "pipe")
-    assert len(files.read("most.txt").text) == LARGEST
+    assert len(files.read("most.txt").text) == MAX_ATTACHED_BYTES
     reasons = {
         "image.png": "image.png: is no text in UTF-8",
         "latin.txt": "latin.txt: is no text in UTF-8",
@@ -169,7 +159,7 @@ def test_what_cannot_be_attached(files: Files, folder: Path, write: Callable[...
         assert str(error.value) == reason
 
 
-def test_an_unreadable_file(files: Files, write: Callable[..., Path]) -> None:
+def test_an_unreadable_file(files: AttachableFiles, write: Callable[..., Path]) -> None:
     path = write("a.py")
     path.chmod(0)
     if os.access(path, os.R_OK):
@@ -188,7 +178,7 @@ def test_the_listing_is_bounded_and_says_so(
     write("top.py")
     told: list[str] = []
     monkeypatch.setattr(listing.list_files, "__kwdefaults__", {"most": 5, "seconds": 2.0})
-    files = Files(folder, told.append)
+    files = AttachableFiles(folder, told.append)
     assert names(files.find(""))[0] == "top.py"
     assert len(files.find("")) == 5
     assert told == ["only 5 files of this folder are listed: the others go by their path"]

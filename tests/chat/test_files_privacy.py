@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from localdflash.base.errors import UsageError
-from localdflash.chat.attachable_files import Files
-from localdflash.chat.mentions import attach
+from localdflash.chat.attachable_files import AttachableFiles
+from localdflash.chat.mentions import attach_mentions
 
 CANARY = "CANARY_5be0"
 SECRET = [".env", ".env.local", "prod.ENV", "Secrets.PY", "id_rsa", ".ssh/config", "deep/.aws/credentials", "x.pem"]
@@ -33,8 +33,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def files(folder: Path) -> Iterator[Files]:
-    opened = Files(folder)
+def files(folder: Path) -> Iterator[AttachableFiles]:
+    opened = AttachableFiles(folder)
     yield opened
     opened.close()
 
@@ -45,7 +45,7 @@ def ways(folder: Path, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [*SECRET[::2], *IGNORED[1:], *VERSIONED])
-def test_never_listed_nor_read(files: Files, folder: Path, name: str) -> None:
+def test_never_listed_nor_read(files: AttachableFiles, folder: Path, name: str) -> None:
     for query in ("", CANARY, name, name.rsplit("/", maxsplit=1)[-1], *name.lower()):
         hits = files.find(query, 1_000)
         assert not {hit.path.lower() for hit in hits} & {one.lower() for one in (*SECRET, *IGNORED, *VERSIONED)}
@@ -55,14 +55,14 @@ def test_never_listed_nor_read(files: Files, folder: Path, name: str) -> None:
         assert CANARY not in str(error.value)
         assert "\n" not in str(error.value)
         for mention in (f"@{way}", f'@"{way}"', f"@{way}:1-2", f"@{way}:{CANARY}"):
-            found = attach(f"what is in {mention} here", files)
+            found = attach_mentions(f"what is in {mention} here", files)
             assert found.attachments == ()
             assert len(found.refused) == 1
         assert files.relative(way) is None
 
 
-def test_the_reason_is_said(files: Files) -> None:
-    found = attach("@.env @ignored.py @../outside.txt @.git/config", files)
+def test_the_reason_is_said(files: AttachableFiles) -> None:
+    found = attach_mentions("@.env @ignored.py @../outside.txt @.git/config", files)
     assert found.refused == (
         ".env: its name is on the list of files that hold secrets: it is never read",
         "ignored.py: is left out by .gitignore or .localdflashignore: it is not read",
@@ -72,33 +72,25 @@ def test_the_reason_is_said(files: Files) -> None:
 
 
 @pytest.mark.parametrize("way", ["../outside.txt", "{root}/../outside.txt", "../project-two/a.txt", "/etc/passwd"])
-def test_nothing_outside(files: Files, folder: Path, way: str) -> None:
+def test_nothing_outside(files: AttachableFiles, folder: Path, way: str) -> None:
     with pytest.raises(UsageError, match="lies outside of this folder"):
         files.read(way.format(root=folder))
 
 
 @pytest.mark.parametrize("target", [".env", "out/a.py", "../outside.txt", ".git/config", "/etc/passwd"])
-def test_links_lead_nowhere(files: Files, folder: Path, target: str) -> None:
-    (folder / "link.py").symlink_to(target if target.startswith("/") else folder / target)
-    assert "link.py" not in [hit.path for hit in files.find("link")]
-    with pytest.raises(UsageError):
-        files.read("link.py")
-    assert attach("see @link.py", files).attachments == ()
-
-
-def test_a_linked_folder_leads_nowhere(files: Files, folder: Path) -> None:
+def test_links_lead_nowhere(files: AttachableFiles, folder: Path, target: str) -> None:
     (folder / "linked").symlink_to(folder.parent / "project-two")
     assert not [hit for hit in files.find("", 100) if hit.path.startswith("linked")]
     with pytest.raises(UsageError, match="lies outside"):
         files.read("linked/a.txt")
+    (folder / "link.py").symlink_to(target if target.startswith("/") else folder / target)
+    assert "link.py" not in [hit.path for hit in files.find("link")]
+    with pytest.raises(UsageError):
+        files.read("link.py")
+    assert attach_mentions("see @link.py", files).attachments == ()
 
 
-def test_a_link_to_a_file_that_may_be_used_is_that_file(files: Files, folder: Path) -> None:
-    (folder / "link.py").symlink_to(folder / "plain.py")
-    assert files.read("link.py").name == "plain.py"
-
-
-def test_a_link_with_the_name_of_a_secret_is_one(files: Files, folder: Path) -> None:
+def test_a_link_with_the_name_of_a_secret_is_one(files: AttachableFiles, folder: Path) -> None:
     (folder / "linked.env").symlink_to(folder / "plain.py")
     with pytest.raises(UsageError, match="secrets"):
         files.read("linked.env")
@@ -106,13 +98,15 @@ def test_a_link_with_the_name_of_a_secret_is_one(files: Files, folder: Path) -> 
 
 def test_a_root_that_is_a_link(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "here").symlink_to(folder)
-    files = Files(tmp_path / "here")
-    assert files.read(str(tmp_path / "here" / "plain.py")).name == "plain.py"
+    (folder / "link.py").symlink_to(folder / "plain.py")
+    files = AttachableFiles(tmp_path / "here")
+    for name in ("plain.py", "link.py"):
+        assert files.read(str(tmp_path / "here" / name)).name == "plain.py"
     with pytest.raises(UsageError, match="secrets"):
         files.read(str(tmp_path / "here" / ".env"))
 
 
-def test_rules_that_change_hold_at_once(files: Files, folder: Path) -> None:
+def test_rules_that_change_hold_at_once(files: AttachableFiles, folder: Path) -> None:
     assert files.read("plain.py").text
     with open(folder / ".gitignore", "a") as rules:
         rules.write("plain.py\n")
@@ -120,7 +114,7 @@ def test_rules_that_change_hold_at_once(files: Files, folder: Path) -> None:
         files.read("plain.py")
 
 
-def test_names_that_cannot_be_shown_are_not_listed(files: Files, folder: Path) -> None:
+def test_names_that_cannot_be_shown_are_not_listed(files: AttachableFiles, folder: Path) -> None:
     for name in ("a\x1b]0;x\x07.py", "b\nc.py", "d\u202e.py", os.fsdecode(b"e\xff.py")):
         (folder / name).write_text("x")
     assert [hit.path for hit in files.find("", 100)] == [
@@ -131,7 +125,7 @@ def test_names_that_cannot_be_shown_are_not_listed(files: Files, folder: Path) -
     ]
 
 
-def test_a_refusal_is_safe_to_show(files: Files, folder: Path) -> None:
+def test_a_refusal_is_safe_to_show(files: AttachableFiles, folder: Path) -> None:
     (folder / "a\x1b[2J.key").write_text(CANARY)
     with pytest.raises(UsageError) as error:
         files.read("a\x1b[2J.key")

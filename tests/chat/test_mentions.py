@@ -7,14 +7,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from localdflash.chat.attachable_files import Files
-from localdflash.chat.mentions import MOST, attach, mentions, parted, spelled, spellings
+from localdflash.chat.attachable_files import AttachableFiles
+from localdflash.chat.mentions import (
+    MAX_MENTIONS,
+    attach_mentions,
+    find_mentions,
+    possible_spellings,
+    spell_mention,
+    split_name,
+)
 
 THERE = {"a.py", "src/b.py", "with space.md", "README", "[id].tsx", "odd:12", "v1.", "tail)"}
 
 
 def found(text: str, picked: set[str] | None = None) -> list[str]:
-    return [one.name for one in mentions(text, THERE.__contains__, picked or set())]
+    return [one.name for one in find_mentions(text, THERE.__contains__, picked or set())]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +53,7 @@ def test_mentions(text: str, names: list[str]) -> None:
 
 def test_where_they_stand() -> None:
     text = 'x (@src/b.py:1-2), @"with space.md".'
-    assert [text[one.start : one.end] for one in mentions(text, THERE.__contains__)] == [
+    assert [text[one.start : one.end] for one in find_mentions(text, THERE.__contains__)] == [
         "@src/b.py:1-2",
         '@"with space.md"',
     ]
@@ -66,8 +73,8 @@ def test_what_was_picked_counts_though_it_is_gone() -> None:
 
 def test_a_picked_symbol_is_no_path() -> None:
     for name, mention in (("a.py:f", "@a.py:f"), ("a:b", '@"a:b"')):
-        assert mention in spellings(name)
-        (one,) = mentions(f"see {mention}", lambda path: False, spellings(name))
+        assert mention in possible_spellings(name)
+        (one,) = find_mentions(f"see {mention}", lambda path: False, possible_spellings(name))
         assert (one.path, one.part) == (("a.py", "f") if name == "a.py:f" else ("a:b", ""))
 
 
@@ -79,20 +86,24 @@ def test_a_picked_symbol_is_no_path() -> None:
 @example(" ")
 def test_what_is_spelled_is_read(path: str) -> None:
     for part in ("", "3-4", "Box.add"):
-        for text in (spelled(path, part), f"see {spelled(path, part)} now", f"({spelled(path, part)})"):
-            (one,) = mentions(text, path.__eq__)
+        for text in (
+            spell_mention(path, part),
+            f"see {spell_mention(path, part)} now",
+            f"({spell_mention(path, part)})",
+        ):
+            (one,) = find_mentions(text, path.__eq__)
             assert (one.path, one.part) == (path, part)
 
 
 @given(st.text(alphabet="@ab./:\"\\ \n`-~1()'", max_size=60))
 def test_any_text_is_read(text: str) -> None:
     ends = 0
-    for one in mentions(text, lambda path: True):
+    for one in find_mentions(text, lambda path: True):
         assert ends <= one.start < one.end <= len(text)
         assert text[one.start] == "@"
         assert one.path
         ends = one.end
-    assert mentions(text, lambda path: False) == []
+    assert find_mentions(text, lambda path: False) == []
 
 
 def test_a_long_text_takes_no_time() -> None:
@@ -102,7 +113,7 @@ def test_a_long_text_takes_no_time() -> None:
         asked.append(path)
         return False
 
-    mentions("@" + "x" * 1_000_000 + " " + "@y" * 10_000 + " @z", exists)
+    find_mentions("@" + "x" * 1_000_000 + " " + "@y" * 10_000 + " @z", exists)
     assert asked[-1] == "z"
     assert all(len(path) <= 1_000 for path in asked)
 
@@ -112,19 +123,19 @@ def test_a_long_text_takes_no_time() -> None:
     [("a.py:3-4", ("a.py", "3-4")), ("odd:12", ("odd:12", ""))],
 )
 def test_a_name_alone(name: str, parts: tuple[str, str]) -> None:
-    assert parted(name, THERE.__contains__) == parts
+    assert split_name(name, THERE.__contains__) == parts
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Iterator[Callable[..., Files]]:
-    opened: list[Files] = []
+def files(tmp_path: Path) -> Iterator[Callable[..., AttachableFiles]]:
+    opened: list[AttachableFiles] = []
 
-    def start(**texts: str) -> Files:
+    def start(**texts: str) -> AttachableFiles:
         root = tmp_path / "project"
         root.mkdir()
         for name, text in texts.items():
             (root / f"{name}.py").write_text(text)
-        opened.append(Files(root))
+        opened.append(AttachableFiles(root))
         return opened[0]
 
     yield start
@@ -132,8 +143,8 @@ def files(tmp_path: Path) -> Iterator[Callable[..., Files]]:
         one.close()
 
 
-def test_what_is_attached(files: Callable[..., Files]) -> None:
-    found = attach("@a.py and @b.py:1, again @./a.py; @c.py is me@a.py", files(a="one\n", b="x\ny\n"))
+def test_what_is_attached(files: Callable[..., AttachableFiles]) -> None:
+    found = attach_mentions("@a.py and @b.py:1, again @./a.py; @c.py is me@a.py", files(a="one\n", b="x\ny\n"))
     assert [(one.kind, one.name, one.text) for one in found.attachments] == [
         ("file", "a.py", "one\n"),
         ("file", "b.py:1", "x\n"),
@@ -141,12 +152,12 @@ def test_what_is_attached(files: Callable[..., Files]) -> None:
     assert found.refused == ()
 
 
-def test_a_picked_file_that_is_gone_is_told(files: Callable[..., Files]) -> None:
-    assert attach("@gone.py", files(), {"@gone.py"}).refused == ("gone.py: no such file",)
+def test_a_picked_file_that_is_gone_is_told(files: Callable[..., AttachableFiles]) -> None:
+    assert attach_mentions("@gone.py", files(), {"@gone.py"}).refused == ("gone.py: no such file",)
 
 
-def test_too_many(files: Callable[..., Files]) -> None:
-    there = files(**{f"f{number}": "x" for number in range(MOST + 5)})
-    found = attach(" ".join(f"@f{number}.py" for number in range(MOST + 5)), there)
-    assert len(found.attachments) == MOST
-    assert found.refused == (f"more than {MOST} files are mentioned: send them in several messages",)
+def test_too_many(files: Callable[..., AttachableFiles]) -> None:
+    there = files(**{f"f{number}": "x" for number in range(MAX_MENTIONS + 5)})
+    found = attach_mentions(" ".join(f"@f{number}.py" for number in range(MAX_MENTIONS + 5)), there)
+    assert len(found.attachments) == MAX_MENTIONS
+    assert found.refused == (f"more than {MAX_MENTIONS} files are mentioned: send them in several messages",)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def instead(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
 @pytest.mark.system
 def test_every_pair_of_the_registry_is_a_row(home: Path) -> None:
     register(home, WAITING)
-    rows = {row.id: row for row in asyncio.run(model_list.rows())}
+    rows = {row.id: row for row in asyncio.run(model_list.list_models())}
     assert rows.keys() == load_registry().pairs.keys()
     assert rows["embedded"] == model_list.ModelRow(
         "embedded", "Small Python code model that ships with the package", "1 GB", here=True
@@ -55,7 +54,7 @@ def test_every_pair_of_the_registry_is_a_row(home: Path) -> None:
 @pytest.mark.system
 def test_what_the_header_of_a_file_tells(tiny_pair: Path) -> None:
     path = str(tiny_pair / "target.gguf")
-    row = asyncio.run(model_list.described(path))
+    row = asyncio.run(model_list.describe_model(path))
     header = read_header(Path(path))
     context = header.metadata[f"{header.architecture}.context_length"]
     assert (row.id, row.here, row.why_not) == (path, True, "")
@@ -83,20 +82,13 @@ def hub(tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 def test_a_name_on_the_hub_is_downloaded_and_told_of(hub: FakeHub) -> None:
     told: list[model_list.PullProgress] = []
     size = len(hub.files["o/t/target.gguf"].data)
-    assert asyncio.run(model_list.pull(NAME, told.append)) == NAME
+    assert asyncio.run(model_list.pull_model(NAME, told.append)) == NAME
     assert (models_folder() / "o/t/target.gguf").stat().st_size == size
     assert {(one.doing, one.name, one.total) for one in told} >= {("downloading", "o/t/target.gguf", size)}
     assert [one.done for one in told if one.doing == "downloading"][-1] == size
     hub.requests.clear()
-    assert asyncio.run(model_list.pull(NAME, told.append)) == NAME
+    assert asyncio.run(model_list.pull_model(NAME, told.append)) == NAME
     assert hub.requests == [], "it is here"
-
-
-@pytest.mark.parametrize(("printed", "told"), [("print('no json')", "makes no sense")])
-def test_a_download_that_makes_no_sense_is_one_line(monkeypatch: pytest.MonkeyPatch, printed: str, told: str) -> None:
-    instead(monkeypatch, printed)
-    with pytest.raises(LocaldflashError, match=told):
-        asyncio.run(model_list.pull(NAME, lambda _: None))
 
 
 @pytest.mark.system
@@ -111,7 +103,7 @@ def test_who_cancels_a_download_leaves_what_came(hub: FakeHub) -> None:
     hub.sent = hold
 
     async def leave() -> None:
-        pulling = asyncio.create_task(model_list.pull(NAME, lambda _: None))
+        pulling = asyncio.create_task(model_list.pull_model(NAME, lambda _: None))
         await asyncio.to_thread(sent.wait, 20)
         pulling.cancel()
         await asyncio.gather(pulling, return_exceptions=True)
@@ -124,12 +116,12 @@ def test_who_cancels_a_download_leaves_what_came(hub: FakeHub) -> None:
     pulls = [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
     assert pulls == []
     hub.sent = lambda _: None
-    assert asyncio.run(model_list.pull(NAME, lambda _: None)) == NAME
+    assert asyncio.run(model_list.pull_model(NAME, lambda _: None)) == NAME
 
 
 @pytest.mark.system
 def test_the_fit_of_a_pair_that_is_here() -> None:
-    fits, context, speed = asyncio.run(model_list.fit("embedded"))
+    fits, context, speed = asyncio.run(model_list.explain_fit("embedded"))
     assert fits.startswith(("Fits on cpu: ", "Fits on llama.cpp: "))
     assert context == "Context: 1024 of 1024 tokens"
     assert speed.startswith("At most ")
@@ -137,7 +129,7 @@ def test_the_fit_of_a_pair_that_is_here() -> None:
 
 def test_a_pair_that_does_not_fit_says_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
     instead(monkeypatch, f"import sys; print({json.dumps(PLAN)!r}); sys.exit(4)")
-    assert asyncio.run(model_list.fit("big")) == [
+    assert asyncio.run(model_list.explain_fit("big")) == [
         "Does not fit on cuda: 24.00 GB with a margin, 8.00 GB of GPU memory are free",
         "take a smaller pair",
         "Context: 4096 of 40960 tokens",
@@ -148,14 +140,15 @@ def test_a_pair_that_does_not_fit_says_what_would(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.system
 def test_a_name_is_never_an_option() -> None:
     with pytest.raises(ModelError, match="no pair '--help'"):
-        asyncio.run(model_list.fit("--help"))
+        asyncio.run(model_list.explain_fit("--help"))
 
 
-@pytest.mark.parametrize("printed", ["print('not json')"])
-def test_what_makes_no_sense_is_one_line(monkeypatch: pytest.MonkeyPatch, printed: str) -> None:
-    instead(monkeypatch, printed)
+def test_what_makes_no_sense_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    instead(monkeypatch, "print('not json')")
     with pytest.raises(ModelError, match="printed nothing"):
-        asyncio.run(model_list.rows())
+        asyncio.run(model_list.list_models())
+    with pytest.raises(LocaldflashError, match="makes no sense"):
+        asyncio.run(model_list.pull_model(NAME, lambda _: None))
 
 
 def test_what_takes_too_long_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -163,25 +156,5 @@ def test_what_takes_too_long_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path
     instead(monkeypatch, f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
     monkeypatch.setattr(model_list, "LIST_SECONDS", 1.0)
     with pytest.raises(LocaldflashError, match=r"`localdflash models list --json` took longer than 1 s"):
-        asyncio.run(model_list.rows())
-    assert not psutil.pid_exists(int(pid.read_text()))
-
-
-def test_who_no_longer_waits_leaves_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    instead(
-        monkeypatch,
-        f"import os, time; open({str(pid)!r} + '~', 'w').write(str(os.getpid()));"
-        f" os.rename({str(pid)!r} + '~', {str(pid)!r}); time.sleep(60)",
-    )
-
-    async def leave() -> None:
-        asking = asyncio.create_task(model_list.fit("embedded"))
-        end = time.monotonic() + 20
-        while not pid.exists() and time.monotonic() < end:
-            await asyncio.sleep(0.01)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-
-    asyncio.run(leave())
+        asyncio.run(model_list.list_models())
     assert not psutil.pid_exists(int(pid.read_text()))

@@ -7,13 +7,21 @@ import pytest
 
 from localdflash.chat import answer_events
 from localdflash.chat.answer_events import MIN_PACE_SECONDS as LEAST
-from localdflash.chat.answer_events import Chunk, ChunkChoice, ChunkDelta, ChunkTimings, Pace, Reading, Usage
+from localdflash.chat.answer_events import (
+    AnswerReader,
+    ArrivalRate,
+    Chunk,
+    ChunkChoice,
+    ChunkDelta,
+    ChunkTimings,
+    Usage,
+)
 from localdflash.chat.sampling_settings import ChatSettings
 
 
-def paced(*seconds: float) -> Pace:
+def paced(*seconds: float) -> ArrivalRate:
     clock = iter(seconds)
-    pace = Pace(lambda: next(clock))
+    pace = ArrivalRate(lambda: next(clock))
     for _ in seconds:
         pace.arrived()
     return pace
@@ -38,8 +46,8 @@ def test_the_pace_is_from_the_first_text_to_the_last(seconds: Sequence[float], t
 def read(monkeypatch: pytest.MonkeyPatch, usage: Usage | None, timings: ChunkTimings | None = None) -> dict[str, Any]:
     """The numbers of an answer of three texts, a second apart, of which the first are thoughts."""
     clock = iter((10.0, 11.0, 12.0))
-    monkeypatch.setattr(answer_events, "Pace", lambda: Pace(lambda: next(clock)))
-    answer = Reading(ChatSettings(), 9.0)
+    monkeypatch.setattr(answer_events, "ArrivalRate", lambda: ArrivalRate(lambda: next(clock)))
+    answer = AnswerReader(ChatSettings(), 9.0)
     for delta in (ChunkDelta(reasoning_content="hm"), ChunkDelta("Hel"), ChunkDelta(""), ChunkDelta("lo")):
         answer.take(Chunk([ChunkChoice(delta)]))
     answer.take(Chunk([ChunkChoice(finish_reason="stop")], usage=usage, timings=timings))

@@ -141,9 +141,6 @@ def test_lines_after_wrong_counts_are_not_lost(root: Path) -> None:
     assert after(root, f"```diff\n{HEAD}{hunk}```") == changed
 
 
-def test_prose_and_lists_are_no_diff(root: Path) -> None:
-    assert propose("--- a\n\n+++ b\n- one\n+ two\n@@ what\n---\n+++\n", root) == []
-
-
-def test_nothing_is_proposed_while_the_model_thinks(root: Path) -> None:
+def test_prose_and_thoughts_are_no_diff(root: Path) -> None:
     assert propose(f"<think>\n```diff\n{HEAD}{HUNK}```\n", root) == []
+    assert propose("--- a\n\n+++ b\n- one\n+ two\n@@ what\n---\n+++\n", root) == []

@@ -53,14 +53,12 @@ def test_a_block_may_hold_fences(root: Path) -> None:
     ]
 
 
-def test_a_new_file(root: Path) -> None:
+def test_files_that_are_new_emptied_or_missing(root: Path) -> None:
     answer = "new.py\n```python\n<<<<<<< SEARCH\n=======\nx = 1\n>>>>>>> REPLACE\n```"
     assert after(root, answer, "new.py") == "x = 1\n"
-
-
-def test_text_may_become_nothing(root: Path) -> None:
     answer = "twice.py\n<<<<<<< SEARCH\na\nb\na\n=======\n>>>>>>> REPLACE\n"
     assert after(root, answer, "twice.py") == ""
+    assert "is not there to be changed" in problem(root, f"none.py\n{BLOCK}")
 
 
 @pytest.mark.parametrize(
@@ -75,16 +73,6 @@ def test_text_may_become_nothing(root: Path) -> None:
 )
 def test_why_a_block_is_not_applied(root: Path, block: str, reason: str) -> None:
     assert reason in problem(root, f"twice.py\n```python\n{block}```")
-
-
-def test_places_may_overlap(root: Path) -> None:
-    made(root, {"twice.py": "a\na\na\n"})
-    block = "<<<<<<< SEARCH\na\na\n=======\nb\n>>>>>>> REPLACE\n"
-    assert "more than one place: lines 1 and 2" in problem(root, f"twice.py\n{block}")
-
-
-def test_a_block_for_a_file_that_is_not_there(root: Path) -> None:
-    assert "is not there to be changed" in problem(root, f"none.py\n{BLOCK}")
 
 
 def test_a_text_about_such_blocks_is_none(root: Path) -> None:

@@ -84,14 +84,6 @@ def test_a_fence_leads_to_the_new_text(tmp_path: Path, edit: tuple[list[str], li
         assert found[0].after == (code + "\n" * (not text or text.endswith("\n"))).encode()
 
 
-@QUICK
-@given(st.text(max_size=400), st.lists(st.sampled_from(["a.txt", "b.py"]), max_size=2))
-def test_no_text_does_harm(tmp_path: Path, text: str, attached: list[str]) -> None:
-    root = made(tmp_path, {"a.txt": "a\n", "b.py": "def f():\n    pass\n"})
-    for one in propose(text, root, attached):
-        assert one.problem or one.path in {"a.txt", "b.py"} or one.kind == "new"
-
-
 PIECES = [
     "```",
     "```diff",

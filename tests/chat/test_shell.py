@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from localdflash.chat import shell_command
-from localdflash.chat.shell_command import command_of, output_of
+from localdflash.chat.shell_command import parse_command, run_command
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
 
 
 def output(command: str, folder: Path) -> str:
-    return asyncio.run(output_of(command, folder)).text
+    return asyncio.run(run_command(command, folder)).text
 
 
 @pytest.mark.parametrize(
@@ -22,12 +22,12 @@ def output(command: str, folder: Path) -> str:
     [("!ls -l", "ls -l"), ("!", ""), ("!  ", ""), ("ls!", "")],
 )
 def test_what_is_a_command(text: str, command: str) -> None:
-    assert command_of(text) == command
+    assert parse_command(text) == command
 
 
 def test_what_it_prints_on_both_streams(tmp_path: Path) -> None:
     (tmp_path / "here").touch()
-    found = asyncio.run(output_of("ls; echo wrong >&2", tmp_path))
+    found = asyncio.run(run_command("ls; echo wrong >&2", tmp_path))
     assert (found.kind, found.name, found.text) == ("output", "$ ls; echo wrong >&2", "here\nwrong\n")
 
 
@@ -46,12 +46,12 @@ def test_how_it_ended(command: str, text: str, tmp_path: Path) -> None:
 
 def test_too_much_is_cut_and_the_program_ended(tmp_path: Path) -> None:
     text = output("yes", tmp_path)
-    assert len(text) < shell_command.LARGEST + 100
+    assert len(text) < shell_command.MAX_OUTPUT_BYTES + 100
     assert text.endswith("[ended after 64 KB]\n")
 
 
 def test_a_program_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_command, "SECONDS", 0.2)
+    monkeypatch.setattr(shell_command, "TIMEOUT_SECONDS", 0.2)
     began = time.monotonic()
     assert output("echo a; sleep 60 & sleep 60", tmp_path) == "a\n[ended after 0.2 s]\n"
     assert time.monotonic() - began < 20
@@ -59,7 +59,7 @@ def test_a_program_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pyt
 
 def test_cancelling_ends_it_and_what_it_began(tmp_path: Path) -> None:
     async def run() -> None:
-        running = asyncio.create_task(output_of("(sleep 1; touch late) & sleep 60", tmp_path))
+        running = asyncio.create_task(run_command("(sleep 1; touch late) & sleep 60", tmp_path))
         await asyncio.sleep(0.2)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

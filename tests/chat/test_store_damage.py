@@ -33,7 +33,7 @@ def filled(path: Path) -> int:
 
 def reopened(path: Path) -> tuple[ChatStore, list[str]]:
     said: list[str] = []
-    return ChatStore.open(path, said.append), said
+    return opened(path, said.append), said
 
 
 def refusal(use: Callable[[], object]) -> LocaldflashError | None:
@@ -74,7 +74,6 @@ def test_a_broken_file_is_set_aside_and_a_new_one_begun(path: Path, name: str) -
     store.close()
     store = opened(path)
     assert texts(store, session) == ["a", "b"]
-    store.close()
 
 
 def test_what_was_set_aside_is_never_overwritten(path: Path) -> None:
@@ -127,7 +126,6 @@ def test_a_log_beside_a_broken_file_is_not_read_into_the_new_one(path: Path) -> 
     store, said = reopened(path)
     assert (len(said), store.sessions()) == (1, [])
     assert b"in the log" in b"".join(file.read_bytes() for file in path.parent.glob("*.broken-1*"))
-    store.close()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -155,7 +153,6 @@ def test_damage_that_shows_later_costs_no_more_than_one_error(path: Path, seed: 
         assert renewals == [f"{path}: was damaged; it is now chats.db.broken-1, and a new one begins"]
         assert texts(store, chat(store, "a", "b")) == ["a", "b"]
         assert path.with_name("chats.db.broken-1").exists()
-    store.close()
 
 
 def test_a_file_that_another_store_has_open_is_not_taken_from_it(path: Path) -> None:
@@ -170,7 +167,6 @@ def test_a_file_that_another_store_has_open_is_not_taken_from_it(path: Path) -> 
     with pytest.raises(StoreLost):
         store.path(session)
     assert store.sessions() == []
-    store.close()
 
 
 def test_a_broken_file_that_others_have_open_stays_when_it_is_opened(path: Path) -> None:
@@ -181,9 +177,7 @@ def test_a_broken_file_that_others_have_open_stays_when_it_is_opened(path: Path)
         reopened(path)
     assert not list(path.parent.glob("*.broken-*"))
     other.close()
-    store, said = reopened(path)
-    assert len(said) == 1
-    store.close()
+    assert len(reopened(path)[1]) == 1
 
 
 def test_a_damaged_search_index_is_made_anew(path: Path) -> None:
@@ -197,7 +191,6 @@ def test_a_damaged_search_index_is_made_anew(path: Path) -> None:
         store.sessions("message")
     assert [info.id for info in store.sessions("message 7")] == [session]
     assert len(store.path(session)) == 150
-    store.close()
 
 
 def test_one_damaged_message_does_not_take_the_other_chats_with_it(path: Path) -> None:
@@ -214,7 +207,6 @@ def test_one_damaged_message_does_not_take_the_other_chats_with_it(path: Path) -
         store.path(bad)
     assert (texts(store, good), texts(store, odd)) == (["good"], ["o\ufffdd"])
     assert len(store.sessions()) == 3
-    store.close()
 
 
 def test_a_full_disk_loses_nothing_that_was_stored(path: Path) -> None:
@@ -233,7 +225,6 @@ def test_a_full_disk_loses_nothing_that_was_stored(path: Path) -> None:
         connection.execute(f"PRAGMA max_page_count = {pages + 500}").fetchall()
     store.add(session, last, Message("user", "x" * 100_000))
     assert texts(store, session) == ["a", "b", "x" * 100_000]
-    store.close()
 
 
 # No file may grow beyond a limit, which is then lifted: as if somebody had made room.
@@ -263,7 +254,6 @@ def test_a_file_that_cannot_grow_loses_nothing_and_goes_on(path: Path) -> None:
     store = opened(path)
     (info,) = store.sessions()
     assert texts(store, info.id)[-1] == f"{info.messages - 1} again"
-    store.close()
 
 
 def test_places_where_no_file_can_be(tmp_path: Path) -> None:
@@ -305,4 +295,3 @@ def test_nothing_of_a_deleted_chat_stays_in_the_file(path: Path, seed: int) -> N
     left = b"".join(file.read_bytes() for file in path.parent.iterdir())
     assert b"zyxwvut" not in left
     assert b"heron" in left
-    store.close()

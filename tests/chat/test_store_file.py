@@ -62,7 +62,6 @@ def test_a_file_that_others_could_read_no_longer_is(path: Path) -> None:
     store = opened(path)
     chat(store, "secret")
     assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
-    store.close()
 
 
 def test_chats_are_there_the_next_time(path: Path) -> None:
@@ -75,7 +74,6 @@ def test_chats_are_there_the_next_time(path: Path) -> None:
     store.close()
     store = opened(path)
     assert (store.path(session), store.info(session)) == (messages, info)
-    store.close()
 
 
 def test_nothing_is_written_for_chats_in_memory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +124,6 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
     assert "pinned" not in columns(path)
     store = opened(path)
     assert texts(store, session) == ["a", "b"]
-    store.close()
 
 
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
@@ -154,7 +151,6 @@ def test_two_stores_see_what_the_other_one_writes(path: Path) -> None:
     assert [info.id for info in two.sessions("b")] == [session]
     one.close()
     assert texts(two, session) == ["a", "b"]
-    two.close()
 
 
 def test_the_file_itself_refuses_what_would_not_be_a_tree(path: Path) -> None:
@@ -183,7 +179,6 @@ def test_processes_that_start_and_write_at_once_lose_nothing(path: Path) -> None
     assert len(found) == 4
     for info in found:
         assert [text.split()[1] for text in texts(store, info.id)] == [str(i) for i in range(60)]
-    store.close()
 
 
 def test_a_file_that_stays_locked_is_said_to_be(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +194,6 @@ def test_a_file_that_stays_locked_is_said_to_be(path: Path, monkeypatch: pytest.
     other.close()
     store.add(session, None, Message("user", "b"))
     assert texts(store, session) == ["b"]
-    store.close()
 
 
 @pytest.mark.nightly
@@ -238,4 +232,3 @@ def test_a_kill_while_the_file_is_made_leaves_no_broken_one(path: Path) -> None:
             time.sleep(rng.random() * 0.02)
         store = opened(file)
         chat(store, "a")
-        store.close()

@@ -25,7 +25,7 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[ChatStore]:
-    store = opened(None)
+    store = ChatStore.open(None, print)
     for name, text in TEXTS.items():
         store.rename(chat(store, text, "An answer."), f"title of {name}")
     yield store
@@ -90,7 +90,6 @@ def test_every_word_of_a_text_is_found(text: str, data: st.DataObject) -> None:
         part = data.draw(st.integers(1, len(word)))
         if any(map(str.isalnum, word[:part])) or not any(map(str.isalnum, word)):
             assert [info.id for info in store.sessions(unicodedata.normalize("NFC", word[:part]).upper())] == [session]
-    store.close()
 
 
 def test_the_excerpt_shows_what_was_found() -> None:
@@ -105,14 +104,12 @@ def test_the_excerpt_shows_what_was_found() -> None:
     store.rename(session, "Farm")
     (info,) = store.sessions("farm")
     assert info.excerpt == "The end."
-    store.close()
 
 
 def test_the_newest_message_that_was_found_is_shown() -> None:
     store = opened(None)
     chat(store, "needle one", "needle two", "hay")
     assert [info.excerpt for info in store.sessions("needle")] == ["needle two"]
-    store.close()
 
 
 def test_changed_texts_and_titles_are_found_as_they_are_now() -> None:
@@ -126,7 +123,6 @@ def test_changed_texts_and_titles_are_found_as_they_are_now() -> None:
     assert [info.title for info in store.sessions("third")] == ["Third"]
     store.delete(store.fork(session, None))
     assert len(store.sessions("second")) == 1
-    store.close()
 
 
 @pytest.mark.nightly
@@ -152,7 +148,6 @@ def test_a_hundred_thousand_messages_are_searched_at_once() -> None:
             seconds.append(time.perf_counter() - begun)
         assert min(seconds) < 0.3, words  # 0.05 on a quiet machine
         assert bool(found) == (words != "nowhere")
-    store.close()
 
 
 def test_found_chats_come_newest_first_and_no_more_than_asked_for() -> None:
@@ -162,4 +157,3 @@ def test_found_chats_come_newest_first_and_no_more_than_asked_for() -> None:
     store.add(sessions[0], None, Message("user", "hay"))
     assert [info.id for info in store.sessions("needle", limit=9)] == [sessions[0], *sessions[:0:-1]]
     assert len(store.sessions("needle", limit=2)) == 2
-    store.close()

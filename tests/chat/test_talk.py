@@ -8,7 +8,7 @@ from localdflash.base.errors import ContextOverflow, EngineGone, UsageError
 from localdflash.chat.answerer import AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Attachment
 from localdflash.chat.store import ChatStore
-from tests.chat.conversations import exchange, ignore, talking
+from tests.chat.conversations import exchange, ignore, stored, talking
 from tests.support.fake_answerer import ANSWER, NUMBERS, STEP
 
 
@@ -23,9 +23,8 @@ async def test_an_answer_joins_the_messages_and_the_store() -> None:
         assert talk.messages[-1] is answer
         ((sent, system, goes_on),) = answerer.asked
         assert ([message.text for message in sent], system, goes_on) == (["why?"], "Be brief.", False)
-        assert talk.session is not None
-        assert await talk.kept(ChatStore.path, talk.session) == talk.messages
-        info = await talk.kept(ChatStore.info, talk.session)
+        assert await stored(talk) == talk.messages
+        info = await talk.kept(ChatStore.info, talk.session or 0)
         assert (info.folder, info.model, info.system) == ("/home/x", "tiny", "Be brief.")
     assert told == []
 
@@ -40,8 +39,7 @@ async def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
         assert (answer.text, answer.finish, answer.numbers["model"]) == ("It ", "cancelled", "tiny")
         assert answerer.closed == 1
         assert not talk.answering
-        assert talk.session is not None
-        assert (await talk.kept(ChatStore.path, talk.session))[-1] == answer
+        assert (await stored(talk))[-1] == answer
     assert told == []
 
 
@@ -59,8 +57,7 @@ async def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
         with pytest.raises(EngineGone):
             await exchange(talk)
         assert (talk.messages[-1].text, talk.messages[-1].finish) == ("It ", "gone")
-        assert talk.session is not None
-        assert (await talk.kept(ChatStore.path, talk.session))[-1].finish == "gone"
+        assert (await stored(talk))[-1].finish == "gone"
 
 
 @pytest.mark.parametrize("error", [ContextOverflow("too long"), EngineGone("it went away")])
@@ -71,8 +68,7 @@ async def test_an_answer_that_cannot_go_on_stays_as_it_was(error: Exception) -> 
         with pytest.raises(type(error)):
             await talk.answer(ignore, ignore, goes_on=True)
         assert talk.messages[-1] == answer
-        assert talk.session is not None
-        assert await talk.kept(ChatStore.path, talk.session) == talk.messages
+        assert await stored(talk) == talk.messages
 
 
 async def test_an_answer_that_begins_anew_is_only_the_new_one() -> None:
@@ -96,8 +92,7 @@ async def test_going_on_with_an_answer() -> None:
         assert answer.id == first.id
         assert answerer.asked[-1][2] is True
         assert [message.text for message in answerer.asked[-1][0]] == ["why?", "It is."]
-        assert talk.session is not None
-        assert await talk.kept(ChatStore.path, talk.session) == talk.messages
+        assert await stored(talk) == talk.messages
 
 
 async def test_another_answer_is_another_version() -> None:
@@ -168,7 +163,7 @@ async def test_a_chat_that_was_deleted_elsewhere_is_stored_again() -> None:
         assert talk.session is not None
         await talk.kept(ChatStore.delete, talk.session)
         await exchange(talk, "and then?")
-        assert await talk.kept(ChatStore.path, talk.session) == talk.messages
+        assert await stored(talk) == talk.messages
         assert len(talk.messages) == 4
     (line,) = told
     assert line.endswith("it was deleted; this chat is stored again")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from localdflash.chat.proposals import Proposal, propose
+from localdflash.chat.proposals import FileProposal, propose
 
 BOX = '''\
 """Boxes."""
@@ -61,11 +61,11 @@ def problem(root: Path, answer: str, attached: tuple[str, ...] = ()) -> str:
     return found[0].problem
 
 
-def proposal(root: Path, path: str, text: bytes | None) -> Proposal:
+def proposal(root: Path, path: str, text: bytes | None) -> FileProposal:
     """That a file becomes a text, whatever it is now."""
     place = root / path
     before = place.read_bytes() if place.exists() else None
-    return Proposal(path, before, text, "new" if before is None else "delete" if text is None else "change")
+    return FileProposal(path, before, text, "new" if before is None else "delete" if text is None else "change")
 
 
 def contents(root: Path) -> dict[str, bytes]:

@@ -141,7 +141,7 @@ def test_models(told: Told, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPa
     async def rows() -> list[ModelRow]:
         return [ModelRow("embedded", "Small", "1 GB", True), ModelRow("large", "Large", "9 GB", False, "too large")]
 
-    monkeypatch.setattr(model_list, "rows", rows)
+    monkeypatch.setattr(model_list, "list_models", rows)
     text = told("/model", "/model large")
     assert "embedded" in text
     assert "large: Large, 9 GB, not here, does not run here: too large" in text
@@ -168,7 +168,7 @@ def test_instructions_of_the_project(told: Told, engine: ScriptedEngine, folder:
     told("/project off", "why?", kept=True)
     assert contents(engine.asked[-1]) == ["why?"]
     assert "AGENTS.md" not in told("why?", kept=True)
-    found = project.find(folder)
+    found = project.find_project_file(folder)
     assert found
     assert found.allowed is False
 

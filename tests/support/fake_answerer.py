@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-from localdflash.chat.answerer import About, AnswerPiece, Done
+from localdflash.chat.answerer import AnswerPiece, Done, ServerInfo
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.chat.sampling_settings import ChatSettings
 
 STEP = StepRecord("dflash", 2, 1, (1, 2), 3.0)
-ABOUT = About("tiny", 1000, "torch", "cpu", True, "", {})
+ABOUT = ServerInfo("tiny", 1000, "torch", "cpu", True, "", {})
 NUMBERS = {"tokens": 3, "prompt_tokens": 40, "tokens_per_second": 50.0, "tau": 1.5, "drafted": 2, "accepted": 1}
 ANSWER = (AnswerPiece("It ", STEP), AnswerPiece("is.", None), Done("stop", NUMBERS))
 
@@ -17,7 +17,7 @@ ANSWER = (AnswerPiece("It ", STEP), AnswerPiece("is.", None), Done("stop", NUMBE
 class FakeAnswerer:
     """Answers with `script`: pieces, or an exception, or None to wait for ever."""
 
-    about: About | None = ABOUT
+    about: ServerInfo | None = ABOUT
     stage = "ready"
     ours = True
     tokens: int | None = 42
@@ -46,7 +46,7 @@ class FakeAnswerer:
         finally:
             self.closed += 1
 
-    async def ready(self) -> About:
+    async def ready(self) -> ServerInfo:
         """It always is."""
         assert self.about
         return self.about
@@ -60,9 +60,9 @@ class FakeAnswerer:
         """As it was told, for each message."""
         return None if self.tokens is None else self.tokens * len(messages)
 
-    async def load(self, pair: str) -> About:
+    async def load(self, pair: str) -> ServerInfo:
         """Another name."""
-        self.about = About(pair, 2000)
+        self.about = ServerInfo(pair, 2000)
         return self.about
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from localdflash.chat.attachable_files import Files
+from localdflash.chat.attachable_files import AttachableFiles
 from localdflash.tui.commands import COMMANDS
 from localdflash.tui.history import History
 from localdflash.tui.prompt_field import Prompt
@@ -36,7 +36,7 @@ class Desk(Stage):
     ) -> None:
         super().__init__()
         self.folder = folder
-        self.files = Files(folder)
+        self.files = AttachableFiles(folder)
         self.prompt = Prompt(
             self.files,
             history or History(None),

@@ -110,7 +110,7 @@ async def test_the_projects_instructions_go_along_once_allowed(folder: Path, tmp
         await wait_until(pilot, lambda: "expected on or off" in shown(app))
         await answered(pilot)
         assert answerer.asked[-1][1] == ""
-    found = project.find(folder)
+    found = project.find_project_file(folder)
     assert found
     assert found.allowed is False
 

@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from textual import events
 from textual.binding import Binding
 
-from localdflash.chat.drafting_comparison import ComparedWay, Comparison
-from localdflash.chat.roles import NONE, roles
+from localdflash.chat.drafting_comparison import Comparison, ModeResult
+from localdflash.chat.roles import NONE, list_roles
 from localdflash.chat.sampling_settings import SETTINGS
 from localdflash.tui.commands import COMMANDS
 from localdflash.tui.screens.compare_screen import CompareScreen, compare_text
@@ -22,7 +22,7 @@ from localdflash.tui.transcript import Transcript
 from tests.tui.stage import dialog, result_of, shown
 
 ODD = "[red]/tmp/[/x]\x1b[31m\u202e.py"
-PLAIN, DRAFTING = ComparedWay(20.0, 256, 1.0, 2, 120.0), ComparedWay(52.5, 256, 3.914, 2, 130.0)
+PLAIN, DRAFTING = ModeResult(20.0, 256, 1.0, 2, 120.0), ModeResult(52.5, 256, 3.914, 2, 130.0)
 DONE = Comparison(PLAIN, DRAFTING, 2, identical=True)
 
 
@@ -126,7 +126,9 @@ async def test_the_text_of_the_highlighted_role_is_shown_and_harmless() -> None:
 
 
 async def test_the_roles_that_come_along_can_be_chosen_on_a_tiny_terminal() -> None:
-    assert await result_of(lambda: RolePicker(roles()), "down", "enter", size=(20, 5)) == [next(iter(roles()))]
+    assert await result_of(lambda: RolePicker(list_roles()), "down", "enter", size=(20, 5)) == [
+        next(iter(list_roles()))
+    ]
 
 
 def test_a_comparison_stands_in_numbers_beside_its_bars() -> None:
@@ -154,7 +156,7 @@ def test_a_comparison_says_what_is_bad_and_nothing_that_is_not_known() -> None:
     assert "answer 2 of 4, drafting" in text
     assert "times as fast" not in text
     assert "texts" not in text.lower()
-    assert compare_text(Comparison(ComparedWay(math.nan)), 60).plain.count("–") == 2
+    assert compare_text(Comparison(ModeResult(math.nan)), 60).plain.count("–") == 2
 
 
 async def test_a_comparison_is_followed_until_it_is_closed() -> None:

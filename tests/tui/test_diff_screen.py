@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localdflash.chat.applying import Outcome
-from localdflash.chat.file_text import hunks
-from localdflash.chat.proposals import Proposal
+from localdflash.chat.applying import ApplyResult
+from localdflash.chat.file_text import make_hunks
+from localdflash.chat.proposals import FileProposal
 from localdflash.tui.diff_view import LONGEST
 from localdflash.tui.diff_view import shown as shown_line
 from localdflash.tui.screens.diff_screen import DiffScreen, FileList
@@ -19,37 +19,37 @@ OLD = "".join(f"line {number}\n" for number in range(1, 41)).encode()
 NEW = OLD.replace(b"line 7\n", b"line seven\n\tand more\n").replace(b"line 30\n", b"")
 
 
-def change(path: str, before: bytes | None, after: bytes | None) -> Proposal:
+def change(path: str, before: bytes | None, after: bytes | None) -> FileProposal:
     kind = "new" if before is None else "delete" if after is None else "change"
-    return Proposal(path, before, after, kind, hunks(before, after))  # type: ignore[arg-type]
+    return FileProposal(path, before, after, kind, make_hunks(before, after))  # type: ignore[arg-type]
 
 
 BOX = change("src/box.py", OLD, NEW)
 FRESH = change("src/new.py", None, b"x = 1\n")
 GONE = change("gone.py", b"x\n", None)
-BAD = Proposal("bad.py", None, None, problem="hunk 1 of 1 fits nowhere: the file has no line 'abc'")
+BAD = FileProposal("bad.py", None, None, problem="hunk 1 of 1 fits nowhere: the file has no line 'abc'")
 ALL = [BOX, FRESH, GONE, BAD]
 
 
 class Writer:
     """Writes nothing; remembers what it was given."""
 
-    def __init__(self, *outcomes: Outcome) -> None:
-        self.given: list[list[Proposal]] = []
+    def __init__(self, *outcomes: ApplyResult) -> None:
+        self.given: list[list[FileProposal]] = []
         self._outcomes = list(outcomes)
 
-    def apply(self, chosen: Sequence[Proposal]) -> Outcome:
+    def apply(self, chosen: Sequence[FileProposal]) -> ApplyResult:
         self.given.append(list(chosen))
-        return self._outcomes.pop(0) if self._outcomes else Outcome(tuple(chosen))
+        return self._outcomes.pop(0) if self._outcomes else ApplyResult(tuple(chosen))
 
 
 def reviewing(
-    proposals: Sequence[Proposal] = ALL, writer: Writer | None = None, size: tuple[int, int] = (80, 24)
+    proposals: Sequence[FileProposal] = ALL, writer: Writer | None = None, size: tuple[int, int] = (80, 24)
 ) -> AbstractAsyncContextManager[tuple[Pilot[Any], Stage]]:
     return dialog(lambda: DiffScreen(proposals, (writer or Writer()).apply), size)
 
 
-async def screen_after(*keys: str, proposals: Sequence[Proposal] = ALL, size: tuple[int, int] = (80, 24)) -> str:
+async def screen_after(*keys: str, proposals: Sequence[FileProposal] = ALL, size: tuple[int, int] = (80, 24)) -> str:
     async with reviewing(proposals, size=size) as (pilot, app):
         await pilot.press(*keys)
         await pilot.pause()
@@ -71,7 +71,7 @@ async def screen_after(*keys: str, proposals: Sequence[Proposal] = ALL, size: tu
         (["n", "space", "escape"], None),
     ],
 )
-async def test_keys_choose_and_write(keys: list[str], chosen: list[Proposal] | None) -> None:
+async def test_keys_choose_and_write(keys: list[str], chosen: list[FileProposal] | None) -> None:
     writer = Writer()
     async with reviewing(writer=writer) as (pilot, app):
         await pilot.press(*keys)
@@ -119,7 +119,7 @@ async def test_long_lines_go_on_to_the_right() -> None:
 
 
 @pytest.mark.parametrize(("proposal", "told"), [(GONE, "Nothing is chosen."), (BAD, "Nothing of it can be applied.")])
-async def test_nothing_chosen_is_told(proposal: Proposal, told: str) -> None:
+async def test_nothing_chosen_is_told(proposal: FileProposal, told: str) -> None:
     writer = Writer()
     async with reviewing([proposal], writer) as (pilot, app):
         await pilot.press("enter")
@@ -132,7 +132,7 @@ async def test_nothing_chosen_is_told(proposal: Proposal, told: str) -> None:
 
 @pytest.mark.parametrize("again", [True, False])
 async def test_a_failure_in_the_middle_is_told_and_the_rest_can_be_tried_again(again: bool) -> None:
-    writer = Writer(Outcome((BOX,), "src/new.py cannot be written: No space left on device"), Outcome((FRESH,)))
+    writer = Writer(ApplyResult((BOX,), "src/new.py cannot be written: No space left on device"), ApplyResult((FRESH,)))
     async with reviewing(writer=writer, size=(120, 24)) as (pilot, app):
         await pilot.press("enter")
         await wait_until(pilot, lambda: "No space left on device. 1 of 2 files were written." in shown(app))
@@ -159,7 +159,7 @@ async def test_nothing_of_a_file_or_a_path_is_obeyed() -> None:
     odd = "[red]a[/x]\x1b]0;t\x07\u202e\u200b.py"
     proposals = [
         change(odd, None, f"{odd}\n\x9b31m\r|\tend".encode()),
-        Proposal(odd, None, None, problem=f"has no line {odd}"),
+        FileProposal(odd, None, None, problem=f"has no line {odd}"),
     ]
     for keys in ((), ("n",)):
         screen = await screen_after(*keys, proposals=proposals, size=(160, 20))

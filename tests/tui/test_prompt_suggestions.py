@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from textual import events
 
-from localdflash.chat.attachable_files import Hit
+from localdflash.chat.attachable_files import FileMatch
 from localdflash.tui.suggestions import Asked, asked
 from tests.tui.desk import Desk, suggested, type_in
 from tests.tui.stage import playing, shown, wait_until
@@ -157,10 +157,10 @@ async def test_keys_do_not_wait_for_lookups_and_old_answers_are_dropped(folder: 
     desk = Desk(folder)
     go_on, asked_for = threading.Event(), list[str]()
 
-    def find(query: str, limit: int = 30) -> list[Hit]:
+    def find(query: str, limit: int = 30) -> list[FileMatch]:
         asked_for.append(query)
         go_on.wait(10)
-        return [Hit(f"{query}.py")]
+        return [FileMatch(f"{query}.py")]
 
     desk.files.find = find  # type: ignore[method-assign]
     async with playing(desk) as pilot:
@@ -177,7 +177,7 @@ async def test_keys_do_not_wait_for_lookups_and_old_answers_are_dropped(folder: 
 
 async def test_file_names_are_safe_to_show(folder: Path) -> None:
     desk = Desk(folder)
-    desk.files.find = lambda query, limit=30: [Hit("a\x1b]0;x\x07[/b].py", marked=(0,))]  # type: ignore[method-assign]
+    desk.files.find = lambda query, limit=30: [FileMatch("a\x1b]0;x\x07[/b].py", marked=(0,))]  # type: ignore[method-assign]
     async with playing(desk) as pilot:
         await type_in(pilot, "@a")
         await wait_until(pilot, lambda: "a␛]0;x␇[/b].py" in shown(desk))

@@ -17,9 +17,9 @@ from textual.widgets import Input, TextArea
 
 from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.answerer import AnswerPiece
-from localdflash.chat.attachable_files import Hit
+from localdflash.chat.attachable_files import FileMatch
 from localdflash.chat.chat_listing import SessionInfo
-from localdflash.chat.drafting_comparison import ComparedWay, Comparison
+from localdflash.chat.drafting_comparison import Comparison, ModeResult
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.model_list import ModelRow, PullProgress
 from localdflash.tui import highlight
@@ -201,7 +201,7 @@ async def _pull(name: str, show: Callable[[PullProgress], None]) -> str:
 
 def _compared() -> CompareScreen:
     screen = CompareScreen()
-    plain, drafting = ComparedWay(21.4, 256, 1.0, 2, 120.0), ComparedWay(54.9, 256, 3.87, 2, 125.0)
+    plain, drafting = ModeResult(21.4, 256, 1.0, 2, 120.0), ModeResult(54.9, 256, 3.87, 2, 125.0)
     screen.show(Comparison(plain, drafting, 2, identical=True))
     return screen
 
@@ -236,12 +236,12 @@ def test_a_dialog_on_a_small_terminal(snap_compare: Any) -> None:
 def test_prompt_with_suggestions_and_attachments(snap_compare: Callable[..., bool], tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.files.find = lambda query, limit=30: [  # type: ignore[method-assign]
-        Hit("src/parser/box.py", marked=(11, 12, 13)),
-        Hit("src/parser/box.py:Box", "", (18, 19, 20)),
-        Hit(
+        FileMatch("src/parser/box.py", marked=(11, 12, 13)),
+        FileMatch("src/parser/box.py:Box", "", (18, 19, 20)),
+        FileMatch(
             "a/very/long/path/that/does/not/fit/into/a/narrow/terminal/box_of_things_and_so_on.md", marked=(58, 59, 60)
         ),
-        Hit("文件/box.txt", marked=(3, 4, 5)),
+        FileMatch("文件/box.txt", marked=(3, 4, 5)),
     ]
 
     async def prepare(pilot: Pilot[Any]) -> None:

@@ -11,7 +11,7 @@ from textual.worker import Worker
 
 from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.chat.messages import Attachment, Message, StepRecord
-from localdflash.chat.shell_command import command_of
+from localdflash.chat.shell_command import parse_command
 from localdflash.tui.actions.outside_actions import OutsideActions
 from localdflash.tui.app_base import told
 from localdflash.tui.commands import parse
@@ -72,7 +72,7 @@ class AnswerActions(OutsideActions):
             self.complain(str(error))
             self.prompt.put_back(event.text, event.attachments)
             return
-        if command is None and (outside := command_of(event.text)):
+        if command is None and (outside := parse_command(event.text)):
             self.run_outside(outside)
             return
         if command is None:

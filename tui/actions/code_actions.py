@@ -14,7 +14,7 @@ from localdflash.tui.app_base import Base, told
 from localdflash.tui.transcript import Transcript
 
 if TYPE_CHECKING:
-    from localdflash.chat.applying import Journal, Outcome
+    from localdflash.chat.applying import ApplyResult, Journal
 
 
 class CodeActions(Base):
@@ -34,8 +34,8 @@ class CodeActions(Base):
     @told
     async def action_diff(self) -> None:
         """Show what the last answer would change, and apply it if the user agrees."""
-        from localdflash.chat.applying import Outcome, apply
-        from localdflash.chat.proposals import Proposal, propose
+        from localdflash.chat.applying import ApplyResult, apply_proposals
+        from localdflash.chat.proposals import FileProposal, propose
         from localdflash.tui.screens.diff_screen import DiffScreen
 
         answer = self.talk.last_answer()
@@ -46,17 +46,17 @@ class CodeActions(Base):
             self.say("the last answer changes no file: ask for a diff, or for code under the name of its file")
             return
         journal = await self.journal()
-        outcomes: list[Outcome] = []
+        outcomes: list[ApplyResult] = []
 
-        def applied(chosen: Sequence[Proposal]) -> Outcome:
-            outcomes.append(apply(chosen, journal))
+        def applied(chosen: Sequence[FileProposal]) -> ApplyResult:
+            outcomes.append(apply_proposals(chosen, journal))
             return outcomes[-1]
 
         await self.push_screen_wait(DiffScreen(found, applied))
         for outcome in outcomes:
             self._tell_outcome(outcome)
 
-    def _tell_outcome(self, outcome: "Outcome") -> None:
+    def _tell_outcome(self, outcome: "ApplyResult") -> None:
         if outcome.done:
             self.say(f"changed: {', '.join(one.path for one in outcome.done)}; /undo takes it back")
         for line in (outcome.problem, outcome.notice):
@@ -83,7 +83,7 @@ class CodeActions(Base):
     @told
     async def action_undo(self) -> None:
         """Undo the last applied change."""
-        from localdflash.chat.applying import undo
+        from localdflash.chat.applying import undo_last
         from localdflash.tui.screens.chats_screen import age
         from localdflash.tui.screens.questions import Confirm
 
@@ -95,7 +95,7 @@ class CodeActions(Base):
         lines = [f"{', '.join(changed)}, as before the change {age(time.time() - seconds, time.time())}."]
         if not await self.push_screen_wait(Confirm("Take the change back?", lines, yes="Take back", no="Cancel")):
             return
-        undone = await asyncio.to_thread(undo, journal)
+        undone = await asyncio.to_thread(undo_last, journal)
         if undone is None:
             self.say("there is nothing to take back")
             return

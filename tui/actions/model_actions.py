@@ -29,7 +29,9 @@ class ModelActions(Base):
             self.say(f"{self.start.server} answers{f' as {about.pair}' if about else ''}; /model ID asks for another")
             return
         current = about.pair if about else ""
-        picker = ModelPicker(model_list.rows, model_list.fit, model_list.described, model_list.pull, current)
+        picker = ModelPicker(
+            model_list.list_models, model_list.explain_fit, model_list.describe_model, model_list.pull_model, current
+        )
         chosen = name or await self.asked(picker)
         if not chosen:
             return
@@ -62,13 +64,13 @@ class ModelActions(Base):
     @told
     async def action_role(self, name: str = "") -> None:
         """Choose named instructions."""
-        from localdflash.chat.roles import role, roles
+        from localdflash.chat.roles import list_roles, load_role
         from localdflash.tui.screens.roles_screen import RolePicker
 
         if not name:
-            name = await self.asked(RolePicker(roles())) or ""
+            name = await self.asked(RolePicker(list_roles())) or ""
         if name:
-            await self.set_system(role(name), f"role {name}")
+            await self.set_system(load_role(name), f"role {name}")
 
     @work
     @told
@@ -128,11 +130,11 @@ class ModelActions(Base):
     @told
     async def look_for_project(self) -> None:
         """Take the file along where that is allowed; say that there is one where nobody has decided."""
-        file = await asyncio.to_thread(project.find, self.start.folder)
+        file = await asyncio.to_thread(project.find_project_file, self.start.folder)
         if file is None or file.allowed is False:
             return
         if file.allowed is None:
-            self.say(f"this project has {project.NAME}: /project on sends it along, /project off never does")
+            self.say(f"this project has {project.FILE_NAME}: /project on sends it along, /project off never does")
             return
         self.talk.project = await asyncio.to_thread(file.text)
         self.count_used()
@@ -143,16 +145,16 @@ class ModelActions(Base):
         """Say whether the file goes along, or decide it."""
         if value not in ("", "on", "off"):
             raise UsageError(f"expected on or off, found {value!r}")
-        file = await asyncio.to_thread(project.find, self.start.folder)
+        file = await asyncio.to_thread(project.find_project_file, self.start.folder)
         if file is None:
-            raise UsageError(f"there is no {project.NAME} in this folder or above it")
+            raise UsageError(f"there is no {project.FILE_NAME} in this folder or above it")
         if value:
             self.talk.project = await asyncio.to_thread(file.text) if value == "on" else ""
             if self.start.chats:
-                await asyncio.to_thread(project.decide, file, value == "on")
+                await asyncio.to_thread(project.remember_decision, file, value == "on")
             self.count_used()
         how = "goes along, from the next answer on" if self.talk.project else "does not go along"
-        self.say(f"{project.NAME} {how}: {file.path}")
+        self.say(f"{project.FILE_NAME} {how}: {file.path}")
 
 
 def _spelled(value: object) -> str:

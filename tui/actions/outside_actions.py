@@ -10,7 +10,7 @@ from textual import work
 from textual.worker import Worker
 
 from localdflash.base.errors import UsageError
-from localdflash.chat.shell_command import output_of
+from localdflash.chat.shell_command import run_command
 from localdflash.tui.app_base import Base, told
 
 
@@ -36,7 +36,7 @@ class OutsideActions(Base):
             self.prompt.put_back(f"!{command}")
             return
         self.say(f"running {command}; Esc ends it")
-        output = await output_of(command, self.start.folder)
+        output = await run_command(command, self.start.folder)
         self.prompt.attach_output(output)
         last = output.text.rstrip().rpartition("\n")[2]
         self.say(f"its output goes along with your next message{f': {last}' if last.startswith('[') else ''}")

@@ -96,7 +96,7 @@ class ViewActions(Base):
     @told
     async def action_bench(self) -> None:
         """Answer the last turn plainly and with drafting, and compare."""
-        from localdflash.chat.drafting_comparison import Comparison, compare
+        from localdflash.chat.drafting_comparison import Comparison, compare_drafting
         from localdflash.tui.screens.compare_screen import CompareScreen
 
         talk = self.talk
@@ -112,7 +112,9 @@ class ViewActions(Base):
 
         async def comparing() -> None:
             try:
-                await compare(talk.answerer, asked, system=talk.before, settings=talk.settings, say=screen.show)
+                await compare_drafting(
+                    talk.answerer, asked, system=talk.before, settings=talk.settings, say=screen.show
+                )
             except LocaldflashError as error:
                 screen.show(Comparison(problem=str(error)))
 

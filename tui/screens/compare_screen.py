@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
-from localdflash.chat.drafting_comparison import ComparedWay, Comparison
+from localdflash.chat.drafting_comparison import Comparison, ModeResult
 from localdflash.tui.screens.dialog import Dialog, indented, one_line
 from localdflash.tui.speed_panel import bar
 from localdflash.tui.status_bar import grouped
@@ -25,7 +25,7 @@ def compare_text(seen: Comparison, width: int) -> Content:
     return Content("\n").join([*rows, Content(), *_verdict(seen)])
 
 
-def _way(name: str, way: ComparedWay, seen: Comparison, width: int) -> Content:
+def _way(name: str, way: ModeResult, seen: Comparison, width: int) -> Content:
     most = max(seen.plain.rate, seen.drafting.rate)
     known = way.rate > 0 and math.isfinite(way.rate)
     number = f"{way.rate:.1f} tok/s" if known else "–"

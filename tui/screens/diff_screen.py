@@ -21,10 +21,10 @@ from localdflash.tui.diff_view import DiffView
 from localdflash.tui.screens.dialog import Choices, Dialog, one_line
 
 if TYPE_CHECKING:
-    from localdflash.chat.applying import Outcome
-    from localdflash.chat.proposals import Proposal
+    from localdflash.chat.applying import ApplyResult
+    from localdflash.chat.proposals import FileProposal
 
-Apply = Callable[[Sequence["Proposal"]], "Outcome"]  # may take its time: it is called on a thread
+Apply = Callable[[Sequence["FileProposal"]], "ApplyResult"]  # may take its time: it is called on a thread
 _KINDS = {"change": "", "new": "new, ", "delete": "deleted, "}
 _KEYS = "Enter writes   Space chooses   N P files   Esc closes"
 
@@ -50,7 +50,7 @@ class FileList(Choices, inherit_bindings=False):
             self.post_message(self.Marked())
 
 
-class DiffScreen(Dialog[list["Proposal"]]):
+class DiffScreen(Dialog[list["FileProposal"]]):
     """See the module."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -69,13 +69,13 @@ class DiffScreen(Dialog[list["Proposal"]]):
     }
     """
 
-    def __init__(self, proposals: Sequence["Proposal"], apply: Apply) -> None:
+    def __init__(self, proposals: Sequence["FileProposal"], apply: Apply) -> None:
         files = "1 file" if len(proposals) == 1 else f"{len(proposals)} files"
         super().__init__(f"Changes to {files}", _KEYS)
         self._proposals = proposals
         self._apply = apply
         self._chosen = {at for at, one in enumerate(proposals) if not one.problem and one.kind != "delete"}
-        self._written: dict[int, Proposal] = {}
+        self._written: dict[int, FileProposal] = {}
         self._writing = False
 
     def body(self) -> Iterable[Widget]:
