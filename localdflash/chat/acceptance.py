@@ -1,4 +1,4 @@
-"""Counts how an answer is being made, step by step, for the footer and the panel."""
+"""Running statistics of an answer for the footer and the speed panel."""
 
 import time
 from bisect import insort
@@ -13,9 +13,10 @@ RATE_SECONDS = 0.5  # seconds between two of them
 
 
 class Acceptance:
-    """Sums over the steps of one answer. `clock` returns seconds; its first call is when the answer was asked for.
+    """Running statistics of one answer's steps, for the footer and the speed panel.
 
-    None means unknown: another server reports no steps.
+    `clock` returns seconds; its first call marks the time of the request. None means unknown: remote servers report no
+    steps.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -71,7 +72,7 @@ class Acceptance:
 
     @property
     def rate(self) -> float | None:
-        """Tokens a second of the last moments, as they arrived; 0 if none did."""
+        """Return the rate of the last moments in tokens per second; 0 if no token arrived."""
         if not self._arrived:
             return None
         (first, _), (last, _) = self._arrived[0], self._arrived[-1]
@@ -81,35 +82,35 @@ class Acceptance:
 
     @property
     def average(self) -> float | None:
-        """Tokens a second of the whole answer, over the time of its steps."""
+        """Return the tokens per second of the whole answer, over the time of its steps."""
         return self.tokens / self._total_ms * 1e3 if self._total_ms else None
 
     @property
     def tau(self) -> float | None:
-        """Tokens a step."""
+        """Return the tokens per verify step."""
         return self.tokens / self.steps if self.steps else None
 
     @property
     def share(self) -> float | None:
-        """The share of the drafted tokens that were accepted."""
+        """Return the share of drafted tokens that were accepted."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
     def acceptance(self) -> Sequence[float]:
-        """The share of accepted tokens by slot of the draft."""
+        """Return the share of accepted tokens by slot of the draft."""
         return [taken / offered for taken, offered in zip(self._taken, self.offered, strict=True)]
 
     @property
     def step_ms(self) -> tuple[float, float] | None:
-        """The median and the 95th percentile of the steps' milliseconds."""
+        """Return the p50 and p95 of the step time in milliseconds."""
         return (self.percentile(50), self.percentile(95)) if self._ms else None
 
     def percentile(self, share: int) -> float:
-        """The percentile of the steps' milliseconds; 0 if there is none."""
+        """Return a percentile of the step time in milliseconds; 0 without steps."""
         return self._ms[max(-(-len(self._ms) * share // 100), 1) - 1] if self._ms else 0.0
 
     def numbers(self) -> Mapping[str, object]:
-        """What is known of an answer that was stopped, under the names of `Message.numbers`."""
+        """Return the statistics of a stopped answer, under the names of `Message.numbers`."""
         if not self.steps:
             return {}
         return {

@@ -19,7 +19,7 @@ _THOUGHT_END = re.compile(r"</think>[ \t]*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A code block; `name` is the file that it names, or "", and `labelled` whether its first line does so."""
+    """Code block. `name`: the file that the block names, or "". `labelled`: whether its first line names the file."""
 
     info: str
     lines: tuple[str, ...]
@@ -30,7 +30,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class SearchReplace:
-    """A search/replace block: lines that replace others."""
+    """Search/replace block."""
 
     name: str
     search: tuple[str, ...]
@@ -42,19 +42,19 @@ AnswerBlock = Fence | SearchReplace | FilePatch
 
 
 def find_blocks(answer: str) -> list[AnswerBlock]:
-    """The blocks of an answer, without its thoughts."""
+    """Return the blocks of an answer, without those in its thoughts."""
     return _BlockReader(_remove_thoughts(answer)).read()
 
 
 def _remove_thoughts(answer: str) -> str:
-    """The text after the thoughts; "" while they go on."""
+    """Return the text after the thoughts; "" while the model is still thinking."""
     if end := _THOUGHT_END.search(answer):
         return answer[end.end() :]
     return "" if answer.lstrip().startswith("<think>") else answer
 
 
 class _BlockReader:
-    """Reads the lines once, from the front to the back."""
+    """Single pass over the lines of an answer."""
 
     def __init__(self, text: str) -> None:
         self._lines = [line.removesuffix("\r") for line in text.split("\n")]
@@ -70,7 +70,7 @@ class _BlockReader:
         return self._found
 
     def _marked(self, end: int) -> bool:
-        """The diff or search/replace block that begins at this line, if one does."""
+        """Read the diff or search/replace block that begins at this line; return False if none does."""
         if _SEARCH.match(self._lines[self._at]):
             self._found.append(self._exchange())
         elif patches.is_diff_start(self._lines, self._at):
@@ -103,7 +103,7 @@ class _BlockReader:
 
     @staticmethod
     def _holds_marks(info: str, inside: list[str]) -> bool:
-        """Whether to look for diffs and search/replace blocks; a file's own text may happen to hold such marks."""
+        """Return whether to look for diffs and search/replace blocks inside; code may contain such marks as text."""
         first = [at for at, line in enumerate(inside) if line.strip()][:2]
         if naming.is_diff(info) or any(_SEARCH.match(inside[at]) for at in first):
             return True
@@ -119,7 +119,7 @@ class _BlockReader:
         return Fence(info, tuple(inside), name or in_comment, labelled, closed)
 
     def _above(self) -> str:
-        """The line above a fence, with or without an empty one between."""
+        """Return the line above a fence, across one empty line."""
         above = [line for line in self._lines[max(self._at - 2, 0) : self._at] if line.strip()]
         return above[-1] if above else ""
 
@@ -138,7 +138,7 @@ class _BlockReader:
         return next((line for line in range(at, len(self._lines)) if mark.match(self._lines[line])), len(self._lines))
 
     def _exchange_name(self) -> str:
-        """The file named in the lines above, the fence's own included; else that of the block before."""
+        """Return the file named in the lines above, the fence's included; else that of the previous block."""
         for line in reversed(self._lines[max(self._at - 4, 0) : self._at]):
             fence = _FENCE.match(line)
             if (

@@ -1,4 +1,4 @@
-"""Reads what an engine reports of an answer while it grows, event by event."""
+"""Read the events of a streamed answer."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,12 +13,12 @@ from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server.refusals import error_of, refusal
 from localdflash.text.thoughts import ThoughtWriter
 
-MIN_PACE_SECONDS = 0.05  # seconds; what came at once, as out of a cache or through a proxy that waits, has no pace
-NO_DRAFTER = ("", "none")  # how a step says that nothing was drafted
+MIN_PACE_SECONDS = 0.05  # shorter answers, as from a cache or a buffering proxy, have no rate
+NO_DRAFTER = ("", "none")  # names of a step without a draft
 
 
 class ChunkStep(Struct):
-    """How the tokens of an event were made."""
+    """Step that produced the tokens of an event."""
 
     drafter: str
     drafted: int
@@ -27,13 +27,13 @@ class ChunkStep(Struct):
     ms: float
 
     def record(self) -> StepRecord:
-        """The step as a message keeps it."""
+        """Return the step as a message stores it."""
         drafter = "" if self.drafter in NO_DRAFTER else self.drafter
         return StepRecord(drafter, self.drafted, self.accepted, tuple(self.sizes), self.ms)
 
 
 class ChunkTimings(Struct):
-    """How an answer was made. llama-server reports the first ones too."""
+    """Timings of an answer. llama-server reports the first fields too."""
 
     prompt_n: int = 0
     cache_n: int = 0
@@ -50,13 +50,13 @@ class ChunkTimings(Struct):
 
 
 class PromptDetails(Struct):
-    """Details of the tokens of a prompt."""
+    """Details of the prompt's token count."""
 
     cached_tokens: int | None = None
 
 
 class Usage(Struct):
-    """OpenAI's count of tokens."""
+    """Token counts, as OpenAI reports them."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -64,7 +64,7 @@ class Usage(Struct):
 
 
 class ChunkDelta(Struct):
-    """What is added to a choice. Some servers send thoughts apart, under one of two names."""
+    """Text added to a choice. Some servers send thoughts separately, under one of two names."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -72,14 +72,14 @@ class ChunkDelta(Struct):
 
 
 class ChunkChoice(Struct):
-    """The one answer."""
+    """Choice of an answer; the chat requests one."""
 
     delta: ChunkDelta = field(default_factory=ChunkDelta)
     finish_reason: str | None = None
 
 
 class Chunk(Struct):
-    """An event of an answer."""
+    """Event of a streamed answer."""
 
     choices: list[ChunkChoice] = field(default_factory=list)
     model: str | None = None
@@ -93,7 +93,10 @@ _chunks = msgspec.json.Decoder(Chunk)
 
 
 def decode_chunk(data: bytes) -> Chunk:
-    """An event; the error that it reports is raised, or LocaldflashError if it makes no sense."""
+    """Decode an event.
+
+    Raises the error that the event reports; LocaldflashError if the event is malformed.
+    """
     try:
         chunk = _chunks.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -101,7 +104,7 @@ def decode_chunk(data: bytes) -> Chunk:
     if chunk.error is not UNSET:
         raise error_of({"error": chunk.error}, 500)
     if chunk.step and not _is_consistent(chunk.step):
-        raise LocaldflashError("the server told of a step that does not add up")
+        raise LocaldflashError("the server reported an inconsistent step; is it another version?")
     return chunk
 
 
@@ -110,9 +113,9 @@ def _is_consistent(step: ChunkStep) -> bool:
 
 
 class ArrivalRate:
-    """Rate at which an answer arrived by our own clock, for servers that report none.
+    """Rate at which an answer arrived by the client's clock, for servers that report none.
 
-    It counts from the first text on: what is before it is the prompt's time.
+    The time starts with the first text: the time before it belongs to the prompt.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -121,20 +124,20 @@ class ArrivalRate:
         self._last = 0.0
 
     def arrived(self) -> None:
-        """Take note of text."""
+        """Record that text arrived."""
         self._last = self._clock()
         if self._first is None:
             self._first = self._last
 
     def of(self, tokens: int) -> float | None:
-        """Tokens a second, of so many in all; the first came with the first text. None if that cannot be said."""
+        """Return tokens per second for `tokens` in all, without the first; None if too little is known."""
         if self._first is None or tokens < 2 or self._last - self._first < MIN_PACE_SECONDS:
             return None
         return (tokens - 1) / (self._last - self._first)
 
 
 class AnswerReader:
-    """What the events of an answer, asked for at `asked`, have reported so far."""
+    """State of an answer, requested at `asked`, as far as its events have arrived."""
 
     def __init__(self, settings: ChatSettings, asked: float) -> None:
         self.model = ""
@@ -144,13 +147,13 @@ class AnswerReader:
         self.begin_again()
 
     def begin_again(self) -> None:
-        """Start over: the answer is asked for again."""
+        """Reset, because the answer is requested again."""
         self._writer, self._pace = ThoughtWriter(), ArrivalRate()
         self._timings: ChunkTimings | None = None
         self._usage: Usage | None = None
 
     def take(self, chunk: Chunk) -> tuple[str, StepRecord | None] | None:
-        """What an event adds, if anything."""
+        """Return the text and step that an event adds, if any."""
         self.model = chunk.model or self.model
         self._timings, self._usage = chunk.timings or self._timings, chunk.usage or self._usage
         choice = chunk.choices[0] if chunk.choices else ChunkChoice()
@@ -163,12 +166,12 @@ class AnswerReader:
         return (text, chunk.step.record() if chunk.step else None) if text or chunk.step else None
 
     def _text(self, delta: ChunkDelta) -> str:
-        """The text of an event; thoughts that come apart are put before the answer, as `thoughts` writes them."""
+        """Return the text of an event; separate thoughts are written before the answer, in the format of `thoughts`."""
         thought = self._writer.thought(delta.reasoning_content or delta.reasoning or "")
         return thought + (self._writer.said(delta.content) if delta.content else "")
 
     def finish(self, *, ours: bool) -> Finish:
-        """Why the answer ended. Our engine calls the end of the context "length" too."""
+        """Return why the answer ended. The daemon calls the end of the context "length" too."""
         if self._reason == "length":
             most = self._settings.max_tokens or 0
             tokens = answer_numbers(self._timings, self._usage).get("tokens", 0)
@@ -194,7 +197,7 @@ class AnswerReader:
 
 
 def answer_numbers(timings: ChunkTimings | None, usage: Usage | None) -> dict[str, Any]:
-    """The statistics of an answer, as far as the server reports them."""
+    """Return the statistics that the server reports."""
     numbers: dict[str, Any] = {}
     if usage:
         details = usage.prompt_tokens_details
@@ -222,7 +225,7 @@ def answer_numbers(timings: ChunkTimings | None, usage: Usage | None) -> dict[st
 
 
 def _merge_drafters(steps: Mapping[str, int] | None) -> dict[str, int] | None:
-    """Several steps as one, under the names of `StepRecord`."""
+    """Merge the names for no drafter, so that they match `StepRecord`."""
     if steps is None:
         return None
     merged: dict[str, int] = {}

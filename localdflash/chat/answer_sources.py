@@ -1,4 +1,4 @@
-"""Where a chat's answers come from: the shared engine, one of its own, or another server that the settings name."""
+"""Sources of answers: the shared daemon, a private one, or a remote server named in the settings."""
 
 import asyncio
 import threading
@@ -23,28 +23,28 @@ T = TypeVar("T")
 
 
 class ServerSource(Protocol):
-    """How to reach an engine, again and again. The callables that it is given are called on the event loop."""
+    """Way to reach a server, repeatedly. The given callables are called on the event loop."""
 
     restarts: bool  # whether `open` may be tried again when the engine is gone
 
     @property
     def pair(self) -> str:
-        """The pair that this chat talks to, whatever others have loaded; "" for the one that chats have."""
+        """Return the pair of this chat, whatever others have loaded; "" for the default chat pair."""
 
     async def open(self, say: Say, look: Look) -> "Address":
-        """Find or start the engine, and wait until its model is loaded. Cancelling this ends the waiting."""
+        """Find or start the daemon, and wait until its model is loaded. Cancelling this stops the wait."""
 
     def loaded(self, pair: str) -> None:
-        """Note that this pair is loaded: it is the chat's from now on, and the engine is started with it."""
+        """Record that this pair is loaded: the chat keeps it, and a restarted daemon loads it."""
 
     async def close(self) -> None:
-        """Stop using the engine."""
+        """Stop using the server."""
 
 
 class SharedDaemon:
-    """The engine that editors and other commands use too; started if there is none.
+    """Daemon that editors and other commands share; started if none is running.
 
-    `watched`: the user sees what is waited for, and need not be told in lines.
+    `watched`: the screen shows the stages, so no lines are written about them.
     """
 
     restarts = True
@@ -82,7 +82,7 @@ class SharedDaemon:
 
 
 class PrivateDaemon:
-    """An engine for this process alone, which ends with it. `watched`: see `SharedDaemon`."""
+    """Daemon of this process alone, which ends with it. `watched`: see `SharedDaemon`."""
 
     restarts = True
 
@@ -123,7 +123,7 @@ class PrivateDaemon:
 
 
 class NamedServer:
-    """Another server that speaks OpenAI's interface. `model` "": its first one. `key_file` holds the bearer key."""
+    """Remote server with OpenAI's API. `model` "": its first model. `key_file` holds the bearer key."""
 
     restarts = False
 
@@ -150,13 +150,13 @@ def _replace_pair(wanted: Wanted, pair: str) -> Wanted:
 
 
 class _Abandoned(Exception):
-    """Raised when nobody waits any more."""
+    """Raised in the worker thread after the caller was cancelled."""
 
 
 async def run_in_thread(work: Callable[[Say, Look], T], say: Say, look: Look) -> T:
-    """Run blocking work in a thread that the end of the process does not wait for, and return its result.
+    """Run blocking work in a daemon thread and return its result.
 
-    If this is cancelled, the work ends at its next check.
+    If the caller is cancelled, the work ends at its next check.
     """
     loop, given_up = asyncio.get_running_loop(), threading.Event()
     future: asyncio.Future[T] = loop.create_future()

@@ -1,9 +1,8 @@
-"""The engine as a chat asks it, on the event loop, which nothing here blocks.
+"""Client of a chat for the daemon or a remote server; nothing here blocks the event loop.
 
-The engine is found or started when it is first needed. From then on the chat talks to one pair, and names it with every
-question: what another chat has loaded meanwhile never answers it. If the engine goes away in the middle of an answer,
-it is started again and asked again with the same seed, and the text goes on where it stopped. Failures are raised as
-our errors.
+The daemon is found or started at the first request. Every request names the chat's pair, so a pair that another chat
+has loaded meanwhile never answers. If the daemon goes away in the middle of an answer, it is started again, the request
+is repeated with the same seed, and the text continues where it stopped. Failures are raised as LocaldflashError.
 """
 
 import asyncio
@@ -21,19 +20,19 @@ from localdflash.chat.resumed_answer import Replay
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server.wanted import Others
 
-if TYPE_CHECKING:  # what they import takes long; `_open` does it beside the event loop
+if TYPE_CHECKING:  # slow to import; `_open` does it in a thread
     from localdflash.chat.answer_events import AnswerReader, Chunk
     from localdflash.server.address import Address
     from localdflash.server.client import Connection
 
-MAX_RESTARTS = 2  # that one answer may need
-POLL_SECONDS = 0.1  # seconds between two looks at an engine that loads for somebody else
-YIELD_SECONDS = 0.004  # seconds after which others on the event loop have their turn
+MAX_RESTARTS = 2  # during one answer
+POLL_SECONDS = 0.1  # between two queries of a daemon that is loading
+YIELD_SECONDS = 0.004  # after which a stream lets other tasks run
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPiece:
-    """Text that was added, perhaps none, and the step that added it if the server reports steps."""
+    """Added text, perhaps none, and the step that added it if the server reports steps."""
 
     text: str
     step: StepRecord | None = None
@@ -41,12 +40,12 @@ class AnswerPiece:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The answer starts over: it was asked for again and came out differently. Discard what was received of it."""
+    """Event: the answer was requested again and differs. Discard the text received so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The end of an answer. With finish "gone", `error` says why the engine could not go on."""
+    """End of an answer. With finish "gone", `error` says why the server could not continue."""
 
     finish: Finish
     numbers: Mapping[str, Any]
@@ -55,7 +54,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What is loaded. Of another server only its model is known; a `context` of 0 means unknown."""
+    """Loaded model. Of a remote server only the model's name is known; a `context` of 0 means unknown."""
 
     pair: str
     context: int = 0
@@ -70,12 +69,14 @@ class ServerInfo:
 
 
 class Answerer:
-    """`stage` is "" before the first use, then "starting", "loading", "waiting" (for another chat), "ready" or "gone";
-    `on_stage` gets each change.
+    """Client of one chat.
 
-    What takes long while loading may follow it, as in "loading: compiling 3 of 37". `say` gets lines for the user.
-    `when_busy` is asked what becomes of another chat's answer by a pair that would have to go for this chat's, which it
-    is given with the error; if it raises that, nothing is loaded.
+    `stage` is "" before the first use, then "starting", "loading", "waiting" (for another chat), "ready" or "gone";
+    details may follow "loading", as in "loading: compiling 3 of 37". `on_stage` receives each change, `say` lines for
+    the user.
+
+    `when_busy` is called if loading this chat's pair would end an answer in another chat; it decides what happens to
+    that answer. If `when_busy` raises the given error, nothing is loaded.
     """
 
     def __init__(self, source: ServerSource, say: Callable[[str], None]) -> None:
@@ -91,7 +92,7 @@ class Answerer:
         self._idle: list[Connection[Chunk]] = []
 
     async def ready(self) -> ServerInfo:
-        """What is loaded, once it is. Cancelling this leaves the loading to the next caller."""
+        """Return the loaded model as soon as it is loaded. Cancelling this leaves the loading to the next caller."""
         if self._address and self.about:
             return self.about
         if not self._opening:
@@ -114,7 +115,7 @@ class Answerer:
             self._opening = None
 
     async def _look(self) -> ServerInfo:
-        """Ask what is loaded of this chat."""
+        """Query the status of this chat's pair until it is loaded."""
         if isinstance(self._source, NamedServer):
             return await self._look_at_another(self._source)
         while "context" not in (told := _select_pair(await self._get("/ps?role=chat"), self._source.pair)):
@@ -151,7 +152,7 @@ class Answerer:
             self.on_stage(stage)
 
     def _lose(self) -> None:
-        """Note that the engine is gone: the next request finds it again."""
+        """Mark the server as gone: the next request looks for it again."""
         self._address = None
         for connection in self._idle:
             connection.close()
@@ -159,7 +160,7 @@ class Answerer:
         self._enter("gone")
 
     async def close(self) -> None:
-        """Stop using the engine, and whatever is under way."""
+        """Close all connections, and cancel a pending start."""
         if self._opening:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
@@ -176,10 +177,10 @@ class Answerer:
         system: str = "",
         goes_on: bool = False,
     ) -> AsyncGenerator[AnswerPiece | Restarted | Done, None]:
-        """The answer to these messages, piece by piece; with `goes_on` what follows the last one, which is an answer.
+        """Yield the answer to these messages, piece by piece; with `goes_on`, the continuation of the last message.
 
-        Closing this stops the engine within a step. Raises what keeps an answer from beginning, and errors that the
-        engine reports; if the engine goes away for good in the middle, the answer ends with "gone".
+        Closing the generator stops the engine within a step. Raises what prevents an answer from starting, and errors
+        that the server reports. If the server goes away for good in the middle, the answer ends with "gone".
         """
         asked, replay = time.perf_counter(), Replay()
         body: dict[str, object] = {}
@@ -227,7 +228,7 @@ class Answerer:
         return asked | (own_fields(settings, goes_on=goes_on) if self.ours else openai_fields(settings))
 
     async def _chunks(self, body: Mapping[str, object]) -> "AsyncGenerator[Chunk, None]":
-        """The events of one request; EngineGone if they break off."""
+        """Yield the events of one request; EngineGone if the stream breaks off."""
         breath, whole = time.perf_counter(), False
         async with (
             self._connection() as connection,
@@ -243,9 +244,9 @@ class Answerer:
             raise EngineGone("the engine went away in the middle of an answer")
 
     async def read_ahead(self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "") -> None:
-        """Have the engine on this machine, if it is there, read what may become a prompt: the answer begins sooner.
+        """Let a running local daemon prefill a prompt that is still being written, so that the answer begins sooner.
 
-        Cancelling this stops it. What goes wrong is left to whoever asks for the answer.
+        Cancelling this stops it. Errors are left to the request for the answer.
         """
         if not self._is_local or not self._address or not self.about:
             return
@@ -255,7 +256,7 @@ class Answerer:
             await self._post("/v1/chat/completions", body)
 
     async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
-        """The number of tokens of the prompt of these messages; None if the server does not tell."""
+        """Return the number of prompt tokens of these messages; None if the server does not report it."""
         about = await self.ready()
         if not self.ours:
             return None
@@ -267,11 +268,11 @@ class Answerer:
         }
         told = (await self._again_if_gone("/apply-template", body)).get("tokens")
         if not isinstance(told, int):
-            raise LocaldflashError("the engine does not tell how many tokens a prompt has: is it of this version?")
+            raise LocaldflashError("unexpected reply from the engine: no token count; is it another version?")
         return told
 
     async def load(self, pair: str) -> ServerInfo:
-        """Have another pair loaded for this chat. If that fails the old one stays. Cancelling this ends the waiting."""
+        """Load another pair for this chat. If that fails, the old one stays. Cancelling this stops the wait."""
         await self.ready()
         if isinstance(self._source, NamedServer):
             return await self._name(self._source, pair)
@@ -293,7 +294,7 @@ class Answerer:
         return about
 
     async def _load_again(self) -> None:
-        """Have this chat's pair loaded again, which went for another one."""
+        """Load this chat's pair again after it was unloaded for another."""
         pair = self._source.pair
         await self.load(pair)
         self._say(f"{pair} had made room for another model: it is loaded again")
@@ -303,7 +304,7 @@ class Answerer:
         return "wait"
 
     async def _name(self, source: NamedServer, model: str) -> ServerInfo:
-        """Choose another model of another server."""
+        """Select another model of a remote server."""
         models = (await self._get("/v1/models")).get("data")
         if not any(isinstance(one, dict) and one.get("id") == model for one in models or ()):
             raise ModelError(f"the server has no model {model!r}")
@@ -312,7 +313,7 @@ class Answerer:
         return self.about
 
     async def _again_if_gone(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
-        """POST, and repeat it once if the engine has left since it was last asked."""
+        """POST, and repeat it once if the server has gone away since the last request."""
         try:
             return await self._post(target, body)
         except (EngineGone, DeviceFailed):
@@ -332,7 +333,7 @@ class Answerer:
 
     @asynccontextmanager
     async def _connection(self) -> "AsyncIterator[Connection[Chunk]]":
-        """A connection that nobody else uses; it is reused afterwards if possible."""
+        """Yield a connection that no other request uses; it is reused afterwards if possible."""
         from localdflash.chat.answer_events import decode_chunk
         from localdflash.server.client import Connection
 
@@ -345,13 +346,13 @@ class Answerer:
 
 
 def _select_pair(told: Mapping[str, Any], pair: str) -> Mapping[str, Any]:
-    """What /ps says of a pair; of the one that chats have for ""."""
+    """Return the entry of a pair in the answer of /ps; of the default chat pair for ""."""
     if not pair:
         return told
     try:
         return next((one for one in told["pairs"] if pair in (one["pair"], one["options"]["pair"])), {})
     except (KeyError, TypeError):
-        raise LocaldflashError("the engine tells nothing sensible of itself: is it of this version?") from None
+        raise LocaldflashError("unexpected reply from the engine; is it another version?") from None
 
 
 def _import_client(*_: object) -> None:
@@ -366,7 +367,7 @@ def _make_reader(settings: ChatSettings, asked: float) -> "AnswerReader":
 
 
 def _parse_info(told: Mapping[str, Any]) -> ServerInfo:
-    """What is loaded, from the answer of /ps, of /load or of a list of models."""
+    """Return the loaded model, from the answer of /ps, of /load or of /v1/models."""
     try:
         return ServerInfo(
             str(told["pair"]),
@@ -385,7 +386,7 @@ def _parse_info(told: Mapping[str, Any]) -> ServerInfo:
             },
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise LocaldflashError("the engine tells nothing sensible of itself: is it of this version?") from None
+        raise LocaldflashError("unexpected reply from the engine; is it another version?") from None
 
 
 def _make_events(anew: bool, told: Sequence[tuple[str, StepRecord | None]]) -> list[AnswerPiece | Restarted | Done]:

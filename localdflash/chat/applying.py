@@ -1,9 +1,9 @@
 """Write proposals to disk, and undo them.
 
-A file is written beside itself and put in place by one rename: it is always the old one or the new one. What was
-there before goes to the journal first: a set of changes that a crash cut off can be undone too, because only files that
-are as the set left them are touched. All happens in the open folder of a file: no link that appears meanwhile is
-followed.
+A file is written under a temporary name and renamed into place: it always has the old content or the new one. The old
+content goes to the journal first, so a set of changes cut off by a crash can be undone too: undo touches only files
+that are as the set left them. All operations happen in the open folder of a file, so a link that appears meanwhile is
+not followed.
 """
 
 import errno
@@ -33,7 +33,7 @@ _CHANGED = "was changed meanwhile: look at the diff again"
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """The files that were written, in order. `problem` says why the rest was not; `notice` what else to know."""
+    """Written files, in order. `problem` says why the rest was not written; `notice` is a warning."""
 
     done: tuple[FileProposal, ...]
     problem: str = ""
@@ -42,14 +42,14 @@ class ApplyResult:
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
-    """The files that were restored, and a line for each that was not, with the reason."""
+    """Restored files, and a line with the reason for each that was not restored."""
 
     restored: tuple[str, ...]
     left: tuple[str, ...] = ()
 
 
 class _FileChange(msgspec.Struct, frozen=True):
-    """One file of a set: what to restore, and how to recognise that the file is as we left it."""
+    """File of a change set: what to restore, and how to recognise that the file is unchanged since."""
 
     path: str
     before: bytes | None
@@ -59,7 +59,7 @@ class _FileChange(msgspec.Struct, frozen=True):
 
 
 class _ChangeSet(msgspec.Struct):
-    """The changes of one `apply` below a root. The name begins with the time, in nanoseconds since 1970."""
+    """Changes of one `apply_proposals`. The name begins with the time, in nanoseconds since 1970."""
 
     name: str
     root: str
@@ -67,17 +67,17 @@ class _ChangeSet(msgspec.Struct):
 
     @property
     def temporary(self) -> str:
-        """The name under which a file is written before it replaces the old one."""
+        """Return the name under which a file is written before it replaces the old one."""
         return f".localdflash-{self.name}.tmp"
 
     @property
     def age(self) -> float:
-        """Seconds since the set was written."""
+        """Return the seconds since the set was written."""
         return time.time() - int(self.name.partition("-")[0]) / 1e9
 
 
 class Journal:
-    """The sets that were applied below a root, newest last; kept in a folder, or in memory alone without one."""
+    """Change sets applied below a root, newest last; stored in `folder`, or in memory without one."""
 
     def __init__(self, root: Path, folder: Path | None = None) -> None:
         self.target = WorkspaceFolder(root)
@@ -88,18 +88,18 @@ class Journal:
                 _remove_temporaries(self.target, one)
 
     def last(self) -> tuple[tuple[str, ...], float] | None:
-        """What `undo` would restore: the files, and how many seconds ago they were written."""
+        """Return the files that `undo_last` would restore, and how many seconds ago they were written."""
         return (tuple(entry.path for entry in self._sets[-1].files), self._sets[-1].age) if self._sets else None
 
     def add(self, proposals: Sequence[FileProposal]) -> tuple[_ChangeSet, str]:
-        """Note what is about to be changed; return a line too if that is noted in memory only."""
+        """Record a set before it is written; return it, and a warning if it is recorded in memory only."""
         name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
         one = _ChangeSet(name, self.target.path, [_record_change(self.target, each) for each in proposals])
         self._sets = [*self._sets[1 - MAX_CHANGE_SETS :], one]
         return one, self._store(one)
 
     def keep(self, paths: Sequence[str]) -> None:
-        """Note that of the newest set only these files were changed."""
+        """Reduce the newest set to these files."""
         newest = self._sets[-1]
         newest.files = [entry for entry in newest.files if entry.path in paths]
         if not newest.files:
@@ -111,7 +111,7 @@ class Journal:
         return self._sets.pop() if self._sets else None
 
     def close(self, one: _ChangeSet) -> None:
-        """Store what is left of a set for another time; a set with nothing left is removed."""
+        """Store what remains of a set; remove a set without files."""
         if one.files:
             self._store(one)
         elif self._folder is not None:
@@ -134,7 +134,7 @@ class Journal:
 
 
 def apply_proposals(proposals: Sequence[FileProposal], journal: Journal) -> ApplyResult:
-    """Write the files in order, each only if it is still as it was; the first failure ends it."""
+    """Write the files in order, each only if unchanged since the proposal; stop at the first failure."""
     noted, notice = journal.add(proposals)
     done: list[FileProposal] = []
     problem = ""
@@ -154,7 +154,7 @@ def apply_proposals(proposals: Sequence[FileProposal], journal: Journal) -> Appl
 
 
 def undo_last(journal: Journal) -> UndoResult | None:
-    """Restore what the newest set changed, last file first; None if there is nothing to undo."""
+    """Restore the files of the newest set, last file first; return None if there is nothing to undo."""
     while taken := journal.take():
         restored: list[str] = []
         left: list[tuple[_FileChange, str]] = []
@@ -182,7 +182,7 @@ def _record_change(target: WorkspaceFolder, one: FileProposal) -> _FileChange:
 
 
 def _restore(target: WorkspaceFolder, entry: _FileChange, temporary: str) -> bool:
-    """Restore one file; return whether there was anything to restore. UsageError if the file is not as we left it."""
+    """Restore one file; return whether its content changed. UsageError if it was changed since."""
     found = target.read(normalise_name(entry.path))
     now = found.data if found else None
     if now != entry.before:
@@ -202,7 +202,7 @@ def _write(
     temporary: str,
     mode: int | None = None,
 ) -> None:
-    """Replace a file's content, if it is still what it was; UsageError otherwise. `mode` is for a new file."""
+    """Replace a file's content; UsageError if it is no longer `before`. `mode` is for a new file."""
     created: list[str] | None = [] if before is None else None
     try:
         with target.reach(name, created) as place:
@@ -231,7 +231,7 @@ def _write(
 def _write_temporary(
     here: OpenFolder, last: str, data: bytes, found: WorkspaceFile | None, temporary: str, mode: int | None
 ) -> None:
-    """Write beside the file, then put it in its place in one step."""
+    """Write a temporary file in the same folder, then move it into place in one step."""
     try:
         descriptor = here.open(temporary, NEW, 0o666 if mode is None else mode & 0o777)
         with open(descriptor, "wb") as file:
@@ -247,7 +247,7 @@ def _write_temporary(
 
 
 def _move_into_place(here: OpenFolder, last: str, found: WorkspaceFile | None, temporary: str) -> None:
-    """Check a last time, right before the step; a new file is linked, which fails if there is one."""
+    """Check once more, then move; a new file is linked, which fails if the name exists."""
     if found is None:
         try:
             here.link(temporary, last)
@@ -270,7 +270,7 @@ def _remove_empty(target: WorkspaceFolder, folder: str) -> None:
 
 
 def _remove_temporaries(target: WorkspaceFolder, one: _ChangeSet) -> None:
-    """Remove the temporary files of a set that was cut off."""
+    """Remove the temporary files of an interrupted set."""
     for entry in one.files:
         with suppress(OSError, UsageError), target.reach(normalise_name(entry.path)) as place:
             if place:
@@ -282,7 +282,7 @@ def _hash(data: bytes | None) -> str | None:
 
 
 def _load_sets(folder: Path, root: str) -> list[_ChangeSet]:
-    """The sets of one root; those that cannot be read are left out."""
+    """Return the stored sets of a root, without unreadable ones."""
     found = []
     for path in sorted(folder.glob("*.json"))[-MAX_CHANGE_SETS:]:
         with suppress(OSError, ValueError, msgspec.MsgspecError):

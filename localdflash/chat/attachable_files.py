@@ -1,9 +1,8 @@
-"""The files of one folder that may be attached to a message: found by some of their letters, and read.
+"""Files of one folder that may be attached to a message: fuzzy search and reading.
 
-Only what the rules allow is ever listed or read: no file whose name is on the list of secrets, none that ignore files
-leave out, none of version control's own, nothing outside the folder, not even through a link. What is asked for by name
-and may not be used is refused in one line. Lookups are for worker threads: the first one waits until the folder is
-listed.
+Only allowed files are listed or read: no secrets by name, no ignored files, no files of version control, and nothing
+outside the folder, not even through a link. A refusal is a UsageError of one line. Lookups block, so they belong in
+worker threads: the first one waits until the folder is listed.
 """
 
 import os
@@ -30,7 +29,7 @@ _INDEX_POLL_SECONDS = 2.0  # seconds between two looks at an index that is being
 
 @dataclass(frozen=True, slots=True)
 class FileMatch:
-    """A file by its path below the folder, or one definition in it; `marked`: characters of `name` that were typed."""
+    """File by its path below the folder, or a definition in it; `marked`: indices of `name` that match the query."""
 
     path: str
     symbol: str = ""
@@ -38,19 +37,19 @@ class FileMatch:
 
     @property
     def name(self) -> str:
-        """The name as a message mentions it: box.py, box.py:Box.add."""
+        """Return the name that a message mentions: box.py, box.py:Box.add."""
         return f"{self.path}:{self.symbol}" if self.symbol else self.path
 
 
 class _Definitions(NamedTuple):
-    """The definitions of all files, and the file of each."""
+    """Definitions of all files, and the file of each."""
 
     names: Haystack
     paths: Sequence[str]
 
 
 class AttachableFiles:
-    """The files below `root`. `say` is called with lines that a user should read, from any thread."""
+    """Files below `root`. `say` receives lines for the user, from any thread."""
 
     def __init__(self, root: Path, say: Callable[[str], None] = lambda line: None) -> None:
         self.root = os.path.realpath(root)
@@ -66,20 +65,21 @@ class AttachableFiles:
         self._closed = False
 
     def close(self) -> None:
-        """Stop the work in the background."""
+        """Stop the background threads."""
         self._closed = True
         if self._workspace is not None:
             self._workspace.close()
 
     @property
     def listed(self) -> bool:
-        """Whether a lookup can be answered at once."""
+        """Return whether a lookup can be answered without waiting."""
         return self._walked > 0.0
 
     def find(self, query: str, limit: int = 30) -> list[FileMatch]:
-        """The best matches first: files, and their definitions once these are known; `box.py:ad` is a definition in it.
+        """Return the best matches first: files, and definitions once these are indexed.
 
-        For an empty query what was mentioned last, and then the files nearest to the top.
+        `box.py:ad` matches definitions in box.py. An empty query returns the latest mentions, then the files nearest to
+        the root.
         """
         self._refresh()
         recent = [hit for hit in self._recent if not query or match_positions(query, hit.name)]
@@ -97,21 +97,19 @@ class AttachableFiles:
         return list(unique.values())[:limit]
 
     def exists(self, path: str) -> bool:
-        """Whether something other than a folder has this name, allowed or not."""
+        """Return whether something other than a folder has this name, allowed or not."""
         full = self._full(path)
         return os.path.lexists(full) and not os.path.isdir(full)
 
     def relative(self, path: str) -> str | None:
-        """The path below the folder of a file that may be used; None for any other."""
+        """Return the path below the folder of a file that may be used; None for any other."""
         try:
             return self._allowed(path)
         except UsageError:
             return None
 
     def read(self, path: str, part: str = "") -> Attachment:
-        """A file, lines of it (`12-40`) or a definition (`Box.add`); UsageError if it may not be read or does not
-        exist.
-        """
+        """Return a file, lines of it (`12-40`) or a definition (`Box.add`); UsageError if it is refused or missing."""
         below = self._allowed(path)
         text = self._text(below)
         name = f"{below}:{part}" if part else below
@@ -136,7 +134,7 @@ class AttachableFiles:
         return [hit for one, hit in sorted(found, key=lambda pair: pair[0].tier)][:limit]
 
     def _members(self, path: str, symbol: str, limit: int) -> list[FileMatch]:
-        """The definitions that have this name."""
+        """Return the definitions in a file that match `symbol`."""
         defined, paths = self._defined
         inside = [i for i, one in enumerate(paths) if f"/{one}".endswith(f"/{path}")]
         names = [defined.names[index] for index in inside]
@@ -145,7 +143,7 @@ class AttachableFiles:
         return [FileMatch(hit.path, hit.symbol, match_positions(f":{symbol}", hit.name)[1:]) for hit in hits]
 
     def _refresh(self) -> None:
-        """List the folder again if the list is old; wait for that, but not long if there is an older list."""
+        """Start a new listing if the current one is old; wait for it only briefly if there is an older one."""
         first = not self.listed
         with self._lock:
             if not self._walking and (first or time.monotonic() - self._walked > LISTING_SECONDS):
@@ -177,7 +175,7 @@ class AttachableFiles:
             self._indexing = False
 
     def _index(self) -> None:
-        """Take over what the workspace's index knows; the first call starts it."""
+        """Copy the definitions of the workspace's index, which the first call starts."""
         if self.root in (os.path.realpath(Path.home()), os.path.realpath("/")):
             return  # everything that a user has is no project
         if self._workspace is None:
@@ -197,7 +195,7 @@ class AttachableFiles:
         return os.path.abspath(os.path.join(self.root, path))
 
     def _allowed(self, path: str) -> str:
-        """The path below the root, without links, of a file that may be used; UsageError with the reason otherwise."""
+        """Return the path below the root, without links, of an allowed file; UsageError with the reason otherwise."""
         from localdflash.code.context.denied import is_secret
         from localdflash.code.context.files import clean
         from localdflash.code.context.ignore import IgnoreRules
@@ -255,7 +253,7 @@ class AttachableFiles:
 
 
 def find_code_file(files: AttachableFiles) -> str:
-    """A file of code at the top of the folder, the first by name that may be used; "" if there is none."""
+    """Return the first code file at the top of the folder, by name, that may be used; "" if there is none."""
     from localdflash.text.syntax import language_of
 
     try:
@@ -266,7 +264,7 @@ def find_code_file(files: AttachableFiles) -> str:
 
 
 def format_size(count: int) -> str:
-    """A number of bytes as people say it."""
+    """Return a number of bytes in a readable unit."""
     if count < 1024:
         return f"{count} bytes"
     return f"{count / 1024:.0f} KB" if count < 1024 * 1024 else f"{count / 1024 / 1024:.1f} MB"

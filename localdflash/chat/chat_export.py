@@ -42,7 +42,7 @@ _LONE = re.compile("[\ud800-\udfff]")  # not in UTF-8
 
 
 def export_markdown(info: SessionInfo, messages: Sequence[Message]) -> str:
-    """The chat as Markdown; times are local."""
+    """Return the chat as Markdown, with local times."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").disable("inline")
@@ -65,7 +65,7 @@ def export_markdown(info: SessionInfo, messages: Sequence[Message]) -> str:
 
 
 def export_json(info: SessionInfo, messages: Sequence[Message]) -> str:
-    """The chat as JSON."""
+    """Return the chat as JSON."""
     session = {name: getattr(info, name) for name in ("id", "title", "folder", "model", "system", "created", "updated")}
     lines = ",\n".join(_encode_json(_message_fields(message)) for message in messages)
     return (
@@ -100,7 +100,7 @@ def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
 
 
 def _check_replaceable(path: Path, overwrite: bool) -> int | None:
-    """The mode of the file that is to be replaced; None for a new one, whose name is then reserved."""
+    """Return the mode of the file to replace; None for a new file, whose name is then reserved."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         return None
@@ -127,7 +127,7 @@ def _author_line(number: int, message: Message) -> str:
 
 
 def _close_blocks(parser: "MarkdownIt", text: str) -> str:
-    """The text, followed by what closes a block that it leaves open."""
+    """Return the text, followed by what closes a block that it leaves open."""
     fences = re.findall(r"^ {0,3}(`{3,}|~{3,})", text, re.MULTILINE)
     for end in ("", *sorted(set(fences), key=len, reverse=True), *_HTML_ENDS):
         whole = f"{text}\n{end}" if end else text
@@ -138,7 +138,7 @@ def _close_blocks(parser: "MarkdownIt", text: str) -> str:
 
 
 def _escape_line(text: str) -> str:
-    """One line of plain text, escaped so that Markdown reads it as nothing else."""
+    """Return one line of plain text, escaped for Markdown."""
     return _SPECIAL.sub(r"\\\g<0>", sanitize(" ".join(text.split())))
 
 
@@ -163,7 +163,7 @@ def _message_fields(message: Message) -> dict[str, Any]:
 
 
 def _replace_infinities(value: Any) -> Any:
-    """The value with infinity and NaN, which JSON lacks, replaced by null."""
+    """Replace infinity and NaN, which JSON lacks, by null."""
     match value:
         case float():
             return value if math.isfinite(value) else None

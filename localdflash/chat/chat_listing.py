@@ -32,7 +32,7 @@ _UNSEARCHABLE = re.compile("[\x00\ud800-\udfff]")  # what a query cannot hold
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to search for. `index` is in FTS5's language, "" without a word; `parts` must be in the text literally."""
+    """Parsed search. `index`: FTS5 expression, "" without a word; `parts`: strings that the text must contain."""
 
     words: tuple[str, ...]
     index: str
@@ -41,7 +41,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """One chat of a list. `messages` counts those of the branch that is shown; times are seconds since 1970."""
+    """Entry of a list of chats. `messages` counts the shown branch; times are seconds since 1970."""
 
     id: int
     title: str
@@ -55,19 +55,19 @@ class SessionInfo:
 
 
 def session_info(database: Connection, session: int) -> SessionInfo:
-    """One chat, which must exist."""
+    """Return the entry of an existing chat."""
     return _make_info(database.execute(f"{_INFO} WHERE sessions.id = ?", (session,)).fetchone())
 
 
 def newest_sessions(database: Connection, folder: str | None, limit: int) -> list[SessionInfo]:
-    """The chats written to last, of this folder if one is given, without empty ones."""
+    """Return the chats written to last, of a folder if given, without empty ones."""
     here = "AND folder = CAST(? AS TEXT)" if folder is not None else ""
     values = (limit,) if folder is None else (encode_text(folder), limit)
     return [_make_info(row) for row in database.execute(f"{_INFO} WHERE head IS NOT NULL {here} {_NEWEST}", values)]
 
 
 def search_sessions(database: Connection, query: Query, limit: int) -> list[SessionInfo]:
-    """The chats that have all of the words in one message or in the title, the newest first."""
+    """Return the chats with all words in one message or in the title, newest first."""
     if not query.words:
         return []
     messages: dict[int, int] = {}  # by session, the newest that was found
@@ -89,7 +89,7 @@ def search_sessions(database: Connection, query: Query, limit: int) -> list[Sess
 def _search_rows(
     database: Connection, query: Query, index: str, table: str, column: str, session: str
 ) -> Iterator[tuple[int, int]]:
-    """Session and id of each row that has all of the words, the newest row first."""
+    """Yield session and id of each row that contains all words, newest first."""
     conditions = [f"instr({table}.{column}, CAST(? AS TEXT))"] * len(query.parts)
     values: list[Any] = [encode_text(part) for part in query.parts]
     source, order = table, f"{table}.id"
@@ -114,7 +114,7 @@ def _make_info(row: tuple[Any, ...]) -> SessionInfo:
 
 
 def parse_query(text: str) -> Query:
-    """The query for some words: all of them, in one message or in a title."""
+    """Parse search words; all must occur in one message or in a title."""
     words = tuple(dict.fromkeys(_UNSEARCHABLE.sub(" ", text).split()))
     known = [word for word in words if any(map(str.isalnum, word)) and not _UNSPACED.search(word)]
     terms = ['"' + word.replace('"', '""') + '"' for word in known]
@@ -124,14 +124,14 @@ def parse_query(text: str) -> Query:
 
 
 def make_title(message: Message) -> str:
-    """The title of a chat that begins with this message: its first line with a word, or what is attached."""
+    """Return a title from a chat's first message: its first line with a word, or an attachment's name."""
     lines = (*message.text.split("\n"), *(one.name for one in message.attachments))
     named = next((line for line in lines if any(map(str.isalnum, line))), "")
     return shorten(" ".join(named.split()), MAX_TITLE)
 
 
 def make_excerpt(text: str, words: tuple[str, ...] = ()) -> str:
-    """One line of a text, around the first of the words that is found; else its beginning."""
+    """Return one line of a text around the first matching word; else its beginning."""
     found = (_find_word(word, text) for word in words)
     first = min((place for place in found if place >= 0), default=0)
     start = max(first - _LEAD_CHARACTERS, 0)
@@ -140,14 +140,14 @@ def make_excerpt(text: str, words: tuple[str, ...] = ()) -> str:
 
 
 def _find_word(word: str, text: str) -> int:
-    """The place of a word in a text, preferably at the beginning of one; -1 if it is spelled otherwise."""
+    """Return the index of a word, preferably at a word boundary; -1 if it is spelled otherwise."""
     sought = re.escape(word)
     match = re.search(rf"(?<!\w){sought}", text, re.IGNORECASE) or re.search(sought, text, re.IGNORECASE)
     return match.start() if match else -1
 
 
 def shorten(line: str, width: int) -> str:
-    """At most so many characters, cut between words if that loses little."""
+    """Truncate a line to `width` characters, at a space if that loses little."""
     if len(line) <= width:
         return line
     cut = line[: width - 1]

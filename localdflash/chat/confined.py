@@ -22,7 +22,7 @@ _REPOSITORY = re.compile(r"\.(?:git|hg|svn|jj)|git~\d+", re.IGNORECASE)  # the l
 
 
 class WorkspaceFile(NamedTuple):
-    """A file on disk: its bytes, its mode, and what tells it from another one in its place."""
+    """Content and mode of a file, and its identity to notice a replacement."""
 
     data: bytes
     mode: int
@@ -30,13 +30,13 @@ class WorkspaceFile(NamedTuple):
 
 
 class WorkspaceFolder:
-    """A workspace, by its root. Relative names have slashes."""
+    """Workspace root. Relative names use slashes."""
 
     def __init__(self, root: Path) -> None:
         self.path = os.path.realpath(root)
 
     def check(self, name: str) -> str:
-        """A name as the file system will get it; UsageError if no answer may change such a file."""
+        """Return a normalised name; UsageError if answers may not change such a file."""
         plain = normalise_name(name)
         if is_secret(PurePosixPath(self.path, plain)):
             raise UsageError("is on the list of secret files")
@@ -48,9 +48,9 @@ class WorkspaceFolder:
 
     @contextmanager
     def reach(self, name: str, created: list[str] | None = None) -> Iterator[tuple[OpenFolder, str] | None]:
-        """The open folder of a file, and the file's name in it; None if a folder on the way is missing.
+        """Yield the open folder of a file, and the file's name in it; None if a folder is missing.
 
-        With `created`, missing folders are made, and their names added to it.
+        With `created`, missing folders are made and their names appended to it.
         """
         *folders, last = name.split("/")
         here = OpenFolder(self.path)
@@ -69,13 +69,13 @@ class WorkspaceFolder:
             here.close()
 
     def read(self, name: str) -> WorkspaceFile | None:
-        """A file that may be changed, or None; UsageError if it is not a plain, small file."""
+        """Return a file that may be changed, or None; UsageError if it is not a regular, small file."""
         with refuse_os_errors(name), self.reach(name) as place:
             return read_at(*place) if place else None
 
 
 def normalise_name(name: str) -> str:
-    """A normalised name, without `./`; UsageError if no file below a root can have it."""
+    """Return a name without `./`; UsageError if no file below a root can have it."""
     if sanitize(name) != name or "\n" in name or "\t" in name:
         raise UsageError("has characters in its name that cannot be seen")
     if name.startswith(("/", "~")) or "\\" in name or re.match(r"[A-Za-z]:", name):
@@ -94,7 +94,7 @@ def normalise_name(name: str) -> str:
 
 @contextmanager
 def refuse_os_errors(name: str) -> Iterator[None]:
-    """Turn the system's error in reading a file into a refusal."""
+    """Convert an OSError while reading into a UsageError."""
     try:
         yield
     except OSError as error:
@@ -102,7 +102,7 @@ def refuse_os_errors(name: str) -> Iterator[None]:
 
 
 def read_at(folder: OpenFolder, name: str) -> WorkspaceFile | None:
-    """Like `Folder.read`, for a file in an open folder."""
+    """Read a file in an open folder, like `WorkspaceFolder.read`."""
     try:
         about = folder.about(name)
     except FileNotFoundError:

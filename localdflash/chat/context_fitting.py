@@ -1,4 +1,4 @@
-"""Fit a conversation into the context: which oldest messages to leave out, and a summary to send instead of them."""
+"""Fit a conversation into the context: leave out the oldest messages, and summarise them."""
 
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -19,7 +19,9 @@ _SUMMARY_PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class FittedChat:
-    """The first `dropped` messages are left out; the rest takes `tokens` of a `context` (0: unknown)."""
+    """Result of `plan_fit`: `dropped` leading messages are left out; the rest takes `tokens` of a `context` (0:
+    unknown).
+    """
 
     dropped: int
     tokens: int
@@ -29,10 +31,10 @@ class FittedChat:
 async def plan_fit(
     answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings, reserve: int
 ) -> FittedChat:
-    """The fewest messages to leave out so that `reserve` tokens stay free for the answer.
+    """Return the fewest messages to leave out so that `reserve` tokens stay free for the answer.
 
-    Whole exchanges are left out: the rest begins with a message of the user's. The last one always stays, and so do the
-    instructions. If they alone leave less than the reserve, that is accepted; ContextOverflow if they leave nothing.
+    Whole exchanges are left out, so the rest begins with a user message. The last exchange and the instructions always
+    stay, even if they leave less than the reserve; ContextOverflow if they leave no token.
     """
     about = await answerer.ready()
     starts = [0, *(i for i, message in enumerate(messages) if i and message.role == "user")]
@@ -62,9 +64,9 @@ async def plan_fit(
 
 
 async def summarise(answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> str:
-    """The model's summary of these messages; if they do not all fit, of the newest of them.
+    """Return the model's summary of these messages; if they do not all fit, of the newest.
 
-    LocaldflashError if there is none. Cancelling this stops the engine.
+    LocaldflashError if the model writes none. Cancelling this stops the engine.
     """
     about = await answerer.ready()
     most = max(about.context // SUMMARY_SHARE, 1)

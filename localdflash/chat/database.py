@@ -1,7 +1,7 @@
-"""The database file of the chats: for this user alone, shared by any number of processes, set aside if it is broken.
+"""Database file of the chats: private to the user, shared by processes, set aside if it is damaged.
 
-Only a process that is alone with a broken file may set it aside: another one that still has it open would otherwise
-remove the new file's write-ahead log when it leaves.
+Only a process that holds the file exclusively may set it aside: a process that still has the damaged file open would
+remove the new file's write-ahead log when it closes.
 """
 
 import os
@@ -20,7 +20,7 @@ from localdflash.base.system import file_lock
 from localdflash.base.system.owner import is_open_to_others
 from localdflash.chat import schema
 
-LOCK_SECONDS = 5.0  # seconds to wait for another process
+LOCK_SECONDS = 5.0  # to wait for another process
 _POLL_SECONDS = 0.01
 INDEXES = ("texts", "titles")
 _SIDE_FILES = ("-wal", "-shm")  # what SQLite keeps beside the file
@@ -34,7 +34,7 @@ _REASONS = {
 
 
 class Presence:
-    """Lock on `<file>.lock`: shared by processes that use the file, exclusive for one that makes, checks or replaces
+    """Lock on `<file>.lock`: shared by processes that use the file, exclusive for one that creates, checks or replaces
     it.
 
     The system releases it when the process dies.
@@ -48,14 +48,14 @@ class Presence:
             raise self._failed(error) from error
 
     def alone(self) -> bool:
-        """Become the only one from here on; False, and still shared, if others are there."""
+        """Take the exclusive lock; return False, still holding the shared lock, if others use the file."""
         if self._taken(shared=False):
             return True
         self.share()
         return False
 
     def share(self) -> None:
-        """Become one of many. StoreFailed if another process stays alone for long."""
+        """Take the shared lock. StoreFailed if another process holds the exclusive lock for long."""
         end = time.monotonic() + LOCK_SECONDS
         while not self._taken(shared=True):
             if time.monotonic() > end:
@@ -63,7 +63,7 @@ class Presence:
             time.sleep(_POLL_SECONDS)
 
     def leave(self) -> None:
-        """Stop using the file."""
+        """Release the lock."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -79,7 +79,7 @@ class Presence:
 
 
 class Database:
-    """A connection that any thread may use, one at a time; `path` None is a database in memory."""
+    """Connection that any thread may use, one at a time; with `path` None, a database in memory."""
 
     def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
         self._path, self._say, self._gate = path, say, threading.RLock()
@@ -92,13 +92,13 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A context for statements that change nothing. StoreFailed if the file cannot be read."""
+        """Yield the connection for statements that change nothing. StoreFailed if the file cannot be read."""
         with self._gate, self._failures():
             yield self._connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it is on the disk afterwards, or nothing if StoreFailed is raised."""
+        """Yield the connection in one transaction: committed to disk, or rolled back with StoreFailed."""
         with self._gate, self._failures():
             self._look_for_the_file()
             self._connection.execute("BEGIN IMMEDIATE")
@@ -118,7 +118,7 @@ class Database:
                 self._presence.leave()
 
     def _entered(self, path: Path) -> tuple[Presence, sqlite3.Connection]:
-        """Open the file; its folder is made if there is none."""
+        """Open the file; create its folder if missing."""
         try:
             paths.create_private(path.parent)
         except LocaldflashError as error:
@@ -174,7 +174,7 @@ class Database:
             raise (self._begun_anew() if _is_damage(error) else self._failure(error)) from error
 
     def _reindexed(self) -> StoreFailed:
-        """Rebuild the search indexes from the texts."""
+        """Rebuild the search indexes from the messages."""
         try:
             for index in INDEXES:
                 self._connection.execute(f"INSERT INTO {index} ({index}) VALUES ('rebuild')")
@@ -183,7 +183,7 @@ class Database:
         return StoreFailed(f"{self._path}: its search index was damaged and has been made anew; try again")
 
     def _begun_anew(self) -> StoreFailed:
-        """Set the file aside, if no other process has it open, and start a new one; return a line that says so."""
+        """Set the file aside, unless another process has it open, and start a new one; return the error to raise."""
         if self._path is None or self._presence is None:
             return StoreFailed("chats: damaged in memory")
         if not self._presence.alone():
@@ -211,7 +211,7 @@ class Database:
 
 
 def _file_identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another one of its name; None if there is none."""
+    """Return device and inode of a file; None if it is missing."""
     try:
         about = path.stat()
     except OSError:
@@ -220,7 +220,7 @@ def _file_identity(path: Path) -> tuple[int, int] | None:
 
 
 def _connect_file(path: Path, check: bool) -> sqlite3.Connection:
-    """Open the file, or make it. `check` it, alone with it, after a process that did not close it."""
+    """Open or create the file. `check`: verify it if a previous process did not close it."""
     log = path.with_name(path.name + "-wal")
     try:
         with suppress(FileExistsError):  # SQLite gives its files the mode that this one has
@@ -259,7 +259,7 @@ def _connect(name: str, check: bool = False) -> sqlite3.Connection:
 
 
 def _set_aside(path: Path) -> Path:
-    """Rename a broken file and those beside it to the first free `<file>.broken-<n>`."""
+    """Rename a damaged file and its side files to the first free `<file>.broken-<n>`."""
     for number in count(1):
         aside = path.with_name(f"{path.name}.broken-{number}")
         if not any(os.path.lexists(f"{aside}{end}") for end in ("", *_SIDE_FILES)):

@@ -1,4 +1,4 @@
-"""Answer the same turn plainly and with drafting, to feel the difference and to check that the text is the same."""
+"""Compare drafting with the baseline on the same turn: speed, and whether the text is identical."""
 
 import secrets
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ MAX_TOKENS = 256  # of each answer, where the settings do not bound it
 
 @dataclass(frozen=True, slots=True)
 class ModeResult:
-    """The answers of one way so far: medians of tokens a second (0: none yet) and of the time to the first text."""
+    """Answers of one mode so far: median tokens per second (0: none yet) and median TTFT."""
 
     rate: float = 0.0
     tokens: int = 0
@@ -28,7 +28,7 @@ class ModeResult:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both ways. `identical` is None until both have answered; `running` says what is being done, "" at the end."""
+    """Results of both modes. `identical` is None until both have answered; `running`: activity, "" at the end."""
 
     plain: ModeResult = ModeResult()
     drafting: ModeResult = ModeResult()
@@ -39,13 +39,13 @@ class Comparison:
 
     @property
     def ratio(self) -> float | None:
-        """How many times faster drafting is; None until both have answered."""
+        """Return the speedup of drafting; None until both modes have answered."""
         return self.drafting.rate / self.plain.rate if self.plain.rate and self.drafting.rate else None
 
 
 @dataclass(frozen=True, slots=True)
 class _WholeAnswer:
-    """The text and numbers of one answer."""
+    """Text and statistics of one answer."""
 
     text: str
     done: Done
@@ -59,9 +59,9 @@ async def compare_drafting(
     settings: ChatSettings,
     say: Callable[[Comparison], None],
 ) -> Comparison:
-    """Answer the last question of these messages both ways in turn; `say` is told how far that is.
+    """Answer the last question with and without drafting, interleaved; `say` receives the progress.
 
-    Sampling uses one seed for both. Cancelling this stops the engine within a step.
+    Both modes sample with the same seed. Cancelling this stops the engine within a step.
     """
     await answerer.ready()
     if not answerer.ours:
@@ -92,7 +92,7 @@ def _to_last_question(messages: Sequence[Message]) -> Sequence[Message]:
 async def _request_answer(
     answerer: Answerer, messages: Sequence[Message], system: str, settings: ChatSettings
 ) -> _WholeAnswer:
-    """One whole answer. EngineGone if it was interrupted, because its numbers would be wrong."""
+    """Return one whole answer. EngineGone if it was interrupted, because its timing would be wrong."""
     parts: list[str] = []
     async with aclosing(answerer.answer(messages, settings, system=system)) as events:
         async for event in events:

@@ -1,4 +1,4 @@
-"""The text of a file as lines, changed so that all else stays: byte order mark, line ends, a missing last one."""
+"""Text of a file as lines, changed so that the byte order mark, line ends and a missing last line end stay."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ _MAX_COMPARED = 25_000_000  # product of lines from which a comparison would tak
 
 
 class Splice(NamedTuple):
-    """Replaces the lines from `start` to `stop` (from 0) by others."""
+    """Replacement of the lines from `start` to `stop` (from 0)."""
 
     start: int
     stop: int
@@ -24,7 +24,7 @@ class Splice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShownHunk:
-    """Lines around a change, to be shown: each begins with its sign, " ", "-", "+", or a backslash for a remark.
+    """Hunk to display: each line begins with its sign, " ", "-", "+", or a backslash for a remark.
 
     `old` and `new` are the numbers of the first line before and after, from 1.
     """
@@ -44,7 +44,7 @@ class FileText:
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """The text of some bytes; UsageError if they are not UTF-8."""
+        """Parse bytes; UsageError if they are not UTF-8."""
         if b"\0" in data:
             raise UsageError("is a binary file")
         try:
@@ -62,13 +62,13 @@ class FileText:
 
     @property
     def is_open(self) -> bool:
-        """Whether the last line has no end."""
+        """Return whether the last line has no end."""
         return bool(self.ends) and not self.ends[-1]
 
     def spliced(self, splices: Iterable[Splice], final: bool | None = None) -> bytes:
-        """The file with some lines replaced: new ones end as most do, the last one as the last one did.
+        """Return the file with lines replaced: new lines end as most do, the last line as it did before.
 
-        Splices are sorted and do not overlap. `final` says whether the last line is to have an end.
+        Splices are sorted and do not overlap. `final`: whether the last line gets an end.
         """
         usual = Counter(end for end in self.ends if end).most_common(1)
         new_end = usual[0][0] if usual else "\n"
@@ -94,24 +94,24 @@ class FileText:
 
 
 def diff_lines(old: Sequence[str], new: Sequence[str]) -> list[Splice]:
-    """The splices that turn one text into the other."""
+    """Return the splices that turn `old` into `new`."""
     return [Splice(start, stop, new[first:last]) for start, stop, first, last in _find_changes(old, new)]
 
 
 def make_hunks(before: bytes | None, after: bytes | None) -> tuple[ShownHunk, ...]:
-    """The hunks of a change as `diff -u` shows them."""
+    """Return the hunks of a change as `diff -u` shows them."""
     old, new = _split_rows(before), _split_rows(after)
     return tuple(_make_hunk(old, new, group) for group in _group_changes(_find_changes(old, new)))
 
 
 def _split_rows(data: bytes | None) -> list[tuple[str, bool]]:
-    """Lines, each with whether it has an end."""
+    """Return the lines, each with whether it has an end."""
     text = FileText.read(data or b"")
     return [(line, bool(end)) for line, end in zip(text.lines, text.ends, strict=True)]
 
 
 def _find_changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[_Change]:
-    """The ranges where `old[a:b]` became `new[c:d]`."""
+    """Return the ranges where `old[a:b]` became `new[c:d]`."""
     shorter = min(len(old), len(new))
     head = next((at for at in range(shorter) if old[at] != new[at]), shorter)
     rest = shorter - head
@@ -124,7 +124,7 @@ def _find_changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[_Cha
 
 
 def _group_changes(changes: Iterable[_Change]) -> Iterator[list[_Change]]:
-    """Group changes whose context touches: they are shown together."""
+    """Group changes whose context lines touch."""
     group: list[_Change] = []
     for change in changes:
         if group and change[0] - group[-1][1] > 2 * CONTEXT_LINES:

@@ -18,14 +18,14 @@ _WORDS = re.compile(r"(?:^|(?<=[/_.\-\s:]))[^/_.\-\s:]|(?<=[a-z])[A-Z]")
 
 
 class FuzzyMatch(NamedTuple):
-    """One of the names; a lower `tier` is better."""
+    """Match of a name; a lower `tier` is better."""
 
     tier: int
     at: int  # in the names
 
 
 class Haystack:
-    """The names to search; `separator` ends what comes before a name's last part."""
+    """Names to search; `separator` precedes a name's last part."""
 
     def __init__(self, names: Sequence[str], separator: str) -> None:
         self.names = names
@@ -34,7 +34,7 @@ class Haystack:
         self._initials = ["".join(_WORDS.findall(name)).lower() for name in names]
 
     def best(self, query: str, limit: int) -> list[FuzzyMatch]:
-        """The best names, at most so many; none for an empty query."""
+        """Return the best names, at most `limit`; none for an empty query."""
         query, found, seen = query.lower(), list[FuzzyMatch](), set[int]()
         if not query:
             return []
@@ -58,7 +58,7 @@ class Haystack:
         yield self._loosely(query)
 
     def _loosely(self, query: str) -> list[int]:
-        """Names that have all letters in this order and not too far from each other, the closest first."""
+        """Return names that contain all letters in order and close together, the closest first."""
         from rapidfuzz import process
         from rapidfuzz.distance import LCSseq
 
@@ -75,7 +75,7 @@ class Haystack:
 
 
 def match_positions(query: str, name: str) -> tuple[int, ...]:
-    """Which characters of a name to mark for what was typed: adjacent ones if possible, as far right as can be."""
+    """Return the indices of a name to highlight for a query: adjacent if possible, as far right as can be."""
     small, wanted = [character.lower() for character in name], query.lower()
     at = "".join(one if len(one) == 1 else "\0" for one in small).rfind(wanted)
     if at >= 0:

@@ -1,7 +1,7 @@
 """Files that a message mentions: `@path`, `@path:12-40`, `@path:Symbol`, and `@"path with spaces"`.
 
-The text stays as it was typed. A mention counts if such a file exists, or if it was picked from a list; anything else
-behind an @ is text: an address, a decorator, a handle. In a code fence only what was picked counts.
+The text is not changed. A mention counts if the file exists, or if the user picked it from a list; any other text after
+an @ is not a mention: an address, a decorator, a handle. Inside a code fence only picked mentions count.
 """
 
 import re
@@ -24,7 +24,7 @@ _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """One mention, text[start:end]."""
+    """Mention at text[start:end]."""
 
     start: int
     end: int
@@ -33,44 +33,44 @@ class Mention:
 
     @property
     def name(self) -> str:
-        """The name of the attachment that it makes."""
+        """Return the name of the attachment."""
         return f"{self.path}:{self.part}" if self.part else self.path
 
 
 @dataclass(frozen=True, slots=True)
 class MentionedFiles:
-    """The attachments of a text, and a line for each mention that may not be used."""
+    """Attachments of a text, and a line for each mention that is refused."""
 
     attachments: tuple[Attachment, ...] = ()
     refused: tuple[str, ...] = ()
 
 
 def spell_mention(path: str, part: str = "") -> str:
-    """A mention as it is typed, in which `mentions` finds exactly this path."""
+    """Return a mention as typed, which `find_mentions` parses to exactly this path."""
     plain = _UNQUOTED.fullmatch(path) and not path.endswith(tuple(_END_PUNCTUATION))
     quoted = path if plain else '"' + re.sub(r'(["\\])', r"\\\1", path) + '"'
     return f"@{quoted}:{part}" if part else f"@{quoted}"
 
 
 def possible_spellings(name: str) -> set[str]:
-    """The mentions that may have led to an attachment of this name."""
+    """Return the mentions that may have led to an attachment of this name."""
     found = _WITH_PART.fullmatch(name)
     return {spell_mention(name)} | ({spell_mention(found[1], found[2])} if found else set())
 
 
 def split_name(name: str, exists: Callable[[str], bool]) -> tuple[str, str]:
-    """Path and part of a name: box.py:12-40."""
+    """Split a name such as box.py:12-40 into path and part."""
     found = None if exists(name) else _WITH_PART.fullmatch(name)
     return (found[1], found[2]) if found else (name, "")
 
 
 def find_mentions(text: str, exists: Callable[[str], bool], picked: Collection[str] = ()) -> list[Mention]:
-    """The mentions in a text, in order. `picked`: mentions, as they are spelled, that were picked from a list."""
+    """Return the mentions in a text, in order. `picked`: mentions, as spelled, that were picked from a list."""
     return list(_iterate_mentions(text, exists, picked))
 
 
 def attach_mentions(text: str, files: AttachableFiles, picked: Collection[str] = ()) -> MentionedFiles:
-    """Read what a text mentions; for worker threads. A file that is mentioned twice is attached once."""
+    """Read the mentioned files, each once. Blocks: call it from a worker thread."""
     attachments: dict[str, Attachment] = {}
     refused: list[str] = []
     for count, mention in enumerate({one.name: one for one in _iterate_mentions(text, files.exists, picked)}.values()):
@@ -104,7 +104,7 @@ def _iterate_mentions(text: str, exists: Callable[[str], bool], picked: Collecti
 
 
 def _possible_readings(token: str, start: int) -> list[tuple[int, str, str]]:
-    """What a token may mean, the longest first: all of it, or less of the punctuation at its end."""
+    """Return the possible meanings of a token, longest first: all of it, or without trailing punctuation."""
     readings = []
     while token:
         readings.append((start + len(token), token, ""))
@@ -117,7 +117,7 @@ def _possible_readings(token: str, start: int) -> list[tuple[int, str, str]]:
 
 
 def _find_fences(text: str) -> list[tuple[int, int]]:
-    """The ranges of code, from one row of ticks to the next that closes it."""
+    """Return the ranges of fenced code."""
     fences, opened = [], None
     for found in _FENCE.finditer(text):
         if opened is None:

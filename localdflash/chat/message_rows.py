@@ -16,7 +16,7 @@ PLACES = "?, ?, ?, " + ", ".join(["CAST(? AS TEXT)"] * 4)
 
 
 def to_row(message: Message) -> tuple[Any, ...]:
-    """The values of COLUMNS, for PLACES."""
+    """Return the values of COLUMNS, for PLACES."""
     return (
         *(message.created, message.role, message.finish, encode_text(message.text)),
         _json([(one.kind, one.name, one.text) for one in message.attachments]),
@@ -26,7 +26,7 @@ def to_row(message: Message) -> tuple[Any, ...]:
 
 
 def from_row(row: tuple[Any, ...]) -> Message:
-    """The message of a row `id, *COLUMNS`; StoreFailed if a failing disk has changed it."""
+    """Return the message of a row `id, *COLUMNS`; StoreFailed if the row is damaged."""
     number, created, role, finish, text, attachments, numbers, steps = row
     try:
         return Message(

@@ -1,4 +1,4 @@
-"""The values that a conversation is made of; a change makes a new one."""
+"""Immutable values of a conversation."""
 
 import time
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; `text` is to the byte what was typed or received, attachments are kept beside it."""
+    """Message; `text` is exactly what was typed or received, without the attachments."""
 
     role: Role
     text: str
@@ -53,12 +53,12 @@ class Message:
 
 
 def prompt_text(message: Message) -> str:
-    """The text that the model reads: each attachment in a fence under its name, then the message."""
+    """Return the text for the model: each attachment in a fence under its name, then the message."""
     return "\n\n".join([*(f"{one.name}:\n{fence(one.text)}" for one in message.attachments), message.text])
 
 
 def fence(text: str) -> str:
-    """The text in a fence longer than any inside it."""
+    """Return the text in a fence longer than any inside it."""
     ticks = 3
     while "`" * ticks in text:
         ticks += 1

@@ -1,6 +1,6 @@
-"""Which models there are, whether one fits here, and downloading one: by the command line, in a process of its own.
+"""List, explain and download models through the command line in a child process.
 
-So the chat imports neither torch nor llama.cpp, and what is slow or broken there does not stop it.
+The chat therefore imports neither torch nor llama.cpp, and does not block or crash with them.
 """
 
 import asyncio
@@ -23,8 +23,10 @@ FIT_SECONDS = 45.0  # headers of files that are not here are read from the hub
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A pair. `memory`: roughly what it needs, `download`: what is to be fetched, both "" if unknown; `why_not`: why it
-    cannot run on this machine, "" if it can.
+    """Entry of a list of pairs.
+
+    `memory`: approximate need, `download`: size to fetch, both "" if unknown. `why_not`: why the pair cannot run on
+    this machine, "" if it can.
     """
 
     id: str
@@ -37,7 +39,7 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    """How far a download is: what is done, to which file, bytes so far and in all."""
+    """Progress of a download: activity, file, bytes so far and in all."""
 
     doing: str
     name: str
@@ -46,7 +48,7 @@ class PullProgress:
 
 
 async def list_models() -> list[ModelRow]:
-    """All pairs of the registry and those that were downloaded, those that cannot run here last.
+    """Return all pairs, registered or downloaded; those that cannot run on this machine come last.
 
     LocaldflashError if they cannot be listed.
     """
@@ -55,7 +57,7 @@ async def list_models() -> list[ModelRow]:
 
 
 async def describe_model(spec: str) -> ModelRow:
-    """The model of a path or an hf: name, as its header tells; LocaldflashError if there is none."""
+    """Return the model at a path or an hf: name, from its header; LocaldflashError if there is none."""
     pair = await _run_json(FIT_SECONDS, "models", "show", "--json", "--", spec)
     target = pair["target"]
     size = gigabytes(pair["bytes_on_disk"]) if pair["bytes_on_disk"] else ""
@@ -68,9 +70,9 @@ async def describe_model(spec: str) -> ModelRow:
 
 
 async def pull_model(spec: str, show: Callable[[PullProgress], None]) -> str:
-    """Download what is missing of a pair, and return its id; `show` gets how far it is.
+    """Download the missing files of a pair, and return its id; `show` receives the progress.
 
-    LocaldflashError says why not. Cancelling this ends the download: what came is kept, and the next one resumes.
+    Raises LocaldflashError with the reason. Cancelling this stops the download; the next one resumes it.
     """
     process = await _start_command("models", "pull", "--jsonl", "--", spec)
     assert process.stdout
@@ -86,14 +88,14 @@ async def pull_model(spec: str, show: Callable[[PullProgress], None]) -> str:
             raise _last_line_error(await saying, "localdflash models pull")
         return pair
     except ValueError:
-        raise LocaldflashError("`localdflash models pull` printed something that makes no sense") from None
+        raise LocaldflashError("`localdflash models pull` printed malformed output") from None
     finally:
         await _end_process(process, gently=True)  # it ends pip, if that is what fetches
         saying.cancel()
 
 
 async def explain_fit(pair: str) -> list[str]:
-    """Lines on whether a pair fits on this machine, and how fast it can be; LocaldflashError if that is unknown."""
+    """Return lines on whether a pair fits on this machine, and its estimated speed; LocaldflashError if unknown."""
     return list(_fit_lines(await _run_json(FIT_SECONDS, "models", "plan", "--json", "--", pair)))
 
 
@@ -118,7 +120,7 @@ def _fit_lines(plan: Mapping[str, Any]) -> Iterator[str]:
 
 
 async def _run_json(seconds: float, *arguments: str) -> Any:
-    """A command's JSON output; the command is killed if it takes too long or nobody waits any more."""
+    """Return a command's JSON output; the command is killed on timeout or cancellation."""
     process = await _start_command(*arguments)
     command = f"localdflash {' '.join(arguments)}"
     try:
@@ -147,7 +149,7 @@ def _last_line_error(said: bytes, command: str) -> ModelError:
 
 
 async def _end_process(process: Process, *, gently: bool = False) -> None:
-    """End a process that still runs; `gently`: as Ctrl-C does, if that is soon enough."""
+    """Stop a running process; `gently`: send SIGINT first."""
     if process.returncode is None and gently and sys.platform != "win32":
         process.send_signal(signal.SIGINT)
         with suppress(TimeoutError):

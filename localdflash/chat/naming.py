@@ -1,7 +1,7 @@
-"""Which file a block of an answer is meant for, by what stands in and above its fence.
+"""Find the file that a block of an answer names, in its fence or the line above.
 
-Conservative: a word counts as a file's name only if it has the form of a path and a file's extension, and a line above
-a fence only if it is about nothing else, or ends with a colon and its one path fits the fence's language.
+Conservative: a word counts as a file name only if it looks like a path with a known extension. A line above a fence
+counts only if it holds nothing else, or ends with a colon and its one path fits the fence's language.
 """
 
 import re
@@ -106,13 +106,13 @@ _QUOTED = re.compile(r"`([^`\s]+)`")
 
 
 def language(info: str) -> str:
-    """The language that a fence names, in one spelling; "" if it names none."""
+    """Return the language of a fence's info string, in one spelling; "" if it names none."""
     first = re.split(r"[\s,{:=]", info.strip().lstrip("{."), maxsplit=1)[0].casefold()
     return _LANGUAGE_ALIASES.get(first, first)
 
 
 def fits_language(info: str, path: str) -> bool:
-    """Whether a fence's language is that of a file."""
+    """Return whether a fence's language is that of a file."""
     name = PurePosixPath(path)
     return (
         name.suffix[1:].lower() in _EXTENSIONS.get(language(info), "").split() or language(info) == name.name.casefold()
@@ -136,14 +136,14 @@ def path_in_info(info: str) -> str:
 
 
 def path_in_comment(line: str) -> str:
-    """The path in a first line such as `# src/box.py`."""
+    """Return the path in a first line such as `# src/box.py`."""
     found = _COMMENT.match(line) if len(line) <= _MAX_LINE_CHARACTERS else None
     path = str(found[1]) if found else ""
     return path if _is_path(path) else ""
 
 
 def path_above(line: str, info: str) -> str:
-    """The path in the line above a fence: alone on it, or the only quoted one of a sentence that ends with a colon."""
+    """Return the path in the line above a fence: alone on it, or the only quoted one before a final colon."""
     if len(line) > _MAX_LINE_CHARACTERS or not (is_diff(info) or language(info) in ("", "dockerfile", *_EXTENSIONS)):
         return ""  # what a fence of another kind shows, such as console, is no file
     bare = _DECORATION.sub("", line).strip("*_ ")
@@ -161,7 +161,7 @@ def path_above(line: str, info: str) -> str:
 
 
 def is_diff(info: str) -> bool:
-    """Whether a fence calls itself a diff."""
+    """Return whether a fence's info string names a diff."""
     return language(info) in ("diff", "patch", "udiff")
 
 

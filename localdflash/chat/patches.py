@@ -25,7 +25,7 @@ _HUNK_LINE = re.compile(r"\+| +\S|-(?!-- |- ?$)")  # as a hunk's line; not the h
 
 @dataclass(frozen=True, slots=True)
 class PatchHunk:
-    """One hunk. `at` is where it says that it begins, from 0, or None. Lines have a sign and no end."""
+    """Hunk. `at`: its stated first line, from 0, or None. Lines have a sign and no end."""
 
     at: int | None
     lines: tuple[str, ...]
@@ -34,7 +34,7 @@ class PatchHunk:
 
     @property
     def old(self) -> list[str]:
-        """The lines that must be in the file."""
+        """Return the lines that must be in the file."""
         return [line[1:] for line in self.lines if line[0] != "+"]
 
 
@@ -49,12 +49,12 @@ class FilePatch:
 
 
 def is_diff_start(lines: Sequence[str], at: int) -> bool:
-    """Whether a line is the first of a diff with the names of its file."""
+    """Return whether a line is the first of a diff with file names."""
     return bool(_GIT.match(lines[at])) or _has_file_names(lines, at)
 
 
 def read_file_patch(lines: Sequence[str], at: int, end: int) -> tuple[FilePatch, int]:
-    """The diff of one file that begins at a line, and the line after it; `end` is the end of its fence."""
+    """Return the diff of one file that begins at a line, and the line after it; `end` is the end of its fence."""
     old = new = problem = ""
     if git := _GIT.match(lines[at]):
         old, new = _clean_names(git[1], git[2])
@@ -70,8 +70,9 @@ def read_file_patch(lines: Sequence[str], at: int, end: int) -> tuple[FilePatch,
 
 
 def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk, ...], int, str]:
-    """Hunks from a line on, the first perhaps without a head; the line after them; and what is wrong with one of
-    them.
+    """Return the hunks from a line on, the line after them, and the first problem.
+
+    The first hunk may lack a head.
     """
     hunks: list[PatchHunk] = []
     problem = ""
@@ -86,9 +87,9 @@ def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk
 
 
 def find_splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splice], bool | None]:
-    """Where the hunks belong, sorted, and whether they say that the last line has an end.
+    """Return the positions of the hunks, sorted, and whether the last line is to have an end.
 
-    UsageError if one fits nowhere, or in more than one place.
+    UsageError if a hunk fits nowhere, or in more than one position.
     """
     placed = []
     for number, hunk in enumerate(hunks, 1):
@@ -111,7 +112,7 @@ def find_splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splic
 
 
 def find_lines(lines: Sequence[str], old: Sequence[str], at: int | None = None) -> int:
-    """The line, from 0, where these lines are; UsageError with the reason if that is not exactly one place."""
+    """Return the only line, from 0, where `old` occurs; UsageError with the reason if that is not exactly one."""
     if not old:
         if lines:
             raise UsageError("does not say next to which lines it belongs")
@@ -131,7 +132,7 @@ def find_lines(lines: Sequence[str], old: Sequence[str], at: int | None = None) 
 
 
 def _find_two(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    """The first two places. Searched as one text, which takes the same time however often a line occurs."""
+    """Return the first two occurrences. Searching one string takes linear time, however often a line repeats."""
     text, part = "\n".join(["", *lines, ""]), "\n".join(["", *wanted, ""])
     starts: list[int] = []
     if (found := text.find(part)) >= 0:
@@ -143,7 +144,7 @@ def _find_two(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
 
 
 def _splices_of_hunk(start: int, hunk: PatchHunk) -> list[Splice]:
-    """The splices of a hunk without its context, which stays as the file has it."""
+    """Return the splices of a hunk without its context lines, which stay as the file has them."""
     found: list[Splice] = []
     at = first = start
     new: list[str] = []
@@ -161,7 +162,7 @@ def _splices_of_hunk(start: int, hunk: PatchHunk) -> list[Splice]:
 
 
 def _clean_names(old: str, new: str) -> tuple[str, str]:
-    """The two names, without times, quotes and git's prefixes."""
+    """Return the two names, without times, quotes and git's prefixes."""
     old, new = (_unquote(name.split("\t")[0].strip()) for name in (old, new))
     bare_old, bare_new = (found[1] if (found := _PREFIXED.fullmatch(name)) else "" for name in (old, new))
     if bare_old and (new == NOTHING or bare_old == bare_new):
@@ -172,7 +173,7 @@ def _clean_names(old: str, new: str) -> tuple[str, str]:
 
 
 def _unquote(name: str) -> str:
-    """A name that git quoted because of unusual characters."""
+    """Return a name without git's quoting."""
     if not name.startswith('"'):
         return name
     try:
@@ -182,7 +183,7 @@ def _unquote(name: str) -> str:
 
 
 def _read_body(lines: Sequence[str], at: int, end: int, head: re.Match[str] | None) -> tuple[list[str], int, str]:
-    """A hunk's lines, the line after it, and what is wrong with it."""
+    """Return a hunk's lines, the line after it, and the problem with it."""
     if head and (counted := _read_counted_body(lines, at, end, int(head[2] or 1), int(head[4] or 1))):
         return *counted, ""
     body: list[str] = []
@@ -200,7 +201,7 @@ def _read_body(lines: Sequence[str], at: int, end: int, head: re.Match[str] | No
 
 
 def _read_counted_body(lines: Sequence[str], at: int, end: int, old: int, new: int) -> tuple[list[str], int] | None:
-    """The lines that the head counts, even past what looks like the end of a fence; None if they do not agree."""
+    """Return the lines that the head counts, even past an apparent end of the fence; None if the counts disagree."""
     body: list[str] = []
     while at < len(lines) and (old or new or lines[at].startswith("\\")):
         line = lines[at] or " "
@@ -221,7 +222,7 @@ def _has_file_names(lines: Sequence[str], at: int) -> bool:
 
 
 def _make_hunk(head: re.Match[str] | None, body: Sequence[str]) -> PatchHunk:
-    """A hunk of these lines; a remark says that the line before it has no end."""
+    """Return a hunk of these lines; a remark says that the line before it has no end."""
     open_after = {line[0] for line, remark in pairwise(body) if remark[0] == "\\"}
     at = max(int(head[1]) - 1, 0) if head else None
     lines = tuple(line for line in body if line[0] != "\\")

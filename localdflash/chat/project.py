@@ -1,7 +1,7 @@
-"""Instructions that a project has for whoever works on it: AGENTS.md in the folder of a chat, or above it.
+"""Instructions of a project: AGENTS.md in the folder of a chat, or above it.
 
-Such a file may have been written by anybody, so it goes along only where the user has allowed that, once for each file.
-What was decided is kept in `projects.json` in the data folder.
+Anybody may have written such a file, so it is sent only if the user has allowed it, once for each file. The decisions
+are stored in `projects.json` in the data folder.
 """
 
 import json
@@ -20,13 +20,13 @@ _ROOT_MARKERS = (".git", ".hg", ".jj")  # what lies in the topmost folder of a p
 
 @dataclass(frozen=True, slots=True)
 class ProjectFile:
-    """The file, and whether it goes along; None: the user was not asked."""
+    """Instructions file. `allowed`: whether it is sent; None if the user has not decided."""
 
     path: Path
     allowed: bool | None
 
     def text(self) -> str:
-        """What stands in it, under its name. UsageError if it cannot be read."""
+        """Return the content, under the file's name. UsageError if it cannot be read."""
         try:
             with self.path.open("rb") as file:
                 data = file.read(MAX_FILE_BYTES + 1)
@@ -40,7 +40,7 @@ class ProjectFile:
 
 
 def find_project_file(folder: Path) -> ProjectFile | None:
-    """The nearest file, in this folder or above it up to the top of the project; None if there is none."""
+    """Return the nearest file, in this folder or above it up to the project's root; None if there is none."""
     folder = Path(os.path.realpath(folder))
     for place in (folder, *folder.parents):
         if (place / FILE_NAME).is_file():
@@ -51,7 +51,7 @@ def find_project_file(folder: Path) -> ProjectFile | None:
 
 
 def remember_decision(file: ProjectFile, allowed: bool) -> None:
-    """Remember what the user has decided; LocaldflashError if that cannot be kept."""
+    """Store the user's decision; LocaldflashError if it cannot be written."""
     decided = _load_decisions() | {str(file.path): allowed}
     path = _decisions_path()
     create_private(path.parent)
@@ -72,7 +72,7 @@ def _decisions_path() -> Path:
 
 
 def _load_decisions() -> dict[str, bool]:
-    """What was decided, by path; a file that makes no sense counts as none."""
+    """Return the decisions by path; a malformed file counts as empty."""
     try:
         found = json.loads(_decisions_path().read_bytes())
     except (OSError, ValueError, RecursionError):

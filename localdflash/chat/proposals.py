@@ -28,9 +28,9 @@ ProposalKind = Literal["change", "new", "delete"]
 
 @dataclass(frozen=True, slots=True)
 class FileProposal:
-    """A file as it is and as it would be; None stands for no file. `path` is relative to the root.
+    """File before and after a change; None means no file. `path` is relative to the root.
 
-    With a `problem`, a sentence that continues the path, nothing can be applied, and there is nothing else to show.
+    With a `problem`, a sentence that continues the path, the proposal cannot be applied and has no content.
     """
 
     path: str
@@ -42,9 +42,9 @@ class FileProposal:
 
 
 def propose(answer: str, root: Path, attached: Sequence[str] = ()) -> list[FileProposal]:
-    """What an answer would change below a folder, in its order; `attached` are the files that the question is about.
+    """Return the changes of an answer below a folder, in order; `attached`: the files that the question attaches.
 
-    Reads the files: not for an event loop.
+    Reads files: not for an event loop.
     """
     drafts = _FileEdits(WorkspaceFolder(root), attached)
     for block in find_blocks(answer):
@@ -53,7 +53,7 @@ def propose(answer: str, root: Path, attached: Sequence[str] = ()) -> list[FileP
 
 
 class _FileEdits:
-    """The texts of the files while block after block changes them."""
+    """Contents of the files while the blocks change them."""
 
     def __init__(self, folder: WorkspaceFolder, attached: Sequence[str]) -> None:
         self._folder = folder
@@ -63,7 +63,7 @@ class _FileEdits:
         self._problems: list[FileProposal] = []
 
     def take(self, block: AnswerBlock) -> None:
-        """Apply a block to the file that it names, or note why that is impossible."""
+        """Apply a block to the file that it names, or record why that is impossible."""
         name = _file_name(block) or self._unnamed(block)
         if not name and isinstance(block, Fence):
             return  # code to read, for no file
@@ -76,12 +76,12 @@ class _FileEdits:
                 self._problems.append(FileProposal(clean(name) or "?", None, None, problem=str(error)))
 
     def proposals(self) -> list[FileProposal]:
-        """The proposals that can be applied, then those that cannot."""
+        """Return the proposals that can be applied, then those that cannot."""
         changed = [path for path, after in self._after.items() if after != self._before[path]]
         return [_make_proposal(path, self._before[path], self._after[path]) for path in changed] + self._problems
 
     def _unnamed(self, block: AnswerBlock) -> str:
-        """The attached file, if a block may be meant for it."""
+        """Return the attached file, if a block may be meant for it."""
         if isinstance(block, Fence) and language(block.info) and not fits_language(block.info, self._only):
             return ""
         return self._only
@@ -107,7 +107,7 @@ def _file_name(block: AnswerBlock) -> str:
 
 
 def _apply_block(path: str, before: bytes | None, block: AnswerBlock) -> bytes | None:
-    """The file after a block; UsageError if that is unclear."""
+    """Return the file after a block; UsageError if that is ambiguous."""
     text = FileText.read(before or b"")
     if isinstance(block, FilePatch):
         return _apply_patch(before, text, block)

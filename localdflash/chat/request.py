@@ -9,7 +9,7 @@ from localdflash.text.thoughts import split
 
 
 def wire_messages(messages: Sequence[Message], system: str, *, ours: bool = True) -> list[dict[str, str]]:
-    """The messages as an engine reads them; one that is not ours gets no thoughts of earlier answers."""
+    """Return the messages for the API; remote servers get no thoughts of earlier answers."""
     before = [{"role": "system", "content": system}] if system else []
     return [*before, *({"role": message.role, "content": _message_content(message, ours)} for message in messages)]
 
@@ -20,7 +20,7 @@ def _message_content(message: Message, ours: bool) -> str:
 
 
 def openai_fields(settings: ChatSettings) -> dict[str, object]:
-    """The sampling fields that every server knows; those that ask for nothing, or are left to it, are left out."""
+    """Return the sampling fields of OpenAI's API, without defaults and unset ones."""
     fields: dict[str, object] = {"stream": True, "stream_options": {"include_usage": True}}
     if settings.temperature is not None:
         fields["temperature"] = settings.temperature
@@ -34,9 +34,9 @@ def openai_fields(settings: ChatSettings) -> dict[str, object]:
 
 
 def own_fields(settings: ChatSettings, *, goes_on: bool) -> dict[str, object]:
-    """These, and all that our own engine knows, of resolved settings.
+    """Return the fields of `openai_fields`, and all that the daemon knows, from resolved settings.
 
-    Sampling gets a seed, so that asking again gives the same answer.
+    Sampling gets a seed, so that a repeated request returns the same answer.
     """
     fields = openai_fields(settings) | template_fields(settings, goes_on=goes_on)
     fields |= {"steps": True, "end_repeats": True}
@@ -55,11 +55,11 @@ def own_fields(settings: ChatSettings, *, goes_on: bool) -> dict[str, object]:
 
 
 def template_fields(settings: ChatSettings, *, goes_on: bool = False) -> dict[str, object]:
-    """The fields that decide the prompt besides the messages."""
+    """Return the fields, besides the messages, that decide the prompt."""
     fields: dict[str, object] = {"continue_final_message": True} if goes_on else {}
     return fields | {"chat_template_kwargs": template_variables(settings)}
 
 
 def template_variables(settings: ChatSettings) -> dict[str, str | bool]:
-    """The switches of the model's chat template."""
+    """Return the variables of the model's chat template."""
     return {"enable_thinking": settings.thinking}

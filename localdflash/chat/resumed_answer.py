@@ -1,4 +1,4 @@
-"""Avoids repeating text of an answer that is asked for again because the engine went away in the middle."""
+"""Show no text twice when an answer is requested again after the daemon went away."""
 
 from localdflash.chat.messages import StepRecord
 
@@ -6,7 +6,7 @@ AnswerPart = tuple[str, StepRecord | None]
 
 
 class Replay:
-    """Compares the repeated answer with `text`, all that was passed on so far."""
+    """Comparison of a repeated answer with `text`, the text already shown."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -14,11 +14,11 @@ class Replay:
         self._length = 0  # of its text
 
     def begin_again(self) -> None:
-        """Start over: the answer comes once more, from its start."""
+        """Start over: the answer arrives once more, from its start."""
         self._again, self._length = [] if self.text else None, 0
 
     def push(self, text: str, step: StepRecord | None) -> tuple[bool, list[AnswerPart]]:
-        """Whether the answer came out differently, and so starts over, and the text to pass on now."""
+        """Return whether the answer differs and starts over, and the parts to show now."""
         if self._again is None:
             self.text += text
             return False, [(text, step)]
@@ -35,7 +35,7 @@ class Replay:
         return True, self._all_anew()
 
     def finish(self) -> tuple[bool, list[AnswerPart]]:
-        """The same at the end: an answer shorter than before has come out differently."""
+        """Return the same at the end: an answer shorter than before differs."""
         return (True, self._all_anew()) if self._again is not None else (False, [])
 
     def _all_anew(self) -> list[AnswerPart]:
@@ -45,7 +45,7 @@ class Replay:
 
 
 def _last_tokens(step: StepRecord, size: int) -> StepRecord:
-    """The last tokens of a step, whose text has so many bytes; a token that straddles the cut is cut."""
+    """Return the last tokens of a step whose text has `size` bytes; a token across the cut is cut."""
     sizes: list[int] = []
     for token in reversed(step.sizes):
         if size <= 0:

@@ -1,8 +1,8 @@
-"""A code block as a new text of a file: all of it, or definitions that replace those of the same names.
+"""Put a code block into a file: as its whole new text, or by replacing definitions of the same names.
 
-A block is taken for the whole file only if it has everything that the file defines at its top level and keeps most of
-the rest; without a grammar for the language, if it begins as the file does and keeps half of its lines. A block that
-says that it leaves something out is never taken for more than it shows.
+A block counts as the whole file only if it has everything that the file defines at its top level and keeps most of the
+rest; without a grammar, if it begins as the file does and keeps half of its lines. A block that says that it omits
+something never replaces more than it shows.
 """
 
 import re
@@ -37,7 +37,7 @@ _HOLDERS = {
 
 
 class _Definition(NamedTuple):
-    """A definition with its decorators, as lines; `lead` is where the comments right above it begin."""
+    """Definition with its decorators, as lines; `lead` is where the comments right above it begin."""
 
     name: str
     kind: str
@@ -49,7 +49,7 @@ class _Definition(NamedTuple):
 
 
 def find_rewrite(path: str, old: Sequence[str], code: Sequence[str]) -> list[Splice]:
-    """The splices of the code in a file; UsageError if they cannot be told."""
+    """Return the splices that put the code into a file; UsageError if they are ambiguous."""
     if sum(1 for line in code if _FENCE.match(line)) % 2:
         raise UsageError("has a fence within the fence: where it ends cannot be told")
     elided = _find_elision(code, old, path)
@@ -71,7 +71,7 @@ def find_rewrite(path: str, old: Sequence[str], code: Sequence[str]) -> list[Spl
 
 
 def _find_elision(code: Sequence[str], old: Sequence[str], path: str) -> str:
-    """The line with which code says that it leaves something out, or ""; a line that the file has does not count."""
+    """Return the line with which code says that it omits something, or ""; a line of the file does not count."""
     there = {line.strip() for line in old}
     if path.endswith((".py", ".pyi")):
         there.add("...")  # a body
@@ -86,14 +86,14 @@ def _explain_partial(elided: str) -> str:
 
 
 def _resembles(old: Sequence[str], code: Sequence[str]) -> bool:
-    """Whether, without a grammar, a block can be the whole file: the same beginning, and half of the lines or more."""
+    """Return whether a block may be the whole file, without a grammar: same beginning, at least half of the lines."""
     there, here = ([line.strip() for line in lines if line.strip()] for lines in (old, code))
     kept = (Counter(there) & Counter(here)).total()
     return bool(here) and here[0] == there[0] and 2 * kept >= len(there)
 
 
 class _Outline:
-    """The definitions of a text, and what else stands at its top level."""
+    """Definitions of a text, and its other top-level statements."""
 
     def __init__(self, path: str, language: str, lines: Sequence[str]) -> None:
         from localdflash.code.context.definitions import definitions
@@ -115,29 +115,29 @@ class _Outline:
         ]
 
     def names(self) -> set[tuple[str, str]]:
-        """The names of all definitions, each with the definition around it."""
+        """Return the names of all definitions, each with its enclosing definition."""
         tops = [unit for unit in self.units if unit.top]
         owners = {line: top.name for top in tops for line in range(top.start, top.stop)}
         return {("" if unit.top else owners.get(unit.start, ""), unit.name) for unit in self.units}
 
     def members(self, unit: _Definition) -> set[str]:
-        """The names within a definition."""
+        """Return the names within a definition."""
         inside = (one for one in self.units if not one.top and unit.start <= one.start < unit.stop)
         return {one.name for one in inside if one != unit}
 
     def covers(self, old: "_Outline") -> bool:
-        """Whether this can be all of a file that had another text."""
+        """Return whether this may be a whole new version of `old`."""
         kept = (Counter(old.others) & Counter(self.others)).total()
         return old.names() <= self.names() and 2 * kept >= len(old.others) and (not self.broken or old.broken)
 
     def named(self, name: str) -> list[_Definition]:
-        """The definitions of a name; those at the top level first, and only those if there are any."""
+        """Return the definitions of a name; top-level ones only, if there are any."""
         found = [unit for unit in self.units if unit.name == name]
         return [unit for unit in found if unit.top] or found
 
 
 def _replace_definitions(old: _Outline, new: _Outline, elided: str) -> list[Splice]:
-    """Each definition of the block in the place of the file's one."""
+    """Return a splice for each definition of the block, at the file's definition of that name."""
     tops = [unit for unit in new.units if unit.top]
     if elided or not tops:
         raise UsageError(_explain_partial(elided))
@@ -174,14 +174,14 @@ def _replace_definition(old: _Outline, new: _Outline, unit: _Definition) -> Spli
 
 
 def _is_same_kind(place: _Definition, unit: _Definition, code: Sequence[str]) -> bool:
-    """Whether both are of one kind; a function alone in a fence may be a method, if it looks like one."""
+    """Return whether both are of one kind; a lone function may be a method, if it looks like one."""
     if place.kind == "method" and unit.kind == "function":
         return bool(_METHOD.search("\n".join(code)))
     return place.kind == unit.kind
 
 
 def _indent_like(code: Sequence[str], like: str) -> tuple[str, ...]:
-    """The lines moved to the column of the line that they replace."""
+    """Return the lines moved to the indentation of the line that they replace."""
     wanted = like[: len(like) - len(like.lstrip())]
     indent = code[0][: len(code[0]) - len(code[0].lstrip())]
     if wanted == indent:
@@ -190,7 +190,7 @@ def _indent_like(code: Sequence[str], like: str) -> tuple[str, ...]:
 
 
 def _make_definition(root: "Node", lines: Sequence[str], name: str, kind: str, line: int) -> _Definition:
-    """All of a definition, from the line on which its name is defined."""
+    """Return the whole definition whose name is on a line."""
     column = len(lines[line].encode("utf-8", "replace")) - len(lines[line].lstrip().encode("utf-8", "replace"))
     node = root.descendant_for_point_range((line, column), (line, column))
     assert node is not None
@@ -209,7 +209,7 @@ def _make_definition(root: "Node", lines: Sequence[str], name: str, kind: str, l
 
 
 def _is_leading_comment(node: "Node", lines: Sequence[str]) -> bool:
-    """Whether this is a comment on lines of its own."""
+    """Return whether a node is a comment alone on its lines."""
     return "comment" in node.type and not _text_before(node, lines).strip()
 
 
@@ -220,12 +220,12 @@ def _is_alone(node: "Node", lines: Sequence[str]) -> bool:
 
 
 def _text_before(node: "Node", lines: Sequence[str]) -> str:
-    """What stands on a node's first line before it."""
+    """Return the text before a node on its first line."""
     start = node.start_point
     return lines[start.row].encode("utf-8", "replace")[: start.column].decode("utf-8", "replace")
 
 
 def _last_row(node: "Node") -> int:
-    """A node's last row; some comments include the end of their line."""
+    """Return a node's last row; some comments include the line end."""
     end = node.end_point
     return end.row if end.column else end.row - 1

@@ -1,6 +1,6 @@
-"""Roles: named instructions that stand before a chat.
+"""Roles: named instructions for a chat.
 
-The user's own are files `roles/NAME.md` in the configuration folder; they replace shipped ones of the same name.
+The user's roles are files `roles/NAME.md` in the configuration folder; they replace shipped ones of the same name.
 """
 
 import os
@@ -54,12 +54,12 @@ BUILTIN: Mapping[str, str] = MappingProxyType(
 
 
 def roles_folder() -> Path:
-    """The folder of the user's own roles, which need not exist."""
+    """Return the folder of the user's roles, which need not exist."""
     return config_folder() / "roles"
 
 
 def list_roles(say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
-    """Name and text of every role, by name; `say` is told of each file that is left out, and why."""
+    """Return the text of every role by name; `say` receives a line for each file that is left out."""
     found = dict(BUILTIN)
     for file in _role_files(say):
         try:
@@ -71,7 +71,7 @@ def list_roles(say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
 
 
 def load_role(name: str) -> str:
-    """The text of a role, "" for "" and for `none`. UsageError says what is wrong with the name or the file."""
+    """Return the text of a role, "" for "" and for `none`. UsageError if the name or the file is invalid."""
     if name.lower() in ("", NONE):
         return ""
     name = _check_name(name.lower())

@@ -16,9 +16,9 @@ _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """Settings of the next answer; what is None, but for the seed, `resolved` fills in.
+    """Settings of the next answer; `resolved` fills in those that are None, except the seed.
 
-    `max_tokens` 0 means all the room that is left in the context.
+    `max_tokens` 0 means all the room left in the context.
     """
 
     temperature: float | None = None
@@ -32,8 +32,9 @@ class ChatSettings:
     draft: bool = True
 
     def resolved(self, sampling: Mapping[str, float], context: int) -> Self:
-        """The settings with what nobody set: as `sampling` of the model says, or else greedily and without bounds; an
-        answer takes a share of the context (0: unknown, and all of it).
+        """Return the settings with unset values filled in: from the model's recommended `sampling`, else greedy.
+
+        An unset `max_tokens` becomes a share of `context` (0: unknown, no limit).
         """
         usual = asdict(SamplingParams()) | {"max_tokens": context // ANSWER_SHARE} | dict(sampling)
         open_ = {name: usual[name] for name in (*_SAMPLING, "max_tokens") if getattr(self, name) is None}
@@ -41,11 +42,11 @@ class ChatSettings:
 
     @property
     def params(self) -> SamplingParams:
-        """How tokens are drawn; the settings are resolved."""
+        """Return the sampling parameters of resolved settings."""
         return SamplingParams(**{name: getattr(self, name) for name in (*_SAMPLING, "seed")})
 
     def changed(self, name: str, value: str) -> Self:
-        """The settings with one of them set from what a user typed; UsageError says what is allowed."""
+        """Return the settings with one value parsed from user input; UsageError says what is allowed."""
         if name not in _PARSERS:
             raise UsageError(f"no setting {name!r}{did_you_mean(name, _PARSERS) or ': one of ' + ', '.join(_PARSERS)}")
         expected, read = _PARSERS[name]

@@ -1,6 +1,6 @@
-"""Stores chats while they go on: whatever is not on disk yet, or has changed since, in order.
+"""Store chats while they grow: messages that are new or have changed, in order.
 
-What cannot be stored stays in memory, even for a chat that is no longer shown, and is stored as soon as possible.
+Messages that cannot be stored stay in memory, even of a chat that is no longer shown, and are stored later.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Chat:
-    """The path of a chat that is shown; `session` is None until something of it is stored."""
+    """Shown branch of a chat; `session` is None until a message of it is stored."""
 
     messages: list[Message] = field(default_factory=list)
     session: int | None = None
@@ -47,7 +47,7 @@ class Saver:
 
     @property
     def unsaved(self) -> bool:
-        """Whether something could not be stored."""
+        """Return whether messages could not be stored."""
         return bool(self._unsaved)
 
     async def kept(self, work: "Callable[Concatenate[ChatStore, P], T]", *arguments: P.args, **names: P.kwargs) -> T:
@@ -56,7 +56,7 @@ class Saver:
         return await loop.run_in_executor(self._disk, lambda: work(self._opened(loop), *arguments, **names))
 
     def _opened(self, loop: asyncio.AbstractEventLoop) -> "ChatStore":
-        """Return the store; one in memory if that on disk cannot be opened."""
+        """Return the store; one in memory if the file cannot be opened."""
         from localdflash.chat.store import ChatStore
 
         if self._store is None:
@@ -84,7 +84,7 @@ class Saver:
         self._unsaved = [chat for chat in self._unsaved if chat.session != session]
 
     async def save(self, chat: Chat) -> None:
-        """Store everything that is to be stored; a failure is reported once. Cancelling the caller does not stop it."""
+        """Store all unsaved messages; report a failure once. Cancelling the caller does not stop it."""
         if self._stores:
             await asyncio.shield(asyncio.create_task(self._save_all(chat)))
 
@@ -112,7 +112,7 @@ class Saver:
             await self._save(chat)
 
     async def _save(self, chat: Chat) -> None:
-        """Store the messages; they may come, grow and be taken back meanwhile."""
+        """Store the messages, which may be added, grow and be removed meanwhile."""
         for i, message in enumerate(chat.messages):
             parent = chat.messages[i - 1].id if i else None
             if parent == 0 or (not message.id and _is_empty(message)):
@@ -142,7 +142,7 @@ def _update_message(store: "ChatStore", message: Message, before: Message | None
 
 
 def _set_id(messages: list[Message], i: int, sent: Message, stored: Message) -> None:
-    """Give a message the id under which it was stored, if it is still there; it may have grown."""
+    """Set the id of a stored message, if it is still there; the message may have grown."""
     now = messages[i]
     if now is sent:
         messages[i] = stored

@@ -64,13 +64,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (_CHATS,)
 
 
 def version(connection: sqlite3.Connection) -> int:
-    """The number of migrations applied to the database; 0 for a new one."""
+    """Return the number of migrations applied to the database; 0 for a new one."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     return int(found)
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the database to the newest version, all or nothing; another process may be doing the same."""
+    """Apply all missing migrations, or none; another process may be doing the same."""
     if version(connection) >= len(MIGRATIONS):
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -87,12 +87,12 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def encode_text(text: str) -> bytes:
-    """Bytes for `CAST(? AS TEXT)`: UTF-8, with lone surrogates encoded in the same way."""
+    """Return bytes for `CAST(? AS TEXT)`: UTF-8, with lone surrogates encoded alike."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def decode_text(data: bytes) -> str:
-    """The text as it was before `stored`; bytes that a failing disk changed do not hide the rest."""
+    """Return the text that `encode_text` got; damaged bytes do not hide the rest."""
     try:
         return data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:

@@ -1,6 +1,7 @@
-"""A command of the user's own, `!command` in a chat, whose output goes along with the next message.
+"""Run a command of the user, `!command` in a chat; its output is attached to the next message.
 
-It runs after the user has agreed, in the folder of the chat, without a terminal. Nothing that an answer says is run.
+The command runs after the user has confirmed it, in the folder of the chat, without a terminal. Text of an answer is
+never run.
 """
 
 import asyncio
@@ -19,14 +20,14 @@ _COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of programs that colour what they pri
 
 
 def parse_command(text: str) -> str:
-    """The command of a message, "" for any other message: one line that begins with an exclamation mark."""
+    """Return the command of a message: one line that begins with an exclamation mark; "" for any other message."""
     return text[1:].strip() if text.startswith("!") and "\n" not in text.strip() else ""
 
 
 async def run_command(command: str, folder: Path) -> Attachment:
-    """What a command prints, on either stream, and how it ended unless that was well.
+    """Return a command's output on both streams, and its exit code unless it is 0.
 
-    Cancelling this ends it. UsageError if there is no shell to run it.
+    Cancelling this ends the command. UsageError if there is no shell.
     """
     try:
         process = await asyncio.create_subprocess_shell(
@@ -48,7 +49,7 @@ async def run_command(command: str, folder: Path) -> Attachment:
 
 
 async def _read_output(process: Process, printed: bytearray) -> str:
-    """Read what it prints; how it ended, "" for well."""
+    """Read the output; return how the command ended, "" for exit code 0."""
     assert process.stdout
     while data := await process.stdout.read(MAX_OUTPUT_BYTES):
         printed += data
@@ -59,6 +60,6 @@ async def _read_output(process: Process, printed: bytearray) -> str:
 
 
 async def _end_process(process: Process) -> None:
-    """End it and what it has begun."""
+    """Kill the process and its children."""
     kill_with_children(process.pid)
     await process.wait()

@@ -40,7 +40,7 @@ class ChatStore:
 
     @classmethod
     def open(cls, path: Path | None, say: Callable[[str], None]) -> Self:
-        """Open or make the file and its folder; None keeps everything in memory. `say` is told of a damaged file."""
+        """Open or create the file and its folder; None: in memory. `say` receives a line on a damaged file."""
         return cls(Database(path, say))
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class ChatStore:
         self._database.close()
 
     def create(self, *, folder: str, model: str = "", system: str = "", title: str = "") -> int:
-        """Make a new chat, not listed before its first message; without a title it is called after that."""
+        """Create a chat, not listed before its first message, which also gives it a title if none is given."""
         now, line = time.time(), chat_listing.shorten(" ".join(title.split()), chat_listing.MAX_TITLE)
         with self._database.writing() as database:
             return _inserted(
@@ -96,13 +96,13 @@ class ChatStore:
             _set_head(database, session, message)
 
     def path(self, session: int) -> list[Message]:
-        """The messages of the branch that is shown, the first one first."""
+        """Return the messages of the shown branch, oldest first."""
         with self._database.reading() as database:
             found = database.execute(_BRANCH, (_head(database, session),)).fetchall()
         return [message_rows.from_row(row) for row in found]
 
     def versions(self, message: int) -> list[int]:
-        """The ids of all messages below the same parent, this one among them, the oldest first."""
+        """Return the ids of all messages with the same parent, this one included, oldest first."""
         siblings = """
             SELECT other.id FROM messages AS this
             JOIN messages AS other ON other.session = this.session AND other.parent IS this.parent
@@ -112,7 +112,7 @@ class ChatStore:
             return [number for (number,) in database.execute(siblings, (message,))]
 
     def leaf(self, message: int) -> int:
-        """The newest message below this one, or this one."""
+        """Return the newest message below this one, or this one."""
         newest = """
             WITH RECURSIVE below (session, id) AS (
                 SELECT session, id FROM messages WHERE id = ?
@@ -126,38 +126,38 @@ class ChatStore:
         return message if number is None else int(number)
 
     def info(self, session: int) -> SessionInfo:
-        """The entry of this chat in a list."""
+        """Return the list entry of this chat."""
         with self._database.reading() as database:
             _head(database, session)
             return chat_listing.session_info(database, session)
 
     def sessions(self, words: str = "", limit: int = 200) -> list[SessionInfo]:
-        """Chats that have messages, newest first; only those with all words in one message or in the title."""
+        """Return the chats that have messages, newest first; with `words`, those that contain all of them."""
         with self._database.reading() as database:
             if words.strip():
                 return chat_listing.search_sessions(database, chat_listing.parse_query(words), limit)
             return chat_listing.newest_sessions(database, None, limit)
 
     def latest(self, folder: str | None = None) -> SessionInfo | None:
-        """The chat that was written to last, of those begun in this folder if one is given."""
+        """Return the chat written to last, in this folder if given."""
         with self._database.reading() as database:
             return next(iter(chat_listing.newest_sessions(database, folder, 1)), None)
 
     def rename(self, session: int, title: str) -> None:
-        """Give the chat a title; "" means that of its first message."""
+        """Set the chat's title; "" means that of its first message."""
         with self._database.writing() as database:
             _head(database, session)
             _change(database, session, "title", chat_listing.shorten(" ".join(title.split()), chat_listing.MAX_TITLE))
             _name(database, session)
 
     def set_system(self, session: int, text: str) -> None:
-        """Give the chat other instructions."""
+        """Set the chat's instructions."""
         with self._database.writing() as database:
             _head(database, session)
             _change(database, session, "system", text)
 
     def fork(self, session: int, message: int | None) -> int:
-        """Make a new chat with a copy of the branch up to this message; None means the whole branch that is shown."""
+        """Create a chat with a copy of the branch up to this message; None means the whole shown branch."""
         columns = ", ".join(("depth", *message_rows.COLUMNS))
         with self._database.writing() as database:
             last = _branch_end(database, session, message)
@@ -180,9 +180,9 @@ class ChatStore:
             return copy
 
     def delete(self, session: int) -> None:
-        """Delete the chat: nothing of its text stays in the file, its search index or the log beside it.
+        """Delete the chat: no text of it stays in the file, its search index or its log.
 
-        Takes about a second for each 100 MB of the file. StoreFailed may mean that the chat is gone and traces are not.
+        Takes about a second for each 100 MB of the file. After StoreFailed the chat may be gone and traces remain.
         """
         with self._database.writing() as database:
             _head(database, session)
@@ -197,7 +197,7 @@ class ChatStore:
 
 
 def _head(database: Connection, session: int) -> int | None:
-    """The message up to which the chat is shown, None before the first; UsageError if there is no such chat."""
+    """Return the head of a chat, None before the first message; UsageError if there is no such chat."""
     if 0 < session < 2**63:
         row = database.execute("SELECT head FROM sessions WHERE id = ?", (session,)).fetchone()
         if row:
@@ -206,7 +206,7 @@ def _head(database: Connection, session: int) -> int | None:
 
 
 def _branch_end(database: Connection, session: int, message: int | None) -> int | None:
-    """The message, None for the head; UsageError if the chat has no such message."""
+    """Return the message, or the head for None; UsageError if the chat has no such message."""
     head = _head(database, session)
     if message is None:
         return head
@@ -217,9 +217,7 @@ def _branch_end(database: Connection, session: int, message: int | None) -> int 
 
 
 def _depth(database: Connection, session: int, parent: int | None) -> int:
-    """How deep a message is in the tree, 0 for None; StoreFailed if the chat, or the message in it, no longer
-    exists.
-    """
+    """Return the depth of a message in the tree, 0 for None; StoreLost if the chat or message was deleted."""
     row = database.execute(
         "SELECT CASE WHEN ?1 IS NULL THEN 0 ELSE (SELECT depth FROM messages WHERE session = ?2 AND id = ?1) END"
         " FROM sessions WHERE id = ?2",
@@ -257,7 +255,7 @@ def _change(database: Connection, session: int, column: str, text: str) -> None:
 
 
 def _name(database: Connection, session: int) -> None:
-    """Name a chat without a title after its first message of the user's."""
+    """Give a chat without a title the title of its first user message."""
     row = database.execute(
         f"SELECT messages.id, {', '.join(f'messages.{column}' for column in message_rows.COLUMNS)} FROM sessions"
         " JOIN messages ON messages.session = sessions.id"

@@ -1,8 +1,8 @@
-"""A conversation: what was said, how it goes on, and what of it is on disk.
+"""A conversation: its messages, its continuation, and their storage.
 
-`messages` is the path that is shown, from the first message to the newest one. Another answer to the same message, or
-a message that was changed, is another branch of the same chat: what was there stays in the store. What cannot be
-stored stays here and is stored with the next message that can: `unsaved` says that there is something.
+`messages` is the shown branch, oldest first. Another answer to a message, or an edited message, is another branch of
+the chat: the old one stays in the store. Messages that cannot be stored stay in memory (`unsaved`) and are stored with
+the next message that can be.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ T = TypeVar("T")
 
 
 class Talk:
-    """One chat at a time, stored in the file `chats`.
+    """Conversation: one chat at a time, stored in the file `chats`.
 
-    Without a file the messages are stored in memory, for versions and forks, unless `in_memory` is false. `tell` gets
-    a line, on the event loop, when something could not be stored, and when it could be again.
+    Without a file, messages are stored in memory, for versions and forks, unless `in_memory` is false. `tell` receives
+    a line, on the event loop, when storing fails and when it works again.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class Talk:
 
     @property
     def messages(self) -> list[Message]:
-        """The messages of the path that is shown."""
+        """Return the messages of the shown branch."""
         return self._chat.messages
 
     @property
     def session(self) -> int | None:
-        """The number of the chat, once it has one."""
+        """Return the number of the chat, None before it is stored."""
         return self._chat.session
 
     @property
     def system(self) -> str:
-        """The instructions before the chat."""
+        """Return the chat's instructions."""
         return self._chat.system
 
     @system.setter
@@ -81,24 +81,22 @@ class Talk:
 
     @property
     def before(self) -> str:
-        """All that stands before the chat: the project's instructions, the chat's own, and a summary of what is left
-        out.
-        """
+        """Return all instructions: the project's, the chat's, and a summary of messages that are left out."""
         summary = f"Summary of the conversation up to here:\n\n{self.summary}" if self.summary else ""
         return "\n\n".join(filter(None, (self.project, self.system, summary)))
 
     @property
     def unsaved(self) -> bool:
-        """Whether something could not be stored, of this chat or of one before."""
+        """Return whether messages could not be stored, of this chat or an earlier one."""
         return self._saver.unsaved
 
     @property
     def answering(self) -> bool:
-        """Whether an answer is under way or being stored."""
+        """Return whether an answer is in progress or being stored."""
         return self._answering.locked()
 
     def last_answer(self) -> Message | None:
-        """The newest answer, if there is one, as far as it has come."""
+        """Return the newest answer, complete or not, if there is one."""
         answer = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
         return self._growing.message() if answer and self._growing and self.answering else answer
 
@@ -107,7 +105,7 @@ class Talk:
         return await self._saver.kept(work, *arguments, **names)
 
     async def close(self) -> None:
-        """Stop, store everything, and close the store. May be called again."""
+        """Stop, store all messages, and close the store. May be called again."""
         if not self._closed:
             self._closed = True
             await self.settled()
@@ -117,11 +115,11 @@ class Talk:
     # What was said
 
     def new(self) -> None:
-        """Start another chat, empty, with the same instructions."""
+        """Start an empty chat with the same instructions."""
         self._chat, self.left_out, self.summary, self.used = Chat(system=self.system), 0, "", None
 
     async def open(self, session: int) -> None:
-        """Open an earlier chat as it was left."""
+        """Open a stored chat."""
         from localdflash.chat.store import ChatStore
 
         info = await self.kept(ChatStore.info, session)
@@ -129,12 +127,12 @@ class Talk:
         self.left_out, self.summary, self.used = 0, "", None
 
     def _show(self, path: list[Message], session: int, system: str) -> None:
-        """Show a chat as the store has it."""
+        """Show a stored chat."""
         messages = [_mark_ended(message) for message in path]
         self._chat = Chat(messages, session, system, stored={message.id: message for message in messages})
 
     async def delete(self, session: int) -> None:
-        """Delete a chat; if it is the one that is shown, start a new one."""
+        """Delete a chat; if it is shown, start a new one."""
         from localdflash.chat.store import ChatStore
 
         if session == self.session:
@@ -145,17 +143,17 @@ class Talk:
             self.new()
 
     def say(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
-        """Append a message of the user's."""
+        """Append a user message."""
         message = Message("user", text, tuple(attachments))
         self.messages.append(message)
         return message
 
     def take_back_answer(self) -> None:
-        """Cut the path back to the last message of the user's, to answer it again. UsageError if there is none."""
+        """Remove the messages after the last user message, to answer it again. UsageError if there is none."""
         del self.messages[self._last_question() + 1 :]
 
     def take_back_question(self) -> Message:
-        """Cut the path back to before the user's last message, and return that. UsageError if there is none."""
+        """Remove the last user message and all after it; return it. UsageError if there is none."""
         question = self.messages[self._last_question()]
         del self.messages[self._last_question() :]
         self.left_out = min(self.left_out, len(self.messages))
@@ -168,7 +166,7 @@ class Talk:
         raise UsageError("nothing was asked yet")
 
     async def instruct(self, system: str) -> None:
-        """Set other instructions before the chat, from the next answer on."""
+        """Set the instructions, from the next answer on."""
         from localdflash.chat.store import ChatStore
 
         self.system = system
@@ -176,7 +174,7 @@ class Talk:
             await self.kept(ChatStore.set_system, self.session, system)
 
     async def version(self, step: int) -> bool:
-        """Switch to the version before (-1) or after (+1) of the newest message that has several; False at the end."""
+        """Show the previous (-1) or next (+1) version of the newest message with several; return False at the end."""
         from localdflash.chat.store import ChatStore
 
         await self.save()
@@ -196,7 +194,7 @@ class Talk:
         return False
 
     async def fork(self, number: int | None) -> None:
-        """Continue in a new chat with the messages up to and including this one (from 1); all of them for None."""
+        """Continue in a new chat with the messages up to and including `number` (from 1); None means all."""
         from localdflash.chat.store import ChatStore
 
         await self.save()
@@ -210,10 +208,10 @@ class Talk:
     # What is answered
 
     async def answer(self, show: Show, begun_anew: Callable[[], None], *, goes_on: bool = False) -> Message:
-        """Have the last message answered, or the last answer continued; `show` gets the text as it comes.
+        """Answer the last message, or continue the last answer; `show` receives the text as it arrives.
 
-        The answer joins the messages however it ends: stopped, or as far as it came when the engine went away. What
-        kept it from beginning is raised, ContextOverflow among it.
+        The answer joins the messages however it ends: complete, stopped or cut off. Raises what prevents it from
+        starting, such as ContextOverflow.
         """
         async with self._answering:
             return await self._answer(show, begun_anew, goes_on)
@@ -246,7 +244,7 @@ class Talk:
         return chat.messages[place]
 
     async def count(self) -> None:
-        """Ask the engine how much of the context the messages take, unless an answer reports it meanwhile."""
+        """Count the context tokens of the messages, unless an answer reports them meanwhile."""
         if not self.messages or self.answering:
             return
         counted, sent = list(self.messages), self.messages[self.left_out :]
@@ -255,12 +253,12 @@ class Talk:
             self.used = used
 
     def stop(self) -> None:
-        """Stop the answer that is under way, if any; the part that is there stays."""
+        """Stop an answer in progress; its text so far stays."""
         if self._reading:
             self._reading.cancel()
 
     async def settled(self) -> None:
-        """Stop, and wait until the part of the answer that is there has joined the messages."""
+        """Stop, and wait until the partial answer has joined the messages."""
         self.stop()
         async with self._answering:
             pass
@@ -300,14 +298,14 @@ class Talk:
                     pause = max(SAVE_SECONDS, SAVE_SHARE * (saved - began))
 
     def _numbers(self) -> dict[str, Any]:
-        """What is known of an answer that did not come to its end."""
+        """Return the statistics of an incomplete answer."""
         about = self.answerer.about
         return {**({"model": about.pair} if about else {}), **self.speed.numbers()}
 
     # What is kept
 
     async def save(self, chat: Chat | None = None) -> None:
-        """Store what is not stored yet, of this chat or of the given one. A failure is reported once."""
+        """Store unsaved messages of this chat or of the given one. A failure is reported once."""
         chat = chat or self._chat
         if self.answerer.about:
             chat.model = self.answerer.about.pair
@@ -315,7 +313,7 @@ class Talk:
 
 
 def _mark_ended(message: Message) -> Message:
-    """Mark an answer without an end, which a killed process has left, as ended."""
+    """Mark an unfinished answer, left by a killed process, as cancelled."""
     return replace(message, finish="cancelled") if message.role == "assistant" and not message.finish else message
 
 
@@ -325,7 +323,7 @@ def _used_tokens(numbers: Mapping[str, Any]) -> int | None:
 
 
 class _GrowingAnswer:
-    """An answer under way, at its place in a chat."""
+    """Answer in progress, at its position in a chat."""
 
     def __init__(self, begun: Message, chat: Chat, place: int) -> None:
         self.chat, self._begun, self._place = chat, begun, place
@@ -345,7 +343,7 @@ class _GrowingAnswer:
         self._parts, self._steps = [self._begun.text], list(self._begun.steps)
 
     def join(self) -> Message:
-        """Put the answer, as far as it came, into the chat."""
+        """Put the answer, complete or not, into the chat."""
         message = self.message()
         if self._place < len(self.chat.messages):
             self.chat.messages[self._place] = message

@@ -147,7 +147,7 @@ def test_what_makes_no_sense_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     instead(monkeypatch, "print('not json')")
     with pytest.raises(ModelError, match="printed nothing"):
         asyncio.run(model_list.list_models())
-    with pytest.raises(LocaldflashError, match="makes no sense"):
+    with pytest.raises(LocaldflashError, match="malformed"):
         asyncio.run(model_list.pull_model(NAME, lambda _: None))
 
 
