@@ -30,12 +30,12 @@ PLAIN, DRAFTING, FORCED = "plain", "drafting", "forced"
 FIXED = 4  # nodes of the drafts of one length; a block has its own
 TOKENS = 128  # of an answer, at most
 
-Ask = Callable[[LoadedPair], "list[Asked]"]
+Ask = Callable[[LoadedPair], "list[PromptIds]"]
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Asked:
+class PromptIds:
     """A prompt by its ids."""
 
     ids: Sequence[int]
@@ -46,9 +46,9 @@ class Asked:
 def completions(limit: int | None) -> Ask:
     """The prompts of a pair that completes."""
 
-    def ask(loaded: LoadedPair) -> list[Asked]:
+    def ask(loaded: LoadedPair) -> list[PromptIds]:
         found = prompt_set.load(limit)
-        return [Asked(*prompt_ids(loaded, prompt), min(prompt.max_tokens, TOKENS)) for prompt in found]
+        return [PromptIds(*prompt_ids(loaded, prompt), min(prompt.max_tokens, TOKENS)) for prompt in found]
 
     return ask
 
@@ -56,10 +56,10 @@ def completions(limit: int | None) -> Ask:
 def chats(limit: int | None) -> Ask:
     """The prompts of a pair that chats, without those whose answer has a form."""
 
-    def ask(loaded: LoadedPair) -> list[Asked]:
+    def ask(loaded: LoadedPair) -> list[PromptIds]:
         found = [prompt for prompt in chat_prompts.load(limit) if not prompt.schema]
         return [
-            Asked(
+            PromptIds(
                 chat_ids(loaded, [TemplateMessage("user", prompt.question)]),
                 loaded.tokenizer.ends,
                 min(prompt.max_tokens, TOKENS),
@@ -70,7 +70,7 @@ def chats(limit: int | None) -> Ask:
     return ask
 
 
-class Fixed(Always):
+class FixedLength(Always):
     """Drafts of so many nodes in every step."""
 
     def nodes(self, drafter: str, limit: int) -> int:
@@ -103,11 +103,11 @@ def run(options: Options, drafters: Sequence[str], ask: Ask, repeats: int, progr
 
 
 def _measured(
-    loaded: LoadedPair, model: Drafter, asked: Sequence[Asked], repeats: int, progress: Progress
+    loaded: LoadedPair, model: Drafter, asked: Sequence[PromptIds], repeats: int, progress: Progress
 ) -> dict[str, Any]:
     assert loaded.host
     target, costs = loaded.host.target, calibrate(loaded.host.target, [model])
-    always = Fixed() if model.is_autoregressive else Always()
+    always = FixedLength() if model.is_autoregressive else Always()
     pairs = {
         PLAIN: HostPair(target),
         DRAFTING: HostPair(target, [model], costs),

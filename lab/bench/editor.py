@@ -42,7 +42,7 @@ class Trace:
 
 
 @dataclass
-class Shown:
+class ShownSuggestion:
     """A suggestion on the screen: the part of it after the cursor, and since when (`time.perf_counter`).
 
     `closed` stands behind the cursor and is replaced when all of it is accepted.
@@ -71,7 +71,7 @@ class Editor:
 
     def __init__(self, server: LanguageServer, style: Style, encoding: str, trace: Trace) -> None:
         self._server, self._style, self._encoding, self.trace = server, style, encoding, trace
-        self.shown: Shown | None = None
+        self.shown: ShownSuggestion | None = None
         self.changed = asyncio.Event()
         self._uri, self._version = "", 0
         self._before = self._after = ""
@@ -233,7 +233,7 @@ class Editor:
         known = self._visible.removeprefix(self._before) if self._visible.startswith(self._before) else ""
         self.trace.pieces.append(ghost[_common(known, ghost) :])
         self._visible = self._before + ghost
-        self.shown = Shown(item, ghost, now, closed)
+        self.shown = ShownSuggestion(item, ghost, now, closed)
         if (name := _id(item)) not in self._told:
             self._told.add(name)
             self._server.notify("textDocument/didShowCompletion", {"item": item})

@@ -92,7 +92,7 @@ def warning(path: Path) -> str:
 
 def run(client: Client, tasks: Sequence[Task], progress: Callable[[str], None]) -> dict[str, Any]:
     """Ask the daemon for every task and run its tests."""
-    answers, verdicts = list[InfillAnswer](), list[sandbox.Verdict]()
+    answers, verdicts = list[InfillAnswer](), list[sandbox.SandboxResult]()
     for number, task in enumerate(tasks):
         answers.append(_ask(client, task))
         verdicts.append(sandbox.run(task.program(answers[-1].text)))

@@ -15,7 +15,7 @@ from typing import Literal
 
 from localdflash.base.errors import UsageError
 from localdflash.lab.train.examples import (
-    Change,
+    CodeChange,
     add_line,
     change_number,
     edit_question,
@@ -154,14 +154,14 @@ def _edit(id_: str, source: str) -> BenchPrompt:
     return BenchPrompt(id_, "edit", fenced(change.after), MAX_TOKENS["edit"], question=question)
 
 
-def sound_change(id_: str, functions: Sequence[str]) -> Change:
+def sound_change(id_: str, functions: Sequence[str]) -> CodeChange:
     """Take the first of an endless row of random changes that turns valid code into other valid code."""
     kind, code = choose(f"{id_} kind", len(_CHANGES)), functions[choose(id_, len(functions))]
     attempts = (_CHANGES[(kind + n) % len(_CHANGES)](code, random.Random(f"{id_} {n}")) for n in itertools.count())
     return next(change for change in attempts if change is not None and _is_sound(change))
 
 
-def _is_sound(change: Change) -> bool:
+def _is_sound(change: CodeChange) -> bool:
     before, after = _statements(change.before), _statements(change.after)
     return bool(before and after) and before != after
 

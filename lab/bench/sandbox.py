@@ -36,14 +36,14 @@ NOT_SHUT = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SandboxResult:
     """How a program ended, and what shut it off: limits, network, files and processes."""
 
     outcome: Outcome
     shut: dict[str, str]
 
 
-def run(program: str, seconds: float = SECONDS, memory: int = MEMORY) -> Verdict:
+def run(program: str, seconds: float = SECONDS, memory: int = MEMORY) -> SandboxResult:
     """Run a program to its end or for so many seconds; LocaldflashError if it cannot be shut off at all."""
     secret = secrets.token_hex(16).encode()
     with tempfile.TemporaryDirectory(prefix="localdflash-sandbox-", ignore_cleanup_errors=True) as folder:
@@ -66,7 +66,7 @@ def run(program: str, seconds: float = SECONDS, memory: int = MEMORY) -> Verdict
     if not first.startswith(b"{"):
         raise LocaldflashError(f"the sandbox does not start (status {process.returncode}): nothing was run")
     outcome: Outcome = "passed" if rest == secret else "failed" if in_time else "timeout"
-    return Verdict(outcome, json.loads(first))
+    return SandboxResult(outcome, json.loads(first))
 
 
 def weaknesses(shut: dict[str, str]) -> list[str]:

@@ -27,7 +27,7 @@ _WORD = re.compile(r"\s*(?:\w+|[^\w\s]+)")
 AcceptedPart = Literal["all", "line", "word"]
 
 
-class Taken(NamedTuple):
+class AcceptedText(NamedTuple):
     """The part of a suggestion that is accepted."""
 
     part: AcceptedPart
@@ -44,14 +44,14 @@ class TypedKeys:
     accepted_characters: int = 0
 
 
-def agreeing(ghost: str, rest: str) -> Taken | None:
+def agreeing(ghost: str, rest: str) -> AcceptedText | None:
     """The largest part of a suggestion that agrees with what follows."""
     parts: list[tuple[AcceptedPart, str]] = [("all", ghost), ("line", _LINE.match(ghost)[0])]  # type: ignore[index]
     if word := _WORD.match(ghost):
         parts.append(("word", word[0]))
     for part, text in parts:
         if len(text.strip()) >= SHORTEST and rest.startswith(text):
-            return Taken(part, text)
+            return AcceptedText(part, text)
     return None
 
 
@@ -90,7 +90,7 @@ class Typist:
             gap *= AFTER_WORD
         return min(gap, LONGEST) / self._speed
 
-    async def _read(self, rest: str, until: float) -> Taken | None:
+    async def _read(self, rest: str, until: float) -> AcceptedText | None:
         """Read until the next key is due; return whether something is accepted instead."""
         editor = self._editor
         while (now := time.perf_counter()) < until:

@@ -141,7 +141,7 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
         raise UsageError("--start and --fresh exclude each other")
     prepare("cpu", options["threads"])
     from localdflash.lab.train import for_pair
-    from localdflash.lab.train.kept_setup import Wanted
+    from localdflash.lab.train.kept_setup import DrafterOptions
     from localdflash.lab.train.kept_training import Schedule
     from localdflash.lab.train.loop import TrainingBudget
 
@@ -155,7 +155,9 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
         raise UsageError(f"--{option} shapes a new drafter, but {there}")
     from_anchor = options["first_slot"] == "anchor"
     layers, own_short = options["layers"] or 1, "short" in given
-    wanted = Wanted(layers, options["block_size"], options["short"], options["mask"], start, from_anchor, own_short)
+    wanted = DrafterOptions(
+        layers, options["block_size"], options["short"], options["mask"], start, from_anchor, own_short
+    )
     taps = None if options["taps"] is None else block_numbers(options["taps"])
     backend, threads, fim = options["backend"], options["threads"], _fim_of(files) if options["completions"] else None
     work = for_pair.Work(folder, files.target, wanted, options["tokens"], budget.minutes, taps, backend, threads, fim)

@@ -20,7 +20,7 @@ from statistics import quantiles
 
 from localdflash.base.machine.hardware import commit, device
 from localdflash.lab.scripts.editors import fetch, nvim_scene
-from localdflash.lab.scripts.editors.nvim_scene import Scene
+from localdflash.lab.scripts.editors.nvim_scene import EditorScene
 from localdflash.lab.scripts.support import bench_daemon, instant_engine
 
 KEYS = 200
@@ -63,13 +63,13 @@ def server_of(texts: list[str]) -> Iterator[list[str]]:
         os.environ["LOCALDFLASH_HOME"] = before
 
 
-def along(scene: Scene) -> None:
+def along(scene: EditorScene) -> None:
     """Type what is suggested."""
     for number, key in enumerate(LINE[:KEYS]):
         pressed(scene, key, LINE[number + 1 : -1])
 
 
-def asking(scene: Scene) -> None:
+def asking(scene: EditorScene) -> None:
     """Type into a line whose every beginning has a continuation of its own."""
     for number in range(KEYS):
         pressed(scene, "x", f" = {number}")
@@ -90,14 +90,14 @@ def served(nvim: Path) -> Times:
         return summary(scene.editor.lua("return times"))
 
 
-def pressed(scene: Scene, key: str, ghost: str) -> None:
+def pressed(scene: EditorScene, key: str, ghost: str) -> None:
     """Press a key and wait for its ghost text."""
     count = scene.editor.lua("expected = ...; return #times", ghost)
     scene.editor.keys(key)
     scene.editor.until(lambda: scene.editor.lua("return #times") > count, "ghost text")
 
 
-def measured(nvim: Path, type_all: Callable[[Scene], None], setup: str = nvim_scene.SETUP) -> Times:
+def measured(nvim: Path, type_all: Callable[[EditorScene], None], setup: str = nvim_scene.SETUP) -> Times:
     """Milliseconds of one way of typing."""
     texts = [LINE] if type_all is along else CONTINUATIONS
     with (

@@ -21,7 +21,7 @@ from localdflash.engine.pair import Pair
 from localdflash.lab.bench.bench_run import PromptRun, rotated, run_prompt
 from localdflash.lab.bench.chat.chat_modes import DRAFTING, FORCED, PLAIN, opened
 from localdflash.lab.train import training_prompts
-from localdflash.lab.train.batched_answers import LONGEST_PROMPT, Asker
+from localdflash.lab.train.batched_answers import LONGEST_PROMPT, PromptEncoder
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 
@@ -29,7 +29,7 @@ TOKENS = 96  # of an answer
 BEFORE, AFTER = "before", "after"
 
 
-def asked(path: Path, count: int, asker: Asker) -> list[list[int]]:
+def asked(path: Path, count: int, asker: PromptEncoder) -> list[list[int]]:
     """The ids of the first held-out questions of a file."""
     held_out = (asker.encode(prompt) for prompt in training_prompts.read(path) if prompt.held_out)
     return [ids for ids in held_out if len(ids) <= LONGEST_PROMPT][:count]
@@ -77,7 +77,7 @@ def main() -> None:
             ways = stack.enter_context(opened(loaded, options))
             pairs.setdefault(PLAIN, ways.pairs[PLAIN])
             pairs |= {f"{way}, {name}": ways.pairs[way] for way in (DRAFTING, FORCED)}
-            asker, ends = Asker(loaded.files.target), loaded.tokenizer.ends
+            asker, ends = PromptEncoder(loaded.files.target), loaded.tokenizer.ends
         found = {
             name: compared(pairs, asked(getattr(given, name), given.count, asker), ends) for name in ("own", "others")
         }

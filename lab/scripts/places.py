@@ -40,7 +40,7 @@ _WORD = re.compile(r"\s*(?:\w+|[^\w\s]+)")
 
 
 @dataclass(frozen=True)
-class Place:
+class CursorPlace:
     """A cursor, and what was taken away behind it."""
 
     name: str
@@ -52,7 +52,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownText:
     """What was shown at a place, and how long it took, in milliseconds."""
 
     text: str
@@ -85,7 +85,7 @@ def main() -> None:
         given.json.write_text(json.dumps(known | {given.name: result}, indent=1) + "\n", encoding="utf-8")
 
 
-def places(folder: Path, count: int) -> list[Place]:
+def places(folder: Path, count: int) -> list[CursorPlace]:
     """So many places, the same ones each time."""
     rng, texts = random.Random(18), dict[str, list[tuple[str, str]]]()
     for archive in archives(folder):
@@ -103,7 +103,7 @@ def places(folder: Path, count: int) -> list[Place]:
     ]
 
 
-def place(name: str, text: str, language: str, rng: random.Random) -> Place:
+def place(name: str, text: str, language: str, rng: random.Random) -> CursorPlace:
     """A place in a file."""
     lines = text.split("\n")
     number = rng.choice([at for at, line in enumerate(lines) if _CODE.match(line) and len(line.strip()) >= 8])
@@ -115,10 +115,10 @@ def place(name: str, text: str, language: str, rng: random.Random) -> Place:
     elif kind == "inside":
         end = min(rng.randint(start + 1, start + 24), len(line) - 1)
     at = len("\n".join(lines[:number])) + (number > 0)
-    return Place(name, language, kind, text[: at + start], line[start:end], text[at + max(start, end) :])
+    return CursorPlace(name, language, kind, text[: at + start], line[start:end], text[at + max(start, end) :])
 
 
-def ask(client: Client, place: Place, *, by_hand: bool) -> Shown:
+def ask(client: Client, place: CursorPlace, *, by_hand: bool) -> ShownText:
     """What an editor would show."""
     body = {
         "path": Path(place.name).name,
@@ -134,10 +134,10 @@ def ask(client: Client, place: Place, *, by_hand: bool) -> Shown:
             confidence, first = event["confidence"], time.perf_counter() - began
         text += event["text"]
     sure = by_hand or confidence is None or confidence >= SURE
-    return Shown(text.rstrip() if sure else "", first * 1e3)
+    return ShownText(text.rstrip() if sure else "", first * 1e3)
 
 
-def tally(wanted: list[Place], found: list[Shown]) -> dict[str, Any]:
+def tally(wanted: list[CursorPlace], found: list[ShownText]) -> dict[str, Any]:
     """The counts, and each place with its verdict."""
     verdicts = [verdict_of(place, shown.text) for place, shown in zip(wanted, found, strict=True)]
     faults = [fault_of(place, shown.text) for place, shown in zip(wanted, found, strict=True)]
@@ -154,7 +154,7 @@ def tally(wanted: list[Place], found: list[Shown]) -> dict[str, Any]:
     }
 
 
-def verdict_of(place: Place, shown: str) -> str:
+def verdict_of(place: CursorPlace, shown: str) -> str:
     """One of those of the module's docstring."""
     if not shown.strip():
         return "silent"
@@ -169,7 +169,7 @@ def _first(text: str) -> str:
     return found[0] if found else ""
 
 
-def fault_of(place: Place, shown: str) -> str:
+def fault_of(place: CursorPlace, shown: str) -> str:
     """What is wrong with a file that has this text in it; "" for none."""
     if not shown.strip() or parses(place.language, place.before + shown + place.after):
         return ""

@@ -19,7 +19,7 @@ from pathlib import Path
 from localdflash.base.machine.hardware import commit, device
 from localdflash.lab.bench.spread import spread
 from localdflash.lab.scripts.editors.fetch_vscode import ROOT, tools
-from localdflash.lab.scripts.editors.vscode import GHOST, Window, studio, until
+from localdflash.lab.scripts.editors.vscode import GHOST, VscodeWindow, studio, until
 
 GAPS = 0.12, 0.25  # seconds from key to key
 WATCH = f"""() => {{
@@ -69,7 +69,7 @@ def main() -> None:
         given.json.write_text(text)
 
 
-def measure(window: Window, code: list[str]) -> dict[str, list[float]]:
+def measure(window: VscodeWindow, code: list[str]) -> dict[str, list[float]]:
     """Milliseconds for both kinds of keys, and for all."""
     before = (window.folder / "typed.py").read_text()
     window.open("typed.py")

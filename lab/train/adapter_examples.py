@@ -39,7 +39,7 @@ class FillExample:
 
 
 @dataclass(frozen=True)
-class Scene:
+class FimScene:
     """A hole in a file, with the other code that its prompts have."""
 
     name: str
@@ -84,7 +84,7 @@ class FillExamples:
         ids = [*prompt, *answer, *([] if hole.is_open else [self._end])]
         return FillExample(ids, prompt.index(self._middle) + 1, scene.language, hole.kind)
 
-    def scene(self, name: str, rng: random.Random) -> Scene:
+    def scene(self, name: str, rng: random.Random) -> FimScene:
         """A hole in one file."""
         text, language = self._texts[name], language_of(name)
         if name not in self._holes:
@@ -92,9 +92,9 @@ class FillExamples:
         hole = self._holes[name].draw(rng)
         rest = text[: hole.start] + ("" if hole.is_open else text[hole.end :])
         others = self._others(OpenFile(self._root / name, name, language, rest), hole, rng)
-        return Scene(name, language, text, hole, others)
+        return FimScene(name, language, text, hole, others)
 
-    def prompt(self, scene: Scene, cursor: int, word: str, form: FimFormat, most: int) -> list[int]:
+    def prompt(self, scene: FimScene, cursor: int, word: str, form: FimFormat, most: int) -> list[int]:
         """The ids, at most `most`, that a completion at this character is asked with; `word` is left to be drawn."""
         place = Hole(scene.name, scene.language, scene.text[: cursor - len(word)], "", scene.after)
         return assemble(self._encoder, form, CONTEXT, place, scene.others, ANSWER, word, most).ids

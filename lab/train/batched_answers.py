@@ -18,7 +18,7 @@ from localdflash.base.errors import TrainingError
 from localdflash.lab.train.kept_answers import ENDINGS, AnswerWriter
 from localdflash.lab.train.parallel_target import Parallel
 from localdflash.lab.train.reporter import Reporter
-from localdflash.lab.train.training_prompts import COMPLETIONS, KINDS, Prompt
+from localdflash.lab.train.training_prompts import COMPLETIONS, KINDS, TrainingPrompt
 from localdflash.text.chat_template import Role, TemplateMessage, encode_chat
 from localdflash.text.fim import FimFormat, stop_ids
 from localdflash.text.tokenizer import Tokenizer
@@ -37,7 +37,7 @@ LONGEST_PERIOD, LEAST_REPEATED = 40, 48  # ids
 class _Going:
     """A conversation that is being answered."""
 
-    prompt: Prompt
+    prompt: TrainingPrompt
     asked: int  # ids of the prompt
     ids: list[int]
     taps: list[NDArray[np.float16]]  # [rows, width] each
@@ -64,7 +64,7 @@ def repeats(ids: Sequence[int]) -> bool:
     return False
 
 
-class Asker:
+class PromptEncoder:
     """Prompts as ids: in the target's own chat template, or with `fim` those of completions. `ends` end an answer."""
 
     def __init__(self, path: Path, fim: FimFormat | None = None) -> None:
@@ -75,7 +75,7 @@ class Asker:
         if not self.template and not fim:
             raise TrainingError(f"{path} has no chat template: answers to chat prompts need one")
 
-    def encode(self, prompt: Prompt) -> list[int]:
+    def encode(self, prompt: TrainingPrompt) -> list[int]:
         """The ids of a question, with the turns before it, or of a completion."""
         if prompt.ids:
             return list(prompt.ids)
@@ -111,8 +111,8 @@ class Progress:
 
 def answer_prompts(
     target: Parallel,
-    asker: Asker,
-    prompts: Sequence[Prompt],
+    asker: PromptEncoder,
+    prompts: Sequence[TrainingPrompt],
     writer: AnswerWriter,
     tokens: int,
     reporter: Reporter,
@@ -148,7 +148,9 @@ def answer_prompts(
         reporter.say(f"{progress.too_long:,} prompts of more than {asker.longest} tokens were left out")
 
 
-def _encoded(asker: Asker, prompts: Iterator[Prompt], progress: Progress) -> Iterator[tuple[Prompt, list[int]]]:
+def _encoded(
+    asker: PromptEncoder, prompts: Iterator[TrainingPrompt], progress: Progress
+) -> Iterator[tuple[TrainingPrompt, list[int]]]:
     for prompt in prompts:
         ids = asker.encode(prompt)
         if len(ids) <= asker.longest:
@@ -157,7 +159,7 @@ def _encoded(asker: Asker, prompts: Iterator[Prompt], progress: Progress) -> Ite
             progress.too_long += 1
 
 
-def _fill(target: Parallel, waiting: Iterator[tuple[Prompt, list[int]]], going: dict[int, _Going]) -> bool:
+def _fill(target: Parallel, waiting: Iterator[tuple[TrainingPrompt, list[int]]], going: dict[int, _Going]) -> bool:
     """Give every free slot a prompt; whether any slot is taken."""
     for slot in range(target.sequences):
         if slot in going:

@@ -11,7 +11,7 @@ from itertools import chain, islice, zip_longest
 from typing import NamedTuple
 
 from localdflash.lab.train.examples import (
-    Function,
+    SourceFunction,
     add_line,
     change_number,
     edit_question,
@@ -28,36 +28,36 @@ MOST_OF_A_FILE = 3  # functions, so that no file sets the tone
 SHARES = {"function": 0.32, "explain": 0.22, "edit": 0.16, "types": 0.14, "tests": 0.16}
 
 
-class Asked(NamedTuple):
+class CodeQuestion(NamedTuple):
     """A question and its kind, one of `SHARES`."""
 
     kind: str
     text: str
 
 
-def of_packages(packages: Iterable[list[str]], seed: int) -> Iterator[Asked]:
+def of_packages(packages: Iterable[list[str]], seed: int) -> Iterator[CodeQuestion]:
     """Questions about the sources of several packages, the packages in turn: one file of each, then the next."""
     streams = [_of_sources(sources, f"{seed}/{number}") for number, sources in enumerate(packages)]
     return (asked for asked in chain.from_iterable(zip_longest(*streams)) if asked is not None)
 
 
-def _of_sources(sources: list[str], seed: str) -> Iterator[Asked]:
+def _of_sources(sources: list[str], seed: str) -> Iterator[CodeQuestion]:
     rng = random.Random(seed)
     for source in rng.sample(sources, len(sources)):
         yield from islice(of_source(source, rng), MOST_OF_A_FILE)
 
 
-def of_source(source: str, rng: random.Random) -> Iterator[Asked]:
+def of_source(source: str, rng: random.Random) -> Iterator[CodeQuestion]:
     """One question about each function of a source file that a question can be made of, in random order."""
     found = [function for function in functions(source) if len(function.text) <= MOST_CHARACTERS]
     for function in rng.sample(found, len(found)):
         kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
         text = MAKERS[kind](function, rng)
         if text:
-            yield Asked(kind, text)
+            yield CodeQuestion(kind, text)
 
 
-def _function(function: Function, rng: random.Random) -> str | None:
+def _function(function: SourceFunction, rng: random.Random) -> str | None:
     doc, name = ast.get_docstring(function.node), function.node.name
     if not doc or len(doc) > 400 or len(doc) < 15:
         return None
@@ -74,7 +74,7 @@ def _function(function: Function, rng: random.Random) -> str | None:
     )
 
 
-def _explain(function: Function, rng: random.Random) -> str:
+def _explain(function: SourceFunction, rng: random.Random) -> str:
     code, name = f"{function.signature}\n{function.body}", function.node.name
     instruction = rng.choice(
         (
@@ -90,7 +90,7 @@ def _explain(function: Function, rng: random.Random) -> str:
     return rng.choice((explain_question(code), edit_question(instruction, code)))
 
 
-def _edit(function: Function, rng: random.Random) -> str | None:
+def _edit(function: SourceFunction, rng: random.Random) -> str | None:
     free = (
         "Add a docstring to this function.",
         "Add comments to this code.",
@@ -109,7 +109,7 @@ def _edit(function: Function, rng: random.Random) -> str | None:
     return edit_question(change.instruction + order, change.before)
 
 
-def _types(function: Function, rng: random.Random) -> str | None:
+def _types(function: SourceFunction, rng: random.Random) -> str | None:
     bare = without_annotations(function.text)
     if not bare:
         return None
@@ -123,7 +123,7 @@ def _types(function: Function, rng: random.Random) -> str | None:
     return edit_question(instruction, bare)
 
 
-def _tests(function: Function, rng: random.Random) -> str:
+def _tests(function: SourceFunction, rng: random.Random) -> str:
     instruction = rng.choice(
         (
             "Write unit tests for this function.",
@@ -135,7 +135,7 @@ def _tests(function: Function, rng: random.Random) -> str:
     return edit_question(instruction, f"{function.signature}\n{function.body}")
 
 
-MAKERS: dict[str, Callable[[Function, random.Random], str | None]] = {
+MAKERS: dict[str, Callable[[SourceFunction, random.Random], str | None]] = {
     "function": _function,
     "explain": _explain,
     "edit": _edit,

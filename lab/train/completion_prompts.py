@@ -12,7 +12,7 @@ from pathlib import Path
 
 from localdflash.code.fim.encoder import Encoder
 from localdflash.lab.train import adapter_corpus
-from localdflash.lab.train.adapter_examples import FillExamples, Scene, word_to_heal
+from localdflash.lab.train.adapter_examples import FillExamples, FimScene, word_to_heal
 from localdflash.lab.train.adapter_mixture import draw_from
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.reporter import Reporter
@@ -54,7 +54,7 @@ def questions_of_hole(maker: FillExamples, name: str, rng: random.Random) -> lis
     return found
 
 
-def cursors(scene: Scene, rng: random.Random) -> list[int]:
+def cursors(scene: FimScene, rng: random.Random) -> list[int]:
     """Where a hole is completed, in characters of its file: at its start, and after so much of it was typed."""
     hole = scene.hole
     end = min(hole.start + OPEN_CHARACTERS, len(scene.text)) if hole.is_open else hole.end

@@ -26,7 +26,7 @@ SKIPPED_FOLDERS = re.compile(
 
 
 @dataclass(frozen=True)
-class Package:
+class CorpusPackage:
     """One pinned wheel of the corpus."""
 
     name: str
@@ -36,13 +36,13 @@ class Package:
     held_out: bool
 
 
-def read_list(path: Path = CORPUS_LIST) -> list[Package]:
+def read_list(path: Path = CORPUS_LIST) -> list[CorpusPackage]:
     """The packages of the corpus list, in its order."""
     entries = tomllib.loads(path.read_text(encoding="utf-8"))["package"]
-    return [Package(**{"held_out": False, **entry}) for entry in entries]
+    return [CorpusPackage(**{"held_out": False, **entry}) for entry in entries]
 
 
-def fetch(packages: list[Package], folder: Path) -> list[tuple[Package, Path]]:
+def fetch(packages: list[CorpusPackage], folder: Path) -> list[tuple[CorpusPackage, Path]]:
     """Download the wheels into `folder`, each checked against its hash; files already there are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     requirements = folder / "requirements.txt"
@@ -56,7 +56,7 @@ def fetch(packages: list[Package], folder: Path) -> list[tuple[Package, Path]]:
     return [(p, _wheel(folder, p)) for p in packages]
 
 
-def _wheel(folder: Path, package: Package) -> Path:
+def _wheel(folder: Path, package: CorpusPackage) -> Path:
     stem = re.sub(r"[-_.]+", "_", package.name).lower()
     found = [w for w in folder.glob("*.whl") if w.name.lower().startswith(f"{stem}-{package.version}-")]
     if len(found) != 1:

@@ -115,7 +115,7 @@ def _indent(line: str) -> int:
 
 
 @dataclass(frozen=True)
-class Function:
+class SourceFunction:
     """A function of a source file that is worth asking about."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef
@@ -124,7 +124,7 @@ class Function:
     body: str  # without the docstring
 
 
-def functions(source: str) -> Iterator[Function]:
+def functions(source: str) -> Iterator[SourceFunction]:
     """The functions of a source of a size worth learning from, those with a body of their own lines."""
     try:
         tree = ast.parse(source)
@@ -146,7 +146,7 @@ def functions(source: str) -> Iterator[Function]:
         signature = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.body[0].lineno - 1]))
         body_start = (node.body[0].end_lineno or 0) if has_doc else node.body[0].lineno - 1
         body = "\n".join(line[margin:] for line in lines[body_start : node.end_lineno])
-        yield Function(node, text, signature.rstrip(), body.strip("\n"))
+        yield SourceFunction(node, text, signature.rstrip(), body.strip("\n"))
 
 
 def _chat(kind: ExampleKind, question: str, answer: str) -> Example:
@@ -164,7 +164,7 @@ def function_question(signature: str, doc: str) -> str:
     return f"Write this Python function.\n{fenced(signature)}\n{doc}"
 
 
-def _write_function(function: Function, doc: str) -> Example:
+def _write_function(function: SourceFunction, doc: str) -> Example:
     answer = fenced(f"{function.signature}\n{function.body}")
     return _chat("function", function_question(function.signature, doc), answer)
 
@@ -174,7 +174,7 @@ def explain_question(code: str) -> str:
     return f"What does this code do?\n{fenced(code)}"
 
 
-def _explain(function: Function, doc: str) -> Example:
+def _explain(function: SourceFunction, doc: str) -> Example:
     code = f"{function.signature}\n{function.body}"
     return _chat("explain", explain_question(code), doc)
 
@@ -192,7 +192,7 @@ def _edit(code: str, rng: random.Random) -> Example | None:
     return _chat("edit", edit_question(change.instruction, change.before), fenced(change.after))
 
 
-class Change(NamedTuple):
+class CodeChange(NamedTuple):
     """An edit instruction and the code before and after it."""
 
     instruction: str
@@ -205,7 +205,7 @@ KEYWORDS = frozenset(
 )
 
 
-def rename(code: str, rng: random.Random) -> Change | None:
+def rename(code: str, rng: random.Random) -> CodeChange | None:
     """Rename one identifier that occurs more than once."""
     names = re.findall(r"\b[a-z_][a-z_0-9]{2,}\b", code)
     repeated = sorted({n for n in names if names.count(n) > 1 and n not in KEYWORDS})
@@ -217,10 +217,10 @@ def rename(code: str, rng: random.Random) -> Change | None:
     )
     if new in names:
         return None
-    return Change(f"Rename `{old}` to `{new}`.", code, re.sub(rf"\b{old}\b", new, code))
+    return CodeChange(f"Rename `{old}` to `{new}`.", code, re.sub(rf"\b{old}\b", new, code))
 
 
-def change_number(code: str, rng: random.Random) -> Change | None:
+def change_number(code: str, rng: random.Random) -> CodeChange | None:
     """Change one number that occurs once."""
     numbers = re.findall(r"\b\d+\b", code)
     single = sorted({n for n in numbers if numbers.count(n) == 1})
@@ -229,20 +229,20 @@ def change_number(code: str, rng: random.Random) -> Change | None:
     old, new = rng.choice(single), str(rng.randint(0, 200))
     if new == old:
         return None
-    return Change(f"Change `{old}` to `{new}`.", code, re.sub(rf"\b{old}\b", new, code))
+    return CodeChange(f"Change `{old}` to `{new}`.", code, re.sub(rf"\b{old}\b", new, code))
 
 
-def remove_line(code: str, rng: random.Random) -> Change | None:
+def remove_line(code: str, rng: random.Random) -> CodeChange | None:
     """Remove one line that occurs once and is not the first."""
     lines = code.split("\n")
     single = [i for i in range(1, len(lines)) if lines[i].strip() and lines.count(lines[i]) == 1]
     if len(single) < 3:
         return None
     i = rng.choice(single)
-    return Change(f"Remove the line `{lines[i].strip()}`.", code, "\n".join(lines[:i] + lines[i + 1 :]))
+    return CodeChange(f"Remove the line `{lines[i].strip()}`.", code, "\n".join(lines[:i] + lines[i + 1 :]))
 
 
-def add_line(code: str, rng: random.Random) -> Change | None:
+def add_line(code: str, rng: random.Random) -> CodeChange | None:
     """The inverse of `remove_line`: put a line back after its predecessor."""
     lines = code.split("\n")
     single = [
@@ -252,4 +252,4 @@ def add_line(code: str, rng: random.Random) -> Change | None:
         return None
     i = rng.choice(single)
     without = "\n".join(lines[:i] + lines[i + 1 :])
-    return Change(f"Add the line `{lines[i].strip()}` after `{lines[i - 1].strip()}`.", without, code)
+    return CodeChange(f"Add the line `{lines[i].strip()}` after `{lines[i - 1].strip()}`.", without, code)

@@ -17,7 +17,7 @@ from localdflash.base.machine.cores import physical_cores
 from localdflash.lab.train import batched_answers, kept_plan, training_prompts
 from localdflash.lab.train.kept_answers import AnswerWriter, read_about
 from localdflash.lab.train.kept_plan import TrainingNeeds
-from localdflash.lab.train.kept_setup import Wanted, mask_of
+from localdflash.lab.train.kept_setup import DrafterOptions, mask_of
 from localdflash.lab.train.kept_training import Schedule
 from localdflash.lab.train.parallel_target import Parallel
 from localdflash.lab.train.questions import Question
@@ -38,7 +38,7 @@ class Work:
 
     folder: Path
     target: Path
-    wanted: Wanted
+    wanted: DrafterOptions
     tokens: int  # of answers, in all
     minutes: float  # of training, of this call
     taps: tuple[int, ...] | None = None  # None: those of the answers that are there, of `wanted.start`, or spread
@@ -77,7 +77,7 @@ def plan(work: Work) -> TrainingNeeds:
         raise TrainingError(f"{work.target}: training reads one file: join its parts with llama-gguf-split --merge")
     config = decoder_config(header)
     kept_plan.check_vocabulary(config, work.target)
-    asker, taps = batched_answers.Asker(work.target, work.fim), taps_of(work)
+    asker, taps = batched_answers.PromptEncoder(work.target, work.fim), taps_of(work)
     for tap in taps:
         if not 0 <= tap < config.num_hidden_layers - 1:
             raise ModelError(f"tap {tap}: the target has blocks 0 to {config.num_hidden_layers - 2} to tap")
@@ -114,7 +114,7 @@ def taps_of(work: Work) -> tuple[int, ...]:
 
 def answer(work: Work, sequences: int, reporter: Reporter) -> None:
     """Let the target answer the prompts."""
-    asker, engine = batched_answers.Asker(work.target, work.fim), _engine(work, sequences)
+    asker, engine = batched_answers.PromptEncoder(work.target, work.fim), _engine(work, sequences)
     try:
         about = {"sha256": _sha256(work.target), "taps": list(taps_of(work)), "hidden_size": engine.hidden_size}
         with AnswerWriter(work.folder / "answers", about) as writer:

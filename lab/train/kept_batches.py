@@ -31,7 +31,7 @@ class Blocks:
     shares: Tensor  # [N, drafts, COUNT] its probability among these; 0 where it is not there
 
 
-class Source:
+class BlockSource:
     """Cuts blocks of so many drafts out of kept answers. `ids` [size] is the short vocabulary, ascending."""
 
     def __init__(self, kept: KeptAnswers, drafts: int, ids: NDArray[np.int64], vocab_size: int) -> None:

@@ -13,7 +13,7 @@ from localdflash.base.errors import TrainingError
 from localdflash.lab.train import kept_drafter
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.kept_answers import KeptAnswers
-from localdflash.lab.train.kept_batches import Source
+from localdflash.lab.train.kept_batches import BlockSource
 from localdflash.lab.train.kept_training import KeptRun, Schedule
 from localdflash.lab.train.training_prompts import COMPLETIONS, KINDS
 from localdflash.models.shapes import short_vocabulary
@@ -27,7 +27,7 @@ SPARE = ("mask", "unused", "reserved", "empty", "pad")  # in the spelling of a s
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DrafterOptions:
     """The shape of a drafter, as far as it is a choice."""
 
     layers: int
@@ -40,8 +40,8 @@ class Wanted:
 
 
 def prepare(
-    folder: Path, target: Path, into: Path, wanted: Wanted, schedule: Schedule, report: Callable[[str], None]
-) -> tuple[KeptRun, Source]:
+    folder: Path, target: Path, into: Path, wanted: DrafterOptions, schedule: Schedule, report: Callable[[str], None]
+) -> tuple[KeptRun, BlockSource]:
     """A run that starts in `into`, or goes on there, and the answers below `folder` that it learns from."""
     kept = KeptAnswers.load(folder / "answers")
     tokenizer = Tokenizer.load(target)
@@ -51,7 +51,7 @@ def prepare(
     taps = kept.about["taps"]
     assert isinstance(taps, list)
     config = _config(frozen.config, tokenizer, tuple(taps), wanted, target)
-    source = Source(kept, config.drafts, short.numpy().astype(np.int64), frozen.config.vocab_size)
+    source = BlockSource(kept, config.drafts, short.numpy().astype(np.int64), frozen.config.vocab_size)
     rng = np.random.default_rng(0)
     sizes = source.channel_sizes(SAMPLED, rng)
     if wanted.start:
@@ -68,7 +68,7 @@ def prepare(
 
 
 def _config(
-    target: DecoderConfig, tokenizer: Tokenizer, taps: tuple[int, ...], wanted: Wanted, path: Path
+    target: DecoderConfig, tokenizer: Tokenizer, taps: tuple[int, ...], wanted: DrafterOptions, path: Path
 ) -> DFlashConfig:
     if wanted.start:
         config = config_of_file(wanted.start)
@@ -105,7 +105,7 @@ def _started(path: Path, sizes: torch.Tensor) -> DFlash:
     return drafter
 
 
-def mask_of(wanted: Wanted, tokenizer: Tokenizer) -> int:
+def mask_of(wanted: DrafterOptions, tokenizer: Tokenizer) -> int:
     """The token of slots to be filled, one that the target never writes; TrainingError where none is named so."""
     if wanted.mask:
         return tokenizer.special(wanted.mask)
@@ -121,7 +121,7 @@ def _listed(taps: tuple[int, ...]) -> str:
 
 
 def _short_vocabulary(
-    path: Path, kept: KeptAnswers, tokenizer: Tokenizer, wanted: Wanted, report: Callable[[str], None]
+    path: Path, kept: KeptAnswers, tokenizer: Tokenizer, wanted: DrafterOptions, report: Callable[[str], None]
 ) -> torch.Tensor:
     """The ids of a run's short vocabulary, chosen once from the answers that are for training.
 

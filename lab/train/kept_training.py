@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train.kept_batches import Source
+from localdflash.lab.train.kept_batches import BlockSource
 from localdflash.lab.train.kept_drafter import Frozen, accepted, logits_of, loss_of, verifies
 from localdflash.lab.train.muon import Muon
 from localdflash.lab.train.pair_export import our_fields, write_drafter_for, write_drafter_safetensors
@@ -61,7 +61,7 @@ class KeptRun(ResumableRun):
         self._slots = [drafter.config.block_size, drafter.config.first_slot]
         self.resume()
 
-    def train(self, source: Source, minutes: float, reporter: Reporter) -> None:
+    def train(self, source: BlockSource, minutes: float, reporter: Reporter) -> None:
         """Learn for so many minutes more; Ctrl-C keeps a checkpoint."""
         schedule = self.schedule
         stream = source.endless(schedule.anchors, np.random.default_rng([7, self.step]), schedule.in_prompt)
@@ -105,7 +105,7 @@ class KeptRun(ResumableRun):
         return {"loss": losses / max(weights, 1e-9), "tau": 1.0 + torch.cat(taken).mean().item(), "norm": norm}
 
     @torch.no_grad()
-    def measure(self, source: Source, count: int) -> dict[str, float]:
+    def measure(self, source: BlockSource, count: int) -> dict[str, float]:
         """Tokens per verify of the averaged weights on the first `count` held-out answers, in all and by kind."""
         tokens, passes = defaultdict[str, int](int), defaultdict[str, int](int)
         for number in source.held_out[:count]:
@@ -119,7 +119,7 @@ class KeptRun(ResumableRun):
         self.tau = found.get("held_out", 0.0)
         return found
 
-    def _measured(self, source: Source, reporter: Reporter) -> None:
+    def _measured(self, source: BlockSource, reporter: Reporter) -> None:
         found = self.measure(source, self.schedule.measured)
         self._log(found)
         draw_drafter_training(self.folder / LOG, self.folder / "training.png")

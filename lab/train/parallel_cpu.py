@@ -34,7 +34,7 @@ from localdflash.backends.cpu.packing import GROUP, PANEL
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.lab.train.kept_answers import likely
-from localdflash.lab.train.parallel_target import Step
+from localdflash.lab.train.parallel_target import ParallelStep
 from localdflash.models.weights import gguf
 
 Floats = NDArray[np.float32]
@@ -179,7 +179,7 @@ class ParallelCpuTarget:
             self._values[slot, :, :, :same] = self._values[nearest, :, :, :same]
         return same
 
-    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> Step:
+    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> ParallelStep:
         """One token more in each of these slots."""
         c, count = self.config, len(slots)
         where = np.array(slots)
@@ -209,7 +209,7 @@ class ParallelCpuTarget:
         for slot in slots:
             self.lengths[slot] += 1
         logits = self._logits[:count, : self.vocab_size]
-        return Step(taps.reshape(count, -1), logits.argmax(-1), likely(logits))
+        return ParallelStep(taps.reshape(count, -1), logits.argmax(-1), likely(logits))
 
     def _read_normed(self, weight: Floats, count: int) -> None:
         """The residual stream, normed and quantized."""

@@ -21,7 +21,7 @@ from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.lab.train.kept_answers import likely
 
 
-class Step(NamedTuple):
+class ParallelStep(NamedTuple):
     """What a step of N slots found."""
 
     taps: NDArray[np.float32]  # [N, taps * H]
@@ -38,7 +38,7 @@ class Parallel(Protocol):
     def begin(self, slot: int, prompt: Sequence[int]) -> NDArray[np.float32]:
         """Put a prompt into a slot; its last token is left for `step`. Taps [T - 1, taps * H] of the others."""
 
-    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> Step:
+    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> ParallelStep:
         """One token more in each of these slots."""
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class ParallelTarget:
         self.lengths[slot] = len(prompt) - 1
         return self._read_taps(len(prompt) - 1)
 
-    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> Step:
+    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> ParallelStep:
         """One token more in each of these slots."""
         rows = [(slot, self.lengths[slot], token) for slot, token in zip(slots, tokens, strict=True)]
         if max(length for _, length, _ in rows) >= self.context:
@@ -97,7 +97,7 @@ class ParallelTarget:
         for slot in slots:
             self.lengths[slot] += 1
         logits = self._read_logits(len(rows))
-        return Step(self._read_taps(len(rows)), logits.argmax(-1), likely(logits))
+        return ParallelStep(self._read_taps(len(rows)), logits.argmax(-1), likely(logits))
 
     def close(self) -> None:
         """Free context and model; the target cannot be used afterwards."""

@@ -24,7 +24,7 @@ HELD_OUT_EVERY = 25
 
 
 @dataclass(frozen=True)
-class Prompt:
+class TrainingPrompt:
     """One question; `held_out` ones measure and are never trained on."""
 
     number: int
@@ -84,14 +84,14 @@ def write(path: Path, found: Iterable[Question]) -> int:
     return count
 
 
-def read(path: Path) -> list[Prompt]:
+def read(path: Path) -> list[TrainingPrompt]:
     """The prompts of a file; TrainingError names the first line that is none."""
-    prompts: list[Prompt] = []
+    prompts: list[TrainingPrompt] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             found = json.loads(line)
             lists = {name: tuple(found.get(name, ())) for name in ("before", "ids")}
-            prompt = Prompt(**found | lists)
+            prompt = TrainingPrompt(**found | lists)
             fine = all(map(str.strip, prompt.before)) and all(isinstance(token, int) for token in prompt.ids)
             fine = fine and (bool(prompt.ids) if prompt.kind in COMPLETIONS else bool(prompt.text.strip()))
             fine = fine and prompt.kind in KINDS

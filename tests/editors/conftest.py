@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.lab.scripts.editors import fetch, nvim_scene
-from localdflash.lab.scripts.editors.nvim_scene import Scene
+from localdflash.lab.scripts.editors.nvim_scene import EditorScene
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +28,13 @@ def old_nvim() -> Path:
 
 
 @pytest.fixture
-def scene(nvim: Path, tmp_path: Path) -> Callable[..., AbstractContextManager[Scene]]:
+def scene(nvim: Path, tmp_path: Path) -> Callable[..., AbstractContextManager[EditorScene]]:
     """Begin a Neovim with the plugin and a scripted server."""
     return lambda *texts, **settings: nvim_scene.scene(nvim, tmp_path, *texts, **settings)
 
 
 @pytest.fixture
-def add(scene: Callable[..., AbstractContextManager[Scene]]) -> Iterator[Scene]:
+def add(scene: Callable[..., AbstractContextManager[EditorScene]]) -> Iterator[EditorScene]:
     """One that knows how nvim_scene.ADD goes on, with an empty file open in insert mode."""
     with scene(nvim_scene.ADD) as begun:
         begun.open("add.py")

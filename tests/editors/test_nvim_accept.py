@@ -5,22 +5,22 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SETUP, Scene
+from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SETUP, EditorScene
 
 pytestmark = pytest.mark.editors
-Begin = Callable[..., AbstractContextManager[Scene]]
+Begin = Callable[..., AbstractContextManager[EditorScene]]
 WHOLE = "def add(first, second):\n" + BODY
 
 
 @pytest.fixture
-def typed(add: Scene) -> Scene:
+def typed(add: EditorScene) -> EditorScene:
     """`def` is typed, and the rest of the function is suggested."""
     add.editor.type("def")
     add.editor.until_ghost(" add(first, second):\n" + BODY)
     return add
 
 
-def test_all_of_it(typed: Scene) -> None:
+def test_all_of_it(typed: EditorScene) -> None:
     typed.editor.keys("<Tab>")
     typed.editor.until(lambda: typed.editor.text() == WHOLE)
     assert typed.editor.lua("return vim.api.nvim_win_get_cursor(0)") == [3, 16]
@@ -29,7 +29,7 @@ def test_all_of_it(typed: Scene) -> None:
     assert not typed.events("didRejectCompletion", "didPartiallyAcceptCompletion")
 
 
-def test_word_by_word(typed: Scene) -> None:
+def test_word_by_word(typed: EditorScene) -> None:
     lengths = []
     for text in ("def add", "def add(", "def add(first", "def add(first,", "def add(first, second"):
         typed.editor.keys("<C-Right>")
@@ -41,7 +41,7 @@ def test_word_by_word(typed: Scene) -> None:
     assert not typed.events("accept", "didRejectCompletion")
 
 
-def test_line_by_line(typed: Scene) -> None:
+def test_line_by_line(typed: EditorScene) -> None:
     first, second, third = WHOLE.split("\n")
     for text in (first, f"{first}\n{second}", f"{first}\n{second}\n{third}"):
         typed.editor.keys("<C-End>")
@@ -63,7 +63,7 @@ def test_lengths_are_in_utf16_units_of_the_item(scene: Begin) -> None:
 
 
 @pytest.mark.parametrize("key", ["<Tab>", "<C-Right>"])
-def test_undo_takes_back_just_what_was_accepted(typed: Scene, key: str) -> None:
+def test_undo_takes_back_just_what_was_accepted(typed: EditorScene, key: str) -> None:
     typed.editor.keys(key)
     typed.editor.until(lambda: typed.editor.text() != "def")
     typed.editor.type("  # mine")
@@ -79,7 +79,7 @@ def test_undo_takes_back_just_what_was_accepted(typed: Scene, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["<Tab>", "<C-Right>"])
-def test_a_dot_repeats_what_was_typed_and_accepted(typed: Scene, key: str) -> None:
+def test_a_dot_repeats_what_was_typed_and_accepted(typed: EditorScene, key: str) -> None:
     typed.editor.keys(key)
     accepted = {"<Tab>": WHOLE, "<C-Right>": "def add", "<C-End>": "def add(first, second):"}[key]
     typed.editor.until(lambda: typed.editor.text() == accepted)
@@ -93,7 +93,7 @@ def test_a_dot_repeats_what_was_typed_and_accepted(typed: Scene, key: str) -> No
     assert typed.editor.text() == f"{again}\n"
 
 
-def test_dismissed_it_stays_away_until_the_next_key(typed: Scene) -> None:
+def test_dismissed_it_stays_away_until_the_next_key(typed: EditorScene) -> None:
     typed.editor.keys("<C-]>")
     assert typed.editor.ghost() == ""
     assert typed.until_event("didRejectCompletion")["text"] == WHOLE
@@ -101,7 +101,7 @@ def test_dismissed_it_stays_away_until_the_next_key(typed: Scene) -> None:
     typed.editor.until_ghost("add(first, second):\n" + BODY)
 
 
-def test_tab_is_a_tab_where_nothing_is_suggested(typed: Scene) -> None:
+def test_tab_is_a_tab_where_nothing_is_suggested(typed: EditorScene) -> None:
     typed.editor.keys("<C-]>")
     typed.editor.command("set expandtab shiftwidth=4 softtabstop=4")
     typed.editor.keys("<Tab>")
@@ -179,7 +179,7 @@ CALL = "value = add(1, 2).real\n"
 
 
 @pytest.fixture
-def closed(scene: Begin) -> Iterator[Scene]:
+def closed(scene: Begin) -> Iterator[EditorScene]:
     """The cursor is in `add()`, whose bracket the text closes again and goes on."""
     with scene(CALL) as begun:
         begun.open("call.py", "value = add()\n")
@@ -188,7 +188,7 @@ def closed(scene: Begin) -> Iterator[Scene]:
         yield begun
 
 
-def test_what_it_closes_again_is_covered_and_replaced(closed: Scene) -> None:
+def test_what_it_closes_again_is_covered_and_replaced(closed: EditorScene) -> None:
     assert closed.editor.screen.rows()[0] == "  1 value = add(1, 2).real"
     closed.editor.keys("<Tab>")
     closed.editor.until(lambda: closed.editor.text() == CALL.strip())

@@ -9,7 +9,7 @@ import pytest
 
 from localdflash.base.files import paths
 from localdflash.lab.scripts.editors import nvim_scene
-from localdflash.lab.scripts.editors.nvim import Editor
+from localdflash.lab.scripts.editors.nvim import NvimEditor
 from localdflash.lab.scripts.editors.nvim_scene import ADD
 from localdflash.lab.scripts.support import instant_engine
 from localdflash.models.registry.registry import MODELS_FOLDER
@@ -40,7 +40,7 @@ def instant(short_home: Path) -> Iterator[None]:
     process.wait(10)
 
 
-def begin(scene: nvim_scene.Scene) -> Editor:
+def begin(scene: nvim_scene.EditorScene) -> NvimEditor:
     scene.open("add.py")
     scene.editor.keys("i")
     return scene.editor

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, Scene
+from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, EditorScene
 
 pytestmark = pytest.mark.editors
 ENCODED = """
@@ -17,10 +17,10 @@ vim.lsp.protocol.make_client_capabilities = function()
 end
 require('localdflash').setup({settings})
 """
-Begin = Callable[..., AbstractContextManager[Scene]]
+Begin = Callable[..., AbstractContextManager[EditorScene]]
 
 
-def test_what_comes_next_is_shown_behind_the_cursor(add: Scene) -> None:
+def test_what_comes_next_is_shown_behind_the_cursor(add: EditorScene) -> None:
     add.editor.type("def")
     add.editor.until_ghost(" add(first, second):\n" + BODY)
     assert add.editor.screen.rows()[:3] == [
@@ -32,7 +32,7 @@ def test_what_comes_next_is_shown_behind_the_cursor(add: Scene) -> None:
 
 
 @pytest.mark.parametrize("delay", [0, 30])
-def test_it_stays_while_what_is_typed_agrees(add: Scene, delay: int) -> None:
+def test_it_stays_while_what_is_typed_agrees(add: EditorScene, delay: int) -> None:
     add.editor.type("d")
     add.editor.until_ghost("ef add(first, second):\n" + BODY)
     add.tell("test/set", delay_ms=delay)
@@ -44,7 +44,7 @@ def test_it_stays_while_what_is_typed_agrees(add: Scene, delay: int) -> None:
         assert [row.replace("  2 ", "    ").replace("  3 ", "    ") for row in picture[:3]] == whole
 
 
-def test_it_goes_at_once_when_another_key_is_typed(add: Scene) -> None:
+def test_it_goes_at_once_when_another_key_is_typed(add: EditorScene) -> None:
     add.editor.type("d")
     add.editor.until_ghost("ef add(first, second):\n" + BODY)
     begun = len(add.editor.screen.pictures)
@@ -57,7 +57,7 @@ def test_it_goes_at_once_when_another_key_is_typed(add: Scene) -> None:
     assert add.until_event("didRejectCompletion")["text"].startswith("def add")
 
 
-def test_an_answer_for_an_earlier_text_is_never_shown(add: Scene) -> None:
+def test_an_answer_for_an_earlier_text_is_never_shown(add: EditorScene) -> None:
     add.editor.type("x")
     asked, begun = len(add.events("request")), len(add.editor.screen.pictures)
     with add.answers_held():
@@ -68,7 +68,7 @@ def test_an_answer_for_an_earlier_text_is_never_shown(add: Scene) -> None:
     assert not any("add(" in row for picture in add.editor.screen.pictures[begun:] for row in picture)
 
 
-def test_leaving_insert_mode_hides_it_and_entering_asks_again(add: Scene) -> None:
+def test_leaving_insert_mode_hides_it_and_entering_asks_again(add: EditorScene) -> None:
     add.editor.type("def")
     add.editor.until_ghost(" add(first, second):\n" + BODY)
     add.editor.keys("<Esc>")
@@ -78,7 +78,7 @@ def test_leaving_insert_mode_hides_it_and_entering_asks_again(add: Scene) -> Non
 
 
 @pytest.fixture
-def line(scene: Begin) -> Iterator[Scene]:
+def line(scene: Begin) -> Iterator[EditorScene]:
     """One that knows a line, of which " add(first, second)" is suggested."""
     with scene("def add(first, second)\n") as begun:
         begun.open("add.py")
@@ -89,7 +89,7 @@ def line(scene: Begin) -> Iterator[Scene]:
         yield begun
 
 
-def test_it_grows_in_place_when_the_server_pushes_more(line: Scene) -> None:
+def test_it_grows_in_place_when_the_server_pushes_more(line: EditorScene) -> None:
     begun = len(line.editor.screen.pictures)
     line.tell("test/push", text=":\n    total = first + second")
     line.editor.until_ghost(" add(first, second):\n    total = first + second")
@@ -134,7 +134,7 @@ def test_a_file_with_carriage_returns(scene: Begin) -> None:
         assert "\r" not in begun.editor.text()
 
 
-def test_it_hides_while_a_menu_is_open(add: Scene) -> None:
+def test_it_hides_while_a_menu_is_open(add: EditorScene) -> None:
     add.editor.command("set completeopt=menuone,noselect")
     add.editor.type("def")
     add.editor.until_ghost(" add(first, second):\n" + BODY)
@@ -162,7 +162,7 @@ def test_in_the_last_row_there_is_room_for_it(scene: Begin, windows: str) -> Non
         assert begun.editor.screen.rows()[at].startswith(" 61 def add")
 
 
-def test_macros_are_played_without_it(add: Scene) -> None:
+def test_macros_are_played_without_it(add: EditorScene) -> None:
     add.editor.keys("<Esc>")
     add.editor.lua("vim.fn.setreg('q', 'idef' .. vim.keycode('<Esc>'))")
     count = len(add.events("request"))

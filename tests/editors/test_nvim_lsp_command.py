@@ -5,21 +5,21 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SETUP, Scene
+from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SETUP, EditorScene
 from tests.editors.test_nvim_server import servers
 
 pytestmark = pytest.mark.editors
-Begin = Callable[..., AbstractContextManager[Scene]]
+Begin = Callable[..., AbstractContextManager[EditorScene]]
 WHOLE = "def add(first, second):\n" + BODY
 OFF = "localdflash off"
 STATUS = "return require('localdflash').status()"
 
 
-def clients(scene: Scene) -> int:
+def clients(scene: EditorScene) -> int:
     return int(scene.editor.lua("return #vim.lsp.get_clients({bufnr = 0})"))
 
 
-def stays_away(scene: Scene) -> None:
+def stays_away(scene: EditorScene) -> None:
     """Do all that gives a buffer a server otherwise, and see that there is none."""
     scene.editor.until(lambda: not servers(scene))
     scene.editor.until(lambda: scene.editor.lua(STATUS) == OFF)
@@ -36,7 +36,7 @@ def stays_away(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("command", ["lsp stop", "lsp disable localdflash"])
-def test_what_is_stopped_stays_away_until_it_is_turned_on(add: Scene, command: str) -> None:
+def test_what_is_stopped_stays_away_until_it_is_turned_on(add: EditorScene, command: str) -> None:
     add.editor.command(command)
     stays_away(add)
     add.editor.command("Localdflash enable")
@@ -46,7 +46,7 @@ def test_what_is_stopped_stays_away_until_it_is_turned_on(add: Scene, command: s
 
 
 @pytest.mark.parametrize("command", ["lsp restart"])
-def test_a_new_server_for_the_old_one(add: Scene, command: str) -> None:
+def test_a_new_server_for_the_old_one(add: EditorScene, command: str) -> None:
     for typed in ("d", "ef"):
         (before,) = servers(add)
         add.editor.command(command)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from localdflash.lab.scripts.editors.nvim_scene import Scene
+from localdflash.lab.scripts.editors.nvim_scene import EditorScene
 
 pytestmark = pytest.mark.editors
-Begin = Callable[..., AbstractContextManager[Scene]]
+Begin = Callable[..., AbstractContextManager[EditorScene]]
 
 TEXT = "def f(cnt):\n    x = 1\n    return count + x\n"
 ACCEPTED = TEXT.replace("count", "cnt").rstrip("\n")
@@ -25,7 +25,7 @@ return found
 
 
 @pytest.fixture
-def proposed(scene: Begin) -> Iterator[Scene]:
+def proposed(scene: Begin) -> Iterator[EditorScene]:
     """A parameter was renamed, and its use is to follow. The cursor is in the first line, in normal mode."""
     with scene() as begun:
         begun.open("a.py", TEXT)
@@ -33,25 +33,25 @@ def proposed(scene: Begin) -> Iterator[Scene]:
         yield begun
 
 
-def propose(scene: Scene, **about: Any) -> None:
+def propose(scene: EditorScene, **about: Any) -> None:
     """Have the server propose `cnt` for `count`."""
     scene.tell("test/next_edit", **({"line": 2, "start": 11, "end": 16, "text": "cnt"} | about))
     scene.editor.lua("vim.wait(20)")
 
 
-def marks(scene: Scene) -> list[list[Any]]:
+def marks(scene: EditorScene) -> list[list[Any]]:
     """What is drawn: row, first and last column, text."""
     return list(scene.editor.lua(MARKS))
 
 
-def test_it_is_drawn_at_its_place(proposed: Scene) -> None:
+def test_it_is_drawn_at_its_place(proposed: EditorScene) -> None:
     proposed.editor.until(lambda: marks(proposed) == [[2, 11, 16, ""], [2, 16, 16, "cnt"]], "the edit")
     proposed.editor.until(lambda: proposed.editor.screen.rows()[2] == "  3     return countcnt + x")
     assert proposed.editor.text() == TEXT.rstrip("\n")
 
 
 @pytest.mark.parametrize("mode", ["", "i"])
-def test_tab_goes_there_and_tab_accepts(proposed: Scene, mode: str) -> None:
+def test_tab_goes_there_and_tab_accepts(proposed: EditorScene, mode: str) -> None:
     if mode:
         proposed.editor.keys(mode)
     proposed.editor.until(lambda: marks(proposed))
@@ -65,7 +65,7 @@ def test_tab_goes_there_and_tab_accepts(proposed: Scene, mode: str) -> None:
     assert proposed.editor.text() == TEXT.rstrip("\n")
 
 
-def test_escape_sends_it_away_and_tells_the_server(proposed: Scene) -> None:
+def test_escape_sends_it_away_and_tells_the_server(proposed: EditorScene) -> None:
     proposed.editor.until(lambda: marks(proposed))
     proposed.editor.keys("<Esc>")
     assert marks(proposed) == []
@@ -74,7 +74,7 @@ def test_escape_sends_it_away_and_tells_the_server(proposed: Scene) -> None:
     assert proposed.editor.text() == TEXT.rstrip("\n")
 
 
-def test_any_change_takes_it_back(proposed: Scene) -> None:
+def test_any_change_takes_it_back(proposed: EditorScene) -> None:
     proposed.editor.until(lambda: marks(proposed))
     proposed.editor.keys("x")
     proposed.editor.until(lambda: not marks(proposed), "its end")

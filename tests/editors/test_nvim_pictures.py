@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from localdflash.lab.scripts.editors.nvim_scene import LOOK, Scene
+from localdflash.lab.scripts.editors.nvim_scene import LOOK, EditorScene
 
 pytestmark = pytest.mark.editors
-Begin = Callable[..., AbstractContextManager[Scene]]
+Begin = Callable[..., AbstractContextManager[EditorScene]]
 HEAD = '''"""Prices with discounts."""
 
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def test_pictures(scene: Begin, pictures: Path) -> None:
         saved(begun, pictures / "neovim-accepted.svg")
 
 
-def saved(scene: Scene, path: Path) -> None:
+def saved(scene: EditorScene, path: Path) -> None:
     """Keep what the screen shows, and see that it is a picture."""
     scene.editor.until(lambda: any("17/41" in row for row in scene.editor.screen.rows()))
     scene.editor.screen.save(path, scene.editor.lua("return vim.o.lines") - 1)

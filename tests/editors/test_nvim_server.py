@@ -10,14 +10,14 @@ import psutil
 import pytest
 
 from localdflash.lab.scripts.editors import nvim_scene
-from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SERVER, Scene
+from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SERVER, EditorScene
 
 pytestmark = pytest.mark.editors
-Begin = Callable[..., AbstractContextManager[Scene]]
+Begin = Callable[..., AbstractContextManager[EditorScene]]
 WHOLE = "def add(first, second):\n" + BODY
 
 
-def servers(scene: Scene) -> list[psutil.Process]:
+def servers(scene: EditorScene) -> list[psutil.Process]:
     """The server processes of this Neovim."""
     found = []
     for process in psutil.Process(scene.editor.process.pid).children(recursive=True):
@@ -26,19 +26,19 @@ def servers(scene: Scene) -> list[psutil.Process]:
     return found
 
 
-def test_it_asks_for_pushes_and_utf8(add: Scene) -> None:
+def test_it_asks_for_pushes_and_utf8(add: EditorScene) -> None:
     (begun,) = add.events("initialize")
     assert begun["options"] == {"push": True, "status": True, "nextEdit": True}
     assert begun["root"] == add.folder.as_uri()
     assert add.until_event("initialized")["encoding"] == "utf-8"
 
 
-def test_it_does_not_run_in_the_project_where_python_may_look_for_modules(add: Scene) -> None:
+def test_it_does_not_run_in_the_project_where_python_may_look_for_modules(add: EditorScene) -> None:
     (server,) = servers(add)
     assert server.cwd() == add.editor.lua("return vim.uv.os_homedir()") != str(add.folder)
 
 
-def test_two_buffers_share_a_server(add: Scene) -> None:
+def test_two_buffers_share_a_server(add: EditorScene) -> None:
     add.editor.keys("<Esc>")
     add.open("other.py")
     add.editor.keys("i")
@@ -51,7 +51,7 @@ def test_two_buffers_share_a_server(add: Scene) -> None:
     assert len(servers(add)) == 1
 
 
-def test_a_renamed_file_is_closed_and_opened_under_its_new_name(add: Scene) -> None:
+def test_a_renamed_file_is_closed_and_opened_under_its_new_name(add: EditorScene) -> None:
     add.editor.keys("<Esc>")
     add.editor.command(f"file {add.folder / 'renamed.py'}")
     add.until_event("close", uri=(add.folder / "add.py").as_uri())
@@ -79,7 +79,7 @@ def test_a_buffer_without_a_name_gets_a_server_when_somebody_types_there(scene: 
         begun.until_event("request", text=f"{WHOLE.rpartition('    ')[0]}    def\n")
 
 
-def test_no_server_for_what_is_no_file(add: Scene) -> None:
+def test_no_server_for_what_is_no_file(add: EditorScene) -> None:
     add.editor.keys("<Esc>")
     for command in (
         "enew",
@@ -92,7 +92,7 @@ def test_no_server_for_what_is_no_file(add: Scene) -> None:
         assert add.editor.lua("return #vim.lsp.get_clients({bufnr = 0})") == 0
 
 
-def test_a_killed_server_comes_back_and_is_reported_once(add: Scene) -> None:
+def test_a_killed_server_comes_back_and_is_reported_once(add: EditorScene) -> None:
     for _ in range(3):
         (server,) = servers(add)
         add.editor.lua("ids = #vim.lsp.get_clients({bufnr = 0})")
@@ -121,7 +121,7 @@ def test_a_server_that_is_not_installed_is_reported_once(scene: Begin) -> None:
         assert "no-such-program is not on PATH" in message
 
 
-def test_off_and_on_again(add: Scene) -> None:
+def test_off_and_on_again(add: EditorScene) -> None:
     add.editor.command("Localdflash disable")
     assert add.editor.ghost() == ""
     add.editor.until(lambda: not servers(add))
@@ -141,7 +141,7 @@ def test_off_and_on_again(add: Scene) -> None:
     assert add.editor.messages() == []
 
 
-def test_the_status_line_shows_what_the_server_reports(add: Scene) -> None:
+def test_the_status_line_shows_what_the_server_reports(add: EditorScene) -> None:
     line = "return require('localdflash').status()"
     add.editor.command("set statusline=%{%v:lua.require'localdflash'.status()%}")
     add.editor.until(lambda: add.editor.lua(line) == "scripted τ 2.9 41 tok/s 0/0")  # asked for: nothing changed yet
@@ -154,7 +154,7 @@ def test_the_status_line_shows_what_the_server_reports(add: Scene) -> None:
     add.editor.until(lambda: add.editor.lua(line) == "localdflash: run: localdflash models pull x")
 
 
-def test_the_status_command_says_all_of_it(add: Scene) -> None:
+def test_the_status_command_says_all_of_it(add: EditorScene) -> None:
     add.tell("test/tell", tau=None, tokensPerSecond=None)
     add.editor.until(lambda: "τ" not in add.editor.lua("return require('localdflash').status()"))
     said = add.editor.lua("return vim.fn.execute('Localdflash status')")
@@ -179,7 +179,7 @@ def test_a_wrong_setting_is_named(scene: Begin, settings: str, says: str) -> Non
         assert says in begun.editor.lua("return why")
 
 
-def test_health(add: Scene) -> None:
+def test_health(add: EditorScene) -> None:
     add.editor.keys("<Esc>")
     add.editor.command("checkhealth localdflash")
     report = add.editor.text()

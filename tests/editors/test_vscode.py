@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from localdflash.lab.scripts.editors.fetch_vscode import ROOT, tools
-from localdflash.lab.scripts.editors.vscode import Studio, Window, studio, until
+from localdflash.lab.scripts.editors.vscode import Studio, VscodeWindow, studio, until
 
 pytestmark = pytest.mark.editors
 
@@ -73,7 +73,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def window(code: Studio, folder: Path, request: pytest.FixtureRequest) -> Iterator[Window]:
+def window(code: Studio, folder: Path, request: pytest.FixtureRequest) -> Iterator[VscodeWindow]:
     """A window where the method can be typed. How a test leaves it is on a picture."""
     with code.window(folder) as opened:
         opened.open("shapes.py", LAST)
@@ -82,12 +82,12 @@ def window(code: Studio, folder: Path, request: pytest.FixtureRequest) -> Iterat
         opened.picture(request.node.name.removeprefix("test_").partition("[")[0])
 
 
-def ready(window: Window) -> None:
+def ready(window: VscodeWindow) -> None:
     """Wait until the language server runs and completes this document."""
     until(lambda: re.match(r"localdflash\. (Ready|Model)", window.details()), window.details)
 
 
-def test_typing_along_keeps_the_suggestion_and_tab_takes_all_of_it(window: Window) -> None:
+def test_typing_along_keeps_the_suggestion_and_tab_takes_all_of_it(window: VscodeWindow) -> None:
     window.type("    def ar")
     window.shows(METHOD[10:])
     window.picture("suggestion")
@@ -103,14 +103,14 @@ def test_typing_along_keeps_the_suggestion_and_tab_takes_all_of_it(window: Windo
     window.picture("accepted")
 
 
-def test_one_undo_takes_back_what_one_key_accepted(window: Window) -> None:
+def test_one_undo_takes_back_what_one_key_accepted(window: VscodeWindow) -> None:
     window.type("    def ar")
     window.shows(METHOD[10:])
     window.press("Tab", "Control+z")
     window.holds("shapes.py", BEFORE + "    def ar")
 
 
-def test_a_word_then_a_line_then_the_rest(window: Window) -> None:
+def test_a_word_then_a_line_then_the_rest(window: VscodeWindow) -> None:
     window.type("    def ar")
     window.shows(METHOD[10:])
     window.press("Control+ArrowRight")
@@ -128,7 +128,7 @@ def test_a_word_then_a_line_then_the_rest(window: Window) -> None:
     window.holds("shapes.py", BEFORE + METHOD)
 
 
-def test_escape_sends_it_away_and_changes_nothing(window: Window) -> None:
+def test_escape_sends_it_away_and_changes_nothing(window: VscodeWindow) -> None:
     window.type("    def ar")
     window.shows(METHOD[10:])
     window.press("Escape")
@@ -137,7 +137,7 @@ def test_escape_sends_it_away_and_changes_nothing(window: Window) -> None:
     window.holds("shapes.py", BEFORE + "    def ar")
 
 
-def test_a_server_that_is_killed_comes_back_without_a_word(code: Studio, window: Window) -> None:
+def test_a_server_that_is_killed_comes_back_without_a_word(code: Studio, window: VscodeWindow) -> None:
     before = code.servers()
     for process in before:
         os.kill(process, signal.SIGKILL)
@@ -152,7 +152,7 @@ def test_a_server_that_is_killed_comes_back_without_a_word(code: Studio, window:
 @pytest.mark.parametrize(
     ("command", "says"), [("/nowhere/localdflash", "was not found"), ("/bin/false", "did not start")]
 )
-def test_a_command_that_does_not_work_is_said_once(code: Studio, window: Window, command: str, says: str) -> None:
+def test_a_command_that_does_not_work_is_said_once(code: Studio, window: VscodeWindow, command: str, says: str) -> None:
     code.configure(command=command)
     until(window.messages)
     window.type("    def ar")
@@ -171,14 +171,14 @@ def test_a_command_that_does_not_work_is_said_once(code: Studio, window: Window,
     window.shows(METHOD[11:])
 
 
-def settings_of_the_machine(window: Window) -> None:
+def settings_of_the_machine(window: VscodeWindow) -> None:
     """Wait for the settings editor with the machine's own settings, where extensions run elsewhere than the window."""
     tab = window.page.locator(".settings-tabs-widget .action-item .checked")
     tab.wait_for()
     assert "Remote" in (tab.text_content() or "")
 
 
-def test_a_model_is_chosen_from_those_that_there_are(code: Studio, window: Window) -> None:
+def test_a_model_is_chosen_from_those_that_there_are(code: Studio, window: VscodeWindow) -> None:
     window.command("localdflash: Choose the Model")
     rows = window.page.locator(".quick-input-list .monaco-list-row")
     rows.filter(has_text="embedded").wait_for()
@@ -191,7 +191,7 @@ def test_a_model_is_chosen_from_those_that_there_are(code: Studio, window: Windo
     assert all("embedded" in psutil.Process(process).cmdline() for process in code.servers())
 
 
-def test_a_snooze_is_silent_until_it_ends(window: Window) -> None:
+def test_a_snooze_is_silent_until_it_ends(window: VscodeWindow) -> None:
     window.command("localdflash: Snooze Completions")
     window.page.locator(".quick-input-list .monaco-list-row", has_text="15 minutes").click()
     until(lambda: "snoozed until" in window.status(), window.status)
@@ -263,7 +263,7 @@ def test_a_language_is_turned_off_and_on(code: Studio, folder: Path) -> None:
         window.shows(METHOD[11:])
 
 
-def test_off_means_that_no_server_runs(code: Studio, window: Window) -> None:
+def test_off_means_that_no_server_runs(code: Studio, window: VscodeWindow) -> None:
     until(code.servers)
     window.command("localdflash: Turn Completions On or Off")
     until(lambda: not code.servers())
@@ -272,7 +272,7 @@ def test_off_means_that_no_server_runs(code: Studio, window: Window) -> None:
     ready(window)
 
 
-def test_the_item_in_the_status_bar_opens_a_menu(window: Window) -> None:
+def test_the_item_in_the_status_bar_opens_a_menu(window: VscodeWindow) -> None:
     window.page.locator('[id="localdflash.localdflash.localdflash"] a').click()
     rows = window.page.locator(".quick-input-list .monaco-list-row")
     rows.first.wait_for()

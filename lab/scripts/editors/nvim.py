@@ -30,7 +30,7 @@ vim.notify = function(text) table.insert(messages, text) end
 """
 
 
-class Editor:
+class NvimEditor:
     """A Neovim with a screen attached."""
 
     def __init__(self, address: str, process: "subprocess.Popen[bytes]") -> None:
@@ -135,7 +135,7 @@ def _connected(address: str) -> pynvim.Nvim:
 
 
 @contextmanager
-def editor(nvim: Path, setup: str, environment: dict[str, str] | None = None) -> Iterator[Editor]:
+def editor(nvim: Path, setup: str, environment: dict[str, str] | None = None) -> Iterator[NvimEditor]:
     """A Neovim with the plugin on its runtimepath and nothing of this user's; `setup` is Lua of its configuration."""
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as folder:
         init, address = Path(folder) / "init.lua", f"{folder}/s"
@@ -151,7 +151,7 @@ def editor(nvim: Path, setup: str, environment: dict[str, str] | None = None) ->
             stderr=subprocess.DEVNULL,
         )
         try:
-            started = Editor(address, process)
+            started = NvimEditor(address, process)
             try:
                 yield started
             finally:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localdflash.lab.scripts.editors.nvim import Editor, editor
+from localdflash.lab.scripts.editors.nvim import NvimEditor, editor
 
 SERVER = Path(__file__).parent / "scripted.py"
 ADD = "def add(first, second):\n    total = first + second\n    return total\n\n\nprint(add(1, 2))\n"
@@ -42,10 +42,10 @@ vim.o.statusline = " %t %m%=%{%v:lua.require'localdflash'.status()%} "
 
 
 @dataclass
-class Scene:
+class EditorScene:
     """The editor, the folder with its files, and the server's log."""
 
-    editor: Editor
+    editor: NvimEditor
     folder: Path
     log: Path
 
@@ -92,7 +92,7 @@ class Scene:
 
 
 @contextmanager
-def scene(nvim: Path, folder: Path, *texts: str, setup: str = SETUP, **settings: Any) -> Iterator[Scene]:
+def scene(nvim: Path, folder: Path, *texts: str, setup: str = SETUP, **settings: Any) -> Iterator[EditorScene]:
     """Make a Scene. `texts` are the documents that the server knows; `settings` go to setup()."""
     known, log, project = folder / "texts.json", folder / "log", folder / "project"
     known.write_text(json.dumps(texts), "utf-8")
@@ -100,4 +100,4 @@ def scene(nvim: Path, folder: Path, *texts: str, setup: str = SETUP, **settings:
     server = {"cmd": [sys.executable, "-P", str(SERVER), str(known), str(log)]}
     given = f"vim.json.decode([==[{json.dumps(server | settings)}]==])"
     with editor(nvim, setup.replace("{settings}", given)) as started:
-        yield Scene(started, project, log)
+        yield EditorScene(started, project, log)

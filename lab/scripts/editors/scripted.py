@@ -28,7 +28,7 @@ EVENTS = (
 )
 
 
-class Scripted(LanguageServer):
+class ScriptedServer(LanguageServer):
     """The state of one client."""
 
     def __init__(self, texts: list[str], log: Path | None) -> None:
@@ -60,7 +60,7 @@ class Scripted(LanguageServer):
         return list(dict.fromkeys(answer for answer in found if answer))
 
 
-def items(server: Scripted, params: types.InlineCompletionParams) -> list[types.InlineCompletionItem]:
+def items(server: ScriptedServer, params: types.InlineCompletionParams) -> list[types.InlineCompletionItem]:
     """The items that answer a request."""
     document = server.workspace.get_text_document(params.text_document.uri)
     position = types.Position(params.position.line, params.position.character)
@@ -84,20 +84,20 @@ def _item(text: str, span: types.Range, name: str) -> types.InlineCompletionItem
     return types.InlineCompletionItem(insert_text=text, range=span, command=command)
 
 
-def build(texts: list[str], log: Path | None) -> Scripted:
+def build(texts: list[str], log: Path | None) -> ScriptedServer:
     """Make the server with its handlers."""
-    server = Scripted(texts, log)
+    server = ScriptedServer(texts, log)
 
     @server.feature(types.INITIALIZE)
-    def initialize(ls: Scripted, params: types.InitializeParams) -> None:
+    def initialize(ls: ScriptedServer, params: types.InitializeParams) -> None:
         ls.record("initialize", options=params.initialization_options, root=params.root_uri)
 
     @server.feature(types.INITIALIZED)
-    def initialized(ls: Scripted, _: types.InitializedParams) -> None:
+    def initialized(ls: ScriptedServer, _: types.InitializedParams) -> None:
         ls.record("initialized", encoding=ls.server_capabilities.position_encoding)
 
     @server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
-    async def complete(ls: Scripted, params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
+    async def complete(ls: ScriptedServer, params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
         text = ls.workspace.get_text_document(params.text_document.uri).source
         ls.record("request", kind=params.context.trigger_kind.value, line=params.position.line, text=text)
         found = items(ls, params)
@@ -117,7 +117,7 @@ def build(texts: list[str], log: Path | None) -> Scripted:
     return server
 
 
-def _recorder(server: Scripted, event: str) -> Any:
+def _recorder(server: ScriptedServer, event: str) -> Any:
     def record(params: Any) -> None:
         about = {"text": params.item.insertText} if hasattr(params, "item") else {}
         if hasattr(params, "acceptedLength"):
@@ -127,23 +127,23 @@ def _recorder(server: Scripted, event: str) -> Any:
     return record
 
 
-def _documents(server: Scripted) -> None:
+def _documents(server: ScriptedServer) -> None:
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
-    def opened(ls: Scripted, params: types.DidOpenTextDocumentParams) -> None:
+    def opened(ls: ScriptedServer, params: types.DidOpenTextDocumentParams) -> None:
         ls.record("open", uri=params.text_document.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
-    def closed(ls: Scripted, params: types.DidCloseTextDocumentParams) -> None:
+    def closed(ls: ScriptedServer, params: types.DidCloseTextDocumentParams) -> None:
         ls.record("close", uri=params.text_document.uri)
 
     @server.command("localdflash.accept")
-    def accept(ls: Scripted, name: str) -> None:
+    def accept(ls: ScriptedServer, name: str) -> None:
         ls.record("accept", id=name)
 
 
-def _controls(server: Scripted) -> None:
+def _controls(server: ScriptedServer) -> None:
     @server.feature("test/push")
-    def push(ls: Scripted, params: Any) -> None:
+    def push(ls: ScriptedServer, params: Any) -> None:
         last = ls.answered
         last["text"] += params.text
         grown = _item(last["text"], last["range"], last["id"])
@@ -154,7 +154,7 @@ def _controls(server: Scripted) -> None:
         ls.protocol.notify("localdflash/didUpdateInlineCompletion", about)
 
     @server.feature("test/next_edit")
-    def propose(ls: Scripted, params: Any) -> None:
+    def propose(ls: ScriptedServer, params: Any) -> None:
         (document,) = ls.workspace.text_documents.values()
         where = {"uri": document.uri, "version": document.version - getattr(params, "back", 0)}
         start, end = (types.Position(params.line, column) for column in (params.start, params.end))
@@ -162,29 +162,29 @@ def _controls(server: Scripted) -> None:
         ls.protocol.notify("localdflash/didUpdateNextEdit", {"textDocument": where, "edit": edit})
 
     @server.feature("test/tell")
-    def tell(ls: Scripted, params: Any) -> None:
+    def tell(ls: ScriptedServer, params: Any) -> None:
         ls.status |= params._asdict()
         ls.protocol.notify("didChangeStatus", ls.status)
 
     @server.feature("test/set")
-    def change(ls: Scripted, params: Any) -> None:
+    def change(ls: ScriptedServer, params: Any) -> None:
         given = params._asdict()
         ls.delay = given.get("delay_ms", 0) / 1e3
         ls.texts = given.get("texts", ls.texts)
 
     @server.feature("test/hold")
-    def hold(ls: Scripted, _: Any) -> None:
+    def hold(ls: ScriptedServer, _: Any) -> None:
         ls.open.clear()
 
     @server.feature("test/release")
-    async def release(ls: Scripted, _: Any) -> None:
+    async def release(ls: ScriptedServer, _: Any) -> None:
         ls.open.set()
         while ls.held:
             await asyncio.sleep(0)
         await asyncio.sleep(0)  # each is sent by a callback of its task
 
     @server.feature("localdflash/status")
-    def status(ls: Scripted, _: Any) -> dict[str, Any]:
+    def status(ls: ScriptedServer, _: Any) -> dict[str, Any]:
         return ls.status
 
 

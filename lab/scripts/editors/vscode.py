@@ -51,7 +51,7 @@ GHOST = """() => {
 }"""
 
 
-class Window:
+class VscodeWindow:
     """A window on one folder."""
 
     def __init__(self, page: Page, folder: Path, data: Path) -> None:
@@ -165,7 +165,7 @@ class Studio:
             _replace(self._data / whose / "settings.json", json.dumps(settings))
 
     @contextmanager
-    def window(self, folder: Path, **settings: object) -> Iterator[Window]:
+    def window(self, folder: Path, **settings: object) -> Iterator[VscodeWindow]:
         """A window on a folder; `settings` are the folder's own."""
         if settings:
             (folder / ".vscode").mkdir(exist_ok=True)
@@ -176,7 +176,7 @@ class Studio:
         page.goto(f"{self._url}/?folder={folder}")
         try:
             page.locator(".monaco-workbench .part.statusbar").wait_for()
-            yield Window(page, folder, self._data)
+            yield VscodeWindow(page, folder, self._data)
         finally:
             context.close()
 

@@ -26,7 +26,7 @@ from localdflash.lab.bench.bench_run import rotated
 from localdflash.lab.scripts.peers.peer_llama_server import LlamaServer, build
 from localdflash.lab.scripts.peers.sides import (
     DaemonSide,
-    Question,
+    PeerQuestion,
     ServerSide,
     Side,
     questions,
@@ -95,7 +95,7 @@ def compare_drafting(server: Path, options: Options, suite: str, lengths: list[i
         return compare(sides, asked)
 
 
-def compare(sides: Mapping[str, Side], asked: list[Question]) -> dict[str, Any]:
+def compare(sides: Mapping[str, Side], asked: list[PeerQuestion]) -> dict[str, Any]:
     """Every question to every side, another side first each time."""
     for side in sides.values():
         side.ask(asked[0], WARM_TOKENS)

@@ -20,7 +20,7 @@ from localdflash.text.chat_template import TemplateMessage, encode_chat
 
 
 @dataclass(frozen=True)
-class Question:
+class PeerQuestion:
     """A prompt as ids; with a schema the answer is JSON that it admits."""
 
     category: str
@@ -41,19 +41,19 @@ class PeerAnswer(NamedTuple):
 class Side(Protocol):
     """One program in one mode."""
 
-    def ask(self, question: Question, max_tokens: int) -> PeerAnswer:
+    def ask(self, question: PeerQuestion, max_tokens: int) -> PeerAnswer:
         """Answer greedily."""
 
 
-def questions(options: Options, suite: str, limit: int | None) -> list[Question]:
+def questions(options: Options, suite: str, limit: int | None) -> list[PeerQuestion]:
     """The prompts of a suite of `localdflash bench`, in the forms of the pair's target."""
     with LoadedPair(replace(options, draft=False)) as loaded:
         if suite == "code":
             of_code = prompt_set.load(limit)
-            return [Question(p.category, prompt_ids(loaded, p)[0], p.max_tokens) for p in of_code]
+            return [PeerQuestion(p.category, prompt_ids(loaded, p)[0], p.max_tokens) for p in of_code]
         tokenizer, template = loaded.tokenizer, loaded.tokenizer.chat_template() or ""
         asked = [(p, [TemplateMessage("user", p.question)]) for p in chat_prompts.load(limit)]
-        return [Question(p.category, encode_chat(tokenizer, template, m), p.max_tokens, p.schema) for p, m in asked]
+        return [PeerQuestion(p.category, encode_chat(tokenizer, template, m), p.max_tokens, p.schema) for p, m in asked]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class DaemonSide:
         """The same daemon without drafts."""
         return replace(self, draft=False)
 
-    def ask(self, question: Question, max_tokens: int) -> PeerAnswer:
+    def ask(self, question: PeerQuestion, max_tokens: int) -> PeerAnswer:
         """See `Side`."""
         body = {"prompt": list(question.ids), "n_predict": max_tokens, "temperature": 0, "draft": self.draft}
         schema = {"json_schema": question.schema} if question.schema else {}
@@ -95,7 +95,7 @@ class ServerSide:
 
     server: Any
 
-    def ask(self, question: Question, max_tokens: int) -> PeerAnswer:
+    def ask(self, question: PeerQuestion, max_tokens: int) -> PeerAnswer:
         """See `Side`."""
         answer = self.server.complete(question.ids, max_tokens, question.schema)
         timings = answer["timings"]

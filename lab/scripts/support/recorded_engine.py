@@ -34,7 +34,7 @@ NO_END = "\0"  # what an answer is recorded by that may not end at once, instead
 AT_ONCE = 8  # tokens that are generated at a time
 
 
-class Record(msgspec.Struct):
+class RecordedAnswer(msgspec.Struct):
     """What a pair wrote after one prompt: tokens, the logarithms of their probabilities, and whether that is all."""
 
     key: str
@@ -49,17 +49,19 @@ class Records:
     def __init__(self, loaded: LoadedPair, path: Path) -> None:
         self._loaded, self._path = loaded, path
         lines = path.read_bytes().splitlines() if path.exists() else []
-        self._known = {record.key: record for record in (msgspec.json.decode(line, type=Record) for line in lines)}
+        self._known = {
+            record.key: record for record in (msgspec.json.decode(line, type=RecordedAnswer) for line in lines)
+        }
 
-    def of(self, request: Request, word: str, count: int) -> Record:
+    def of(self, request: Request, word: str, count: int) -> RecordedAnswer:
         """At least so many tokens of a request's answer, unless it is shorter; `word` is what it begins with."""
         key = hashlib.sha256(json.dumps([list(request.ids), word]).encode()).hexdigest()[:24]
-        record = self._known.get(key) or Record(key, [], [], ended=False)
+        record = self._known.get(key) or RecordedAnswer(key, [], [], ended=False)
         while len(record.tokens) < count and not record.ended:
             self._lengthen(record, request)
         return record
 
-    def _lengthen(self, record: Record, request: Request) -> None:
+    def _lengthen(self, record: RecordedAnswer, request: Request) -> None:
         constraint = None if record.tokens else request.constraint
         asked = Request(
             [*request.ids, *record.tokens], AT_ONCE, ends=request.ends, constraint=constraint, top_logprobs=0

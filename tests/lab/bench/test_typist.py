@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.lab.bench.editor import Shown
-from localdflash.lab.bench.typist import MEDIAN, Taken, TypedKeys, Typist, agreeing
+from localdflash.lab.bench.editor import ShownSuggestion
+from localdflash.lab.bench.typist import MEDIAN, AcceptedText, TypedKeys, Typist, agreeing
 
 
 @pytest.mark.parametrize(
     ("ghost", "rest", "taken"),
     [
-        ("return x", "return x\n", Taken("all", "return x")),
-        ("return x\n    y", "return x\n    z", Taken("line", "return x")),
-        ("\n    a = 1\n    b", "\n    a = 1\n", Taken("line", "\n    a = 1")),
-        ("return y", "return x", Taken("word", "return")),
+        ("return x", "return x\n", AcceptedText("all", "return x")),
+        ("return x\n    y", "return x\n    z", AcceptedText("line", "return x")),
+        ("\n    a = 1\n    b", "\n    a = 1\n", AcceptedText("line", "\n    a = 1")),
+        ("return y", "return x", AcceptedText("word", "return")),
         (" = foo(1)", " = foobar(2)", None),
         ("x = 1", "x = 2", None),
         ("x", "x\n", None),
@@ -25,7 +25,7 @@ from localdflash.lab.bench.typist import MEDIAN, Taken, TypedKeys, Typist, agree
         ("while", "for", None),
     ],
 )
-def test_the_largest_part_that_agrees(ghost: str, rest: str, taken: Taken | None) -> None:
+def test_the_largest_part_that_agrees(ghost: str, rest: str, taken: AcceptedText | None) -> None:
     assert agreeing(ghost, rest) == taken
 
 
@@ -42,7 +42,7 @@ class Paper:
 
     def __init__(self, suggestions: dict[str, str]) -> None:
         self.before, self.changed = "", asyncio.Event()
-        self.shown: Shown | None = None
+        self.shown: ShownSuggestion | None = None
         self.suggestions = suggestions
         self.done: list[str] = []
 
@@ -60,7 +60,7 @@ class Paper:
         else:
             self.shown = None
         if suggestion := self.suggestions.get(self.before):
-            self.shown = Shown({}, suggestion, time.perf_counter())
+            self.shown = ShownSuggestion({}, suggestion, time.perf_counter())
         self.changed.set()
 
 

@@ -11,11 +11,11 @@ from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import LocaldflashError, ModelError, TrainingError
 from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab.train import batched_answers
-from localdflash.lab.train.batched_answers import SHORTER_LIMITS, Asker, answer_prompts, repeats
+from localdflash.lab.train.batched_answers import SHORTER_LIMITS, PromptEncoder, answer_prompts, repeats
 from localdflash.lab.train.kept_answers import COUNT, ENDINGS, LIKELY, AnswerWriter, KeptAnswers
 from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
-from localdflash.lab.train.parallel_target import ParallelTarget, Step
-from localdflash.lab.train.training_prompts import Prompt
+from localdflash.lab.train.parallel_target import ParallelStep, ParallelTarget
+from localdflash.lab.train.training_prompts import TrainingPrompt
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.llama_ways import WIDE
@@ -39,14 +39,14 @@ class Scripted:
         self.slots[slot] = list(prompt[:-1])
         return np.array([[token, 1] for token in prompt[:-1]], np.float32)
 
-    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> Step:
+    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> ParallelStep:
         self.widest = max(self.widest, len(slots))
         for slot, token in zip(slots, tokens, strict=True):
             self.slots[slot].append(token)
         newest = np.array([self._next(self.slots[slot]) for slot in slots])
         thought = np.zeros((len(slots), COUNT), LIKELY)
         thought["id"][:, 0], thought["share"][:, 0] = newest, 1
-        return Step(np.array([[token, 2] for token in tokens], np.float32), newest, thought)
+        return ParallelStep(np.array([[token, 2] for token in tokens], np.float32), newest, thought)
 
     @staticmethod
     def _next(ids: list[int]) -> int:
@@ -64,12 +64,12 @@ class Reader:
     longest = batched_answers.LONGEST_PROMPT
 
     @staticmethod
-    def encode(prompt: Prompt) -> list[int]:
+    def encode(prompt: TrainingPrompt) -> list[int]:
         return [1, 2, int(prompt.text)]
 
 
 def ask(folder: Path, texts: Sequence[str], tokens: int, engine: Scripted | None = None) -> list[str]:
-    prompts = [Prompt(i, "talk", i % 4 == 3, text) for i, text in enumerate(texts)]
+    prompts = [TrainingPrompt(i, "talk", i % 4 == 3, text) for i, text in enumerate(texts)]
     said = RecordedReport()
     reader: Any = Reader()
     with AnswerWriter(folder, ABOUT) as writer:
@@ -258,16 +258,16 @@ def test_taps_that_are_not_there(engine: Any) -> None:
 
 
 def test_prompts_are_asked_in_the_targets_own_template(tiny_pair: Path) -> None:
-    asker = Asker(tiny_pair / "target.gguf")
-    ids = asker.encode(Prompt(0, "talk", False, "What is <|im_end|>?"))
+    asker = PromptEncoder(tiny_pair / "target.gguf")
+    ids = asker.encode(TrainingPrompt(0, "talk", False, "What is <|im_end|>?"))
     marker = asker.tokenizer.special("<|im_end|>")
     assert ids.count(marker) == 1
     assert asker.tokenizer.spell(ids).endswith(b"assistant\n")
 
 
 def test_a_question_is_asked_with_the_turns_before_it(tiny_pair: Path) -> None:
-    asker = Asker(tiny_pair / "target.gguf")
-    ids = asker.encode(Prompt(0, "chat", False, "And in C?", ("How do I print?", "With print.")))
+    asker = PromptEncoder(tiny_pair / "target.gguf")
+    ids = asker.encode(TrainingPrompt(0, "chat", False, "And in C?", ("How do I print?", "With print.")))
     turns = b"user\nHow do I print?\nassistant\nWith print.\nuser\nAnd in C?\nassistant\n"
     assert asker.tokenizer.spell(ids) == turns
     assert ids.count(asker.tokenizer.special("<|im_end|>")) == 3
@@ -279,7 +279,7 @@ def test_a_completion_is_asked_by_its_ids_and_ends_at_the_formats_markers(
     monkeypatch.setattr(Tokenizer, "chat_template", lambda _self: None)
     path = tiny_pair / "target.gguf"
     fim = detect(Tokenizer.load(path))
-    asker = Asker(path, fim)
-    assert asker.encode(Prompt(0, "rest", False, "", ids=(5, 6, 7))) == [5, 6, 7]
+    asker = PromptEncoder(path, fim)
+    assert asker.encode(TrainingPrompt(0, "rest", False, "", ids=(5, 6, 7))) == [5, 6, 7]
     assert {asker.tokenizer.special(marker) for marker in fim.markers} < asker.ends
     assert asker.longest + SHORTER_LIMITS["open"] <= batched_answers.CONTEXT

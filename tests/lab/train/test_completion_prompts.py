@@ -16,7 +16,7 @@ from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.train import adapter_corpus, adapter_examples, adapter_mixture, completion_prompts
 from localdflash.lab.train.adapter_corpus import Archive
-from localdflash.lab.train.adapter_examples import CONTEXT, FillExamples, Scene
+from localdflash.lab.train.adapter_examples import CONTEXT, FillExamples, FimScene
 from localdflash.lab.train.adapter_holes import Holes, TrainingHole
 from localdflash.lab.train.completion_prompts import APART, CURSORS, cursors, of_corpus, questions_of_hole
 from localdflash.lab.train.questions import Question
@@ -94,7 +94,7 @@ def test_cursors_are_inside_the_hole_and_apart(kind: str) -> None:
         rng = random.Random(seed)
         start = rng.randrange(len(CODE))
         hole = TrainingHole(kind, start, min(start + rng.randint(1, 300), len(CODE)))
-        found = cursors(Scene("a.py", "python", CODE, hole, []), rng)
+        found = cursors(FimScene("a.py", "python", CODE, hole, []), rng)
         assert found[0] == start
         assert len(found) <= CURSORS
         assert all(APART[0] <= later - earlier <= APART[1] for earlier, later in pairwise(found))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train.corpus import PACKAGE_BUDGET, Package, fetch, python_files, read_list
+from localdflash.lab.train.corpus import PACKAGE_BUDGET, CorpusPackage, fetch, python_files, read_list
 
 LIST = read_list()
 PERMISSIVE = {"MIT", "BSD", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "LicenseRef-Repoze-BSD-derived"}
@@ -43,8 +43,8 @@ def wheel(folder: Path, files: dict[str, str | bytes], name: str = "fake", versi
     return path
 
 
-def package(path: Path, name: str = "fake", sha256: str = "") -> Package:
-    return Package(name, "1.0", "MIT", sha256 or hashlib.sha256(path.read_bytes()).hexdigest(), False)
+def package(path: Path, name: str = "fake", sha256: str = "") -> CorpusPackage:
+    return CorpusPackage(name, "1.0", "MIT", sha256 or hashlib.sha256(path.read_bytes()).hexdigest(), False)
 
 
 def test_the_list_is_pinned_and_each_package_once() -> None:

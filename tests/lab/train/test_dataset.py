@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from localdflash.lab.train import corpus
-from localdflash.lab.train.corpus import Package
+from localdflash.lab.train.corpus import CorpusPackage
 from localdflash.lab.train.dataset import SPECIALS, Dataset, build, special_ids, train_tokenizer, write
 from localdflash.lab.train.examples import KINDS, Example, ExamplePiece, Special, examples
 from localdflash.lab.train.shorten import answers_of
@@ -143,7 +143,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[list[s
 
     def install(train: list[str], held_out: list[str]) -> None:
         sources = {tmp_path / "train.whl": train, tmp_path / "held_out.whl": held_out}
-        packages = [Package(path.stem, "1", "MIT", "", path.stem == "held_out") for path in sources]
+        packages = [CorpusPackage(path.stem, "1", "MIT", "", path.stem == "held_out") for path in sources]
         monkeypatch.setattr(corpus, "fetch", lambda _packages, _folder: list(zip(packages, sources, strict=True)))
         monkeypatch.setattr(corpus, "python_files", lambda path: iter(sources[path]))
 

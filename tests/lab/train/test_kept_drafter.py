@@ -19,9 +19,9 @@ from localdflash.lab.train import kept_batches, kept_setup, kept_training
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.drafter_training import Batch, block_logits
 from localdflash.lab.train.kept_answers import COUNT, LIKELY, AnswerWriter, KeptAnswers, likely
-from localdflash.lab.train.kept_batches import NO_TOKEN, NOT_SHORT, Blocks, Source
+from localdflash.lab.train.kept_batches import NO_TOKEN, NOT_SHORT, Blocks, BlockSource
 from localdflash.lab.train.kept_drafter import SHARED, Frozen, accepted, logits_of, loss_of, start_from, verifies
-from localdflash.lab.train.kept_setup import Wanted
+from localdflash.lab.train.kept_setup import DrafterOptions
 from localdflash.lab.train.kept_training import KeptRun, Schedule, export_drafter
 from localdflash.lab.train.loop import initialise
 from localdflash.models.shapes import short_vocabulary
@@ -32,7 +32,7 @@ from tests.support.reports import RecordedReport
 from tests.support.tiny_models import SHAPE, write_target
 
 TAPS = (1, 3, 4)
-WANTED = Wanted(1, 8, 300)
+WANTED = DrafterOptions(1, 8, 300)
 QUICK = Schedule(sequences=2, anchors=6, warm_up=2, save_seconds=1e9, measure_seconds=1e9, measured=2)
 
 
@@ -58,8 +58,8 @@ def folder(target: Decoder, tiny_pair: Path, tmp_path_factory: pytest.TempPathFa
     return folder
 
 
-def source_of(folder: Path, size: int = 512, drafts: int = 7) -> Source:
-    return Source(KeptAnswers.load(folder / "answers"), drafts, np.arange(0, size, 2), 1024)
+def source_of(folder: Path, size: int = 512, drafts: int = 7) -> BlockSource:
+    return BlockSource(KeptAnswers.load(folder / "answers"), drafts, np.arange(0, size, 2), 1024)
 
 
 # Blocks
@@ -246,8 +246,8 @@ def test_accepted_tokens_and_verifies() -> None:
 
 
 def prepared(
-    folder: Path, tiny_pair: Path, into: Path, wanted: Wanted = WANTED
-) -> tuple[KeptRun, Source, RecordedReport]:
+    folder: Path, tiny_pair: Path, into: Path, wanted: DrafterOptions = WANTED
+) -> tuple[KeptRun, BlockSource, RecordedReport]:
     said = RecordedReport()
     run, source = kept_setup.prepare(folder, tiny_pair / "target.gguf", into, wanted, QUICK, said.say)
     return run, source, said

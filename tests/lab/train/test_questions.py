@@ -15,7 +15,7 @@ from localdflash.lab.train.code_prompts import (
     without_annotations,
 )
 from localdflash.lab.train.questions import Question, questions
-from localdflash.lab.train.training_prompts import Prompt
+from localdflash.lab.train.training_prompts import TrainingPrompt
 
 SOURCE = '''
 def double(number: int) -> int:
@@ -103,7 +103,8 @@ def test_what_has_no_arguments_to_annotate(code: str) -> None:
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two packages, one held out, as if they had been fetched."""
     found = [
-        (corpus.Package(name, "1", "MIT", "", held), tmp_path / name) for name, held in (("a", False), ("b", True))
+        (corpus.CorpusPackage(name, "1", "MIT", "", held), tmp_path / name)
+        for name, held in (("a", False), ("b", True))
     ]
     sources = {
         tmp_path / name: [
@@ -143,9 +144,9 @@ def test_a_prompt_file_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "new" / "prompts.jsonl"
     assert training_prompts.write(path, wanted) == 3
     assert training_prompts.read(path) == [
-        Prompt(0, "talk", False, "What is\na hash?"),
-        Prompt(1, "chat", True, "Größe „x“", ("Hello", "Hi!")),
-        Prompt(2, "rest", False, "", (), (5, 0, 49151)),
+        TrainingPrompt(0, "talk", False, "What is\na hash?"),
+        TrainingPrompt(1, "chat", True, "Größe „x“", ("Hello", "Hi!")),
+        TrainingPrompt(2, "rest", False, "", (), (5, 0, 49151)),
     ]
     assert list(path.parent.iterdir()) == [path]
 
@@ -153,7 +154,7 @@ def test_a_prompt_file_comes_back(tmp_path: Path) -> None:
 def test_a_line_of_an_older_file_has_no_turns_before(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"number": 7, "kind": "json", "held_out": true, "text": "x"}\n')
-    assert training_prompts.read(path) == [Prompt(7, "json", True, "x")]
+    assert training_prompts.read(path) == [TrainingPrompt(7, "json", True, "x")]
 
 
 LINE = '{"number": 1, "kind": "talk", "held_out": false, "text": "x", "before": %s}'

@@ -12,7 +12,7 @@ import pytest
 from localdflash.lab.scripts.peers import compare_peers
 from localdflash.lab.scripts.peers.compare_peers import OURS
 from localdflash.lab.scripts.peers.peer_llama_server import LlamaServer
-from localdflash.lab.scripts.peers.sides import PeerAnswer, Question, ServerSide, questions
+from localdflash.lab.scripts.peers.sides import PeerAnswer, PeerQuestion, ServerSide, questions
 from localdflash.models.load_options import Options
 from tests.support import daemons
 
@@ -88,7 +88,7 @@ class Told:
 
 
 def question(category: str, tokens: int = 8) -> Any:
-    return Question(category, [1, 2, 3], tokens)
+    return PeerQuestion(category, [1, 2, 3], tokens)
 
 
 def test_sides_take_turns_and_are_compared_by_category() -> None:
@@ -111,7 +111,7 @@ def test_sides_take_turns_and_are_compared_by_category() -> None:
 @pytest.mark.system
 def test_a_drafting_server_is_asked_as_a_plain_one(server: Path, said: Any, tmp_path: Path) -> None:
     target, drafter = tmp_path / "target.gguf", tmp_path / "drafter.gguf"
-    asked = Question("json", [5, 6], 9, {"type": "object"})
+    asked = PeerQuestion("json", [5, 6], 9, {"type": "object"})
     with LlamaServer(server, target, None, 2) as plain, LlamaServer(server, target, drafter, 2, 7) as drafting:
         answers = [ServerSide(one).ask(asked, 9) for one in (plain, drafting)]
     assert answers == [("x" * 9, 8, 80.0, 8), ("x" * 9, 8, 40.0, 4)]  # 8 tokens after the first, 4 of them drafted
