@@ -34,7 +34,7 @@ OTHER_BACKEND_PROMPTS = 2  # a category; enough to see which backend decodes fas
 
 @dataclass
 class PromptRun:
-    """One way of running one prompt: the fastest of its repeats."""
+    """Run of one prompt in one mode: the fastest of its repeats."""
 
     ids: list[int]
     stats: Stats
@@ -51,13 +51,13 @@ class Category:
     identical: int = 0  # prompts whose every run gave the same tokens
 
     def add(self, plain: list[PromptRun], drafted: list[PromptRun], llama: Sequence[PromptRun] = ()) -> None:
-        """Count one prompt by its fastest runs."""
+        """Add one prompt by its fastest runs."""
         for kept, runs in ((self.plain, plain), (self.drafted, drafted), (self.llama, llama)):
             kept.extend(sorted(runs, key=lambda run: run.stats.total_ms)[:1])
         self.identical += all(run.ids == plain[0].ids for run in (*plain, *drafted))
 
     def report(self, other_plain: float) -> dict[str, Any]:
-        """The category's part of the result. `other_plain`: tokens a second of backends that took no turns."""
+        """Return the category's part of the result. `other_plain`: tokens per second of the other backends."""
         total = Stats()
         for run in self.drafted:
             total.merge(run.stats)
@@ -84,13 +84,13 @@ class Category:
 
 
 def _rate(runs: Sequence[PromptRun]) -> float:
-    """Tokens a second; 0 without runs."""
+    """Return tokens per second; 0 without runs."""
     ms = sum(run.stats.total_ms for run in runs)
     return sum(run.stats.tokens for run in runs) / ms * 1e3 if ms else 0.0
 
 
 def prompt_ids(loaded: LoadedPair, prompt: BenchPrompt) -> tuple[list[int], frozenset[int]]:
-    """A prompt's ids and the tokens that end its answer."""
+    """Return a prompt's ids and the tokens that end its answer."""
     tokenizer = loaded.tokenizer
     if prompt.question:
         template = tokenizer.chat_template() or ""
@@ -151,7 +151,7 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
 
 
 def rotated(ways: list[Way], turn: int) -> list[Way]:
-    """The ways, another one first at every turn."""
+    """Yield the modes in order, starting with another one at every call."""
     first = turn % len(ways)
     return ways[first:] + ways[:first]
 
@@ -167,7 +167,7 @@ def _together(categories: Iterable[Category]) -> Category:
 
 
 def _acceptance(loaded: LoadedPair, pair: Pair, prompts: Sequence[BenchPrompt]) -> dict[str, Any]:
-    """Tokens per verify and acceptance by slot of DFlash by itself, by category."""
+    """Return the tokens per verify step and the acceptance by slot of DFlash alone, by category."""
     totals: dict[str, Stats] = {}
     for prompt in prompts:
         run = run_prompt(pair, *prompt_ids(loaded, prompt), prompt.max_tokens)
@@ -177,7 +177,7 @@ def _acceptance(loaded: LoadedPair, pair: Pair, prompts: Sequence[BenchPrompt]) 
 
 
 def _other_plain(options: Options, running: Runner, limit: int | None) -> dict[str, float]:
-    """Plain decoding of backends that took no turns, tokens a second by category, over a few prompts."""
+    """Return the baseline of the other backends, tokens per second by category, over a few prompts."""
     best: dict[str, float] = {}
     for backend in RUNNERS:
         if backend in (running, "cuda") or (backend == "llama.cpp" and running != "cuda"):

@@ -36,7 +36,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PromptIds:
-    """A prompt by its ids."""
+    """Prompt as token ids."""
 
     ids: Sequence[int]
     ends: frozenset[int]
@@ -44,7 +44,7 @@ class PromptIds:
 
 
 def completions(limit: int | None) -> Ask:
-    """The prompts of a pair that completes."""
+    """Return the prompts for a completion pair."""
 
     def ask(loaded: LoadedPair) -> list[PromptIds]:
         found = prompt_set.load(limit)
@@ -54,7 +54,7 @@ def completions(limit: int | None) -> Ask:
 
 
 def chats(limit: int | None) -> Ask:
-    """The prompts of a pair that chats, without those whose answer has a form."""
+    """Return the prompts for a chat pair, without those with a JSON schema."""
 
     def ask(loaded: LoadedPair) -> list[PromptIds]:
         found = [prompt for prompt in chat_prompts.load(limit) if not prompt.schema]
@@ -71,7 +71,7 @@ def chats(limit: int | None) -> Ask:
 
 
 class FixedLength(Always):
-    """Drafts of so many nodes in every step."""
+    """Controller that verifies drafts of a fixed length in every step."""
 
     def nodes(self, drafter: str, limit: int) -> int:
         """See `Controller`."""
@@ -139,6 +139,6 @@ def _measured(
 
 
 def _draft_ms(costs: Controller, model: Drafter) -> dict[str, float]:
-    """Milliseconds of a block, or of drafts of one node and of some, as known at the end."""
+    """Return the measured milliseconds of a block, or of drafts of one and of several nodes."""
     lengths = (1, FIXED) if model.is_autoregressive else (model.max_draft_tokens,)
     return {str(nodes): round(costs.predict_draft_ms(model.name, nodes), 3) for nodes in lengths}

@@ -25,33 +25,33 @@ from localdflash.models.load_options import Options
 
 
 class BenchWays(Protocol):
-    """The ways of one pair, besides drafting."""
+    """Modes of one pair, besides drafting."""
 
     @property
     def plain(self) -> Pair:
-        """The same models without drafts."""
+        """Return the same models without drafters."""
 
     @property
     def llama(self) -> Pair | None:
-        """llama.cpp's plain decoding; None if it takes no turns, or cannot run the model."""
+        """Return llama.cpp's own decoding without drafting; None if it cannot run the model."""
 
     @property
     def blocks(self) -> Pair | None:
-        """DFlash by itself, its whole block verified in every step; None without a drafter."""
+        """Return DFlash alone, its whole block verified in every step; None without a drafter."""
 
     def costs(self) -> dict[str, Any]:
-        """Milliseconds of a plain step, of a draft and of a verify, as known at the end."""
+        """Return the measured milliseconds of a single-token step, of a draft and of a verify step."""
 
     def verify(self) -> dict[str, Any]:
-        """The cost of a verify by rows; empty if ways are timed as a whole."""
+        """Return the cost of a verify step by batch width; empty if modes are timed as a whole."""
 
     def machine(self) -> dict[str, Any]:
-        """The device, how fast its memory is read, and the most of it that was used."""
+        """Return the device, its memory bandwidth, and the peak memory used."""
 
 
 @contextmanager
 def opened(loaded: LoadedPair, options: Options) -> Iterator[BenchWays]:
-    """The ways of a pair that was loaded with `options`."""
+    """Yield the modes of a pair that was loaded with `options`."""
     if loaded.host is None:
         yield CudaWays(loaded.pair)
         return
@@ -102,7 +102,7 @@ class HostWays:
 
 
 class Always(Controller):
-    """Verifies whole drafts in every step, whatever they cost; with `only`, drafts of that drafter alone."""
+    """Controller that verifies whole drafts in every step; with `only`, drafts of that drafter alone."""
 
     def __init__(self, only: str = "") -> None:
         super().__init__({1: 1.0, 2: 1.0}, {})

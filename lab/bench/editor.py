@@ -24,7 +24,7 @@ DEADLINE_MS = 350
 
 @dataclass
 class Trace:
-    """What happened, times in milliseconds. Every list and number only grows."""
+    """Recorded events, times in milliseconds. Every list and number only grows."""
 
     key_to_request: list[float] = field(default_factory=list)
     request_to_answer: list[float] = field(default_factory=list)  # answers to the newest request, empty ones too
@@ -43,9 +43,9 @@ class Trace:
 
 @dataclass
 class ShownSuggestion:
-    """A suggestion on the screen: the part of it after the cursor, and since when (`time.perf_counter`).
+    """Suggestion on the screen: its text after the cursor, and since when (`time.perf_counter`).
 
-    `closed` stands behind the cursor and is replaced when all of it is accepted.
+    `closed`: text after the cursor that is replaced when the whole suggestion is accepted.
     """
 
     item: Json
@@ -64,9 +64,9 @@ class _Asked:
 
 
 class Editor:
-    """Edits one document at a time. `changed` is set whenever the ghost text changes.
+    """Editor of one document at a time. `changed` is set whenever the ghost text changes.
 
-    EngineGone from any key after the server has ended.
+    Any key raises EngineGone after the server has ended.
     """
 
     def __init__(self, server: LanguageServer, style: Style, encoding: str, trace: Trace) -> None:
@@ -81,12 +81,12 @@ class Editor:
 
     @property
     def before(self) -> str:
-        """The text before the cursor."""
+        """Return the text before the cursor."""
         return self._before
 
     @property
     def text(self) -> str:
-        """The whole buffer."""
+        """Return the whole buffer."""
         return self._before + self._after
 
     def open(self, uri: str, language: str, text: str) -> None:
@@ -98,12 +98,12 @@ class Editor:
         self._server.notify("textDocument/didOpen", {"textDocument": item})
 
     def close(self) -> None:
-        """Close the document and ignore answers that are still to come."""
+        """Close the document and ignore pending answers."""
         self._forget()
         self._server.notify("textDocument/didClose", {"textDocument": {"uri": self._uri}})
 
     def select(self, start: int, length: int) -> None:
-        """Put the cursor somewhere and remove so many characters there."""
+        """Move the cursor and remove characters there."""
         text = self.text
         self._before, self._after = text[:start], text[start:]
         self._forget()
@@ -145,7 +145,7 @@ class Editor:
         self._ask(began)
 
     def pushed(self, params: Json) -> None:
-        """Show a longer item for what was asked; one for another version or place is too late and ignored."""
+        """Show a longer item for the pending request; ignore an item for another version or position."""
         about = params.get("textDocument") or {}
         current = (self._uri, self._version, self._place(self._before))
         if self._asked and (about.get("uri"), about.get("version"), params.get("position")) == current:
@@ -186,7 +186,7 @@ class Editor:
             self.trace.errors.append(str(error.get("message")))
 
     def _look_at(self, items: Any, asked: _Asked) -> None:
-        """Show the first item. With no item, what still agrees stays, as in both clients."""
+        """Show the first item. Without an item, a suggestion that still agrees stays, as in both clients."""
         if not items:
             return
         typed, closed = self._replaced(items[0])
@@ -198,7 +198,7 @@ class Editor:
             self._show(items[0], ghost, closed, asked)
 
     def _replaced(self, item: Json) -> tuple[str | None, str]:
-        """The text before and after the cursor that an item replaces; None unless both are in the cursor's line."""
+        """Return the text before and after the cursor that an item replaces; None if it spans other lines."""
         place = self._place(self._before)
         if (extent := item.get("range")) is None:
             return "", ""
@@ -257,7 +257,7 @@ class Editor:
         self._hide()
 
     def _insert(self, text: str, closed: str = "") -> None:
-        """Put a text at the cursor, in place of what is behind it."""
+        """Insert a text at the cursor, replacing text after it."""
         place, end = self._place(self._before), self._place(self._before + closed)
         self._before, self._after = self._before + text, self._after.removeprefix(closed)
         self._change(end, text, start=place)
@@ -270,18 +270,18 @@ class Editor:
         self._server.notify("textDocument/didChange", params)
 
     def _place(self, before: str) -> Json:
-        """The position after a text, in the units that were agreed on."""
+        """Return the position after a text, in the negotiated encoding."""
         line = before.rpartition("\n")[2].encode(CODECS[self._encoding], "surrogatepass")
         return {"line": before.count("\n"), "character": len(line) // UNIT[self._encoding]}
 
 
 def _common(one: str, other: str) -> int:
-    """The number of characters with which both begin."""
+    """Return the length of the common prefix."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _brings(closed: str, text: str) -> bool:
-    """Whether a text has these characters in this order, as VS Code asks for what is behind the cursor."""
+    """Return whether a text contains these characters in order, as VS Code requires of text after the cursor."""
     left = iter(text)
     return all(char in left for char in closed)
 
@@ -292,6 +292,6 @@ def _insert_text(item: Json) -> str:
 
 
 def _id(item: Json) -> str:
-    """The server's name for an item, or else its text."""
+    """Return the server's id of an item, or else its text."""
     command = item.get("command") or {}
     return str((command.get("arguments") or [item.get("insertText")])[0])

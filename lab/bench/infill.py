@@ -33,7 +33,7 @@ LONGEST = 1 << 20  # bytes of a line
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One line of a file."""
+    """Task: one line of a file."""
 
     task_id: str
     prompt: str
@@ -44,17 +44,17 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def whole_lines(self) -> bool:
-        """Whether whole lines are missing, not a part of one."""
+        """Return whether whole lines are missing, not a part of one."""
         return self.canonical_solution.endswith("\n") and (not self.prompt or self.prompt.endswith("\n"))
 
     def program(self, completion: str) -> str:
-        """The program that has to run to its end."""
+        """Return the program that must run to its end."""
         return f"{self.prompt}{completion}{self.suffix}\n{self.test}\ncheck({self.entry_point})\n"
 
 
 @dataclass(frozen=True)
 class InfillAnswer:
-    """A completion, and what it cost."""
+    """Completion, with its cost."""
 
     text: str
     tokens: int
@@ -63,7 +63,7 @@ class InfillAnswer:
 
 
 def load(path: Path, limit: int | None = None) -> list[Task]:
-    """The tasks of a .jsonl or .jsonl.gz, or so many of them, evenly spread. ModelError names a wrong line."""
+    """Return the tasks of a .jsonl or .jsonl.gz, or some of them, evenly spread. ModelError names a malformed line."""
     tasks, number = list[Task](), 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
@@ -84,14 +84,14 @@ def load(path: Path, limit: int | None = None) -> list[Task]:
 
 
 def warning(path: Path) -> str:
-    """A line about what is going to be run, and what this machine does not keep it from doing."""
+    """Return a warning about running generated programs, with the protections missing on this machine."""
     weak = sandbox.weaknesses(sandbox.run("").shut)
     kept = "in a sandbox" + (f", but {' and '.join(weak)}" if weak else ", without files, network or new processes")
     return f"The tests of {path}, and what the model wrote, are executed {kept}."
 
 
 def run(client: Client, tasks: Sequence[Task], progress: Callable[[str], None]) -> dict[str, Any]:
-    """Ask the daemon for every task and run its tests."""
+    """Request a completion for every task and run its tests."""
     answers, verdicts = list[InfillAnswer](), list[sandbox.SandboxResult]()
     for number, task in enumerate(tasks):
         answers.append(_ask(client, task))
@@ -129,7 +129,7 @@ def run(client: Client, tasks: Sequence[Task], progress: Callable[[str], None]) 
 
 
 def similarity(one: str, other: str) -> float:
-    """The edit similarity of the module's docstring; two empty texts are alike."""
+    """Return the edit similarity of the module's docstring; two empty texts are identical."""
     one, other = one.strip(), other.strip()
     longer = max(len(one), len(other))
     return 1 - _distance(one, other) / longer if longer else 1.0
@@ -140,7 +140,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _distance(one: str, other: str) -> int:
-    """The Levenshtein distance."""
+    """Return the Levenshtein distance."""
     row = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):
         corner, row[0] = row[0], i
@@ -150,7 +150,7 @@ def _distance(one: str, other: str) -> int:
 
 
 def _ask(client: Client, task: Task) -> InfillAnswer:
-    """Ask for one task; one that does not fit into the model's context gets no answer."""
+    """Request one completion; a task that exceeds the context gets an empty answer."""
     end = "\n" if task.whole_lines else ""
     body = {
         "path": "task.py",

@@ -26,7 +26,7 @@ _INDENTED = re.compile(r"\n?[ \t]+(?=\S)|\n")
 
 @dataclass(frozen=True)
 class TypedPassage:
-    """At `start` of the text as it then is, remove so many characters, then type."""
+    """Passage to type: at `start` of the current text, remove `removed` characters, then type."""
 
     start: int
     removed: int
@@ -35,7 +35,7 @@ class TypedPassage:
 
 @dataclass(frozen=True)
 class TypingJob:
-    """One file: its name in the workspace, its text before, and the passages to type, in order."""
+    """Job for one file: its name in the workspace, its text before, and the passages to type, in order."""
 
     name: str
     text: str
@@ -43,7 +43,7 @@ class TypingJob:
 
 
 def next_key(at_line_start: bool, rest: str) -> str:
-    """The characters that the next key brings of the text still to be typed."""
+    """Return the characters that the next key inserts."""
     if rest[0] == "\n" or at_line_start:
         found = _INDENTED.match(rest)
         return found[0] if found else rest[0]
@@ -58,12 +58,12 @@ def _key_ends(text: str, at_line_start: bool) -> Iterator[int]:
 
 
 def count_keys(text: str, at_line_start: bool) -> int:
-    """The number of keys that a text takes without suggestions."""
+    """Return the number of keys that a text takes without suggestions."""
     return sum(1 for _ in _key_ends(text, at_line_start))
 
 
 def first_keys(text: str, count: int) -> str:
-    """The text that so many keys bring, up to the end of its last line."""
+    """Return the text that `count` keys insert, up to the end of its last line."""
     cut = next(islice(_key_ends(text, at_line_start=True), count - 1, None), len(text))
     end = text.find("\n", cut)
     return text if end < 0 else text[:end]
@@ -83,7 +83,7 @@ def from_file(name: str, text: str, most: int, seed: int) -> TypingJob:
 
 
 def from_line(name: str, text: str, number: int, most: int) -> TypingJob:
-    """Take out the lines from a number on, which is counted from 1."""
+    """Take out the lines from a line number on (from 1)."""
     lines = text.rstrip("\n").split("\n")
     if not 1 <= number <= len(lines):
         raise UsageError(f"{name}: it has {len(lines)} lines, and no line {number}")
@@ -114,7 +114,7 @@ def _cost(lines: Sequence[str]) -> int:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """The indented blocks below each line that has one."""
+    """Return the indented blocks below each line that has one."""
     for at, line in enumerate(lines[:-1]):
         end = at + 1
         while end < len(lines) and (not lines[end].strip() or _indent(lines[end]) > _indent(line)):
@@ -141,7 +141,7 @@ def read(path: Path) -> str:
 
 
 class Commit:
-    """A commit of the repository that a folder is in, over its first parent, or over nothing."""
+    """Commit of the repository that a folder is in, against its first parent or the empty tree."""
 
     def __init__(self, revision: str, folder: Path) -> None:
         self._folder = folder
@@ -151,7 +151,7 @@ class Commit:
         self._parent = parents[0] if parents else self._git("hash-object", "-t", "tree", "/dev/null").strip()
 
     def jobs(self) -> list[TypingJob]:
-        """The text files that the commit added lines to."""
+        """Return the text files that the commit added lines to."""
         arguments = ("-r", "-z", "--no-renames", "--diff-filter=AM", "--name-status", self._parent, self.id)
         fields = self._git("diff-tree", *arguments).split("\0")
         found = (self._job(name, kind) for kind, name in zip(fields[::2], fields[1::2], strict=False))

@@ -37,14 +37,14 @@ NOT_SHUT = {
 
 @dataclass(frozen=True)
 class SandboxResult:
-    """How a program ended, and what shut it off: limits, network, files and processes."""
+    """Result of a program, and how limits, network, files and processes were restricted."""
 
     outcome: Outcome
     shut: dict[str, str]
 
 
 def run(program: str, seconds: float = SECONDS, memory: int = MEMORY) -> SandboxResult:
-    """Run a program to its end or for so many seconds; LocaldflashError if it cannot be shut off at all."""
+    """Run a program until it ends or times out; LocaldflashError if it cannot be restricted."""
     secret = secrets.token_hex(16).encode()
     with tempfile.TemporaryDirectory(prefix="localdflash-sandbox-", ignore_cleanup_errors=True) as folder:
         processor = str(round(seconds) + 2)  # seconds of its time: the clock, which is looked at here, comes first
@@ -70,12 +70,12 @@ def run(program: str, seconds: float = SECONDS, memory: int = MEMORY) -> Sandbox
 
 
 def weaknesses(shut: dict[str, str]) -> list[str]:
-    """What is not shut off on this machine."""
+    """Return the protections that are missing on this machine."""
     return [NOT_SHUT[found] for found in shut.items() if found in NOT_SHUT]
 
 
 def _talk(process: "subprocess.Popen[bytes]", program: bytes, seconds: float) -> tuple[bytes, bool]:
-    """Send the program and read its output, at most `MOST` bytes; return that, and whether it ended in time."""
+    """Send the program and read at most `MOST` bytes of output; return the output and whether it ended in time."""
     assert process.stdin is not None
     assert process.stdout is not None
     end = time.monotonic() + seconds

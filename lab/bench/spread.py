@@ -5,14 +5,14 @@ from statistics import median, quantiles
 
 
 def spread(times: Sequence[float]) -> dict[str, float]:
-    """The summary of some times; empty if nothing was measured."""
+    """Return the summary of some times; empty without times."""
     if not times:
         return {}
     return {"p50": round(median(times), 3), "p95": round(percentile(times, 95), 3), "max": round(max(times), 3)}
 
 
 def percentile(times: Sequence[float], percent: int) -> float:
-    """A percentile by linear interpolation; of a single time that time."""
+    """Return a percentile by linear interpolation."""
     if len(times) == 1:
         return times[0]
     return quantiles(times, n=100, method="inclusive")[percent - 1]

@@ -22,13 +22,13 @@ CACHED_MS = 10.0  # an answer with text that comes within this was there already
 
 
 def held_out(count: int | None, manner: Manner) -> list[TypingJob]:
-    """Parts of the files that are in no training corpus."""
+    """Return jobs from files that are in no training corpus."""
     paths = sorted(FOLDER.glob("*.py"))[: count or FILES]
     return [from_file(path.name, read(path), manner.keys, manner.seed) for path in paths]
 
 
 def of_files(places: Sequence[str], manner: Manner) -> list[TypingJob]:
-    """Parts of any files: `FILE` for a part that the seed chooses, `FILE:LINE` for what begins at that line."""
+    """Return jobs from any files: `FILE` for a part chosen by the seed, `FILE:LINE` for the lines from there."""
     split = [_split(place) for place in places]
     folder = os.path.commonpath([path.resolve().parent for path, _ in split])
     jobs: dict[str, TypingJob] = {}
@@ -51,7 +51,7 @@ def _split(place: str) -> tuple[Path, int]:
 
 
 def report(replay: TypingReplay, manner: Manner) -> dict[str, Any]:
-    """The result as JSON values; shares are of 1, times milliseconds."""
+    """Return the result as JSON values; shares are of 1, times in milliseconds."""
     trace, texts = replay.trace, replay.trace.request_to_text
     generated, shown = replay.engine["generated_tokens"], replay.engine["shown_tokens"]
     whole = total(replay.files.values())
@@ -90,12 +90,12 @@ def report(replay: TypingReplay, manner: Manner) -> dict[str, Any]:
 
 
 def saved(typed: TypedKeys) -> float:
-    """The share of the keys that were not pressed."""
+    """Return the share of keys that were not pressed."""
     return 1 - typed.pressed / typed.keys if typed.keys else 0.0
 
 
 def total(files: Iterable[TypedKeys]) -> TypedKeys:
-    """The keys of all of these files."""
+    """Return the sum of the keys of all files."""
     whole = TypedKeys()
     for typed in files:
         whole.keys += typed.keys
@@ -107,5 +107,5 @@ def total(files: Iterable[TypedKeys]) -> TypedKeys:
 
 
 def keystrokes(typed: TypedKeys) -> dict[str, Any]:
-    """The keys as JSON values."""
+    """Return the keys as JSON values."""
     return {**asdict(typed), "keystrokes_saved": round(saved(typed), 3)}

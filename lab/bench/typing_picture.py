@@ -12,7 +12,7 @@ KINDS = (".png", ".svg")
 
 
 def check(path: Path) -> None:
-    """Raise if the picture could not be drawn, before the minutes that a replay takes."""
+    """Raise if the picture could not be drawn, before the replay starts."""
     if path.suffix.lower() not in KINDS:
         raise UsageError(f"{path}: a picture's name ends with {' or '.join(KINDS)}")
     if find_spec("matplotlib") is None:
@@ -58,5 +58,5 @@ def _draw_files(axes: Any, replay: TypingReplay) -> None:
 
 
 def _plain(name: str) -> str:
-    """A name without what matplotlib would read as mathematics, or could not draw."""
+    """Return a name without characters that matplotlib would parse or could not draw."""
     return "".join(char if char.isprintable() else "?" for char in name[-40:]).replace("$", r"\$")

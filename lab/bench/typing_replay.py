@@ -30,7 +30,7 @@ _TOKENS = re.compile(r"^localdflash_tokens_total (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Manner:
-    """How to type: as which client, at most how many keys a file, how many times faster than people."""
+    """Typing options: client to imitate, most keys a file, speed relative to people."""
 
     style: Style
     keys: int
@@ -40,7 +40,7 @@ class Manner:
 
 @dataclass(frozen=True)
 class TypingReplay:
-    """The result of a run: one trace for all, and what was typed by file."""
+    """Result of a run: one trace for all files, and the keys by file."""
 
     trace: Trace
     files: dict[str, TypedKeys]
@@ -51,7 +51,7 @@ class TypingReplay:
 def run(
     jobs: Sequence[TypingJob], workspace: Path, client: Client, manner: Manner, progress: Callable[[str], None]
 ) -> TypingReplay:
-    """Type everything. The workspace has the other files; those of the jobs are written here. `client`: the daemon."""
+    """Type all jobs. The workspace has the other files; the jobs' files are written here. `client`: the daemon."""
     for job in jobs:
         path = workspace / job.name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ async def type_all(
     files: dict[str, TypedKeys],
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Type all jobs through a server; return what it says of itself. `trace` and `files` are filled meanwhile."""
+    """Type all jobs through a server, filling `trace` and `files`; return the server's status."""
     session = _Session()
     session.server = await start(workspace, session.heard)
     try:
@@ -123,14 +123,14 @@ class _Session:
             self.messages.append(str(params.get("message")))
 
     def report(self) -> dict[str, Any]:
-        """The numbers as JSON values."""
+        """Return the numbers as JSON values."""
         status = self.status if isinstance(self.status, dict) else {}
         known = {"tau": status.get("tau"), "tokens_per_second": status.get("tokensPerSecond")}
         return {**known, "messages": self.messages}
 
 
 async def _initialize(server: LanguageServer, workspace: Path, style: Style) -> str:
-    """Introduce the client; return the encoding of positions."""
+    """Initialize the server; return the position encoding."""
     folder = workspace.as_uri()
     inline = {"inlineCompletion": {"dynamicRegistration": False}}
     params: Json = {

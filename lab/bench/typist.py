@@ -28,7 +28,7 @@ AcceptedPart = Literal["all", "line", "word"]
 
 
 class AcceptedText(NamedTuple):
-    """The part of a suggestion that is accepted."""
+    """Accepted part of a suggestion."""
 
     part: AcceptedPart
     text: str
@@ -36,7 +36,7 @@ class AcceptedText(NamedTuple):
 
 @dataclass
 class TypedKeys:
-    """Keys of one file: what it needs without suggestions, and what was pressed."""
+    """Keys of one file: needed without suggestions, and pressed."""
 
     keys: int = 0
     pressed: int = 0
@@ -45,7 +45,7 @@ class TypedKeys:
 
 
 def agreeing(ghost: str, rest: str) -> AcceptedText | None:
-    """The largest part of a suggestion that agrees with what follows."""
+    """Return the largest part of a suggestion that agrees with the following text."""
     parts: list[tuple[AcceptedPart, str]] = [("all", ghost), ("line", _LINE.match(ghost)[0])]  # type: ignore[index]
     if word := _WORD.match(ghost):
         parts.append(("word", word[0]))
@@ -56,7 +56,7 @@ def agreeing(ghost: str, rest: str) -> AcceptedText | None:
 
 
 class Typist:
-    """Types at a seeded pace; `speed` 2 is twice as fast, reading included."""
+    """Typist with a seeded pace; `speed` 2 is twice as fast, reading included."""
 
     def __init__(self, editor: Editor, seed: str, speed: float = 1.0) -> None:
         self._editor, self._random, self._speed = editor, random.Random(seed), speed
@@ -81,7 +81,7 @@ class Typist:
         return self._editor.before.endswith("\n") or not self._editor.before
 
     def _gap(self) -> float:
-        """Seconds until the next key."""
+        """Return the seconds until the next key."""
         gap = MEDIAN * math.exp(self._random.gauss(0.0, SIGMA))
         before = self._editor.before[-1:]
         if self._editor.before.rpartition("\n")[2].strip() == "":
@@ -91,7 +91,7 @@ class Typist:
         return min(gap, LONGEST) / self._speed
 
     async def _read(self, rest: str, until: float) -> AcceptedText | None:
-        """Read until the next key is due; return whether something is accepted instead."""
+        """Wait until the next key is due; return the text to accept instead, if any."""
         editor = self._editor
         while (now := time.perf_counter()) < until:
             wake = until

@@ -13,10 +13,10 @@ CALLS, TURN = 3, 5e-3  # at least so many at each turn, and for so many seconds:
 
 
 def verify_table(target: Target, plain: Target) -> dict[str, Any]:
-    """Milliseconds of a verify by rows, fastest of rounds in turn, and how many plain steps that is. Empties both
-    caches.
+    """Return the milliseconds of a verify step by batch width, the fastest of interleaved rounds, and their ratio to a
+    single-token step. Empties both caches.
 
-    `plain` is the same model as plain decoding has it: without the taps that a drafter reads.
+    `plain`: the same model for the baseline, without the features that a drafter reads.
     """
     widths = [rows for rows in WIDTHS if rows <= target.max_width]
     context = min(CONTEXT, target.context - widths[-1] - 1)
@@ -47,7 +47,7 @@ def _fill(target: Target, tokens: int) -> None:
 
 
 def _step_ms(target: Target, draft: Draft) -> float:
-    """The time of one forward that keeps nothing; the fastest of some in a row."""
+    """Return the time of one forward that keeps nothing; the fastest of several."""
     times: list[float] = []
     while len(times) < CALLS or sum(times) < TURN:
         began = time.perf_counter()

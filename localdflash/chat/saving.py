@@ -113,32 +113,24 @@ class Saver:
 
     async def _save(self, chat: Chat) -> None:
         """Store the messages, which may be added, grow and be removed meanwhile."""
+        from localdflash.chat.store import ChatStore
+
         for i, message in enumerate(chat.messages):
             parent = chat.messages[i - 1].id if i else None
             if parent == 0 or (not message.id and _is_empty(message)):
                 return  # an answer joins the store with its first text
             if chat.session is None:
-                chat.session = await self.kept(self._create, chat)
+                about = {"folder": self._folder, "model": chat.model, "system": chat.system}
+                chat.session = await self.kept(ChatStore.create, **about)
             if not message.id:
-                stored = await self.kept(_add_message, chat.session, parent, message)
+                stored = await self.kept(ChatStore.add, chat.session, parent, message)
             elif (before := chat.stored.get(message.id)) is not message:
-                stored = await self.kept(_update_message, message, before)
+                stored = await self.kept(ChatStore.update, message, before)
             else:
                 continue
             chat.stored[stored.id] = stored
             if i < len(chat.messages):
                 _set_id(chat.messages, i, message, stored)
-
-    def _create(self, store: "ChatStore", chat: Chat) -> int:
-        return store.create(folder=self._folder, model=chat.model, system=chat.system)
-
-
-def _add_message(store: "ChatStore", session: int, parent: int | None, message: Message) -> Message:
-    return store.add(session, parent, message)
-
-
-def _update_message(store: "ChatStore", message: Message, before: Message | None) -> Message:
-    return store.update(message, before)
 
 
 def _set_id(messages: list[Message], i: int, sent: Message, stored: Message) -> None:

@@ -1,4 +1,4 @@
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -15,6 +15,7 @@ def test_what_is_attached_comes_first_under_its_name() -> None:
 
 
 @given(st.text(alphabet="`~ax\n ", max_size=40))
+@example("```\nx\n````")
 def test_no_text_ends_its_fence(text: str) -> None:
     """CommonMark reads the attachment back, whatever fences it has."""
     tokens = MarkdownIt().parse(prompt_text(Message("user", "", (Attachment("file", "a.md", text),))))

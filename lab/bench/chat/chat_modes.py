@@ -25,7 +25,7 @@ PLAIN, DRAFTING, DFLASH, LOOKUP, FORCED, LLAMA = "plain", "drafting", "dflash", 
 
 
 class Hosts(NamedTuple):
-    """A pair that is composed in Python, and the same target without drafters."""
+    """Pair composed in Python, and the same target without drafters."""
 
     drafting: HostPair
     plain: HostPair
@@ -33,20 +33,20 @@ class Hosts(NamedTuple):
 
 @dataclass(frozen=True)
 class ChatWays:
-    """The pairs by the names of the ways, `plain` first; None for `hosts` where pairs are not composed in Python."""
+    """Pairs by the names of their modes, `plain` first; `hosts` is None if pairs are not composed in Python."""
 
     pairs: dict[str, Pair]
     hosts: Hosts | None = None
 
     @property
     def has_model(self) -> bool:
-        """Whether a model drafts."""
+        """Return whether a model drafts."""
         return FORCED in self.pairs
 
 
 @contextmanager
 def opened(loaded: LoadedPair, options: Options) -> Iterator[ChatWays]:
-    """The ways of a pair that was loaded with `options`."""
+    """Yield the modes of a pair that was loaded with `options`."""
     if loaded.host is None:
         cuda = CudaWays(loaded.pair)
         blocks = {FORCED: cuda.blocks} if cuda.blocks else {}
@@ -61,7 +61,7 @@ def opened(loaded: LoadedPair, options: Options) -> Iterator[ChatWays]:
 
 
 def _single(drafting: HostPair, plain: Target, options: Options) -> dict[str, Pair]:
-    """One drafter alone: DFlash over the target whose taps it reads, lookup over the one without."""
+    """Return the pair with one drafter: DFlash over the target with features, lookup over the one without."""
     models = [drafter for drafter in drafting.drafters if drafter.is_model]
     if not models:
         return {}
@@ -78,7 +78,7 @@ def _single(drafting: HostPair, plain: Target, options: Options) -> dict[str, Pa
 
 @contextmanager
 def steered(pair: HostPair, controller: Controller) -> Iterator[HostPair]:
-    """The pair with another controller for a while."""
+    """Replace the pair's controller temporarily."""
     usual, pair.controller = pair.controller, controller
     try:
         yield pair

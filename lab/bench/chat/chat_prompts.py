@@ -37,7 +37,7 @@ JsonSchema = dict[str, Any]
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """One question; with a schema the answer must be JSON that it admits."""
+    """Question; with a schema, the answer must be JSON that matches it."""
 
     id: str
     category: ChatCategory
@@ -76,7 +76,7 @@ def _prompt(category: ChatCategory, number: int, source: str, asked: dict[str, A
 
 
 def schema_of(fields: str) -> JsonSchema:
-    """The schema of an object from `name:type name:type ...`."""
+    """Return the schema of an object from `name:type name:type ...`."""
     named = dict(field.split(":") for field in fields.split())
     return {
         "type": "object",
@@ -172,7 +172,7 @@ _MAKERS: dict[ChatCategory, Callable[[str, str], str]] = {
 
 
 def long_document(seed: int) -> str:
-    """All modules one after the other, in an order of its own: what a long chat is about."""
+    """Return all modules concatenated in an order that depends on the number."""
     paths = sorted(FOLDER.glob("*.py"))
     random.Random(seed).shuffle(paths)
     return "\n\n".join(f"# {path.name[3:]}\n{path.read_text(encoding='ascii')}" for path in paths)

@@ -31,7 +31,7 @@ def check(
     draws: int,
     moved: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """The test's result: `p_value`, and how many of the first drafted tokens were drawn."""
+    """Return the test's result: `p_value`, and how many of the first drafted tokens were sampled."""
     statistic, freedom, accepted = 0.0, 0, 0
     model = next((drafter.name for drafter in hosts.drafting.drafters if drafter.is_model), "")
     with steered(hosts.drafting, Always(model)) as drafting:  # after a prompt the text at hand is hardly ever right
@@ -60,7 +60,7 @@ def check(
 
 
 def chi_squared(seen: Counter[tuple[int, ...]], expected: Outcomes, draws: int) -> tuple[float, int]:
-    """The statistic and its degrees of freedom; whatever is not in `expected` counts as one outcome."""
+    """Return the statistic and its degrees of freedom; outcomes outside `expected` count as one."""
     counts = [(seen[outcome], wanted) for outcome, wanted in expected.items()]
     rest = draws - sum(wanted for _, wanted in counts)
     if rest > LEAST or not counts:
@@ -69,7 +69,7 @@ def chi_squared(seen: Counter[tuple[int, ...]], expected: Outcomes, draws: int) 
 
 
 def p_value(statistic: float, freedom: int) -> float:
-    """How likely a statistic at least so large is by chance; 1 without anything to compare."""
+    """Return the probability of a statistic at least this large; 1 without degrees of freedom."""
     if freedom < 1:
         return 1.0
     half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
@@ -77,7 +77,7 @@ def p_value(statistic: float, freedom: int) -> float:
 
 
 def _draw(pair: HostPair, ids: Sequence[int], sampler: Sampler) -> tuple[tuple[int, ...], bool]:
-    """Two drawn tokens, and whether the first one had been drafted."""
+    """Return two sampled tokens, and whether the first one had been drafted."""
     pair.prefill(ids)
     step = pair.step(sampler, 2)
     tokens = list(step.tokens)
@@ -87,7 +87,7 @@ def _draw(pair: HostPair, ids: Sequence[int], sampler: Sampler) -> tuple[tuple[i
 
 
 def _expected(plain: HostPair, ids: Sequence[int], temperature: float, draws: int) -> Outcomes:
-    """The outcomes that are expected often enough, with their expected counts."""
+    """Return the outcomes that are expected often enough, with their expected counts."""
     first = _distribution(plain, ids, temperature)
     expected: Outcomes = {}
     for token in np.flatnonzero(first * draws >= LEAST).tolist():

@@ -29,17 +29,17 @@ COLD_SECONDS, WARM_SECONDS, OTHER_SECONDS = 4.0, 0.4, 10.0  # reckoned, for the 
 
 
 class Watcher(Protocol):
-    """Sees how far a run is; times are seconds of the plan."""
+    """Observer of a run's progress; times are planned seconds."""
 
     def plan(self, seconds: float, line: str) -> None:
-        """Learn how long the run will take, and what it will do."""
+        """Receive the planned duration and description of the run."""
 
     def done(self, seconds: float, what: str) -> None:
-        """Learn that so much of it is done."""
+        """Receive the seconds of the plan that are done."""
 
 
 class Size(NamedTuple):
-    """How much is measured beside the prompts."""
+    """Number of measurements besides the prompts."""
 
     draws: int  # of each prompt of the χ² test
     questions: int  # at each context
@@ -51,7 +51,7 @@ FULL, QUICK = Size(300, 4, 3, 20), Size(40, 1, 1, 3)
 
 
 def size_of(limit: int | None) -> Size:
-    """Less, where a limit was set to the prompts."""
+    """Return the smaller size if the prompts are limited."""
     return FULL if limit is None else QUICK
 
 
@@ -59,7 +59,7 @@ BenchStep = tuple[str, float, Callable[[float], None]]  # what, the seconds it i
 
 
 class Turn(NamedTuple):
-    """One way that takes its turn at every prompt, or at every other."""
+    """Mode with its turn at every prompt, or at every other."""
 
     name: str
     way: str
@@ -68,14 +68,14 @@ class Turn(NamedTuple):
 
 
 def turns(ways: ChatWays) -> list[Turn]:
-    """All turns of a prompt."""
+    """Return all turns of a prompt."""
     greedy = [Turn(way, way, every=SLOW_EVERY if way in (FORCED, LLAMA) else 1) for way in ways.pairs]
     return [*greedy, Turn(SAMPLED_PLAIN, PLAIN, TEMPERATURE), Turn(SAMPLED, DRAFTING, TEMPERATURE)]
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What a way takes: milliseconds a token read, and a token written."""
+    """Cost of a mode: milliseconds per prompt token and per generated token."""
 
     read: float
     write: float
@@ -86,7 +86,7 @@ class Pace:
 
 
 class ChatBench:
-    """One run over a loaded pair; `asked` and `found` fill as it goes."""
+    """One run over a loaded pair; fills `asked` and `found`."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class ChatBench:
         self._ids = {prompt.id: prompt_ids(loaded, [TemplateMessage("user", prompt.question)]) for prompt in prompts}
 
     def everything(self) -> None:
-        """Try each way, tell how long all will take, and do it."""
+        """Time each mode, announce the total, and run everything."""
         self._pace = {turn.name: self._try(turn) for turn in self._turns}
         steps: list[BenchStep] = [("prompts", self._prompt_seconds(), self._prompts)]
         if hosts := self.ways.hosts:
@@ -127,7 +127,7 @@ class ChatBench:
             step(seconds)
 
     def answer(self, pair: Pair, prompt: ChatPrompt, params: SamplingParams, limit: int = 0) -> PromptRun:
-        """One cold answer, of JSON if the prompt asks for that."""
+        """Return one answer from a cold cache, as JSON if the prompt has a schema."""
         constraint = self._grammars.json_schema(prompt.schema) if prompt.schema else None
         ends, most = self.loaded.tokenizer.ends, limit or prompt.max_tokens
         return run_prompt(pair, self._ids[prompt.id], ends, most, params, constraint)
@@ -160,7 +160,7 @@ class ChatBench:
             self.asked.append(asked)
 
     def _first_of_each(self) -> list[ChatPrompt]:
-        """A prompt of each category without a grammar."""
+        """Return a prompt of each category without a grammar."""
         return [prompt for prompt in self.prompts[: len(CATEGORIES)] if not prompt.schema]
 
     def _drawing_seconds(self) -> float:

@@ -22,28 +22,28 @@ DRAFTS = (DRAFTING, DFLASH, LOOKUP, FORCED)  # ways whose greedy text must be th
 
 @dataclass
 class AskedPrompt:
-    """One prompt with its runs, by way."""
+    """Prompt with its runs by mode."""
 
     category: str
     runs: dict[str, list[PromptRun]] = field(default_factory=dict)
 
     def add(self, way: str, run: PromptRun) -> None:
-        """Keep one run."""
+        """Add one run."""
         self.runs.setdefault(way, []).append(run)
 
     def run(self, way: str) -> PromptRun:
-        """The run of median time."""
+        """Return the run with the median time."""
         runs = sorted(self.runs[way], key=lambda run: run.stats.total_ms)
         return runs[(len(runs) - 1) // 2]
 
     def same(self, plain: str, ways: Sequence[str]) -> bool:
-        """Whether every run of these ways gave the tokens of plain decoding, in each of its own runs too."""
+        """Return whether every run of these modes gave the tokens of the baseline."""
         runs = [run for way in (plain, *ways) for run in self.runs.get(way, ())]
         return all(run.ids == runs[0].ids for run in runs)
 
 
 def report(asked: Sequence[AskedPrompt]) -> dict[str, Any]:
-    """The numbers of some prompts, at least one; ways that none of them ran are left out."""
+    """Return the statistics of some prompts, at least one; modes without runs are left out."""
     ways = dict.fromkeys(way for prompt in asked for way in prompt.runs)
     drafting = total(asked, DRAFTING)
     found: dict[str, Any] = {
@@ -64,7 +64,7 @@ def report(asked: Sequence[AskedPrompt]) -> dict[str, Any]:
 
 
 def identical(asked: Sequence[AskedPrompt]) -> dict[str, str]:
-    """How many prompts gave the same tokens in every way, greedy and with a seed."""
+    """Return how many prompts gave the same tokens in every mode, greedy and with a seed."""
     kinds = {"greedy": (PLAIN, DRAFTS), SAMPLED: (SAMPLED_PLAIN, (SAMPLED,))}
     counts = {}
     for kind, (plain, ways) in kinds.items():
@@ -74,7 +74,7 @@ def identical(asked: Sequence[AskedPrompt]) -> dict[str, str]:
 
 
 def total(asked: Sequence[AskedPrompt], way: str) -> Stats:
-    """The sums of one way over the prompts that ran it."""
+    """Return the sums of one mode over its prompts."""
     sums = Stats()
     for prompt in asked:
         if way in prompt.runs:
@@ -97,6 +97,6 @@ def _rate(asked: Sequence[AskedPrompt], way: str) -> float:
 
 
 def _share(stats: Stats) -> float:
-    """DFlash's share of the steps that verified a draft."""
+    """Return DFlash's share of the steps that verified a draft."""
     drafted = sum(steps for drafter, steps in stats.steps_by_drafter.items() if drafter != "none")
     return round(stats.steps_by_drafter.get(DFLASH, 0) / drafted, 3) if drafted else 0.0
