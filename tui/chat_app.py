@@ -231,14 +231,14 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
 
     async def _go_on_with(self, session: int | str | None) -> None:
         if session == LATEST:
-            latest = await self.talk.kept(ChatStore.latest, self.talk.folder)
+            latest = await self.talk.run_in_store(ChatStore.latest, self.talk.folder)
             if latest is None:
                 self.say("there is no earlier chat in this folder: this is a new one")
             session = latest.id if latest else None
         if isinstance(session, int):
             await self.open_chat(session)
             if self.start.system:
-                await self.talk.instruct(self.start.system)
+                await self.talk.set_instructions(self.start.system)
 
     @work
     async def _open_answerer(self) -> None:

@@ -50,7 +50,9 @@ class Saver:
         """Return whether messages could not be stored."""
         return bool(self._unsaved)
 
-    async def kept(self, work: "Callable[Concatenate[ChatStore, P], T]", *arguments: P.args, **names: P.kwargs) -> T:
+    async def run_in_store(
+        self, work: "Callable[Concatenate[ChatStore, P], T]", *arguments: P.args, **names: P.kwargs
+    ) -> T:
         """Run a method of the store in its thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._disk, lambda: work(self._opened(loop), *arguments, **names))
@@ -76,7 +78,7 @@ class Saver:
         if not self._closed:
             self._closed = True
             if self._store:
-                await self.kept(lambda store: store.close())
+                await self.run_in_store(lambda store: store.close())
             self._disk.shutdown()
 
     def forget(self, session: int) -> None:
@@ -121,11 +123,11 @@ class Saver:
                 return  # an answer joins the store with its first text
             if chat.session is None:
                 about = {"folder": self._folder, "model": chat.model, "system": chat.system}
-                chat.session = await self.kept(ChatStore.create, **about)
+                chat.session = await self.run_in_store(ChatStore.create, **about)
             if not message.id:
-                stored = await self.kept(ChatStore.add, chat.session, parent, message)
+                stored = await self.run_in_store(ChatStore.add, chat.session, parent, message)
             elif (before := chat.stored.get(message.id)) is not message:
-                stored = await self.kept(ChatStore.update, message, before)
+                stored = await self.run_in_store(ChatStore.update, message, before)
             else:
                 continue
             chat.stored[stored.id] = stored

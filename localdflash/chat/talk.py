@@ -100,9 +100,11 @@ class Talk:
         answer = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
         return self._growing.message() if answer and self._growing and self.answering else answer
 
-    async def kept(self, work: "Callable[Concatenate[ChatStore, P], T]", *arguments: P.args, **names: P.kwargs) -> T:
+    async def run_in_store(
+        self, work: "Callable[Concatenate[ChatStore, P], T]", *arguments: P.args, **names: P.kwargs
+    ) -> T:
         """Run a method of the store in its thread."""
-        return await self._saver.kept(work, *arguments, **names)
+        return await self._saver.run_in_store(work, *arguments, **names)
 
     async def close(self) -> None:
         """Stop, store all messages, and close the store. May be called again."""
@@ -122,8 +124,8 @@ class Talk:
         """Open a stored chat."""
         from localdflash.chat.store import ChatStore
 
-        info = await self.kept(ChatStore.info, session)
-        self._show(await self.kept(ChatStore.path, session), session, info.system)
+        info = await self.run_in_store(ChatStore.info, session)
+        self._show(await self.run_in_store(ChatStore.path, session), session, info.system)
         self.left_out, self.summary, self.used = 0, "", None
 
     def _show(self, path: list[Message], session: int, system: str) -> None:
@@ -137,7 +139,7 @@ class Talk:
 
         if session == self.session:
             await self.settled()
-        await self.kept(ChatStore.delete, session)
+        await self.run_in_store(ChatStore.delete, session)
         self._saver.forget(session)
         if session == self.session:
             self.new()
@@ -165,13 +167,13 @@ class Talk:
                 return i
         raise UsageError("nothing was asked yet")
 
-    async def instruct(self, system: str) -> None:
+    async def set_instructions(self, system: str) -> None:
         """Set the instructions, from the next answer on."""
         from localdflash.chat.store import ChatStore
 
         self.system = system
         if self.session is not None:
-            await self.kept(ChatStore.set_system, self.session, system)
+            await self.run_in_store(ChatStore.set_system, self.session, system)
 
     async def version(self, step: int) -> bool:
         """Show the previous (-1) or next (+1) version of the newest message with several; return False at the end."""
@@ -181,14 +183,14 @@ class Talk:
         for message in reversed(self.messages):
             if self.session is None or not message.id:
                 continue
-            versions = await self.kept(ChatStore.versions, message.id)
+            versions = await self.run_in_store(ChatStore.versions, message.id)
             if len(versions) > 1:
                 place = versions.index(message.id) + step
                 if not 0 <= place < len(versions):
                     return False
-                leaf = await self.kept(ChatStore.leaf, versions[place])
-                await self.kept(ChatStore.set_head, self.session, leaf)
-                self._show(await self.kept(ChatStore.path, self.session), self.session, self.system)
+                leaf = await self.run_in_store(ChatStore.leaf, versions[place])
+                await self.run_in_store(ChatStore.set_head, self.session, leaf)
+                self._show(await self.run_in_store(ChatStore.path, self.session), self.session, self.system)
                 self.left_out, self.used = min(self.left_out, len(self.messages) - 1), None
                 return True
         return False
@@ -203,7 +205,7 @@ class Talk:
         last = len(self.messages) if number is None else number
         if not 1 <= last <= len(self.messages):
             raise UsageError(f"there is no message {number}: this chat has {len(self.messages)}")
-        await self.open(await self.kept(ChatStore.fork, self.session, self.messages[last - 1].id))
+        await self.open(await self.run_in_store(ChatStore.fork, self.session, self.messages[last - 1].id))
 
     # What is answered
 

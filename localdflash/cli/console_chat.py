@@ -55,13 +55,13 @@ class ConsoleChat:
         if session == "latest":
             from localdflash.chat.store import ChatStore
 
-            latest = await self._talk.kept(ChatStore.latest, self._talk.folder)
+            latest = await self._talk.run_in_store(ChatStore.latest, self._talk.folder)
             if latest is None:
                 raise UsageError("--continue: there is no earlier chat in this folder")
             session = latest.id
         await self._talk.open(session)
         if system:
-            await self._talk.instruct(system)
+            await self._talk.set_instructions(system)
         if self._talk.messages and self._talk.messages[-1].role == "user":
             self._talk.take_back_question()  # nothing has answered it
 
@@ -97,9 +97,9 @@ class ConsoleChat:
         """Start a new chat."""
         self._talk.new()
 
-    def instruct(self, system: str) -> None:
+    def set_instructions(self, system: str) -> None:
         """Set other instructions, from the next answer on."""
-        self._runner.run(self._talk.instruct(system))
+        self._runner.run(self._talk.set_instructions(system))
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of some work; Ctrl-C ends it and is raised."""

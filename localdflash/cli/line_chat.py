@@ -205,13 +205,13 @@ class PlainCommands:
         if not name:
             say(f"/role NAME, one of none, {', '.join(list_roles(say))}")
             return
-        self._chat.instruct(load_role(name))
+        self._chat.set_instructions(load_role(name))
         say(f"role {name}, from the next answer on")
 
     def do_system(self, text: str = "") -> None:
         """Show or set the user's own instructions."""
         if text:
-            self._chat.instruct(text)
+            self._chat.set_instructions(text)
         say(f"Instructions before the chat: {self._chat.system or 'none'}")
 
     def do_set(self, given: str = "") -> None:

@@ -34,4 +34,4 @@ async def exchange(talk: Talk, text: str = "why?") -> Message:
 async def stored(talk: Talk) -> list[Message]:
     """Return the messages of the chat as they are on disk."""
     assert talk.session is not None
-    return await talk.kept(ChatStore.path, talk.session)
+    return await talk.run_in_store(ChatStore.path, talk.session)

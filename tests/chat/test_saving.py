@@ -18,8 +18,8 @@ from tests.support.fake_answerer import ANSWER, STEP, FakeAnswerer
 
 async def every_text(talk: Talk) -> list[list[str]]:
     """The texts of all chats."""
-    found = await talk.kept(ChatStore.sessions)
-    return sorted([[one.text for one in await talk.kept(ChatStore.path, info.id)] for info in found])
+    found = await talk.run_in_store(ChatStore.sessions)
+    return sorted([[one.text for one in await talk.run_in_store(ChatStore.path, info.id)] for info in found])
 
 
 class Slow:
@@ -66,9 +66,9 @@ async def test_stopping_while_the_question_is_stored_stores_it_once(name: str, m
         await asyncio.sleep(0)
         slow.go.set()
         await answering
-        question, answer = await talk.kept(ChatStore.path, talk.session or 0)
+        question, answer = await talk.run_in_store(ChatStore.path, talk.session or 0)
         assert (question, answer.finish) == (talk.messages[0], "cancelled")
-        assert await talk.kept(ChatStore.versions, question.id) == [question.id]
+        assert await talk.run_in_store(ChatStore.versions, question.id) == [question.id]
         assert talk.session == 1  # no chat without messages stays behind
 
 
@@ -116,7 +116,7 @@ async def test_a_chat_that_was_left_unsaved_is_saved_with_the_next_one(monkeypat
         await talk.save()
         assert not talk.unsaved
         assert await every_text(talk) == [["first", "It is."], ["second", "It is."]]
-        systems = {info.title: info.system for info in await talk.kept(ChatStore.sessions)}
+        systems = {info.title: info.system for info in await talk.run_in_store(ChatStore.sessions)}
         assert systems == {"first": "Be brief.", "second": "Be long."}
     assert [line.split(":")[0] for line in told] == ["not saved", "saved again"]
 
@@ -164,10 +164,13 @@ async def test_nothing_that_two_processes_add_to_one_answer_is_overwritten(tmp_p
         await other.open(talk.session)
         await talk.answer(ignore, ignore, goes_on=True)
         await other.answer(ignore, ignore, goes_on=True)
-        versions = await talk.kept(ChatStore.versions, talk.messages[-1].id)
+        versions = await talk.run_in_store(ChatStore.versions, talk.messages[-1].id)
         assert versions == [talk.messages[-1].id, other.messages[-1].id]
         await other.close()
-        assert [one.text for one in await talk.kept(ChatStore.path, talk.session)] == ["why?", "It is. From the other."]
+        assert [one.text for one in await talk.run_in_store(ChatStore.path, talk.session)] == [
+            "why?",
+            "It is. From the other.",
+        ]
         assert await talk.version(1)
         assert talk.messages[-1].text == "It is. From the other."
     assert told == []
@@ -175,15 +178,15 @@ async def test_nothing_that_two_processes_add_to_one_answer_is_overwritten(tmp_p
 
 async def test_what_a_killed_process_left_is_shown_as_stopped_and_goes_on() -> None:
     async with talking() as (talk, answerer, _told):
-        session = await talk.kept(ChatStore.create, folder="/home/x")
-        question = await talk.kept(ChatStore.add, session, None, Message("user", "why?"))
-        await talk.kept(ChatStore.add, session, question.id, Message("assistant", "It "))
+        session = await talk.run_in_store(ChatStore.create, folder="/home/x")
+        question = await talk.run_in_store(ChatStore.add, session, None, Message("user", "why?"))
+        await talk.run_in_store(ChatStore.add, session, question.id, Message("assistant", "It "))
         await talk.open(session)
         assert talk.messages[-1].finish == "cancelled"
         answerer.script = [AnswerPiece("is.", None), Done("stop", {})]
         answer = await talk.answer(ignore, ignore, goes_on=True)
         assert (answer.text, answer.finish) == ("It is.", "stop")
-        assert await talk.kept(ChatStore.path, session) == talk.messages
+        assert await talk.run_in_store(ChatStore.path, session) == talk.messages
 
 
 async def test_an_answer_that_never_began_is_not_stored() -> None:

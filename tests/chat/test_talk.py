@@ -24,7 +24,7 @@ async def test_an_answer_joins_the_messages_and_the_store() -> None:
         ((sent, system, goes_on),) = answerer.asked
         assert ([message.text for message in sent], system, goes_on) == (["why?"], "Be brief.", False)
         assert await stored(talk) == talk.messages
-        info = await talk.kept(ChatStore.info, talk.session or 0)
+        info = await talk.run_in_store(ChatStore.info, talk.session or 0)
         assert (info.folder, info.model, info.system) == ("/home/x", "tiny", "Be brief.")
     assert told == []
 
@@ -130,7 +130,7 @@ async def test_a_fork_leaves_the_chat_before() -> None:
         assert [message.text for message in talk.messages] == ["why?", "It is."]
         await exchange(talk, "another way?")
         assert before is not None
-        assert len(await talk.kept(ChatStore.path, before)) == 4
+        assert len(await talk.run_in_store(ChatStore.path, before)) == 4
         for number in (0, 9):
             with pytest.raises(UsageError, match="this chat has 4"):
                 await talk.fork(number)
@@ -161,7 +161,7 @@ async def test_a_chat_that_was_deleted_elsewhere_is_stored_again() -> None:
     async with talking(*ANSWER) as (talk, _answerer, told):
         await exchange(talk)
         assert talk.session is not None
-        await talk.kept(ChatStore.delete, talk.session)
+        await talk.run_in_store(ChatStore.delete, talk.session)
         await exchange(talk, "and then?")
         assert await stored(talk) == talk.messages
         assert len(talk.messages) == 4

@@ -43,7 +43,7 @@ async def test_the_picker_renames_and_deletes() -> None:
         await wait_until(pilot, lambda: "cannot be brought back" in shown(app))
         await pilot.press("y")
         await wait_until(pilot, lambda: "cannot be brought back" not in shown(app))
-        assert [info.title for info in await app.talk.kept(ChatStore.sessions)] == ["what is a tree?"]
+        assert [info.title for info in await app.talk.run_in_store(ChatStore.sessions)] == ["what is a tree?"]
         assert texts(app) == ["what is a tree?", "It is."]
 
 
@@ -53,7 +53,7 @@ async def test_a_fork() -> None:
         await answered(pilot, "two?")
         await command(pilot, "/fork 2")
         await wait_until(pilot, lambda: texts(app) == ["one?", "It is."])
-        assert len(await app.talk.kept(ChatStore.sessions)) == 2
+        assert len(await app.talk.run_in_store(ChatStore.sessions)) == 2
         await command(pilot, "/fork 7")
         await wait_until(pilot, lambda: "there is no message 7" in shown(app))
         await command(pilot, "/fork x")
@@ -94,7 +94,7 @@ async def test_deleting_this_chat() -> None:
         await wait_until(pilot, lambda: "cannot be brought back" in shown(app))
         await pilot.press("y")
         await wait_until(pilot, lambda: texts(app) == [])
-        assert await app.talk.kept(ChatStore.sessions) == []
+        assert await app.talk.run_in_store(ChatStore.sessions) == []
         assert app.query_one("#welcome").display
 
 

@@ -33,7 +33,7 @@ class ChatActions(Base):
         await self.talk.save()
 
         async def search(typed: str) -> list[SessionInfo]:
-            return await self.talk.kept(ChatStore.sessions, typed)
+            return await self.talk.run_in_store(ChatStore.sessions, typed)
 
         while choice := await self.asked(ChatPicker(search, words)):
             match choice.action:
@@ -41,7 +41,7 @@ class ChatActions(Base):
                     await self.open_chat(choice.id)
                     return
                 case "rename":
-                    await self._do(self.talk.kept(ChatStore.rename, choice.id, choice.text))
+                    await self._do(self.talk.run_in_store(ChatStore.rename, choice.id, choice.text))
                 case "delete":
                     await self._forget(choice.id)
                 case "export":
@@ -66,11 +66,11 @@ class ChatActions(Base):
         if not name:
             from localdflash.tui.screens.questions import AskText
 
-            info = await self.talk.kept(ChatStore.info, self.talk.session)
+            info = await self.talk.run_in_store(ChatStore.info, self.talk.session)
             name = await self.asked(AskText("Name of this chat", info.title)) or ""
         if name.strip():
-            await self.talk.kept(ChatStore.rename, self.talk.session, name.strip())
-            info = await self.talk.kept(ChatStore.info, self.talk.session)  # a long name is shortened
+            await self.talk.run_in_store(ChatStore.rename, self.talk.session, name.strip())
+            info = await self.talk.run_in_store(ChatStore.info, self.talk.session)  # a long name is shortened
             self.say(f"this chat is now called {info.title}")
 
     @work
@@ -100,7 +100,7 @@ class ChatActions(Base):
         from localdflash.chat.chat_export import export_json, export_markdown, write_export
         from localdflash.tui.screens.questions import AskText, Confirm
 
-        info = await self.talk.kept(ChatStore.info, session)
+        info = await self.talk.run_in_store(ChatStore.info, session)
         if not path:
             proposed = str(self.start.folder / f"chat-{session}.md")
             path = await self.asked(AskText("Write this chat to (.md or .json)", proposed)) or ""
@@ -112,14 +112,16 @@ class ChatActions(Base):
             return
         write = export_json if file.suffix == ".json" else export_markdown
         shown = session == self.talk.session  # perhaps not all of it could be saved
-        text = write(info, self.talk.messages if shown else await self.talk.kept(ChatStore.path, session))
+        text = write(info, self.talk.messages if shown else await self.talk.run_in_store(ChatStore.path, session))
         overwrite = False
         if file.exists():
             lines = [f"{file} is there already."]
             if not await self.push_screen_wait(Confirm("Replace the file?", lines, yes="Replace", no="Cancel")):
                 return
             overwrite = True
-        await self._do(self.talk.kept(lambda _: write_export(file, text, overwrite=overwrite)), f"written to {file}")
+        await self._do(
+            self.talk.run_in_store(lambda _: write_export(file, text, overwrite=overwrite)), f"written to {file}"
+        )
 
     @work
     @told
@@ -134,7 +136,7 @@ class ChatActions(Base):
     async def _forget(self, session: int) -> None:
         from localdflash.tui.screens.questions import Confirm
 
-        info = await self.talk.kept(ChatStore.info, session)
+        info = await self.talk.run_in_store(ChatStore.info, session)
         lines = [f"{info.title}, {info.messages} messages. It cannot be brought back."]
         if not await self.push_screen_wait(Confirm("Delete this chat?", lines, yes="Delete", no="Cancel")):
             return

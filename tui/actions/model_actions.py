@@ -87,7 +87,7 @@ class ModelActions(Base):
 
     async def set_system(self, text: str, told: str) -> None:
         """Use these instructions from the next answer on."""
-        await self.talk.instruct(text)
+        await self.talk.set_instructions(text)
         self.count_used()
         self.say(f"{told}, from the next answer on")
 
