@@ -16,7 +16,7 @@ from localdflash.backends.reference.decoder import Decoder, RMSNorm
 
 
 class AdaptedLinear(nn.Module):
-    """A frozen matrix [out, in] with its adapter; it starts as the matrix alone."""
+    """Frozen matrix [out, in] with a LoRA adapter, which starts as zero."""
 
     def __init__(self, weight: Tensor, rank: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -28,11 +28,11 @@ class AdaptedLinear(nn.Module):
 
     @torch.no_grad()
     def merged(self) -> Tensor:
-        """W + up @ down, float32."""
+        """Return W + up @ down, float32."""
         return torch.addmm(self.weight, self.up, self.down)
 
     def merge(self) -> None:
-        """Compute what `forward` multiplies with; to be called after every change of the parameters."""
+        """Compute the weights that `forward` uses; call it after every change of the parameters."""
         self._now = self.merged().to(self._dtype)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class AdaptedLinear(nn.Module):
 
 
 class _Product(torch.autograd.Function):
-    """x @ merged.T, with gradients for x and the adapter alone."""
+    """Product x @ merged.T, with gradients for x and the adapter alone."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, merged: Tensor, down: Tensor, up: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class _Product(torch.autograd.Function):
 
 
 class AdaptedEmbedding(nn.Module):
-    """A frozen embedding [V, H] of which the rows of `tokens` are trained."""
+    """Frozen embedding [V, H] of which the rows of `tokens` are trained."""
 
     def __init__(self, weight: Tensor, tokens: Sequence[int], dtype: torch.dtype) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class AdaptedEmbedding(nn.Module):
 
     @torch.no_grad()
     def merged(self) -> Tensor:
-        """The whole embedding [V, H], float32."""
+        """Return the whole embedding [V, H], float32."""
         return self.weight.index_copy(0, self.tokens, self.rows)
 
     @torch.no_grad()
@@ -91,7 +91,7 @@ class AdaptedEmbedding(nn.Module):
 
 
 class Narrowed(nn.Module):
-    """A norm whose result is rounded once for all the products that read it."""
+    """Norm whose result is rounded once for all products that read it."""
 
     def __init__(self, norm: RMSNorm, dtype: torch.dtype) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Narrowed(nn.Module):
 
 
 class Adapter:
-    """The trained part of a decoder, into which it is put here; everything else of it is frozen."""
+    """Trained parameters, inserted into a decoder; the rest of the decoder is frozen."""
 
     def __init__(self, model: Decoder, rank: int, tokens: Sequence[int], dtype: torch.dtype) -> None:
         model.requires_grad_(False)
@@ -121,13 +121,13 @@ class Adapter:
         model.embed_tokens = self.embedding
 
     def merge(self) -> None:
-        """Let the model compute with the parameters as they are now."""
+        """Make the model use the current parameters."""
         self.embedding.merge()
         for linear in self.linears.values():
             linear.merge()
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What is trained, by name."""
+        """Return the trained parameters by name."""
         yield "embed_tokens.rows", self.embedding.rows
         for name, linear in self.linears.items():
             yield f"{name}.down", linear.down

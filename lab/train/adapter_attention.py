@@ -17,7 +17,7 @@ BLOCK = 128  # queries
 
 
 def within(lengths: Sequence[int]) -> Attend:
-    """The attention of rows of which the first `lengths[0]` are one sequence, and so on."""
+    """Return an attention function in which the first `lengths[0]` rows are one sequence, and so on."""
 
     def attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out: Tensor = _Causal.apply(q, k, v, tuple(lengths))
@@ -27,7 +27,7 @@ def within(lengths: Sequence[int]) -> Attend:
 
 
 def _blocks(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """For each block of queries: the first of its sequence, its own first, its end."""
+    """Yield for each block of queries: its sequence's first row, its own first row, its end."""
     start = 0
     for length in lengths:
         for first in range(start, start + length, BLOCK):
@@ -36,7 +36,7 @@ def _blocks(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 class _Causal(torch.autograd.Function):
-    """Q [1, heads, T, hd], k and v [1, kv_heads, T, hd] to [1, heads, T, hd]."""
+    """Causal attention: q [1, heads, T, hd], k and v [1, kv_heads, T, hd] to [1, heads, T, hd]."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: tuple[int, ...]) -> Tensor:
@@ -74,5 +74,5 @@ class _Causal(torch.autograd.Function):
 
 
 def _grouped(x: Tensor, kv_heads: int) -> Tensor:
-    """[1, heads, T, hd] as [kv_heads, group, T, hd]."""
+    """Reshape [1, heads, T, hd] to [kv_heads, group, T, hd]."""
     return x[0].unflatten(0, (kv_heads, -1))

@@ -29,7 +29,7 @@ _EXAM = re.compile(r"human_?eval|has_close_elements", re.IGNORECASE)  # what ada
 
 @dataclass(frozen=True)
 class ScriptPackage:
-    """One pinned package of npm."""
+    """Pinned npm package."""
 
     name: str
     version: str
@@ -40,13 +40,13 @@ class ScriptPackage:
 
     @property
     def file(self) -> str:
-        """The name of its archive, as npm calls it."""
+        """Return the archive's file name, as npm calls it."""
         return f"{self.name.removeprefix('@').replace('/', '-')}-{self.version}.tgz"
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A package on the disk."""
+    """Package archive on the disk."""
 
     path: Path
     held_out: bool
@@ -54,13 +54,13 @@ class Archive:
 
 
 def read_list(path: Path = ADAPTER_LIST) -> list[ScriptPackage]:
-    """The packages of the list, in its order."""
+    """Return the packages of the list, in order."""
     entries = tomllib.loads(path.read_text(encoding="utf-8"))["package"]
     return [ScriptPackage(**{"held_out": False, **entry}) for entry in entries]
 
 
 def archives(folder: Path) -> list[Archive]:
-    """All packages, downloaded into `folder` unless they are there."""
+    """Return all package archives, downloading missing ones into `folder`."""
     wheels = [Archive(path, package.held_out) for package, path in corpus.fetch(corpus.read_list(), folder / "wheels")]
     return [*wheels, *fetch(read_list(), folder / "npm")]
 
@@ -85,7 +85,7 @@ def fetch(packages: list[ScriptPackage], folder: Path) -> list[Archive]:
 
 
 def sources(archive: Archive) -> dict[str, str]:
-    """The hand-written sources of a package by their paths in it, up to the budget of one package."""
+    """Return the hand-written sources of a package by path, up to the package's budget."""
     found: dict[str, str] = {}
     room = corpus.PACKAGE_BUDGET
     for name, raw in _files(archive.path):
@@ -108,7 +108,7 @@ def sources(archive: Archive) -> dict[str, str]:
 
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """The files of an archive that are small enough to be sources, in its order."""
+    """Yield the files of an archive that are small enough to be sources, in order."""
     most = corpus.FILE_BYTES[1]
     if path.suffix == ".whl":
         with zipfile.ZipFile(path) as wheel:

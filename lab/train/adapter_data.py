@@ -22,7 +22,7 @@ RECORD = np.dtype([("start", "<u8"), ("prompt", "<u4"), ("length", "<u4"), ("lan
 
 @dataclass(frozen=True)
 class ExampleIds:
-    """One example as it is read: ids [T], of which those from `prompt` on are learned."""
+    """Example to read: ids [T], of which those from `prompt` on are learned."""
 
     ids: NDArray[np.int64]
     prompt: int
@@ -32,14 +32,14 @@ class ExampleIds:
 
 @dataclass(frozen=True)
 class FillData:
-    """The files, mapped read-only."""
+    """Dataset files, memory-mapped read-only."""
 
     tokens: NDArray[np.uint32]
     index: NDArray[np.void]  # RECORD, one an example
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Map what `write` wrote; TrainingError where it is damaged."""
+        """Memory-map a folder that `write` wrote; TrainingError if it is damaged."""
         try:
             index = np.load(folder / "index.npy")
             tokens = np.memmap(folder / "tokens.bin", np.uint32, "r")
@@ -60,7 +60,7 @@ class FillData:
         return ExampleIds(ids, int(row["prompt"]), LANGUAGES[row["language"]], KINDS[row["kind"]])
 
     def endless(self, seed: int, position: int) -> Iterator[int]:
-        """Numbers of examples in random order, again and again, from a position in that order on."""
+        """Yield example indices in random order without end, from a position in that order on."""
         epoch, position = divmod(position, len(self))
         while True:
             yield from np.random.default_rng([seed, epoch]).permutation(len(self))[position:].tolist()
@@ -68,7 +68,7 @@ class FillData:
 
 
 def write(folder: Path, found: Iterable[FillExample]) -> int:
-    """Write a folder of examples; how many ids they have."""
+    """Write a folder of examples; return the number of ids."""
     part = folder.with_name(f"{folder.name}.part")
     part.mkdir(parents=True, exist_ok=True)
     rows, total = list[tuple[int, ...]](), 0

@@ -30,7 +30,7 @@ _RENAMED = ("result", "value", "item", "data", "name", "count", "path", "node", 
 
 @dataclass(frozen=True)
 class FillExample:
-    """Ids of which those from `prompt` on are learned."""
+    """FIM example: ids, of which those from `prompt` on are learned."""
 
     ids: list[int]
     prompt: int
@@ -40,7 +40,7 @@ class FillExample:
 
 @dataclass(frozen=True)
 class FimScene:
-    """A hole in a file, with the other code that its prompts have."""
+    """Gap in a file, with the other code of its prompts."""
 
     name: str
     language: str
@@ -50,12 +50,12 @@ class FimScene:
 
     @property
     def after(self) -> str:
-        """What follows the hole."""
+        """Return the text after the gap."""
         return "" if self.hole.is_open else self.text[self.hole.end :]
 
 
 class FillExamples:
-    """Makes examples of the sources of one package, which lie below `root`."""
+    """Generator of examples from the sources of one package, which lie below `root`."""
 
     def __init__(self, encoder: Encoder, form: FimFormat, root: Path, texts: Mapping[str, str]) -> None:
         self._encoder, self._root, self._texts = encoder, root, texts
@@ -69,11 +69,11 @@ class FillExamples:
         self._workspace.settled(60.0)
 
     def close(self) -> None:
-        """Stop looking at the files."""
+        """Close the workspace."""
         self._workspace.close()
 
     def draw(self, name: str, rng: random.Random) -> FillExample:
-        """An example of one file."""
+        """Return a random example of one file."""
         scene = self.scene(name, rng)
         hole = scene.hole
         word = word_to_heal(scene.text[: hole.start], rng)
@@ -85,7 +85,7 @@ class FillExamples:
         return FillExample(ids, prompt.index(self._middle) + 1, scene.language, hole.kind)
 
     def scene(self, name: str, rng: random.Random) -> FimScene:
-        """A hole in one file."""
+        """Return a random gap in one file."""
         text, language = self._texts[name], language_of(name)
         if name not in self._holes:
             self._holes[name] = Holes(language, text)
@@ -110,13 +110,13 @@ class FillExamples:
         return [_context(piece) for piece in pieces]
 
     def _open(self, file: OpenFile, rng: random.Random) -> Sequence[OpenFile]:
-        """Other files of the package that an editor might have open."""
+        """Return other files of the package that an editor might have open."""
         names = [name for name in self._texts if name != file.name and language_of(name) == file.language]
         chosen = rng.sample(names, min(len(names), rng.randint(0, 2)))
         return [OpenFile(self._root / name, name, file.language, self._texts[name]) for name in chosen]
 
     def _edit(self, edits: EditHistory, file: OpenFile, cursor: int, rng: random.Random) -> None:
-        """Pretend that lines away from the cursor were changed just now: written, or a name in them."""
+        """Simulate recent edits of lines away from the cursor: new lines, or a renamed identifier."""
         lines = file.text.split("\n")
         for turn in range(rng.randint(1, 3)):
             first = rng.randrange(len(lines))

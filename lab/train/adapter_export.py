@@ -21,12 +21,12 @@ QUANTIZATION = "Q8_0"  # a coarser one would round most of the changes away
 
 
 def notes_for(base: Path) -> AdapterNotes:
-    """What the adapter of this base says of itself."""
+    """Return the metadata of an adapter for this base."""
     return AdapterNotes(sha256_of(base), CODE_NAME, QUANTIZATION, TRAINED, MARKERS)
 
 
 def write_adapter(path: Path, adapter: Adapter, base: Path) -> None:
-    """The trained numbers in bfloat16, rows of q and k in the order of a `llama` file."""
+    """Write the adapter in bfloat16, rows of q and k in the order of a `llama` file."""
     tensors = {f"{EMBEDDING}.rows": _stored(adapter.embedding.rows)}
     for name, linear, order in _places(adapter, base):
         tensors |= {f"{name}.up": _stored(linear.up[torch.argsort(order)]), f"{name}.down": _stored(linear.down)}
@@ -37,7 +37,7 @@ def write_adapter(path: Path, adapter: Adapter, base: Path) -> None:
 
 @torch.no_grad()
 def read_into(adapter: Adapter, path: Path, base: Path) -> None:
-    """Let an adapter go on from the numbers of a file; ModelError where they have another shape or base."""
+    """Load an adapter's file into an adapter; ModelError if its shape or base differs."""
     notes, numbers = read_adapter(path, base)
     places = {f"{EMBEDDING}.rows": (adapter.embedding.rows, torch.arange(len(TRAINED)))}
     for name, linear, order in _places(adapter, base):
@@ -51,7 +51,7 @@ def read_into(adapter: Adapter, path: Path, base: Path) -> None:
 
 
 def rank_of(path: Path, base: Path) -> int:
-    """The rank of the adapter in a file."""
+    """Return the rank of the adapter in a file."""
     numbers = read_adapter(path, base)[1]
     return next(len(values) for name, values in numbers.items() if name.endswith(".down"))
 

@@ -24,7 +24,7 @@ _OF_DULL = 0.25  # of the dull lines that are drawn, the share that is taken
 
 @dataclass(frozen=True)
 class TrainingHole:
-    """The cursor stands at `start`, what is missing goes up to `end`, in characters."""
+    """Gap: the cursor is at `start`, the missing text ends at `end`, in characters."""
 
     kind: str
     start: int
@@ -32,12 +32,12 @@ class TrainingHole:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing follows."""
+        """Return whether no text follows the gap."""
         return self.kind == "open"
 
 
 class Holes:
-    """The holes of one text that has a line of code."""
+    """Gaps of one text, which has a line of code."""
 
     def __init__(self, language: str, text: str) -> None:
         self._text = text
@@ -46,7 +46,7 @@ class Holes:
         self._bytes: bytes | None = None if text.isascii() else text.encode()
 
     def draw(self, rng: random.Random) -> TrainingHole:
-        """Any of them."""
+        """Return a random gap."""
         kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
         line = self._line(rng)
         code = line.start() + len(line[0]) - len(line[0].lstrip())
@@ -69,12 +69,12 @@ class Holes:
                 return line
 
     def _is_prose(self, line: re.Match[str]) -> bool:
-        """Whether a line begins inside a comment or a string."""
+        """Return whether a line begins inside a comment or a string."""
         node = self._node_at(line.start() + len(line[0]) - len(line[0].lstrip()))
         return node is not None and bool(_PROSE.search(node.type))
 
     def _node_at(self, at: int) -> Node | None:
-        """The smallest named node around a character."""
+        """Return the smallest named node around a character."""
         place = at if self._bytes is None else len(self._text[:at].encode())
         return self._tree.root_node.named_descendant_for_byte_range(place, place + 1) if self._tree else None
 

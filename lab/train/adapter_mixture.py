@@ -32,7 +32,7 @@ Drawn = TypeVar("Drawn")
 def fill_examples(
     packages: list[Archive], encoder: Encoder, form: FimFormat, count: int, seed: int, reporter: Reporter
 ) -> Iterator[FillExample]:
-    """About `count` examples of some packages, package after package."""
+    """Yield about `count` FIM examples, package after package."""
     return draw_from(packages, encoder, form, count, seed, reporter, FillExamples.draw)
 
 
@@ -58,7 +58,7 @@ def draw_from(
 
 
 def _shares(found: list[dict[str, str]]) -> list[dict[str, float]]:
-    """For each package its share of all examples, by language."""
+    """Return the share of all examples by package, according to its language."""
     sizes = [Counter[str]() for _ in found]
     for size, texts in zip(sizes, found, strict=True):
         for name, text in texts.items():

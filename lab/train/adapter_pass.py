@@ -44,19 +44,19 @@ class Pass:
 
 
 def _weights(example: ExampleIds) -> NDArray[np.float32]:
-    """The weight of each position's next id [T]; nothing comes after the last."""
+    """Return the weight of each position's next id [T]; the last position has none."""
     weights = np.zeros(len(example.ids), np.float32)
     weights[example.prompt - 1 : -1] = CHAT_WEIGHT if example.kind == "chat" else 1.0
     return weights
 
 
 def _is_middle(example: ExampleIds) -> NDArray[np.bool_]:
-    """Whether each position's next id is a middle's [T]."""
+    """Return whether each position's next id belongs to a FIM middle [T]."""
     return (np.arange(1, len(example.ids) + 1) >= example.prompt) & (example.kind != "chat")
 
 
 def packed(examples: Sequence[ExampleIds]) -> Iterator[list[ExampleIds]]:
-    """The examples in their order, cut into groups of at most `PASS_TOKENS`."""
+    """Yield groups of at most `PASS_TOKENS` ids, in order."""
     group, count = list[ExampleIds](), 0
     for example in examples:
         if group and count + len(example.ids) > PASS_TOKENS:
@@ -69,7 +69,7 @@ def packed(examples: Sequence[ExampleIds]) -> Iterator[list[ExampleIds]]:
 
 
 class PassLoss(NamedTuple):
-    """The weighted sum, which has a gradient; each row's cross-entropy, and whether its label is the likeliest id."""
+    """Weighted sum, with a gradient; each row's cross-entropy, and whether its label is the likeliest id."""
 
     total: Tensor
     losses: Tensor  # [N], nats

@@ -29,7 +29,7 @@ LOG = "log.jsonl"
 
 @dataclass(frozen=True)
 class AdapterSchedule:
-    """How much to learn, how fast, how often something is kept."""
+    """Training schedule: tokens, learning rate, intervals of saving and measuring."""
 
     tokens: int  # in all, prompts included
     learning_rate: float = 1e-3
@@ -42,13 +42,13 @@ class AdapterSchedule:
     measured: int = 24  # held-out examples of a language
 
     def rate(self, seen: int) -> float:
-        """The learning rate after so many tokens."""
+        """Return the learning rate after `seen` tokens."""
         done = seen / self.tokens
         return self.learning_rate * max(min(1.0, (done + 1e-3) / self.warm_up, (1 - done) / self.decline), 0.01)
 
 
 class AdapterRun(ResumableRun):
-    """One run in one folder: `last.pt`, `log.jsonl`, `training.png`."""
+    """Training run in a folder: `last.pt`, `log.jsonl`, `training.png`."""
 
     def __init__(self, adapter: Adapter, train: FillData, held_out: FillData, folder: Path, schedule: AdapterSchedule):
         super().__init__(folder, time.process_time, schedule.save_seconds)
@@ -64,7 +64,7 @@ class AdapterRun(ResumableRun):
         self._forget_later_steps()
 
     def train(self, reporter: Reporter) -> None:
-        """Learn until all tokens were seen; Ctrl-C keeps a checkpoint."""
+        """Train until all tokens were seen; Ctrl-C saves a checkpoint."""
         order, measured = self._train.endless(self.schedule.seed, self.position), time.monotonic()
         if not self.step:
             self._measured(reporter)
@@ -113,7 +113,7 @@ class AdapterRun(ResumableRun):
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Of the first held-out examples of each language: the loss, and the share of middles that are right in all."""
+        """Return the loss and the share of exact middles on the first held-out examples, by language."""
         found: dict[str, float] = {}
         losses, exact = list[Tensor](), list[bool]()
         languages = self._held_out.index["language"]
@@ -166,7 +166,7 @@ class AdapterRun(ResumableRun):
         self.adapter.merge()
 
     def _forget_later_steps(self) -> None:
-        """Take what came after the checkpoint out of the log, and a line that was not finished: it is done again."""
+        """Remove log lines after the checkpoint, and a torn last line: those steps are repeated."""
         log = self.folder / LOG
         if log.exists():
             whole = [line for line in log.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]

@@ -35,7 +35,7 @@ LONGEST_PERIOD, LEAST_REPEATED = 40, 48  # ids
 
 @dataclass
 class _Going:
-    """A conversation that is being answered."""
+    """Conversation in progress."""
 
     prompt: TrainingPrompt
     asked: int  # ids of the prompt
@@ -44,7 +44,7 @@ class _Going:
     likely: list[NDArray[np.void]] = field(default_factory=list)  # LIKELY [1, COUNT] of each token of the answer
 
     def ending(self, ends: frozenset[int]) -> str | None:
-        """Why the answer is over, one of ENDINGS, or None."""
+        """Return why the answer is over, one of ENDINGS, or None."""
         if len(self.ids) == self.asked:
             return None
         if self.ids[-1] in ends:
@@ -55,7 +55,7 @@ class _Going:
 
 
 def repeats(ids: Sequence[int]) -> bool:
-    """Whether the ids end in the third round of one and the same stretch, or of a very short one in many rounds."""
+    """Return whether the ids end in a third repetition of one stretch, or many of a very short one."""
     row = np.asarray(ids[-3 * LONGEST_PERIOD :])
     for period in range(1, min(LONGEST_PERIOD, len(row) // 3) + 1):
         known = max(3 * period, LEAST_REPEATED)
@@ -65,7 +65,7 @@ def repeats(ids: Sequence[int]) -> bool:
 
 
 class PromptEncoder:
-    """Prompts as ids: in the target's own chat template, or with `fim` those of completions. `ends` end an answer."""
+    """Encoder of prompts: the target's chat template, or FIM with `fim`. `ends` end an answer."""
 
     def __init__(self, path: Path, fim: FimFormat | None = None) -> None:
         self.tokenizer = Tokenizer.load(path)
@@ -76,7 +76,7 @@ class PromptEncoder:
             raise TrainingError(f"{path} has no chat template: answers to chat prompts need one")
 
     def encode(self, prompt: TrainingPrompt) -> list[int]:
-        """The ids of a question, with the turns before it, or of a completion."""
+        """Return the ids of a question with its earlier turns, or of a completion."""
         if prompt.ids:
             return list(prompt.ids)
         roles: Iterator[Role] = cycle(("user", "assistant"))
@@ -86,7 +86,7 @@ class PromptEncoder:
 
 @dataclass
 class Progress:
-    """What was answered, and how fast in this run."""
+    """Number of answers so far, and the rate of this run."""
 
     wanted: int  # answer ids
     answers: int
@@ -100,7 +100,7 @@ class Progress:
         return min(1.0, (self.answered + going) / self.wanted)
 
     def line(self, going: int) -> str:
-        """One line with rate and time left."""
+        """Return one line with rate and remaining time."""
         rate = (self.answered - self.before + going) / max(time.monotonic() - self.began, 1e-3)
         line = f"{self.answers:,} answers, {self.answered:,} of {self.wanted:,} answer tokens"
         if not rate:  # nothing was answered in this run yet
@@ -117,7 +117,7 @@ def answer_prompts(
     tokens: int,
     reporter: Reporter,
 ) -> None:
-    """Answer prompts until about `tokens` ids of answers are kept, those of earlier runs included."""
+    """Answer prompts until about `tokens` answer ids are stored, earlier runs included."""
     known = writer.known
     done = set(known["number"].tolist())
     before = int((known["length"].astype(np.int64) - known["prompt"]).sum())
@@ -160,7 +160,7 @@ def _encoded(
 
 
 def _fill(target: Parallel, waiting: Iterator[tuple[TrainingPrompt, list[int]]], going: dict[int, _Going]) -> bool:
-    """Give every free slot a prompt; whether any slot is taken."""
+    """Give every free slot a prompt; return whether any slot is in use."""
     for slot in range(target.sequences):
         if slot in going:
             continue
@@ -183,7 +183,7 @@ def _step(target: Parallel, going: dict[int, _Going]) -> None:
 
 
 def half(taps: NDArray[np.float32]) -> NDArray[np.float16]:
-    """Taps as they are kept; what float16 cannot hold is cut to its largest value."""
+    """Return features in float16, clipped to its range."""
     return np.clip(taps, -65504.0, 65504.0).astype(np.float16)
 
 

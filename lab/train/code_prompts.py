@@ -29,14 +29,14 @@ SHARES = {"function": 0.32, "explain": 0.22, "edit": 0.16, "types": 0.14, "tests
 
 
 class CodeQuestion(NamedTuple):
-    """A question and its kind, one of `SHARES`."""
+    """Question and its kind, one of `SHARES`."""
 
     kind: str
     text: str
 
 
 def of_packages(packages: Iterable[list[str]], seed: int) -> Iterator[CodeQuestion]:
-    """Questions about the sources of several packages, the packages in turn: one file of each, then the next."""
+    """Yield questions about the sources of several packages, interleaved: one file of each, then the next."""
     streams = [_of_sources(sources, f"{seed}/{number}") for number, sources in enumerate(packages)]
     return (asked for asked in chain.from_iterable(zip_longest(*streams)) if asked is not None)
 
@@ -48,7 +48,7 @@ def _of_sources(sources: list[str], seed: str) -> Iterator[CodeQuestion]:
 
 
 def of_source(source: str, rng: random.Random) -> Iterator[CodeQuestion]:
-    """One question about each function of a source file that a question can be made of, in random order."""
+    """Yield one question about each suitable function of a source file, in random order."""
     found = [function for function in functions(source) if len(function.text) <= MOST_CHARACTERS]
     for function in rng.sample(found, len(found)):
         kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
@@ -145,7 +145,7 @@ MAKERS: dict[str, Callable[[SourceFunction, random.Random], str | None]] = {
 
 
 def without_annotations(code: str) -> str | None:
-    """A function's code without annotations of arguments and result; None where it has no arguments."""
+    """Return a function without annotations; None if it has no arguments."""
     try:
         node = ast.parse(code).body[0]
     except (SyntaxError, ValueError):

@@ -43,7 +43,7 @@ def of_corpus(
 
 
 def questions_of_hole(maker: FillExamples, name: str, rng: random.Random) -> list[Question]:
-    """The prompts of a hole in one file, in the order in which it is typed."""
+    """Return the prompts of a gap in one file, in the order in which it is typed."""
     scene = maker.scene(name, rng)
     most = rng.choices(list(PROMPTS), list(PROMPTS.values()))[0]
     found = []
@@ -55,7 +55,7 @@ def questions_of_hole(maker: FillExamples, name: str, rng: random.Random) -> lis
 
 
 def cursors(scene: FimScene, rng: random.Random) -> list[int]:
-    """Where a hole is completed, in characters of its file: at its start, and after so much of it was typed."""
+    """Return the cursor positions of a gap: its start, and positions reached while it is typed."""
     hole = scene.hole
     end = min(hole.start + OPEN_CHARACTERS, len(scene.text)) if hole.is_open else hole.end
     found = [hole.start]

@@ -27,7 +27,7 @@ SKIPPED_FOLDERS = re.compile(
 
 @dataclass(frozen=True)
 class CorpusPackage:
-    """One pinned wheel of the corpus."""
+    """Pinned wheel of the corpus."""
 
     name: str
     version: str
@@ -37,7 +37,7 @@ class CorpusPackage:
 
 
 def read_list(path: Path = CORPUS_LIST) -> list[CorpusPackage]:
-    """The packages of the corpus list, in its order."""
+    """Return the packages of the corpus list, in order."""
     entries = tomllib.loads(path.read_text(encoding="utf-8"))["package"]
     return [CorpusPackage(**{"held_out": False, **entry}) for entry in entries]
 
@@ -67,7 +67,7 @@ def _wheel(folder: Path, package: CorpusPackage) -> Path:
 
 
 def python_files(wheel: Path) -> Iterator[str]:
-    """Source texts of one wheel that are hand-written Python, in archive order, up to the package's budget."""
+    """Yield the hand-written Python sources of one wheel, in archive order, up to the package's budget."""
     budget = PACKAGE_BUDGET
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
@@ -85,7 +85,7 @@ def python_files(wheel: Path) -> Iterator[str]:
 
 
 def source_text(raw: bytes) -> str | None:
-    """The text of a Python file that people wrote, with line feeds and spaces; None of others."""
+    """Return a hand-written Python file with line feeds and spaces; None for any other file."""
     if not FILE_BYTES[0] <= len(raw) <= FILE_BYTES[1]:
         return None
     try:

@@ -24,7 +24,7 @@ from localdflash.models.shapes.dflash_config import DFlashConfig
 
 @dataclass(frozen=True)
 class DrafterRun:
-    """The parameters of a training run."""
+    """Parameters of a training run."""
 
     model: DFlashConfig
     budget: TrainingBudget
@@ -35,7 +35,7 @@ class DrafterRun:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences padded to one length, and blocks cut out of them."""
+    """Batch of padded sequences, and of blocks cut out of them."""
 
     ids: Tensor  # [B, S]
     anchors: Tensor  # [B, N], positions
@@ -43,7 +43,7 @@ class Batch:
 
 
 def batches(data: Dataset, run: DrafterRun, rng: np.random.Generator) -> Iterator[Batch]:
-    """Endless batches of sequences of similar length with random anchors among the answer's tokens."""
+    """Yield batches of sequences of similar length with random anchors among the answer's tokens."""
     rows = data.examples[data.examples["length"] - data.examples["prompt"] >= 2]
     if not len(rows):
         raise TrainingError("the token files hold no answer of two tokens or more: let the target answer more prompts")
@@ -72,7 +72,7 @@ def _batch(data: Dataset, rows: np.ndarray, run: DrafterRun, rng: np.random.Gene
 
 
 def training_mask(config: DFlashConfig, layer: int, anchors: Tensor, context: int) -> Tensor:
-    """What each block slot may see, [B, 1, N * block, context + N * block]: its context, and its own block."""
+    """Return the attention mask of the block slots, [B, 1, N * block, context + N * block]."""
     batch, blocks = anchors.shape
     slot = torch.arange(config.block_size, device=anchors.device)
     query = (anchors.unsqueeze(-1) + slot).flatten(1).unsqueeze(-1)  # [B, N * block, 1], positions
@@ -93,7 +93,7 @@ def training_mask(config: DFlashConfig, layer: int, anchors: Tensor, context: in
 
 
 def block_logits(drafter: DFlash, target: Decoder, batch: Batch) -> Tensor:
-    """Logits [B, N, block, V] of every block of a batch."""
+    """Return the logits [B, N, block, V] of every block of a batch."""
     config, width = drafter.config, batch.ids.shape[1]
     positions = torch.arange(width, device=batch.ids.device)
     with torch.no_grad():
@@ -109,7 +109,7 @@ def block_logits(drafter: DFlash, target: Decoder, batch: Batch) -> Tensor:
 
 
 def loss_of(logits: Tensor, labels: Tensor, gamma: float) -> tuple[Tensor, float]:
-    """Weighted cross-entropy, and the mean accepted length that argmax drafts would have (bonus included)."""
+    """Return the weighted cross-entropy, and the mean accepted length of argmax drafts, bonus included."""
     each = F.cross_entropy(logits.flatten(0, 2).float(), labels.flatten(), reduction="none", ignore_index=-100)
     weights = torch.exp(-(torch.arange(labels.shape[-1], device=labels.device) - 1.0) / gamma)
     weights = torch.where(labels == -100, 0.0, weights)
@@ -119,7 +119,7 @@ def loss_of(logits: Tensor, labels: Tensor, gamma: float) -> tuple[Tensor, float
 
 
 def train(run: DrafterRun, target: Decoder, data: Dataset, folder: Path, device: str) -> DFlash:
-    """Train or resume in `folder`; return the drafter as it is at the end of the budget."""
+    """Train or resume in `folder`; return the trained drafter."""
     torch.manual_seed(run.budget.seed)
     target = target.to(device).eval().requires_grad_(False)
     drafter = DFlash(run.model).to(device)

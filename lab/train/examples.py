@@ -20,7 +20,7 @@ FUNCTION_CHARS = (60, 1500)
 
 
 class Special(NamedTuple):
-    """A special token, by its spelling in the vocabulary."""
+    """Special token, by its spelling in the vocabulary."""
 
     token: str
 
@@ -33,7 +33,7 @@ PREFIX, MIDDLE, SUFFIX = Special("<|fim_prefix|>"), Special("<|fim_middle|>"), S
 
 @dataclass(frozen=True)
 class Example:
-    """What the model reads (`prompt`) and how it should continue (`answer`, stop token included)."""
+    """Training example: `prompt`, and the expected `answer` with its stop token."""
 
     kind: ExampleKind
     prompt: tuple[ExamplePiece, ...]
@@ -41,7 +41,7 @@ class Example:
 
 
 def examples(source: str, rng: random.Random) -> Iterator[Example]:
-    """All examples of one source file, in file order within each kind."""
+    """Yield all examples of one source file, in file order within each kind."""
     for chunk in _chunks(source, rng):
         yield _fill_in_the_middle(chunk, rng) if rng.random() < 0.75 else Example("code", (), (chunk, END))
     for function in functions(source):
@@ -55,7 +55,7 @@ def examples(source: str, rng: random.Random) -> Iterator[Example]:
 
 
 def _chunks(source: str, rng: random.Random) -> Iterator[str]:
-    """Runs of whole lines of a random size, so that the model meets every length."""
+    """Yield runs of whole lines of a random size, so that the model meets every length."""
     lines = source.splitlines(keepends=True)
     start = 0
     while start < len(lines):
@@ -84,7 +84,7 @@ def _fill_in_the_middle(chunk: str, rng: random.Random) -> Example:
 
 
 def _middle_line(chunk: str, rng: random.Random) -> tuple[ExampleKind, int, int]:
-    """The text from a random column of a non-blank line to its end."""
+    """Return a range from a random column of a non-blank line to its end."""
     lines = [m for m in re.finditer(r"[^\n]+", chunk) if m.group().strip()]
     line = rng.choice(lines)
     indent = len(line.group()) - len(line.group().lstrip())
@@ -92,7 +92,7 @@ def _middle_line(chunk: str, rng: random.Random) -> tuple[ExampleKind, int, int]
 
 
 def _middle_block(chunk: str, rng: random.Random) -> tuple[ExampleKind, int, int]:
-    """The text from a random place of a line to the end of the indented block that the line belongs to."""
+    """Return a range from a random position of a line to the end of its indented block."""
     spans = list(re.finditer(r"[^\n]*\n?", chunk))[:-1]  # the last match is empty
     first = rng.randrange(len(spans))
     indent = _indent(spans[first].group())
@@ -116,7 +116,7 @@ def _indent(line: str) -> int:
 
 @dataclass(frozen=True)
 class SourceFunction:
-    """A function of a source file that is worth asking about."""
+    """Function of a source file, suitable for a question."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef
     text: str  # dedented source with its signature
@@ -125,7 +125,7 @@ class SourceFunction:
 
 
 def functions(source: str) -> Iterator[SourceFunction]:
-    """The functions of a source of a size worth learning from, those with a body of their own lines."""
+    """Return the functions of a source of suitable size, with a body on separate lines."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -155,7 +155,7 @@ def _chat(kind: ExampleKind, question: str, answer: str) -> Example:
 
 
 def fenced(code: str) -> str:
-    """The code in a Markdown fence, as the chats of the corpus write it."""
+    """Return the code in a Markdown fence, as in the corpus's chats."""
     return f"```python\n{code}\n```"
 
 
@@ -185,7 +185,7 @@ def edit_question(instruction: str, code: str) -> str:
 
 
 def _edit(code: str, rng: random.Random) -> Example | None:
-    """A synthetic change with its instruction: the answer is the whole code again with that change."""
+    """Return a synthetic change with its instruction: the answer is the whole changed code."""
     change = rng.choice((rename, rename, change_number, remove_line, add_line))(code, rng)
     if change is None:
         return None
@@ -193,7 +193,7 @@ def _edit(code: str, rng: random.Random) -> Example | None:
 
 
 class CodeChange(NamedTuple):
-    """An edit instruction and the code before and after it."""
+    """Edit instruction and the code before and after it."""
 
     instruction: str
     before: str
@@ -243,7 +243,7 @@ def remove_line(code: str, rng: random.Random) -> CodeChange | None:
 
 
 def add_line(code: str, rng: random.Random) -> CodeChange | None:
-    """The inverse of `remove_line`: put a line back after its predecessor."""
+    """Insert a line after its predecessor: the inverse of `remove_line`."""
     lines = code.split("\n")
     single = [
         i for i in range(2, len(lines)) if lines[i].strip() and lines.count(lines[i - 1]) == 1 and lines[i - 1].strip()

@@ -34,7 +34,7 @@ HELD_OUT_CHATS = 20_000  # ids
 
 @dataclass(frozen=True)
 class AdapterWork:
-    """What to train, on what."""
+    """Training job of an adapter."""
 
     folder: Path
     target: Path
@@ -44,7 +44,7 @@ class AdapterWork:
 
 
 def check(work: AdapterWork) -> None:
-    """Errors of one line before anything is downloaded."""
+    """Check the inputs before anything is downloaded."""
     header = read_header(work.target)
     config = decoder_config(header)
     specials = Tokenizer.load(work.target).specials
@@ -77,7 +77,7 @@ def make_examples(work: AdapterWork, tokens: int, seed: int, reporter: Reporter)
 
 
 def prepare(work: AdapterWork, schedule: AdapterSchedule) -> AdapterRun:
-    """The run in the folder, at its last checkpoint."""
+    """Return the run in the folder, at its last checkpoint."""
     torch.manual_seed(schedule.seed)
     adapter = Adapter(load_decoder(work.target), work.rank, TRAINED, product_type())
     if work.start:
@@ -87,7 +87,7 @@ def prepare(work: AdapterWork, schedule: AdapterSchedule) -> AdapterRun:
 
 
 def train(work: AdapterWork, schedule: AdapterSchedule, reporter: Reporter) -> None:
-    """Train until all tokens were seen; write the adapter's file, and the model that it makes of the target."""
+    """Train until all tokens were seen; write the adapter's file and the merged model."""
     try:
         with FileLock(work.folder / "lock", timeout=0):
             run = prepare(work, schedule)

@@ -34,7 +34,7 @@ PROMPTS, SOURCES = "prompts.jsonl", "sources.json"
 
 @dataclass(frozen=True)
 class Work:
-    """What to train, on what, how long."""
+    """Training job of a drafter."""
 
     folder: Path
     target: Path
@@ -50,7 +50,7 @@ class Work:
 def write_prompts(
     folder: Path, sources: Sequence[str], make: Callable[[], Iterable[Question]], reporter: Reporter
 ) -> None:
-    """Make the prompts, once, of sources that are named `sources`."""
+    """Write the prompts once, from the sources named `sources`."""
     path = folder / PROMPTS
     if path.exists():
         return
@@ -64,14 +64,14 @@ def write_prompts(
 
 
 def check_sources(folder: Path, sources: Sequence[str]) -> None:
-    """Raise TrainingError where a folder has prompts of other sources."""
+    """Raise TrainingError if a folder has prompts of other sources."""
     about = folder / SOURCES
     if about.exists() and json.loads(about.read_text(encoding="utf-8")) != list(sources):
         raise TrainingError(f"{folder / PROMPTS} was made from other sources ({about}): take another folder")
 
 
 def plan(work: Work) -> TrainingNeeds:
-    """What it will take; errors of one line where it cannot be done, so that none comes after hours of answering."""
+    """Return the resources needed; raise before hours of answering if the job is impossible."""
     header = read_header(work.target)
     if len(header.files) > 1:
         raise TrainingError(f"{work.target}: training reads one file: join its parts with llama-gguf-split --merge")
@@ -102,7 +102,7 @@ def _check_answers(work: Work, taps: tuple[int, ...]) -> None:
 
 
 def taps_of(work: Work) -> tuple[int, ...]:
-    """The target's blocks whose output is kept."""
+    """Return the target's blocks whose features are stored."""
     if work.taps:
         return work.taps
     if (work.folder / "answers" / "target.json").exists():
@@ -113,7 +113,7 @@ def taps_of(work: Work) -> tuple[int, ...]:
 
 
 def answer(work: Work, sequences: int, reporter: Reporter) -> None:
-    """Let the target answer the prompts."""
+    """Generate the target's answers to the prompts."""
     asker, engine = batched_answers.PromptEncoder(work.target, work.fim), _engine(work, sequences)
     try:
         about = {"sha256": _sha256(work.target), "taps": list(taps_of(work)), "hidden_size": engine.hidden_size}
@@ -138,7 +138,7 @@ def _engine(work: Work, sequences: int) -> Parallel:
 
 
 def train(work: Work, schedule: Schedule, reporter: Reporter) -> None:
-    """Train the drafter and write its files; tokens a verify on held-out prompts are told before and after."""
+    """Train the drafter and write its files; report its tokens per verify step before and after."""
     import torch
 
     from localdflash.lab.train import kept_setup
@@ -164,7 +164,7 @@ def _sha256(path: Path) -> str:
 
 
 def _make_private(folder: Path) -> None:
-    """Make the folder; prompts may hold what the user wrote."""
+    """Create the folder, private to the user: prompts may hold the user's text."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -172,5 +172,5 @@ def _make_private(folder: Path) -> None:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
+    """Return the folder, or its nearest existing parent."""
     return next(at for at in (folder.absolute(), *folder.absolute().parents) if at.exists())

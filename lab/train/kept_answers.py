@@ -44,7 +44,7 @@ ROWS = ("tokens.bin", "taps.bin", "likely.bin")  # a row for each id
 
 @dataclass(frozen=True)
 class KeptAnswers:
-    """The files, mapped read-only: a first part of them if they are still growing."""
+    """Stored answers, memory-mapped read-only; of growing files, the complete part."""
 
     tokens: NDArray[np.uint32]  # [rows]
     taps: NDArray[np.float16]  # [rows, width]
@@ -54,7 +54,7 @@ class KeptAnswers:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Map what is there; TrainingError where there is no answer yet."""
+        """Memory-map the answers; TrainingError if there is none yet."""
         about = read_about(folder)
         index = np.fromfile(folder / "index.bin", RECORD)
         if not len(index):
@@ -69,12 +69,12 @@ class KeptAnswers:
         return cls(tokens, taps, thought, index, about)
 
     def answer_tokens(self) -> int:
-        """How many ids are answers."""
+        """Return the number of answer ids."""
         return int((self.index["length"].astype(np.int64) - self.index["prompt"]).sum())
 
 
 class AnswerWriter:
-    """Appends whole answers; `flush` makes them last. One writer a folder."""
+    """Writer of whole answers; `flush` makes them durable. One writer per folder."""
 
     def __init__(self, folder: Path, about: Mapping[str, object]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ class AnswerWriter:
         self._rows += len(ids)
 
     def flush(self) -> None:
-        """Make everything that was added last, a loss of power included."""
+        """Write all added answers to disk, with fsync."""
         if not self._records:
             return
         *rows, index = self._files
@@ -145,7 +145,7 @@ class AnswerWriter:
         self._records.clear()
 
     def close(self) -> None:
-        """Flush, and let another process write."""
+        """Flush, and release the folder for another writer."""
         try:
             self.flush()
         finally:
@@ -165,7 +165,7 @@ class AnswerWriter:
 
 @contextmanager
 def _writing(file: BinaryIO) -> Iterator[None]:
-    """A full disk as a TrainingError; what was flushed before is kept."""
+    """Convert a full disk into a TrainingError; flushed answers stay."""
     try:
         yield
     except OSError as error:
@@ -191,7 +191,7 @@ def likely(logits: NDArray[np.float32]) -> NDArray[np.void]:
 
 
 def read_about(folder: Path) -> dict[str, object]:
-    """What `target.json` says; TrainingError where it says nothing."""
+    """Return the content of `target.json`; TrainingError if it is malformed."""
     path = folder / "target.json"
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
@@ -202,7 +202,7 @@ def read_about(folder: Path) -> dict[str, object]:
 
 
 def width_of(about: Mapping[str, object]) -> int:
-    """Columns of a row of taps."""
+    """Return the number of feature columns."""
     taps, hidden = about["taps"], about["hidden_size"]
     if not isinstance(taps, list | tuple) or not isinstance(hidden, int):
         raise TypeError("taps and hidden_size are missing")

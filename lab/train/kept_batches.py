@@ -21,7 +21,7 @@ BEGUN = 12  # ids of a prompt after which it is code like any other
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of one sequence, to be filled by the drafter."""
+    """Blocks of one sequence for the drafter."""
 
     taps: Tensor  # [T, width] float32, of the tokens before the last anchor
     anchors: Tensor  # [N] ascending positions, none above T
@@ -32,7 +32,7 @@ class Blocks:
 
 
 class BlockSource:
-    """Cuts blocks of so many drafts out of kept answers. `ids` [size] is the short vocabulary, ascending."""
+    """Source of blocks from stored answers. `ids` [size] is the short vocabulary, ascending."""
 
     def __init__(self, kept: KeptAnswers, drafts: int, ids: NDArray[np.int64], vocab_size: int) -> None:
         self.kept, self.drafts = kept, drafts
@@ -45,12 +45,12 @@ class BlockSource:
             raise TrainingError("no answer of two tokens or more is kept for training: let the target answer more")
 
     def answer_anchors(self, number: int) -> NDArray[np.int64]:
-        """Every position of an answer that a draft can start from: the prompt's last token is the first."""
+        """Return every position of an answer that a draft can start from, beginning with the prompt's last token."""
         row = self.kept.index[number]
         return np.arange(int(row["prompt"]) - 1, int(row["length"]) - 1)
 
     def blocks(self, number: int, anchors: NDArray[np.int64]) -> Blocks:
-        """The blocks of answer `number` at these positions."""
+        """Return the blocks of answer `number` at these positions."""
         row = self.kept.index[number]
         start, length = int(row["start"]), int(row["length"])
         ids = self.kept.tokens[start : start + length].astype(np.int64)
@@ -80,7 +80,7 @@ class BlockSource:
                 yield self.blocks(int(number), np.sort(chosen))
 
     def channel_sizes(self, count: int, rng: np.random.Generator) -> Tensor:
-        """Root mean squares of the taps' channels [width] over some answers, first tokens left out: those are huge."""
+        """Return the RMS of the feature channels [width] over some answers, without the outlier first tokens."""
         squares, rows = torch.zeros(self.kept.taps.shape[1], dtype=torch.float64), 0
         for number in rng.permutation(self.training)[:count]:
             taps = self.blocks(int(number), self.answer_anchors(int(number))[-1:]).taps[1:]

@@ -26,7 +26,7 @@ SMOOTH = 0.5  # of D-PACE: how much a slot counts whose forerunners are surely w
 
 
 class Frozen:
-    """What a drafter borrows of its target, so little of it that a large target need not be in memory."""
+    """Parts of the target that a drafter uses; a large target need not be in memory."""
 
     def __init__(self, path: Path, short: Tensor) -> None:
         header = gguf.read_header(path)
@@ -38,7 +38,7 @@ class Frozen:
         self._header = header
 
     def last_blocks(self, count: int) -> list[dict[str, Tensor]]:
-        """The parameters of the target's last `count` blocks."""
+        """Return the parameters of the target's last `count` blocks."""
         blocks = self.config.num_hidden_layers
         return [block_state(self._header, self.config, number) for number in range(blocks - count, blocks)]
 
@@ -82,7 +82,7 @@ def start_from(frozen: Frozen, config: DFlashConfig, sizes: Tensor) -> DFlash:
 
 
 def fit_head_norms(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> None:
-    """Give norms of queries and keys, which a Llama has not, the sizes that its heads have without them."""
+    """Initialise query and key norms, which a Llama lacks, to the sizes of its heads."""
     with torch.no_grad():
         fused = drafter.hidden_norm(drafter.fc(blocks.taps / sizes))
         rows = frozen.embedding[blocks.first]
@@ -103,7 +103,7 @@ def fit_head_norms(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tenso
 
 
 def hidden_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> Tensor:
-    """Normed hidden states [N, drafts, H] of the slots that propose."""
+    """Return the normed hidden states [N, drafts, H] of the slots that propose."""
     config, count = drafter.config, len(blocks.anchors)
     positions = torch.arange(len(blocks.taps))
     context = drafter.context((blocks.taps / sizes).unsqueeze(0), positions)
@@ -143,7 +143,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, context: tuple[Tensor, Tensor], unse
 
 
 def logits_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> Tensor:
-    """Logits [N, drafts, S] over the short vocabulary."""
+    """Return the logits [N, drafts, S] over the short vocabulary."""
     return drafter.logits(hidden_of(drafter, frozen, blocks, sizes), frozen.head)
 
 
@@ -167,12 +167,12 @@ def loss_of(logits: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
 
 
 def accepted(logits: Tensor, labels: Tensor) -> Tensor:
-    """How many drafted tokens of each block [N] the target would take."""
+    """Return how many drafted tokens of each block [N] the target would accept."""
     return (logits.argmax(-1) == labels).long().cumprod(-1).sum(-1)
 
 
 def verifies(taken: Tensor) -> int:
-    """Verifies that an answer of N tokens takes, when a draft at its token i has `taken`[i] right tokens: [N]."""
+    """Return the verify steps of an answer of N tokens, if a draft at token i has `taken`[i] right tokens."""
     at, count, lengths = 0, 0, taken.tolist()
     while at < len(lengths):
         at, count = at + lengths[at] + 1, count + 1

@@ -23,7 +23,7 @@ SEQUENCES = (64, 32, 16, 8, 4, 2, 1)
 
 
 class PromptSizes(NamedTuple):
-    """How long prompts are."""
+    """Lengths of prompts."""
 
     share: float  # ids that are kept for each id of an answer, as counted for SmolLM2
     longest: int
@@ -34,7 +34,7 @@ QUESTIONS, COMPLETIONS = PromptSizes(0.8, LONGEST_PROMPT), PromptSizes(9.5, LONG
 
 @dataclass(frozen=True)
 class TrainingNeeds:
-    """Bytes, and how many conversations are answered side by side."""
+    """Bytes needed, and the number of conversations answered at once."""
 
     disk: int
     answering: int
@@ -42,7 +42,7 @@ class TrainingNeeds:
     sequences: int
 
     def line(self) -> str:
-        """What is said before it starts."""
+        """Return the line that is printed before the start."""
         return (
             f"needs {gigabytes(self.disk)} of disk for the answers, {gigabytes(self.answering)} of memory to answer"
             f" ({self.sequences} at a time), {gigabytes(self.training)} to train"
@@ -79,7 +79,7 @@ def needs(
 
 
 def check_disk(wanted: TrainingNeeds, already: int, free: int, folder: Path) -> None:
-    """Raise TrainingError where the answers, less those that are there already, do not fit on the disk."""
+    """Raise TrainingError if the missing answers do not fit on the disk."""
     missing = wanted.disk - already
     if missing > free:
         raise TrainingError(
@@ -89,7 +89,7 @@ def check_disk(wanted: TrainingNeeds, already: int, free: int, folder: Path) -> 
 
 
 def default_taps(blocks: int, count: int = 5) -> tuple[int, ...]:
-    """Blocks to read, spread over the target as published drafters do (z-lab's formula); UsageError for a tiny one."""
+    """Return the blocks to read, spread as in z-lab's drafters; UsageError for a tiny target."""
     if blocks < 5:
         raise UsageError(f"a target of {blocks} blocks has too few to read from; name them with --taps")
     if blocks - 3 < count:
@@ -112,7 +112,7 @@ def _drafter_weights(c: DecoderConfig, width: int, layers: int) -> int:
 
 
 def _slot(c: DecoderConfig, width: int, longest: int) -> int:
-    """Bytes of one conversation: keys and values in float32 at most, taps of its prompt and of itself."""
+    """Return the bytes of one conversation: KV cache in float32 at most, features of prompt and answer."""
     cache = 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * CONTEXT * 4
     return cache + 4 * longest * width + 2 * CONTEXT * width
 

@@ -28,7 +28,7 @@ SPARE = ("mask", "unused", "reserved", "empty", "pad")  # in the spelling of a s
 
 @dataclass(frozen=True)
 class DrafterOptions:
-    """The shape of a drafter, as far as it is a choice."""
+    """Options of a drafter's shape."""
 
     layers: int
     block_size: int
@@ -42,7 +42,7 @@ class DrafterOptions:
 def prepare(
     folder: Path, target: Path, into: Path, wanted: DrafterOptions, schedule: Schedule, report: Callable[[str], None]
 ) -> tuple[KeptRun, BlockSource]:
-    """A run that starts in `into`, or goes on there, and the answers below `folder` that it learns from."""
+    """Return a run that starts or resumes in `into`, and the answers below `folder` to learn from."""
     kept = KeptAnswers.load(folder / "answers")
     tokenizer = Tokenizer.load(target)
     into.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def _config(
 
 
 def _started(path: Path, sizes: torch.Tensor) -> DFlash:
-    """A drafter from its file; it reads taps that were divided by the size of their channels."""
+    """Return a drafter from its file; it reads features divided by their channel sizes."""
     drafter = dflash_files.load(path).train().requires_grad_(True)
     kept_drafter.check_trainable(drafter.config)
     drafter.config = replace(drafter.config, short=(), trained_for=None)  # those of the run are written at its end
@@ -106,7 +106,7 @@ def _started(path: Path, sizes: torch.Tensor) -> DFlash:
 
 
 def mask_of(wanted: DrafterOptions, tokenizer: Tokenizer) -> int:
-    """The token of slots to be filled, one that the target never writes; TrainingError where none is named so."""
+    """Return the mask token, which the target never writes; TrainingError if there is none."""
     if wanted.mask:
         return tokenizer.special(wanted.mask)
     for word in SPARE:

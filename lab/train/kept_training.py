@@ -36,7 +36,7 @@ FUSE_SHARE = 0.1  # of the learning rate: `fc` sums up thousands of channels
 
 @dataclass(frozen=True)
 class Schedule:
-    """How fast, how much at a time, how often something is kept."""
+    """Training schedule: learning rate, batch size, intervals of saving and measuring."""
 
     learning_rate: float = 3e-3
     sequences: int = 8  # of a step
@@ -50,7 +50,7 @@ class Schedule:
 
 
 class KeptRun(ResumableRun):
-    """One run in one folder: `last.pt`, `log.jsonl`, `training.png`."""
+    """Training run in a folder: `last.pt`, `log.jsonl`, `training.png`."""
 
     def __init__(self, drafter: DFlash, frozen: Frozen, sizes: Tensor, folder: Path, schedule: Schedule) -> None:
         super().__init__(folder, time.process_time, schedule.save_seconds)
@@ -62,7 +62,7 @@ class KeptRun(ResumableRun):
         self.resume()
 
     def train(self, source: BlockSource, minutes: float, reporter: Reporter) -> None:
-        """Learn for so many minutes more; Ctrl-C keeps a checkpoint."""
+        """Train for more minutes; Ctrl-C saves a checkpoint."""
         schedule = self.schedule
         stream = source.endless(schedule.anchors, np.random.default_rng([7, self.step]), schedule.in_prompt)
         began, measured, seconds, smooth = time.monotonic(), self.spent, minutes * 60, dict[str, float]()
@@ -106,7 +106,7 @@ class KeptRun(ResumableRun):
 
     @torch.no_grad()
     def measure(self, source: BlockSource, count: int) -> dict[str, float]:
-        """Tokens per verify of the averaged weights on the first `count` held-out answers, in all and by kind."""
+        """Return the tokens per verify step of the averaged weights on held-out answers, in all and by kind."""
         tokens, passes = defaultdict[str, int](int), defaultdict[str, int](int)
         for number in source.held_out[:count]:
             anchors = source.answer_anchors(int(number))
@@ -158,13 +158,13 @@ class KeptRun(ResumableRun):
 
 
 def product_type() -> torch.dtype:
-    """bfloat16 where this processor has units for it, which multiply matrices twice to thrice as fast; else float32."""
+    """Return bfloat16 if this processor has units for it, which double the speed or more; else float32."""
     found = torch.cpu.get_capabilities()
     return torch.bfloat16 if found.get("avx512_bf16") or found.get("amx_bf16") else torch.float32
 
 
 def products_in(dtype: torch.dtype) -> torch.autocast:
-    """Matrix products in this type; weights and what is added up stay float32."""
+    """Run matrix products in this type; weights and sums stay float32."""
     return torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
 
 
@@ -173,7 +173,7 @@ def _numbers(values: dict[str, float]) -> str:
 
 
 def optimizers(drafter: DFlash, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon on the matrices, AdamW on the norms and on `fc`, whose orthogonal update would cost as much as the rest."""
+    """Return Muon for the matrices, AdamW for the norms and `fc`, whose orthogonal update would be too slow."""
     named = list(drafter.named_parameters())
     matrices = [p for name, p in named if p.ndim == 2 and name != "fc.weight"]
     groups = [
@@ -187,7 +187,7 @@ def optimizers(drafter: DFlash, learning_rate: float) -> list[torch.optim.Optimi
 
 
 def served(run: KeptRun) -> DFlash:
-    """The drafter as it serves: it reads taps as they come."""
+    """Return the drafter for serving: it reads unscaled features."""
     drafter = copy.deepcopy(run.average)
     with torch.no_grad():
         drafter.fc.weight.div_(run.sizes)

@@ -29,7 +29,7 @@ Accumulate = Callable[[float], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class TrainingBudget:
-    """How long to train, and how fast to learn."""
+    """Training time and peak learning rate."""
 
     minutes: float
     learning_rate: float
@@ -42,7 +42,7 @@ class TrainingBudget:
 
 
 def rate(progress: float) -> float:
-    """Share of the peak learning rate: linear warm-up, cosine to a fiftieth."""
+    """Return the share of the peak learning rate: linear warm-up, cosine to a fiftieth."""
     if progress < WARM_UP:
         return 0.02 + 0.98 * progress / WARM_UP
     return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARM_UP) / (1 - WARM_UP))))
@@ -60,7 +60,7 @@ def initialise(model: nn.Module) -> None:
 
 
 def optimizers(model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon on the hidden matrices, AdamW on the rest."""
+    """Return Muon for the hidden matrices, AdamW for the rest."""
     named = list(model.named_parameters())
     matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name and "lm_head" not in name]
     rest = [p for name, p in named if p.ndim != 2 or "embed" in name or "lm_head" in name]
@@ -68,7 +68,7 @@ def optimizers(model: nn.Module, learning_rate: float) -> list[torch.optim.Optim
 
 
 class TrainingRun(ResumableRun):
-    """One training run in one folder."""
+    """Training run in a folder."""
 
     def __init__(self, model: nn.Module, budget: TrainingBudget, folder: Path) -> None:
         super().__init__(folder, time.monotonic, SAVE_SECONDS)
@@ -77,7 +77,7 @@ class TrainingRun(ResumableRun):
         self.resume(next(model.parameters()).device)
 
     def train(self, accumulate: Accumulate) -> None:
-        """Learn until the budget is spent."""
+        """Train until the budget is spent."""
         total, smooth = self.budget.minutes * 60, dict[str, float]()
         with (self.folder / "loss.jsonl").open("a", encoding="utf-8") as log, self.sitting():
             while self.spent < total:

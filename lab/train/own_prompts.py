@@ -23,7 +23,7 @@ SKIPPED = frozenset({"node_modules", "site-packages", "build", "dist", "__pycach
 
 
 def of_file(path: Path) -> Iterator[Question]:
-    """The questions of a file of JSON lines, each a text or an object with a `text`; TrainingError names the line."""
+    """Yield the questions of a JSON Lines file, texts or objects with a `text`; TrainingError names the line."""
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise TrainingError(f"{path}: larger than {LARGEST_FILE >> 20} MiB; split it")
@@ -48,7 +48,7 @@ def _text_of(line: str) -> str | None:
 
 
 def of_repository(folder: Path, seed: int) -> Iterator[Question]:
-    """Questions on the Python files below a folder, whole files held out, mixed with general ones."""
+    """Yield questions on the Python files below a folder, whole files held out, mixed with general ones."""
     sources: dict[bool, list[str]] = {False: [], True: []}
     for path in _python_files(folder):
         text = corpus.source_text(path.read_bytes())
@@ -60,12 +60,12 @@ def of_repository(folder: Path, seed: int) -> Iterator[Question]:
 
 
 def held_out_file(path: Path, folder: Path) -> bool:
-    """Whether a file of a repository only measures."""
+    """Return whether a file of a repository is held out."""
     return _held_out(path.relative_to(folder).as_posix())
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
-    """Source files without those of hidden folders, environments and builds; links are not followed."""
+    """Yield source files outside hidden folders, environments and builds; links are not followed."""
     count = 0
     for at, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SKIPPED)
@@ -80,7 +80,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
 
 
 def of_chats(path: Path) -> Iterator[Question]:
-    """The questions of the chats in a store, each with the turns before it, the newest chats first."""
+    """Yield the questions of stored chats with their earlier turns, newest chats first."""
     if not path.is_file():
         raise TrainingError(f"{path}: no chats are kept on this machine")
     store = ChatStore.open(path, lambda _line: None)

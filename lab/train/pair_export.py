@@ -34,7 +34,7 @@ FORMATS = {name: gguf.GGMLQuantizationType[name] for name in ("F16", "Q8_0", "Q4
 
 
 def write_target(path: Path, model: Decoder, tokenizer: Tokenizer, quantization: str, name: str) -> None:
-    """A Qwen3 GGUF; matrices in `quantization`, norms in float32."""
+    """Write a Qwen3 GGUF; matrices in `quantization`, norms in float32."""
     writer = gguf.GGUFWriter(path, "qwen3")
     writer.add_name(name)
     _write_shape(writer, model.config)
@@ -48,7 +48,7 @@ def write_target(path: Path, model: Decoder, tokenizer: Tokenizer, quantization:
 
 
 def write_drafter(path: Path, model: DFlash, tokenizer: Tokenizer, quantization: str, name: str) -> None:
-    """A `dflash` GGUF as llama.cpp reads it; embedding and head stay with the target."""
+    """Write a `dflash` GGUF as llama.cpp reads it; embedding and head stay with the target."""
     _write_dflash(path, model, lambda writer: _write_vocabulary(writer, tokenizer), quantization, name)
 
 
@@ -70,7 +70,7 @@ def write_drafter_for(
 
 
 def add_target(writer: gguf.GGUFWriter, target: TrainedFor) -> None:
-    """Say which target a drafter was trained for."""
+    """Add the fingerprint of the target that a drafter was trained for."""
     for key, value in asdict(target).items():
         (writer.add_string if isinstance(value, str) else writer.add_float32)(f"{OURS}.target.{key}", value)
 
