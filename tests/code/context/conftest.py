@@ -1,4 +1,4 @@
-"""Workspaces of a few files, and waiting for what a watcher sees."""
+"""Workspaces of a few files, and waiting for their watchers."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,21 +14,20 @@ PATIENCE = 20.0  # seconds
 
 @dataclass
 class Opened:
-    """A running workspace and what it told."""
+    """A running workspace and its warnings."""
 
     root: Path
     workspace: Workspace
     warnings: list[str] = field(default_factory=list)
 
     def write(self, name: str, text: str) -> Path:
-        """Put a file below the root."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return path
 
     def paths(self, name: str) -> list[str]:
-        """The files that define a name."""
+        """Return the files that define a name."""
         return [found.path for found in self.workspace.find(name, "python")]
 
     def comes(self, name: str, *paths: str) -> bool:
@@ -36,8 +35,11 @@ class Opened:
         return until(lambda: self.paths(name) == [*paths])
 
 
+Opens = Callable[..., Opened]
+
+
 def until(condition: Callable[[], bool]) -> bool:
-    """Wait for what a watcher's threads do; there is no event for that."""
+    """Poll a condition that a watcher's thread makes true."""
     end = time.monotonic() + PATIENCE
     while not (done := condition()) and time.monotonic() < end:
         time.sleep(0.005)
@@ -46,15 +48,14 @@ def until(condition: Callable[[], bool]) -> bool:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The folder that `open_workspace` opens."""
     folder = tmp_path / "root"
     folder.mkdir()
     return folder
 
 
 @pytest.fixture
-def open_workspace(root: Path) -> Iterator[Callable[..., Opened]]:
-    """Opens a workspace on files by name, and waits until it is read."""
+def open_workspace(root: Path) -> Iterator[Opens]:
+    """Open a workspace on files by name and wait until it is indexed."""
     opened: list[Workspace] = []
 
     def start(files: dict[str, str] | None = None, roots: list[Path] | None = None) -> Opened:

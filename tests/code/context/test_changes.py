@@ -1,26 +1,21 @@
-"""Paths wait a little, are taken once, and nobody waits for ever."""
-
 import threading
 import time
 
 from localdflash.code.context.changes import PAUSE, Changes
 
 
-def test_a_path_is_taken_once_and_not_before_its_time() -> None:
-    changes = Changes()
-    began = time.monotonic()
+def test_a_path_is_taken_once_after_the_pause() -> None:
+    changes, began = Changes(), time.monotonic()
     for _ in range(5):
         changes.put("a")
     assert changes.take() == [("a", False)]
     assert time.monotonic() - began >= PAUSE
-    assert not changes.settled(0)
     threading.Timer(0.01, changes.close).start()
     assert changes.take() == []
 
 
-def test_a_path_that_never_rests_is_still_taken() -> None:
-    changes = Changes()
-    taken: list[list[tuple[str, bool]]] = []
+def test_a_path_that_keeps_changing_is_still_taken() -> None:
+    changes, taken = Changes(), list[object]()
     thread = threading.Thread(target=lambda: taken.append(changes.take()))
     thread.start()
     end = time.monotonic() + 20 * PAUSE
@@ -32,24 +27,18 @@ def test_a_path_that_never_rests_is_still_taken() -> None:
     assert taken == [[("a", False)]]
 
 
-def test_what_is_urgent_does_not_wait() -> None:
+def test_the_shortest_pause_and_the_latest_state_count() -> None:
     changes = Changes()
     changes.put("a", pause=60)
-    changes.put("b", pause=60)
+    for gone in (True, False):
+        changes.put("b", gone=gone, pause=60)
+        changes.put("c", gone=not gone, pause=0)
     changes.put("b", pause=0)
-    assert changes.take() == [("b", False)]
+    assert changes.take() == [("b", False), ("c", True)]
     assert not changes.settled(0)
 
 
-def test_the_last_word_on_whether_it_is_gone() -> None:
-    changes = Changes()
-    for gone in (True, False):
-        changes.put("a", gone=gone, pause=0)
-        changes.put("b", gone=not gone, pause=0)
-    assert changes.take() == [("a", False), ("b", True)]
-
-
-def test_settled_when_the_taker_comes_back() -> None:
+def test_settled_once_the_queue_is_empty_and_its_thread_waits() -> None:
     changes = Changes()
     changes.start()
     assert not changes.settled(0)

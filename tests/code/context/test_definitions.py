@@ -2,6 +2,7 @@
 
 import ast
 import sysconfig
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.code.context import definitions as module
-from localdflash.code.context.definitions import Definition, definitions, family
+from localdflash.code.context.definitions import definitions, family
 
 STANDARD = Path(sysconfig.get_paths()["stdlib"])
 SOURCES = {
@@ -110,36 +111,30 @@ FOUND = {
 }
 
 
-def found_in(language: str) -> list[Definition]:
-    lines = SOURCES[language].split("\n")
-    return definitions("p", language, "\n".join(line[8:] for line in lines) if len(lines) > 1 else lines[0])
+TEXTS = {  # of some of them
+    ("python", "f"): "async def f(a,\n            b) -> int:\n    '''What it does.'''",
+    ("python", "X"): "X: int = 1",
+    ("python", "A"): "class A(B):\n    x = 1\n    def m(self): pass\n    def __len__(self): return 1",
+    ("javascript", "g"): "function g(a)",
+    ("typescript", "U"): "type U = string;",
+    ("tsx", "View"): "const View = (p: Props) =>",
+    ("go", "M"): "func (t *T) M(a int) error",
+    ("go", "T"): "type T struct { x int }",
+    ("rust", "m"): "pub fn m(&self) -> u8",
+    ("c", "g"): "static int *g(void)",
+    ("cpp", "f"): "int A::f() const",
+    ("java", "m"): "int m(int a)",
+    ("lua", "h"): "function M:h(x)",
+}
 
 
 @pytest.mark.parametrize("language", SOURCES)
-def test_names_and_kinds(language: str) -> None:
-    assert " ".join(f"{one.name}:{one.kind}" for one in found_in(language)) == FOUND[language]
-
-
-@pytest.mark.parametrize(
-    ("language", "name", "text"),
-    [
-        ("python", "f", "async def f(a,\n            b) -> int:\n    '''What it does.'''"),
-        ("python", "X", "X: int = 1"),
-        ("python", "A", "class A(B):\n    x = 1\n    def m(self): pass\n    def __len__(self): return 1"),
-        ("javascript", "g", "function g(a)"),
-        ("typescript", "U", "type U = string;"),
-        ("tsx", "View", "const View = (p: Props) =>"),
-        ("go", "M", "func (t *T) M(a int) error"),
-        ("go", "T", "type T struct { x int }"),
-        ("rust", "m", "pub fn m(&self) -> u8"),
-        ("c", "g", "static int *g(void)"),
-        ("cpp", "f", "int A::f() const"),
-        ("java", "m", "int m(int a)"),
-        ("lua", "h", "function M:h(x)"),
-    ],
-)
-def test_texts(language: str, name: str, text: str) -> None:
-    assert next(one.text for one in found_in(language) if one.name == name) == text
+def test_names_kinds_and_texts(language: str) -> None:
+    found = definitions("p", language, textwrap.dedent(SOURCES[language]))
+    assert " ".join(f"{one.name}:{one.kind}" for one in found) == FOUND[language]
+    texts = {(language, one.name): one.text for one in reversed(found)}
+    expected = {key: text for key, text in TEXTS.items() if key[0] == language}
+    assert expected.items() <= texts.items()
 
 
 def test_a_large_class_is_its_head() -> None:
@@ -150,8 +145,7 @@ def test_a_large_class_is_its_head() -> None:
     assert found.text.startswith('class A(B):\n    """First."""\n    def m0(self) -> int:')
     assert found.text.endswith("...")
     assert len(found.text) < 2 * module.LONGEST
-    assert len(methods) == 99
-    assert methods[0].text == "def m0(self) -> int:"
+    assert [one.text for one in methods[:1]] * 99 == ["def m0(self) -> int:"] * len(methods)
 
 
 def defined(body: list[ast.stmt], member: bool = False) -> Iterator[tuple[str, int, str]]:
@@ -170,33 +164,29 @@ def defined(body: list[ast.stmt], member: bool = False) -> Iterator[tuple[str, i
                     yield from defined(block, member)
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in STANDARD.glob("[a-m]*.py"))[::8])
-def test_as_pythons_parser_has_it(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(path.name for path in STANDARD.glob("[a-m]*.py"))[::20])
+def test_functions_and_classes_as_pythons_parser_has_them(name: str) -> None:
     text = (STANDARD / name).read_text("utf-8")
     expected = sorted(one for one in defined(ast.parse(text).body) if not one[0].startswith("__"))
-    if len(expected) > 1_500:
-        pytest.skip("more than an index keeps")
     found = [(one.name, one.line, one.kind) for one in definitions("p", "python", text) if one.kind != "constant"]
     assert sorted(one for one in found if not one[0].startswith("__")) == expected
 
 
-@pytest.mark.parametrize("name", ["argparse", "enum"])
-def test_constants_and_docstrings_as_pythons_parser_has_them(name: str) -> None:
-    text = (STANDARD / f"{name}.py").read_text("utf-8")
-    body = ast.parse(text).body
-    found = definitions("p", "python", text)
+def test_constants_and_docstrings_as_pythons_parser_has_them() -> None:
+    text = (STANDARD / "argparse.py").read_text("utf-8")
+    body, found = ast.parse(text).body, definitions("p", "python", text)
     targets = [node.targets[0] for node in body if isinstance(node, ast.Assign)]
     names = {target.id for target in targets if isinstance(target, ast.Name) and not target.id.startswith("__")}
     assert names <= {one.name for one in found if one.kind == "constant"}
     for node in body:
         if isinstance(node, ast.FunctionDef) and (docstring := ast.get_docstring(node)):
             text_of = next(one.text for one in found if one.line == node.lineno - 1)
-            assert docstring.split("\n")[0][:60].replace("\\", "") in text_of.replace("\\", "")
+            assert docstring.split("\n")[0][:60] in text_of
 
 
 @given(st.sampled_from([*SOURCES]), st.text(max_size=200), st.integers(0, 400), st.integers(0, 60))
-@settings(max_examples=150, deadline=None)
-def test_any_text_has_definitions_that_are_sound(language: str, noise: str, at: int, cut: int) -> None:
+@settings(max_examples=60, deadline=None)
+def test_any_text_gives_valid_definitions(language: str, noise: str, at: int, cut: int) -> None:
     source = SOURCES[language]
     text = source[:at] + noise + source[at + cut :]
     for one in definitions("p", language, text):
@@ -205,18 +195,12 @@ def test_any_text_has_definitions_that_are_sound(language: str, noise: str, at: 
         assert len(one.text) < 2_000
 
 
-@pytest.mark.parametrize("language", ["python", "cpp", "typescript", "cobol"])
-def test_nesting_without_end(language: str) -> None:
+def test_deep_nesting_and_other_input_is_bounded() -> None:
     for text in ("class A:\n", "(" * 50_000, "if x:\n" + " " * 9 + "x\n", "{" * 20_000, "\0", ""):
-        assert len(definitions("p", language, text)) <= 1
-
-
-def test_namespaces_nested_deeper_than_the_stack() -> None:
+        for language in ("python", "cpp", "typescript", "cobol"):
+            assert len(definitions("p", language, text)) <= 1
     text = "".join(f"namespace n{at} {{ " for at in range(3_000)) + "int f() { return 1; }" + " }" * 3_000
-    assert [one.name for one in definitions("p", "cpp", text)] == ["f"]
-
-
-def test_bounded() -> None:
+    assert [one.name for one in definitions("p", "cpp", text)] == ["f"]  # deeper than the stack
     assert len(definitions("p", "python", "def f(): pass\n" * 5_000)) == module.MOST
     long = ", ".join(f"argument{at}" for at in range(500))
     assert all(len(one.text) <= module.LONGEST for one in definitions("p", "python", f"def f({long}): pass"))

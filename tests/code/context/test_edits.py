@@ -1,4 +1,4 @@
-"""Edits against a plain model: applied one after the other to the old document they give the new one."""
+"""Edits against a plain model: applied in order to the old document, they give the new one."""
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,6 @@ CHANGES = st.lists(
 
 
 def applied(document: list[str], edit: RecentEdit) -> list[str]:
-    """The oracle: hunks from the last to the first, so that lines before a hunk stay where they are."""
     result = list(document)
     for hunk in reversed(edit.hunks):
         assert tuple(result[hunk.line : hunk.line + len(hunk.old)]) == hunk.old
@@ -24,7 +23,6 @@ def applied(document: list[str], edit: RecentEdit) -> list[str]:
 
 
 def patched(document: list[str], diff: str) -> list[str]:
-    """The same from the text of a part, as `patch` would read it."""
     result, source = [], 0
     for line in diff.split("\n"):
         if line.startswith("@@"):
@@ -67,35 +65,22 @@ def test_a_client_that_lies_does_no_harm(changes: list[tuple[int, list[str], lis
     assert all(part.text for part in history.diffs(100))
 
 
-def typed(history: EditHistory, text: str, line: int, now: float = 0.0) -> float:
-    """Typing on an empty line, a key each 0.1 s."""
-    for end in range(1, len(text) + 1):
-        history.changed("a.py", line, [text[: end - 1]], [text[:end]], now)
-        now += 0.1
-    return now
-
-
 def texts(history: EditHistory) -> list[str]:
     return [part.text for part in history.diffs(100)]
 
 
-def test_a_run_of_typing_is_one_edit() -> None:
-    history = EditHistory()
-    typed(history, "x = compute()", 4)
+@pytest.mark.parametrize("pause", [0.1, 30.0])
+def test_typing_in_one_line_is_one_edit_whatever_the_pause(pause: float) -> None:
+    history, text = EditHistory(), "x = compute()"
+    for end in range(1, len(text) + 1):
+        history.changed("a.py", 4, [text[: end - 1]], [text[:end]], end * pause)
     assert texts(history) == ["@@ -5,1 +5,1 @@\n-\n+x = compute()"]
-
-
-def test_the_same_line_goes_on_after_a_pause() -> None:
-    history = EditHistory()
-    history.changed("a.py", 4, [""], ["x ="], 0.0)
-    history.changed("a.py", 4, ["x ="], ["x = 1"], 30.0)
-    assert texts(history) == ["@@ -5,1 +5,1 @@\n-\n+x = 1"]
 
 
 @pytest.mark.parametrize(
     ("line", "pause", "edits"), [(6, 0.5, 1), (13, 0.9, 1), (14, 0.5, 2), (6, 1.1, 2), (0, 0.5, 1), (5, 1.1, 2)]
 )
-def test_neighbours_are_one_edit(line: int, pause: float, edits: int) -> None:
+def test_near_and_soon_is_one_edit(line: int, pause: float, edits: int) -> None:
     history = EditHistory()
     history.changed("a.py", 4, ["old"], ["new"], 10.0)
     history.changed("a.py", line, ["b"], ["c"], 10.0 + pause)
@@ -114,21 +99,18 @@ def test_newest_last_limited_and_weighed() -> None:
     history = EditHistory()
     for number in range(50):
         history.changed(f"{number}.py", 0, ["old"], [f"new {number}"], number)
-    assert [part.name for part in history.diffs(3)] == ["47.py", "48.py", "49.py"]
-    weights = [part.weight for part in history.diffs(3)]
-    assert weights == sorted(weights)
-    assert len(history.diffs(1000)) == module.KEPT
-    assert history.diffs(0) == []
+    parts = history.diffs(3)
+    assert [part.name for part in parts] == ["47.py", "48.py", "49.py"]
+    assert parts == sorted(parts, key=lambda part: part.weight)
+    assert (len(history.diffs(1000)), history.diffs(0)) == (module.KEPT, [])
 
 
-def test_the_edit_that_is_being_typed_may_be_left_out() -> None:
+def test_the_edit_under_way_is_left_out() -> None:
     history = EditHistory()
     history.changed("b.py", 3, ["x"], ["y"], 0.0)
-    typed(history, "import os", 4, 1.0)
-    assert [part.name for part in history.diffs(9)] == ["b.py", "a.py"]
-    assert [part.name for part in history.diffs(9, ("a.py", 4))] == ["b.py"]
-    assert [part.name for part in history.diffs(9, ("a.py", 40))] == ["b.py", "a.py"]
-    assert [part.name for part in history.diffs(9, ("b.py", 3))] == ["b.py", "a.py"]
+    history.changed("a.py", 4, [""], ["import os"], 1.0)
+    for typing, names in {("a.py", 4): ["b.py"], ("a.py", 40): ["b.py", "a.py"], ("b.py", 3): ["b.py", "a.py"]}.items():
+        assert [part.name for part in history.diffs(9, typing)] == names
 
 
 def test_replaced_texts_newest_first_each_once() -> None:
@@ -141,7 +123,7 @@ def test_replaced_texts_newest_first_each_once() -> None:
     assert history.replaced(1) == ["one"]
 
 
-def test_a_change_too_large_to_keep_ends_the_edits_of_before() -> None:
+def test_a_change_too_large_to_keep_ends_the_edits_before_it() -> None:
     history = EditHistory()
     history.changed("a.py", 0, ["a"], ["b"], 0.0)
     history.changed("a.py", 0, ["b"], ["x" * 100] * 1000, 0.1)
@@ -151,12 +133,12 @@ def test_a_change_too_large_to_keep_ends_the_edits_of_before() -> None:
 
 
 def test_a_long_run_of_typing_becomes_several_edits() -> None:
-    history, document = EditHistory(), [""]
+    history, document, result = EditHistory(), [""], [""]
     for number in range(400):
-        history.changed("a.py", number, [""], [f"line number {number}", ""], number / 100)
-        document[-1:] = [f"line number {number}", ""]
+        new = [f"line number {number}", ""]
+        history.changed("a.py", number, [""], new, number / 100)
+        document[-1:] = new
     assert len(texts(history)) > 2
-    result = [""]
     for edit in history.edits():
         result = applied(result, edit)
     assert result == document
@@ -164,17 +146,9 @@ def test_a_long_run_of_typing_becomes_several_edits() -> None:
 
 def test_secret_and_forgotten_files_have_no_edits() -> None:
     history = EditHistory()
-    for name in (".env", "config/secrets.yaml", "a.py"):
+    for name in (".env", "config/secrets.yaml", "a\x1b[2J\n.py"):
         history.changed(name, 0, ["CANARY"], ["x"], 0.0)
-    assert [part.name for part in history.diffs(9)] == ["a.py"]
-    history.forget("a.py")
-    assert history.diffs(9) == []
-    assert history.replaced(9) == []
-
-
-def test_names_are_clean() -> None:
-    history = EditHistory()
-    history.changed("a\x1b[2J\n.py", 0, ["a"], ["b"], 0.0)
-    (part,) = history.diffs(1)
-    assert "\x1b" not in part.name
-    assert "\n" not in part.name
+    (part,) = history.diffs(9)
+    assert part.name.isprintable()
+    history.forget("a\x1b[2J\n.py")
+    assert (history.diffs(9), history.replaced(9)) == ([], [])

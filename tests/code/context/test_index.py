@@ -1,10 +1,10 @@
-"""What gets into the index, what stays out, and that nobody waits for it."""
+"""What the index holds, what stays out, and that lookups never wait for it."""
 
 import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,7 @@ import pytest
 from localdflash.code.context import index
 from localdflash.code.context.index import Workspace
 from localdflash.code.context.listing import SKIPPED
-from tests.code.context.conftest import PATIENCE, Opened, until
-
-Opens = Callable[..., Opened]
+from tests.code.context.conftest import PATIENCE, Opens, until
 
 
 def test_definitions_by_name_in_order(open_workspace: Opens) -> None:
@@ -40,42 +38,32 @@ def test_languages_of_a_family_see_each_other(open_workspace: Opens) -> None:
     assert [one.path for one in opened.workspace.find("g", "cpp")] == ["b.h"]
 
 
-def test_folders_of_others_are_skipped(open_workspace: Opens) -> None:
+def test_dependencies_and_generated_files_are_skipped_silently(open_workspace: Opens) -> None:
+    text = "def f(): pass\n"
+    generated = {
+        "large.py": text + "\n" * 1_000_000,
+        "minified.py": text + "x" * 6_000,
+        "binary.py": text + "\0",
+        "plain.txt": text,
+        "kept.py": text,
+    }
     skipped = [f"{at}{folder}/a.py" for folder in SKIPPED for at in ("", "x/")]
-    opened = open_workspace({"a.py": ""} | dict.fromkeys(skipped, "def f(): pass"))
-    assert opened.paths("f") == []
-
-
-def test_files_that_nobody_wrote_are_left_out_without_a_word(open_workspace: Opens) -> None:
-    opened = open_workspace(
-        {
-            "large.py": "def f(): pass\n" + "#" * 80 * 1 + "\n" * 1_000_000,
-            "minified.py": "def f(): pass\n" + "x" * 6_000,
-            "binary.py": "def f(): pass\0",
-            "plain.txt": "def f(): pass",
-            "kept.py": "def f(): pass",
-        }
-    )
+    opened = open_workspace(dict.fromkeys(skipped, text) | generated)
     assert opened.paths("f") == ["kept.py"]
     assert opened.warnings == []
 
 
-def test_too_many_files_are_told_once(open_workspace: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MOST_FILES", 5)
-    opened = open_workspace({f"{at}.py": "def f(): pass" for at in range(9)})
-    assert len(opened.paths("f")) == 5
-    assert len(opened.warnings) == 1
-    assert ".localdflashignore" in opened.warnings[0]
+@pytest.mark.parametrize(("limit", "name", "most"), [("MOST_FILES", "{}.py", 5), ("MOST_FOLDERS", "{}/a.py", 3)])
+def test_too_many_files_or_folders_are_warned_of_once(
+    open_workspace: Opens, monkeypatch: pytest.MonkeyPatch, limit: str, name: str, most: int
+) -> None:
+    monkeypatch.setattr(index, limit, most)
+    opened = open_workspace({name.format(at): "def f(): pass" for at in range(9)})
+    assert len(opened.paths("f")) == (most if limit == "MOST_FILES" else most - 1)
     opened.write("new.py", "def f(): pass")
     assert opened.workspace.settled(PATIENCE)
-    assert len(opened.warnings) == 1
-
-
-def test_too_many_folders_are_told_once(open_workspace: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MOST_FOLDERS", 3)
-    opened = open_workspace({f"{at}/a.py": "def f(): pass" for at in range(9)})
-    assert len(opened.paths("f")) == 2
-    assert len(opened.warnings) == 1
+    (warning,) = opened.warnings
+    assert ".localdflashignore" in warning
 
 
 def test_a_name_of_very_many_files_is_bounded(open_workspace: Opens) -> None:
@@ -103,24 +91,25 @@ def test_a_root_that_is_a_link_is_followed(open_workspace: Opens, root: Path) ->
     assert not opened.workspace.allowed(root / "b.py")
 
 
-@pytest.mark.parametrize("name", ["missing", "file"])
-def test_a_root_that_is_no_folder(open_workspace: Opens, root: Path, name: str) -> None:
+def test_roots_that_are_no_folders(open_workspace: Opens, root: Path) -> None:
     (root / "file").write_text("def f(): pass")
-    opened = open_workspace({}, [root / name])
+    opened = open_workspace({}, [root / "missing", root / "file"])
     assert opened.paths("f") == []
     assert opened.workspace.allowed(root / "x.py")
 
 
-def test_no_roots(root: Path) -> None:
+def test_no_roots_and_closing_twice(root: Path) -> None:
     workspace = Workspace([], pytest.fail)
     workspace.start()
     assert workspace.settled(PATIENCE)
     assert workspace.allowed(root / "a.py")
     assert not workspace.allowed(root / ".env")
-    workspace.close()
+    for closed in (workspace, Workspace([root], pytest.fail)):  # also one that was never started
+        closed.close()
+        closed.close()
 
 
-def test_who_waits_is_told_when_all_is_read(root: Path) -> None:
+def test_a_callback_runs_once_all_is_read(root: Path) -> None:
     (root / "a.py").write_text("def f(): pass")
     found: list[int] = []
     workspace = Workspace([root], pytest.fail)
@@ -128,17 +117,6 @@ def test_who_waits_is_told_when_all_is_read(root: Path) -> None:
     assert workspace.settled(PATIENCE)
     workspace.close()
     assert found == [1]
-
-
-def test_close_again_and_without_a_start(root: Path) -> None:
-    workspace = Workspace([root], pytest.fail)
-    workspace.close()
-    workspace.close()
-    started = Workspace([root], pytest.fail)
-    started.start()
-    started.close()
-    started.close()
-    assert started.find("f", "python") == []
 
 
 def test_no_thread_is_left(open_workspace: Opens) -> None:
@@ -204,26 +182,20 @@ def test_a_hundred_thousand_files_and_a_loop_that_goes_on(root: Path) -> None:
 @pytest.mark.nightly
 def test_lookups_from_many_threads_while_files_change(open_workspace: Opens) -> None:
     opened = open_workspace({f"{at}.py": "def f(): pass" for at in range(20)})
-    errors: list[BaseException] = []
     done = threading.Event()
 
     def look() -> None:
-        try:
-            while not done.is_set():
-                assert len(opened.workspace.find("f", "python")) <= 20
-                opened.workspace.allowed(opened.root / "1.py")
-        except BaseException as error:
-            errors.append(error)
+        while not done.is_set():
+            assert len(opened.workspace.find("f", "python")) <= 20
+            opened.workspace.allowed(opened.root / "1.py")
 
-    threads = [threading.Thread(target=look) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for turn in range(5):
-        for at in range(20):
-            opened.write(f"{at}.py", f"def f(): pass\ndef turn{turn}(): pass")
-            opened.workspace.refresh(opened.root / f"{at}.py")
-        assert until(lambda turn=turn: len(opened.paths(f"turn{turn}")) == 20)  # type: ignore[misc]
-    done.set()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(4) as threads:
+        looking = [threads.submit(look) for _ in range(4)]
+        for turn in range(5):
+            for at in range(20):
+                opened.write(f"{at}.py", f"def f(): pass\ndef turn{turn}(): pass")
+                opened.workspace.refresh(opened.root / f"{at}.py")
+            assert until(lambda turn=turn: len(opened.paths(f"turn{turn}")) == 20)  # type: ignore[misc]
+        done.set()
+        for one in looking:
+            one.result()

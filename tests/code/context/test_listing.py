@@ -1,5 +1,4 @@
-"""Which files are listed, and that a walk ends."""
-
+import os
 from pathlib import Path
 
 from localdflash.code.context.ignore import IgnoreRules
@@ -23,21 +22,15 @@ def test_near_the_top_first(root: Path) -> None:
     assert listed(root) == (("a.bin", "z.md", "b/a.py", "b/c/d.txt"), False)
 
 
-def test_folders_of_others(root: Path) -> None:
-    write(root, "a.py", *(f"{at}{folder}/a.py" for folder in SKIPPED for at in ("", "deep/")))
-    assert listed(root)[0] == ("a.py",)
-
-
-def test_rules_and_secrets(root: Path) -> None:
+def test_rules_secrets_and_dependencies_are_left_out(root: Path) -> None:
     write(root, "a.py", "b.log", "kept.log", ".env", "deep/x.key", ".ssh/config", "out/a.py", "mine/a.py")
+    write(root, *(f"{at}{folder}/a.py" for folder in SKIPPED for at in ("", "deep/")))
     (root / ".gitignore").write_text("*.log\n!kept.log\nout/\n")
     (root / ".localdflashignore").write_text("mine\n")
     assert listed(root)[0] == (".gitignore", ".localdflashignore", "a.py", "kept.log")
 
 
 def test_links_and_odd_files(root: Path, tmp_path: Path) -> None:
-    import os
-
     write(root, "a.py")
     (tmp_path / "outside").mkdir()
     write(tmp_path / "outside", "b.py")

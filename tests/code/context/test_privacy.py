@@ -3,7 +3,7 @@
 import errno
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,8 @@ from localdflash.code.context.context import OpenFile
 from localdflash.code.context.denied import SECRET_FILES, SECRET_FOLDERS
 from localdflash.code.context.edits import EditHistory
 from localdflash.code.context.gather import gather
-from tests.code.context.conftest import PATIENCE, Opened, until
+from tests.code.context.conftest import PATIENCE, Opened, Opens, until
 
-Opens = Callable[..., Opened]
 CANARY = "CANARY_7f3a"
 TEXT = f'def {CANARY}():\n    """{CANARY}"""\n    return "{CANARY}"\n'
 CURRENT = f"import secrets\nfrom hidden import {CANARY}\nfrom plain import visible\n\n\nx = {CANARY}()\nvisible()\n"
@@ -25,35 +24,39 @@ DENIED = [
 ]
 
 
-def everything(opened: Opened, others: list[OpenFile], edits: EditHistory) -> str:
-    """All that can leave: definitions, parts, warnings."""
-    current = OpenFile(opened.root / "main.py", "main.py", "python", CURRENT.replace(CANARY, "unknown"))
-    asking = OpenFile(opened.root / "main.py", "main.py", "python", CURRENT)
+def everything(opened: Opened, others: list[OpenFile], edits: EditHistory | None = None) -> str:
+    """Return all text that can leave the index: definitions, context, warnings."""
+    current = [
+        OpenFile(opened.root / "main.py", "main.py", "python", text)
+        for text in (CURRENT, CURRENT.replace(CANARY, "unknown"))
+    ]
     names = (CANARY, "unknown", "visible")
     found = [opened.workspace.find(name, language) for name in names for language in ("python", "go", "typescript")]
     parts = [
-        gather(opened.workspace, one, line, others, edits, 100_000) for one in (current, asking) for line in (0, 6)
+        gather(opened.workspace, one, line, others, edits or EditHistory(), 100_000)
+        for one in current
+        for line in (0, 6)
     ]
     return repr((found, parts, opened.warnings))
 
 
 def opened_with(opened: Opened, name: str) -> OpenFile:
-    """The same file as an open document that resembles the current one."""
+    """Return the same file as an open document that resembles the current one."""
     return OpenFile(opened.root / name, name, "python", CURRENT + TEXT)
 
 
 @pytest.fixture(autouse=True)
-def _log(caplog: pytest.LogCaptureFixture) -> None:
+def _log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     caplog.set_level(logging.DEBUG)
+    yield
+    assert CANARY not in caplog.text
 
 
-@pytest.fixture
-def plain() -> dict[str, str]:
-    return {"plain.py": "def visible():\n    pass\n", "main.py": ""}
+PLAIN = {"plain.py": "def visible():\n    pass\n", "main.py": ""}
 
 
-def test_secret_files(open_workspace: Opens, plain: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
-    opened = open_workspace(plain | dict.fromkeys(DENIED, TEXT))
+def test_secret_files(open_workspace: Opens) -> None:
+    opened = open_workspace(PLAIN | dict.fromkeys(DENIED, TEXT))
     edits = EditHistory()
     for name in DENIED:
         edits.changed(name, 0, [CANARY], [f"{CANARY} 2"], 0.0)
@@ -63,105 +66,92 @@ def test_secret_files(open_workspace: Opens, plain: dict[str, str], caplog: pyte
     text = everything(opened, [opened_with(opened, name) for name in DENIED], edits)
     assert "def visible()" in text
     assert CANARY not in text
-    assert CANARY not in caplog.text
     assert edits.replaced(9) == []
 
 
 @pytest.mark.parametrize("rules", [".gitignore", ".localdflashignore", "deep/.gitignore", "deep/.localdflashignore"])
-def test_ignored_files(
-    open_workspace: Opens, plain: dict[str, str], caplog: pytest.LogCaptureFixture, rules: str
-) -> None:
-    opened = open_workspace(plain | {"deep/er/hidden.py": TEXT, rules: "hidden.*"})
+def test_ignored_files(open_workspace: Opens, rules: str) -> None:
+    opened = open_workspace(PLAIN | {"deep/er/hidden.py": TEXT, rules: "hidden.*"})
     name = "deep/er/hidden.py"
     edits = EditHistory()
     edits.changed(name, 0, [CANARY], [f"{CANARY} 2"], 0.0)
     text = everything(opened, [opened_with(opened, name)], edits)
     assert "def visible()" in text
     assert CANARY not in text
-    assert CANARY not in caplog.text
     assert not opened.workspace.allowed(opened.root / name)
     assert not opened.workspace.allowed_name(name)
 
 
-def test_what_is_ignored_later_is_forgotten(open_workspace: Opens, plain: dict[str, str]) -> None:
-    opened = open_workspace(plain | {"hidden.py": TEXT})
+def test_what_is_ignored_later_is_forgotten(open_workspace: Opens) -> None:
+    opened = open_workspace(PLAIN | {"hidden.py": TEXT})
     assert CANARY in repr(opened.workspace.find(CANARY, "python"))
     opened.write(".localdflashignore", "hidden.py")
     assert until(lambda: not opened.workspace.allowed(opened.root / "hidden.py"))
-    assert until(lambda: CANARY not in everything(opened, [opened_with(opened, "hidden.py")], EditHistory()))
+    assert until(lambda: CANARY not in everything(opened, [opened_with(opened, "hidden.py")]))
 
 
-def test_no_ignore_file_takes_a_secret_off_the_list(open_workspace: Opens, plain: dict[str, str]) -> None:
-    opened = open_workspace(plain | {"secrets.py": TEXT, ".gitignore": "!*", ".localdflashignore": "!secrets.py"})
+def test_no_ignore_file_takes_a_secret_off_the_list(open_workspace: Opens) -> None:
+    opened = open_workspace(PLAIN | {"secrets.py": TEXT, ".gitignore": "!*", ".localdflashignore": "!secrets.py"})
     assert not opened.workspace.allowed(opened.root / "secrets.py")
-    assert CANARY not in everything(opened, [], EditHistory())
+    assert CANARY not in everything(opened, [])
 
 
 @pytest.mark.parametrize("folder", [False, True])
-def test_links_out_of_the_root(open_workspace: Opens, plain: dict[str, str], root: Path, folder: bool) -> None:
+def test_links_out_of_the_root(open_workspace: Opens, root: Path, folder: bool) -> None:
     outside = root.parent / "outside"
     outside.mkdir()
     (outside / "hidden.py").write_text(TEXT)
     (root / "hidden.py").symlink_to(outside / "hidden.py")
     (root / "linked").symlink_to(outside)
-    opened = open_workspace(plain)
+    opened = open_workspace(PLAIN)
     name = "linked/hidden.py" if folder else "hidden.py"
     opened.workspace.refresh(root / name)
     assert opened.workspace.settled(PATIENCE)
     assert not opened.workspace.allowed(root / name)
-    assert CANARY not in everything(opened, [opened_with(opened, name)], EditHistory())
+    assert CANARY not in everything(opened, [opened_with(opened, name)])
 
 
-def test_a_link_to_a_secret_within_the_root(open_workspace: Opens, plain: dict[str, str], root: Path) -> None:
-    opened = open_workspace(plain | {"secrets.py": TEXT})
+def test_a_link_to_a_secret_within_the_root(open_workspace: Opens, root: Path) -> None:
+    opened = open_workspace(PLAIN | {"secrets.py": TEXT})
     (root / "innocent.py").symlink_to("secrets.py")
     opened.workspace.refresh(root / "innocent.py")
     assert opened.workspace.settled(PATIENCE)
     assert not opened.workspace.allowed(root / "innocent.py")
-    assert CANARY not in everything(opened, [opened_with(opened, "innocent.py")], EditHistory())
+    assert CANARY not in everything(opened, [opened_with(opened, "innocent.py")])
 
 
-def test_an_ignored_file_by_another_way(open_workspace: Opens, plain: dict[str, str], root: Path) -> None:
-    opened = open_workspace(plain | {"hidden.py": TEXT, ".gitignore": "hidden.py"})
+def test_an_ignored_file_by_another_way(open_workspace: Opens, root: Path) -> None:
+    opened = open_workspace(PLAIN | {"hidden.py": TEXT, ".gitignore": "hidden.py"})
     (root.parent / "way").symlink_to(root)
     assert not opened.workspace.allowed(root.parent / "way" / "hidden.py")
     assert not opened.workspace.allowed(root / "x" / ".." / "hidden.py")
     assert opened.workspace.allowed(root.parent / "way" / "plain.py")
 
 
-@pytest.mark.parametrize("text", [TEXT + "#" * 1_000_001, TEXT + "x" * 5_001, TEXT + "\0"])
-def test_large_minified_and_binary_files(
-    open_workspace: Opens, plain: dict[str, str], caplog: pytest.LogCaptureFixture, text: str
-) -> None:
-    opened = open_workspace(plain | {"hidden.py": text})
-    assert CANARY not in everything(opened, [], EditHistory())
-    assert CANARY not in caplog.text
-
-
-def test_an_open_document_too_large_to_quote(open_workspace: Opens, plain: dict[str, str]) -> None:
-    opened = open_workspace(plain)
-    for text in (CURRENT + TEXT + "x" * 5_001, (CURRENT + TEXT) * 10_000):
+def test_large_minified_and_binary_files(open_workspace: Opens) -> None:
+    texts = (TEXT + "#" * 1_000_001, TEXT + "x" * 5_001, TEXT + "\0")
+    opened = open_workspace(PLAIN | {f"hidden{number}.py": text for number, text in enumerate(texts)})
+    assert CANARY not in everything(opened, [])
+    for text in (CURRENT + TEXT + "x" * 5_001, (CURRENT + TEXT) * 10_000):  # open documents
         other = OpenFile(opened.root / "other.py", "other.py", "python", text)
-        assert CANARY not in everything(opened, [other], EditHistory())
+        assert CANARY not in everything(opened, [other])
 
 
-def test_untitled_documents_are_known_by_their_names(open_workspace: Opens, plain: dict[str, str]) -> None:
-    opened = open_workspace(plain)
+def test_untitled_documents_are_known_by_their_names(open_workspace: Opens) -> None:
+    opened = open_workspace(PLAIN)
     secret = OpenFile(None, ".env", "", CURRENT + TEXT)
-    assert CANARY not in everything(opened, [secret], EditHistory())
-    assert CANARY in everything(opened, [OpenFile(None, "Untitled-1", "python", CURRENT + TEXT)], EditHistory())
+    assert CANARY not in everything(opened, [secret])
+    assert CANARY in everything(opened, [OpenFile(None, "Untitled-1", "python", CURRENT + TEXT)])
 
 
-def test_a_secret_document_has_no_context_itself(open_workspace: Opens, plain: dict[str, str]) -> None:
-    opened = open_workspace(plain)
+def test_a_secret_document_has_no_context_itself(open_workspace: Opens) -> None:
+    opened = open_workspace(PLAIN)
     for name in (".env", "secrets.py", ".ssh/config"):
         current = OpenFile(opened.root / name, name, "python", CURRENT)
         assert gather(opened.workspace, current, 0, [], EditHistory(), 10_000) == []
 
 
-def test_secret_files_are_not_even_opened(
-    open_workspace: Opens, plain: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secret_files_are_not_even_opened(open_workspace: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     opened_names: set[str] = set()
     original = os.open
 
@@ -172,7 +162,7 @@ def test_secret_files_are_not_even_opened(
     monkeypatch.setattr(os, "open", open_file)
     names = [one.replace("*", "x") for one in SECRET_FILES]
     secret = [*(f"x/{folder}/in.py" for folder in SECRET_FOLDERS), *(f"y/{name}" for name in names)]
-    opened = open_workspace(plain | dict.fromkeys(secret, TEXT))
+    opened = open_workspace(PLAIN | dict.fromkeys(secret, TEXT))
     for name in secret:
         opened.workspace.refresh(opened.root / name)
     assert opened.workspace.settled(PATIENCE)

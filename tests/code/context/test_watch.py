@@ -1,4 +1,4 @@
-"""Changes on disk reach the index, however editors and tools make them."""
+"""Changes on disk reach the index, whatever way editors and tools make them."""
 
 import errno
 import os
@@ -16,9 +16,7 @@ from watchdog.observers.polling import PollingObserver
 from localdflash.code.context import watch
 from localdflash.code.context.changes import PAUSE
 from localdflash.code.context.files import read_text
-from tests.code.context.conftest import PATIENCE, Opened, until
-
-Opens = Callable[..., Opened]
+from tests.code.context.conftest import PATIENCE, Opened, Opens, until
 
 
 @pytest.fixture
@@ -26,39 +24,27 @@ def opened(open_workspace: Opens) -> Opened:
     return open_workspace({"a.py": "def f(): pass", "pkg/b.py": "def g(): pass", "pkg/deep/c.py": "def h(): pass"})
 
 
-def test_a_new_file(opened: Opened) -> None:
+def test_a_new_a_changed_and_a_renamed_file(opened: Opened) -> None:
     opened.write("new.py", "def f(): pass")
     assert opened.comes("f", "a.py", "new.py")
-
-
-def test_a_changed_file(opened: Opened) -> None:
     opened.write("a.py", "def other(): pass")
     assert opened.comes("other", "a.py")
-    assert opened.paths("f") == []
-
-
-def test_a_renamed_file(opened: Opened) -> None:
-    (opened.root / "a.py").rename(opened.root / "pkg" / "z.py")
+    assert opened.comes("f", "new.py")
+    (opened.root / "new.py").rename(opened.root / "New.py")
+    assert opened.comes("f", "New.py")
+    (opened.root / "New.py").rename(opened.root / "pkg" / "z.py")
     assert opened.comes("f", "pkg/z.py")
 
 
-def test_a_save_by_rename(opened: Opened) -> None:
+def test_saves_by_rename_and_by_backup(opened: Opened) -> None:
     opened.write(".a.py.tmp", "def saved(): pass").rename(opened.root / "a.py")
     assert opened.comes("saved", "a.py")
     assert opened.comes("f")
-
-
-def test_a_save_by_backup(opened: Opened) -> None:
     (opened.root / "a.py").rename(opened.root / "a.py~")
-    opened.write("a.py", "def saved(): pass")
+    opened.write("a.py", "def again(): pass")
     (opened.root / "a.py~").unlink()
-    assert opened.comes("saved", "a.py")
-    assert opened.comes("f")
-
-
-def test_a_rename_of_case_only(opened: Opened) -> None:
-    (opened.root / "a.py").rename(opened.root / "A.py")
-    assert opened.comes("f", "A.py")
+    assert opened.comes("again", "a.py")
+    assert opened.comes("saved")
 
 
 def test_a_rename_of_case_only_where_the_disk_ignores_case(opened: Opened) -> None:
@@ -84,23 +70,15 @@ def test_a_burst_is_read_a_few_times_only(opened: Opened, monkeypatch: pytest.Mo
     assert read.count("a.py") <= 2 + (time.monotonic() - began) / PAUSE
 
 
-def test_a_new_folder_with_files(opened: Opened) -> None:
+def test_folders_that_come_move_and_go(opened: Opened) -> None:
     source = opened.root.parent / "source"
     shutil.copytree(opened.root / "pkg", source)
     source.rename(opened.root / "moved.in")
     assert opened.comes("h", "moved.in/deep/c.py", "pkg/deep/c.py")
     opened.write("moved.in/deep/later.py", "def later(): pass")
     assert opened.comes("later", "moved.in/deep/later.py")
-
-
-def test_a_deleted_folder(opened: Opened) -> None:
-    shutil.rmtree(opened.root / "pkg")
-    assert opened.comes("h")
-    assert opened.comes("g")
-    assert opened.paths("f") == ["a.py"]
-
-
-def test_a_renamed_folder(opened: Opened) -> None:
+    shutil.rmtree(opened.root / "moved.in")
+    assert opened.comes("h", "pkg/deep/c.py")
     (opened.root / "pkg").rename(opened.root / "renamed")
     assert opened.comes("h", "renamed/deep/c.py")
     opened.write("renamed/deep/c.py", "def changed(): pass")
@@ -124,7 +102,9 @@ def test_the_root_deleted(opened: Opened) -> None:
     assert opened.warnings == []
 
 
-def test_a_file_that_becomes_a_folder_and_a_folder_that_becomes_a_file(opened: Opened) -> None:
+def test_files_folders_and_links_in_each_others_place(opened: Opened) -> None:
+    outside = opened.root.parent / "outside.py"
+    outside.write_text("def CANARY(): pass")
     (opened.root / "a.py").unlink()
     opened.write("a.py/x.py", "def inside(): pass")
     shutil.rmtree(opened.root / "pkg")
@@ -132,14 +112,9 @@ def test_a_file_that_becomes_a_folder_and_a_folder_that_becomes_a_file(opened: O
     assert opened.comes("inside", "a.py/x.py")
     assert opened.comes("f")
     assert opened.comes("h")
-
-
-def test_a_file_that_becomes_a_link_out_of_the_root(opened: Opened) -> None:
-    outside = opened.root.parent / "outside.py"
-    outside.write_text("def CANARY(): pass")
-    (opened.root / "a.py").unlink()
+    shutil.rmtree(opened.root / "a.py")
     (opened.root / "a.py").symlink_to(outside)
-    assert opened.comes("f")
+    assert opened.comes("inside")
     assert opened.paths("CANARY") == []
 
 
