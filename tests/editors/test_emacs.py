@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.base.files import paths
 from localdflash.lab.scripts.editors import fetch_emacs
-from localdflash.lab.scripts.support import instant_engine
+from tests.editors.conftest import instant
 from tests.support import daemons
 
 pytestmark = pytest.mark.editors
@@ -49,20 +48,13 @@ def emacs() -> Path:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """One that knows the texts above."""
-    known = [tmp_path / name for name in ("known.py", "known.css", "known.js")]
-    for file, text in zip(known, (ADD, BOX, SUM), strict=True):
-        file.write_text(text, "utf-8")
-    command = [*instant_engine.COMMAND, *map(str, known)]
-    with daemons.short_home(monkeypatch), subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        daemons.until(lambda: paths.engine_socket().exists() or process.poll() is not None)
+    with daemons.short_home(monkeypatch), instant(tmp_path, {"known.py": ADD, "known.css": BOX, "known.js": SUM}):
         yield
-        process.kill()
 
 
 @pytest.fixture
 def complete(emacs: Path, engine: None, tmp_path: Path) -> Complete:
-    """Edit a file with this text: go behind a place in it, press keys; what is saved then."""
+    """Edit a file: go behind a place in its text, press keys, and return what is saved."""
 
     def run(text: str, place: str, keys: str, *, name: str = "edited.py", mode: str = "python-mode") -> bytes:
         file = tmp_path / "project" / name

@@ -1,4 +1,4 @@
-"""Finding a Neovim: which one is taken, and what is said where none can be had."""
+"""Finding a Neovim: which one is used, and the error if none can be fetched."""
 
 import stat
 from pathlib import Path

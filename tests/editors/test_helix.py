@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.base.files import paths
 from localdflash.lab.scripts.editors import fetch_helix
-from localdflash.lab.scripts.support import instant_engine
+from tests.editors.conftest import instant
 from tests.support import daemons
 
 pytestmark = pytest.mark.editors
@@ -54,7 +53,6 @@ class Terminal:
         os.close(theirs)
 
     def keys(self, keys: str) -> None:
-        """Press keys."""
         os.write(self._fd, keys.encode())
 
     def until(self, word: str, again: str = "") -> None:
@@ -68,7 +66,6 @@ class Terminal:
                 self.keys(again)
 
     def close(self) -> None:
-        """Kill it."""
         self.process.kill()
         self.process.wait(10)
         os.close(self._fd)
@@ -76,7 +73,6 @@ class Terminal:
 
 @pytest.fixture(scope="module")
 def helix() -> Path:
-    """Helix."""
     found = fetch_helix.installed()
     if found is None:
         pytest.skip("no Helix here: make test-editors fetches it")
@@ -85,14 +81,8 @@ def helix() -> Path:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """One that knows BOX."""
-    known = tmp_path / "known.py"
-    known.write_text(BOX, "utf-8")
-    command = [*instant_engine.COMMAND, str(known)]
-    with daemons.short_home(monkeypatch), subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        daemons.until(lambda: paths.engine_socket().exists() or process.poll() is not None)
+    with daemons.short_home(monkeypatch), instant(tmp_path, {"known.py": BOX}):
         yield
-        process.kill()
 
 
 @contextmanager

@@ -1,14 +1,13 @@
-"""Taking a suggestion, or a part of it, or not: what the buffer, the undo history and the server then know."""
+"""Accepting a suggestion, or a part of it, or not: the buffer, the undo history and what the server is told."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 
 import pytest
 
 from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SETUP, EditorScene
+from tests.editors.conftest import Begin
 
 pytestmark = pytest.mark.editors
-Begin = Callable[..., AbstractContextManager[EditorScene]]
 WHOLE = "def add(first, second):\n" + BODY
 
 
@@ -62,50 +61,33 @@ def test_lengths_are_in_utf16_units_of_the_item(scene: Begin) -> None:
         assert begun.until_event("didPartiallyAcceptCompletion", length=8)
 
 
-@pytest.mark.parametrize("key", ["<Tab>", "<C-Right>"])
-def test_undo_takes_back_just_what_was_accepted(typed: EditorScene, key: str) -> None:
+@pytest.mark.parametrize(("key", "accepted"), [("<Tab>", WHOLE), ("<C-Right>", "def add")])
+def test_undo_and_repeat(typed: EditorScene, key: str, accepted: str) -> None:
     typed.editor.keys(key)
-    typed.editor.until(lambda: typed.editor.text() != "def")
-    typed.editor.type("  # mine")
-    typed.editor.keys("<Esc>u")
-    accepted = {"<Tab>": WHOLE, "<C-Right>": "def add", "<C-End>": "def add(first, second):"}[key]
-    assert typed.editor.text() == accepted
-    typed.editor.keys("u")
-    assert typed.editor.text() == "def"
-    typed.editor.keys("<C-r>")
-    assert typed.editor.text() == accepted
-    typed.editor.keys("uu")
-    assert typed.editor.text() == ""
-
-
-@pytest.mark.parametrize("key", ["<Tab>", "<C-Right>"])
-def test_a_dot_repeats_what_was_typed_and_accepted(typed: EditorScene, key: str) -> None:
-    typed.editor.keys(key)
-    accepted = {"<Tab>": WHOLE, "<C-Right>": "def add", "<C-End>": "def add(first, second):"}[key]
     typed.editor.until(lambda: typed.editor.text() == accepted)
     typed.editor.type("  # mine")
+    again = f"{accepted}  # mine"
     typed.editor.keys("<Esc>")
     typed.editor.lua("vim.api.nvim_buf_set_lines(0, -1, -1, false, {''}); vim.cmd('normal! G')")
     typed.editor.keys(".")
-    again = f"{accepted}  # mine"
     typed.editor.until(lambda: typed.editor.text() == f"{again}\n{again}")
     typed.editor.keys("u")
     assert typed.editor.text() == f"{again}\n"
+    for keys, text in (("uu", accepted), ("u", "def"), ("<C-r>", accepted), ("uu", "")):
+        typed.editor.keys(keys)
+        assert typed.editor.text() == text
 
 
-def test_dismissed_it_stays_away_until_the_next_key(typed: EditorScene) -> None:
+def test_a_dismissed_one_stays_away_until_the_next_key(typed: EditorScene) -> None:
     typed.editor.keys("<C-]>")
     assert typed.editor.ghost() == ""
     assert typed.until_event("didRejectCompletion")["text"] == WHOLE
     typed.editor.keys(" ")
     typed.editor.until_ghost("add(first, second):\n" + BODY)
-
-
-def test_tab_is_a_tab_where_nothing_is_suggested(typed: EditorScene) -> None:
     typed.editor.keys("<C-]>")
     typed.editor.command("set expandtab shiftwidth=4 softtabstop=4")
-    typed.editor.keys("<Tab>")
-    typed.editor.until(lambda: typed.editor.text() == "def ")
+    typed.editor.keys("<Tab>")  # a tab where nothing is suggested
+    typed.editor.until(lambda: typed.editor.text() == "def     ")
 
 
 @pytest.mark.parametrize(
@@ -119,8 +101,8 @@ def test_tab_is_a_tab_where_nothing_is_suggested(typed: EditorScene) -> None:
         "vim.cmd([[autocmd BufRead * inoremap <buffer> <Tab> MAPPED]])",
     ],
 )
-@pytest.mark.parametrize("late", [False, True])
-def test_tab_does_what_it_was_mapped_to_before(scene: Begin, mapping: str, late: bool) -> None:
+def test_tab_does_what_it_was_mapped_to_before(scene: Begin, mapping: str) -> None:
+    late = "autocmd" in mapping or "{expr" in mapping  # mapped after setup()
     with scene(ADD, setup=SETUP if late else f"{mapping}\n{SETUP}") as begun:
         if late:
             begun.editor.lua(mapping)

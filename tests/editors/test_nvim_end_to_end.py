@@ -1,19 +1,17 @@
-"""Neovim with the plugin, `localdflash lsp`, and an engine: one that knows what comes, and the pair that is shipped."""
+"""Neovim with the plugin, `localdflash lsp`, and an engine: a scripted one and the shipped pairs."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from localdflash.base.files import paths
 from localdflash.lab.scripts.editors import nvim_scene
 from localdflash.lab.scripts.editors.nvim import NvimEditor
 from localdflash.lab.scripts.editors.nvim_scene import ADD
-from localdflash.lab.scripts.support import instant_engine
 from localdflash.models.registry.registry import MODELS_FOLDER
 from localdflash.models.weights.low_rank import merge
+from tests.editors.conftest import instant
 from tests.support import daemons
 from tests.support.smollm2 import FILE, needs_smollm2
 
@@ -29,15 +27,9 @@ def short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def instant(short_home: Path) -> Iterator[None]:
-    """The engine that knows ADD."""
-    known = short_home / "add.py"
-    known.write_text(ADD)
-    process = subprocess.Popen([*instant_engine.COMMAND, str(known)])
-    daemons.until(lambda: paths.engine_socket().exists() or process.poll() is not None)
-    yield
-    process.kill()
-    process.wait(10)
+def knows_add(short_home: Path) -> Iterator[None]:
+    with instant(short_home, {"add.py": ADD}):
+        yield
 
 
 def begin(scene: nvim_scene.EditorScene) -> NvimEditor:
@@ -46,7 +38,7 @@ def begin(scene: nvim_scene.EditorScene) -> NvimEditor:
     return scene.editor
 
 
-@pytest.mark.usefixtures("instant")
+@pytest.mark.usefixtures("knows_add")
 def test_typed_and_accepted_with_the_real_server(nvim: Path, tmp_path: Path) -> None:
     with nvim_scene.scene(nvim, tmp_path, cmd=SERVER) as scene:
         editor = begin(scene)
@@ -68,7 +60,7 @@ def test_typed_and_accepted_with_the_real_server(nvim: Path, tmp_path: Path) -> 
         assert editor.messages() == []
 
 
-@pytest.mark.usefixtures("instant")
+@pytest.mark.usefixtures("knows_add")
 def test_a_rename_is_followed_from_place_to_place(nvim: Path, tmp_path: Path) -> None:
     text = "def area(width, height):\n    print(width)\n    return width * height"
     marks = (

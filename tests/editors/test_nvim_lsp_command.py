@@ -1,15 +1,11 @@
 """Neovim's own `:lsp` with the plugin's server: what it stops stays stopped, what it starts again comes back."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
 import pytest
 
 from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SETUP, EditorScene
-from tests.editors.test_nvim_server import servers
+from tests.editors.conftest import Begin, servers
 
 pytestmark = pytest.mark.editors
-Begin = Callable[..., AbstractContextManager[EditorScene]]
 WHOLE = "def add(first, second):\n" + BODY
 OFF = "localdflash off"
 STATUS = "return require('localdflash').status()"
@@ -20,7 +16,7 @@ def clients(scene: EditorScene) -> int:
 
 
 def stays_away(scene: EditorScene) -> None:
-    """Do all that gives a buffer a server otherwise, and see that there is none."""
+    """Check that nothing that otherwise starts a server does."""
     scene.editor.until(lambda: not servers(scene))
     scene.editor.until(lambda: scene.editor.lua(STATUS) == OFF)
     assert scene.editor.ghost() == ""
@@ -45,11 +41,10 @@ def test_what_is_stopped_stays_away_until_it_is_turned_on(add: EditorScene, comm
     add.editor.until_ghost(WHOLE[3:])
 
 
-@pytest.mark.parametrize("command", ["lsp restart"])
-def test_a_new_server_for_the_old_one(add: EditorScene, command: str) -> None:
+def test_restart_replaces_the_server(add: EditorScene) -> None:
     for typed in ("d", "ef"):
         (before,) = servers(add)
-        add.editor.command(command)
+        add.editor.command("lsp restart")
         (add.folder / "other.py").write_text("")
         add.editor.command(f"badd {add.folder / 'other.py'}")
         add.editor.until(lambda: [s.pid for s in servers(add)] not in ([], [before.pid]))  # noqa: B023

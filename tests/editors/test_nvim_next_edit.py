@@ -1,15 +1,14 @@
 """The next edit in a real Neovim: where it is drawn, what its keys do, and what they do without it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from localdflash.lab.scripts.editors.nvim_scene import EditorScene
+from tests.editors.conftest import Begin
 
 pytestmark = pytest.mark.editors
-Begin = Callable[..., AbstractContextManager[EditorScene]]
 
 TEXT = "def f(cnt):\n    x = 1\n    return count + x\n"
 ACCEPTED = TEXT.replace("count", "cnt").rstrip("\n")

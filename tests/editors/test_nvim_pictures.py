@@ -1,17 +1,15 @@
 """Pictures of the plugin at work with a scripted server, kept as artifacts of the run."""
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from localdflash.lab.scripts.editors.nvim_scene import LOOK, EditorScene
+from tests.editors.conftest import Begin
 
 pytestmark = pytest.mark.editors
-Begin = Callable[..., AbstractContextManager[EditorScene]]
 HEAD = '''"""Prices with discounts."""
 
 from dataclasses import dataclass

@@ -2,39 +2,24 @@
 
 import os
 import signal
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from localdflash.lab.scripts.editors import nvim_scene
-from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SERVER, EditorScene
+from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, EditorScene
+from tests.editors.conftest import Begin, servers
 
 pytestmark = pytest.mark.editors
-Begin = Callable[..., AbstractContextManager[EditorScene]]
 WHOLE = "def add(first, second):\n" + BODY
 
 
-def servers(scene: EditorScene) -> list[psutil.Process]:
-    """The server processes of this Neovim."""
-    found = []
-    for process in psutil.Process(scene.editor.process.pid).children(recursive=True):
-        with suppress(psutil.Error):  # it has just ended
-            found += [process] if str(SERVER) in process.cmdline() else []
-    return found
-
-
-def test_it_asks_for_pushes_and_utf8(add: EditorScene) -> None:
+def test_what_it_sends_at_the_start_and_where_it_runs(add: EditorScene) -> None:
     (begun,) = add.events("initialize")
     assert begun["options"] == {"push": True, "status": True, "nextEdit": True}
     assert begun["root"] == add.folder.as_uri()
     assert add.until_event("initialized")["encoding"] == "utf-8"
-
-
-def test_it_does_not_run_in_the_project_where_python_may_look_for_modules(add: EditorScene) -> None:
-    (server,) = servers(add)
+    (server,) = servers(add)  # not in the project, where Python may look for modules
     assert server.cwd() == add.editor.lua("return vim.uv.os_homedir()") != str(add.folder)
 
 
@@ -164,19 +149,16 @@ def test_the_status_command_says_all_of_it(add: EditorScene) -> None:
     assert "no command nonsense" in add.editor.messages()[-1]
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ("{dely = 3}", "no setting dely"),
-        ("{delay = 'x'}", "delay must be a number"),
-        ("{keys = {acept = 'x'}}", "no key acept"),
-        ("{cmd = 'localdflash lsp'}", "cmd must be a table"),
-    ],
-)
-def test_a_wrong_setting_is_named(scene: Begin, settings: str, says: str) -> None:
-    setup = f"ok, why = pcall(function() require('localdflash').setup({settings}) end)"
-    with scene(ADD, setup=setup) as begun:
-        assert says in begun.editor.lua("return why")
+def test_a_wrong_setting_is_named(scene: Begin) -> None:
+    with scene(ADD) as begun:
+        for settings, says in {
+            "{dely = 3}": "no setting dely",
+            "{delay = 'x'}": "delay must be a number",
+            "{keys = {acept = 'x'}}": "no key acept",
+            "{cmd = 'localdflash lsp'}": "cmd must be a table",
+        }.items():
+            begun.editor.lua(f"ok, why = pcall(function() require('localdflash').setup({settings}) end)")
+            assert says in begun.editor.lua("return why")
 
 
 def test_health(add: EditorScene) -> None:

@@ -1,4 +1,4 @@
-"""An editor: pygls' client of a server in this process, with an instant engine or a daemon."""
+"""An editor: pygls' client of a server in this process, with a scripted or a real daemon."""
 
 import asyncio
 import socket
@@ -26,8 +26,6 @@ URI = "file:///project/example.py"
 
 
 class Editor:
-    """One window with one file."""
-
     def __init__(self, client: LanguageClient) -> None:
         self.client = client
         self.said: list[str] = []
@@ -89,11 +87,10 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Starts a server in this process and an editor on it: `async with editor() as e`.
+    """Start a server in this process and an editor on it: `async with editor() as e`.
 
-    `encodings` as the editor offers them; `options` are the initializationOptions; `oracle` is a text that the engine
-    knows, which else is a daemon with the embedded pair; `delay` are milliseconds between the oracle's lines;
-    `inline` and `completion` say what the editor can show; `model` is the one that is asked for.
+    `oracle` is a text that a scripted engine knows (default: a daemon with the embedded pair); `delay` are milliseconds
+    between its lines; `options` are the initializationOptions.
     """
     monkeypatch.setenv("LOCALDFLASH_MODEL_ROWS", "fast")  # to certify rows takes longer than these tests
 

@@ -1,19 +1,20 @@
-"""A session, somebody who types into its document, and an engine whose every event the test gives."""
+"""A session, a user who types into its document, and an engine whose every event the test gives."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import cast
 
 from localdflash.lsp.engine_completer import Completer, Event
-from localdflash.lsp.generation import Ended, Generator
+from localdflash.lsp.generation import Generator
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
 from localdflash.lsp.typing_pace import TypingPace
 
 HEAD = "import os\n\n\n"
 TAIL = "\n\nprint(add(1, 2))\n"
+ADD = "def add(a, b):"
 
 
-class Asked:
+class Request:
     """One request, as the engine got it."""
 
     def __init__(self, body: Mapping[str, object]) -> None:
@@ -27,48 +28,42 @@ class Asked:
             self.events.put_nowait({"index": index, "text": "", "finish": end, "confidence": confidence, "tokens": 3})
 
 
-class Scripted:
-    """Stands for the engine."""
-
+class ScriptedEngine:
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.requests: list[Request] = []
         self.live = self.most = 0
 
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
-        """See `Completer`."""
-        asked = Asked(body)
-        self.asked.append(asked)
+        request = Request(body)
+        self.requests.append(request)
         self.live += 1
         self.most = max(self.most, self.live)
         try:
-            while event := await asked.events.get():
+            while event := await request.events.get():
                 yield event
                 if "finish" in event and event["index"] == cast(int, body.get("count", 1)) - 1:
                     return
         finally:
             self.live -= 1
-            asked.closed = True
+            request.closed = True
 
 
 class Desk:
-    """A session, and somebody who types into its document."""
-
     def __init__(self) -> None:
-        self.completer, self.pace, self.ended = Scripted(), TypingPace(), list[Ended]()
-        self.pulse = Pulse()
+        self.engine, self.pace, self.pulse = ScriptedEngine(), TypingPace(), Pulse()
         self.generator = Generator(
-            cast(Completer, self.completer), self.pulse.beat, self.pace.answered, self.ended.append
+            cast(Completer, self.engine), self.pulse.beat, self.pace.answered, lambda _numbers: None
         )
-        self.session = self.of("file:///a.py")
+        self.session = self.session_of("file:///a.py")
         self.before, self.after, self.version = HEAD, TAIL, 0
-        self.closed = ""  # by the editor, in front of what is after the cursor
+        self.closed = ""  # closing brackets that the editor inserted in front of `after`
 
-    def of(self, uri: str) -> Session:
-        """A session of the same client."""
+    def session_of(self, uri: str) -> Session:
+        """Make another session of the same client."""
         return Session(uri, self.generator, self.pulse, self.pace, lambda _: {"copies": []})
 
     def type(self, text: str) -> str:
-        """Put text at the cursor; what of the shown suggestion came in."""
+        """Put text at the cursor; return the part of the shown suggestion that it inserts."""
         self.before += text
         self.version += 1
         return self.session.changed(self.before + self.closed + self.after)
@@ -79,19 +74,26 @@ class Desk:
         self.type(opener)
 
     def ask(self, *, manual: bool = False, deadline: float = 60.0, grows: bool = True) -> "asyncio.Task[list[Offer]]":
-        """Ask at the cursor."""
         version = self.version
         cursor = Cursor(self.before, self.after, manual, lambda: self.version == version, deadline, grows, self.closed)
         return asyncio.create_task(self.session.offers(cursor))
 
-    async def asked(self, count: int) -> Asked:
-        """The engine's newest request, once it has had so many."""
+    async def asked(self, count: int = 0) -> Request:
+        """Wait for the engine's request of this number (default: the next one) and return it."""
+        count = count or len(self.engine.requests) + 1
         for _ in range(100):
-            if len(self.completer.asked) >= count:
+            if len(self.engine.requests) >= count:
                 break
             await asyncio.sleep(0)
-        assert len(self.completer.asked) == count
-        return self.completer.asked[-1]
+        assert len(self.engine.requests) == count
+        return self.engine.requests[-1]
+
+    async def shown(self, text: str = ADD, end: str = "line") -> Offer:
+        """Have a suggestion shown at the cursor."""
+        waiting = self.ask()
+        (await self.asked()).say(text, end=end)
+        (offer,) = await waiting
+        return offer
 
 
 def texts(offers: list[Offer]) -> list[str]:

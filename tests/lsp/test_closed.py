@@ -1,5 +1,3 @@
-"""What an editor closed by itself, and what of it a text closes again."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,11 +1,10 @@
-"""The language server's way to the engine, where the engine is a script: it dies at any point, or talks nonsense."""
+"""The language server's connection to a scripted daemon, which dies at any point or sends invalid answers."""
 
 import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,6 @@ END = {"index": 0, "text": "", "finish": "line", "tokens": 1, "confidence": 0.9,
 
 
 def events(*lines: object) -> bytes:
-    """An answer's chunks, and its end."""
     return b"".join(chunk(f"data: {json.dumps(line)}\n\n".encode()) for line in lines) + b"0\r\n\r\n"
 
 
@@ -40,7 +38,7 @@ def chunk(data: bytes) -> bytes:
 
 
 class Script:
-    """A daemon: `answers` are what it says to one request after the other; it hangs up behind a None."""
+    """A daemon: `answers` are sent to one request after the other; None closes the connection."""
 
     def __init__(self, *answers: bytes | None) -> None:
         self.answers, self.connections = list(answers), 0
@@ -64,10 +62,10 @@ class Script:
             writer.close()
 
 
-@pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with daemons.short_home(monkeypatch) as folder:
-        yield folder
+@pytest.fixture(autouse=True)
+def _short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with daemons.short_home(monkeypatch):
+        yield
 
 
 @asynccontextmanager
@@ -79,7 +77,7 @@ async def scripted(script: Script, client: "Client") -> AsyncIterator[None]:
 
 
 class Client:
-    """An engine that finds its daemon without asking what it is; counts how often it looks for it."""
+    """A completer; counts how often it looks for its daemon."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, connect: Callable[[], object] = lambda: None) -> None:
         self.looked = 0
@@ -96,14 +94,14 @@ class Client:
         return "".join([event["text"] async for event in self.completer.complete({"prefix": "x"})])
 
 
-async def test_one_connection_serves_many_requests(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_connection_serves_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     script, client = Script(*[HEAD + events(PIECE, END)] * 3), Client(monkeypatch)
     async with scripted(script, client):
         assert [await client.ask() for _ in range(3)] == ["x"] * 3
     assert (script.connections, client.looked, client.told) == (1, 1, [])
 
 
-async def test_while_an_engine_loads_it_is_looked_for_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_loading_daemon_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loads = threading.Event()
     client = Client(monkeypatch, lambda: loads.wait(10))
     for _ in range(9):
@@ -118,8 +116,8 @@ async def test_while_an_engine_loads_it_is_looked_for_once(home: Path, monkeypat
     assert client.looked == 1
 
 
-async def test_an_engine_that_ends_at_every_request_is_not_started_for_every_key(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_daemon_that_ends_at_every_request_is_not_started_for_every_key(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = Client(monkeypatch)
     async with scripted(Script(*[None] * 20), client):
@@ -130,7 +128,7 @@ async def test_an_engine_that_ends_at_every_request_is_not_started_for_every_key
     assert str(paths.engine_log()) in told
 
 
-async def test_an_engine_that_ends_within_an_answer_is_told_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_daemon_that_ends_within_an_answer_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.0)
     client = Client(monkeypatch)
     half = HEAD + chunk(f"data: {json.dumps(PIECE)}\n\n".encode())
@@ -153,9 +151,7 @@ async def test_an_engine_that_ends_within_an_answer_is_told_once(home: Path, mon
         b"SSH-2.0-OpenSSH\r\n\r\n",
     ],
 )
-async def test_an_answer_that_makes_no_sense_is_told_once(
-    home: Path, monkeypatch: pytest.MonkeyPatch, nonsense: bytes
-) -> None:
+async def test_an_invalid_answer_is_reported_once(monkeypatch: pytest.MonkeyPatch, nonsense: bytes) -> None:
     client = Client(monkeypatch)
     answers = [part for _ in range(9) for part in (nonsense, None)]
     async with scripted(Script(*answers), client):
@@ -167,9 +163,7 @@ async def test_an_answer_that_makes_no_sense_is_told_once(
 
 
 @pytest.mark.parametrize("error", [LocaldflashError("no room"), PermissionError(13, "denied"), KeyError("version")])
-async def test_whatever_keeps_the_engine_from_starting_is_told_once(
-    home: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+async def test_a_failed_start_is_reported_once(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fails() -> None:
         raise error
 
@@ -179,7 +173,7 @@ async def test_whatever_keeps_the_engine_from_starting_is_told_once(
     assert len(client.told) == 1
 
 
-async def test_who_asks_for_the_model_leaves_no_connection(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_asking_for_the_model_leaves_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     body = b'{"pair": "embedded"}'
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
     left = asyncio.Event()

@@ -1,110 +1,185 @@
-"""Edits and positions of documents against a model that works on the whole text, character by character."""
+"""Edits and positions against an oracle that never looks at characters: it encodes the whole text, finds lines and
+columns by counting code units, splices there, and decodes.
+"""
 
+import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localdflash.lsp.document import Document, Encoding, LineColumn
+from tests.lsp.wire import Local, change
 
-ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
-# Line ends, what Python takes for line ends and LSP does not, wide, astral and combining characters, half a pair.
-PIECES = ["a", "x = 1", "\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "é", "e\u0301", "錯", "😋"]
-PIECES += ["\U0001f469\u200d\U0001f467", "\t", "\ud800"]
+URI = "file:///project/a.py"
+CODECS: dict[Encoding, tuple[str, int]] = {
+    "utf-8": ("utf-8", 1),
+    "utf-16": ("utf-16-le", 2),
+    "utf-32": ("utf-32-le", 4),
+}
+# Line ends, what Python takes for line ends and LSP does not, wide, astral and combining characters.
+PIECES = [
+    "a",
+    "x = 1",
+    "\n",
+    "\r",
+    "\r\n",
+    "\0",
+    "\x0b",
+    "\x0c",
+    "\x1c",
+    "\x85",
+    "\u2028",
+    "\ufeff",
+    "é",
+    "e\u0301",
+    "錯",
+]
+PIECES += ["😋", "\U0001f469\u200d\U0001f467", "\t", "\uffff", "\U0010ffff"]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
-NUMBERS = st.integers(-1, 12) | st.just(2**31)
+POSITIONS = st.tuples(st.integers(0, 7) | st.just(2**31 - 1), st.integers(0, 12) | st.just(2**31 - 1))
+ENCODINGS = st.sampled_from(sorted(CODECS))
 
 
-def size(character: str, encoding: Encoding) -> int:
-    if encoding == "utf-32":
-        return 1
-    if encoding == "utf-16":
-        return 2 if ord(character) > 0xFFFF else 1
-    return 1 if ord(character) < 0x80 else 2 if ord(character) < 0x800 else 3 if ord(character) < 0x10000 else 4
+class Oracle:
+    """A text as its code units."""
+
+    def __init__(self, text: str, encoding: Encoding) -> None:
+        self._encoding, (self._codec, self._size) = encoding, CODECS[encoding]
+        data = text.encode(self._codec)
+        self.units = [data[i : i + self._size] for i in range(0, len(data), self._size)]
+
+    def text(self, start: int = 0, end: int | None = None) -> str:
+        return b"".join(self.units[start:end]).decode(self._codec)
+
+    def offset(self, line: int, column: int) -> int:
+        cr, lf = (end.encode(self._codec) for end in "\r\n")
+        starts = [0]
+        for i, unit in enumerate(self.units):
+            if unit == lf or (unit == cr and self.units[i + 1 : i + 2] != [lf]):
+                starts.append(i + 1)
+        if line >= len(starts):
+            return len(self.units)
+        end = starts[line]
+        while end < len(self.units) and self.units[end] not in (cr, lf):
+            end += 1
+        at = min(starts[line] + column, end)
+        while at > starts[line] and at < end and self._continues(self.units[at]):
+            at -= 1
+        return at
+
+    def _continues(self, unit: bytes) -> bool:
+        """Return whether the unit is inside a character."""
+        number = int.from_bytes(unit, "little")
+        return {1: 0x80 <= number < 0xC0, 2: 0xDC00 <= number < 0xE000, 4: False}[self._size]
+
+    def replace(self, start: tuple[int, int], end: tuple[int, int], text: str) -> None:
+        first, last = sorted((self.offset(*start), self.offset(*end)))
+        self.units[first:last] = Oracle(text, self._encoding).units
 
 
-def lines_of(text: str) -> list[str]:
-    """Every line with its end, by looking at one character after the other."""
-    lines, current, i = [], "", 0
-    while i < len(text):
-        current += text[i]
-        if text[i] == "\r" and text[i + 1 : i + 2] == "\n":
-            current += "\n"
-            i += 1
-        if current[-1] in "\r\n":
-            lines.append(current)
-            current = ""
-        i += 1
-    return [*lines, current]
+@pytest.fixture(scope="module")
+def clients() -> dict[Encoding, Local]:
+    return {encoding: Local(encoding) for encoding in CODECS}
 
 
-def offset_of(text: str, line: int, units: int, encoding: Encoding) -> int:
-    """Where a client's position lies in the text."""
-    lines = lines_of(text)
-    if line < 0:
-        return 0
-    if line >= len(lines):
-        return len(text)
-    offset, left = sum(map(len, lines[:line])), units
-    for character in lines[line].rstrip("\r\n"):
-        left -= size(character, encoding)
-        if left < 0:
-            break
-        offset += 1
-    return offset
+@settings(max_examples=200)
+@given(ENCODINGS, TEXTS, st.lists(st.tuples(POSITIONS, POSITIONS, TEXTS), min_size=1, max_size=6))
+@example("utf-16", "one\r\ntwo", [((0, 1000), (1, 0), "")])  # a line end
+@example("utf-8", "one\n😋two\nthree", [((2, 1), (1, 1), "\r"), ((1, 0), (1, 0), "\n"), ((2, 0), (99, 7), "end")])
+def test_edits_over_the_wire(clients: dict[Encoding, Local], encoding: Encoding, text: str, edits: list[Any]) -> None:
+    client, oracle = clients[encoding], Oracle(text, encoding)
+    mirror = re.split("\r\n|\r|\n", text)
+
+    def follow(_: Document, first: int, old: Any, new: Any) -> None:
+        assert mirror[first : first + len(old)] == list(old)
+        mirror[first : first + len(old)] = new
+
+    client.protocol.on_change = follow
+    client.open(URI, text)
+    client.change(URI, 7, *(change(*edit) for edit in edits))
+    for edit in edits:
+        oracle.replace(*edit)
+    document, expected = client.protocol.documents[URI], oracle.text()
+    assert document.text == expected
+    assert mirror == re.split("\r\n|\r|\n", expected)  # a listener has the same lines
+    assert (document.version, document.size, document.encoding) == (7, len(expected), encoding)
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    text=TEXTS,
-    encoding=st.sampled_from(ENCODINGS),
-    edits=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS, TEXTS), min_size=1, max_size=5),
-)
-def test_edits_do_what_they_do_to_the_whole_text(
-    text: str, encoding: Encoding, edits: list[tuple[int, int, int, int, str]]
-) -> None:
-    document = Document("file:///a.py", text, 1, encoding)
-    for line, units, end_line, end_units, new in edits:
-        start, end = (offset_of(text, *at, encoding) for at in ((line, units), (end_line, end_units)))
-        start, end = min(start, end), max(start, end)
-        text = text[:start] + new + text[end:]
-        document.replace(document.place(line, units), document.place(end_line, end_units), new)
-        assert document.text == text
-        assert document._lines == lines_of(text)
+@settings(max_examples=200)
+@given(ENCODINGS, TEXTS, POSITIONS, st.integers(0, 50), st.integers(0, 50))
+def test_positions_and_windows(encoding: Encoding, text: str, at: tuple[int, int], before: int, after: int) -> None:
+    document, oracle = Document(URI, text, 1, encoding), Oracle(text, encoding)
+    place, offset = document.place(*at), oracle.offset(*at)
+    whole_before, whole_after = document.around(place)
+    assert (whole_before, whole_after) == (oracle.text(0, offset), oracle.text(offset))
+    assert oracle.offset(place.line, document.units(place)) == offset
+    window = document.window(place, before, after)
+    assert window.before == whole_before[max(len(whole_before) - before, 0) :]
+    assert window.after == whole_after[:after]
+    skipped = text[: len(whole_before) - len(window.before)]
+    first = len(re.findall("\r\n|\r(?!\n)|(?<!\r)\n", skipped))
+    cut_in_two = skipped.endswith("\r") and text[len(skipped) : len(skipped) + 1] == "\n"
+    assert window.first_line == first or (not window.before and window.first_line == place.line) or cut_in_two
 
 
-@settings(max_examples=100, deadline=None)
-@given(text=TEXTS, encoding=st.sampled_from(ENCODINGS), line=NUMBERS, units=NUMBERS)
-def test_positions(text: str, encoding: Encoding, line: int, units: int) -> None:
-    document = Document("file:///a.py", text, 1, encoding)
-    place, offset = document.place(line, units), offset_of(text, line, units, encoding)
-    assert document.around(place) == (text[:offset], text[offset:])
-    assert document.place(place.line, document.units(place)) == place
-    assert document.units(place) == sum(size(c, encoding) for c in lines_of(text)[place.line][: place.column])
+@pytest.mark.parametrize("encoding", CODECS)
+def test_a_long_line(encoding: Encoding) -> None:
+    line = "a😋é" * 3000
+    document = Document(URI, line, 1, encoding)
+    for column in (0, 1, 2, 1023, 1024, 1025, 2048, 5000, 9000):
+        units = len(Oracle(line[:column], encoding).units)
+        assert document.place(0, units) == LineColumn(0, column)
+        assert document.units(LineColumn(0, column)) == units
+    assert document.place(0, 10**9) == LineColumn(0, 9000)
+    assert document.place(-1, 5) == LineColumn(0, 0)
 
 
-@pytest.mark.parametrize(("encoding", "units"), [("utf-8", 4), ("utf-16", 2), ("utf-32", 1)])
-def test_the_middle_of_a_character_is_before_it(encoding: Encoding, units: int) -> None:
-    document = Document("file:///a.py", "😋x", 1, encoding)
-    for inside in range(units):
-        assert document.place(0, inside) == LineColumn(0, 0)
-    assert document.place(0, units) == LineColumn(0, 1)
+@pytest.mark.parametrize("encoding", CODECS)
+def test_a_byte_that_is_not_utf_8_is_one_unit(clients: dict[Encoding, Local], encoding: Encoding) -> None:
+    client = clients[encoding]
+    opening = b'{"jsonrpc":"2.0","method":"textDocument/didOpen","params":{"textDocument":{"uri":"u","languageId":"",'
+    opening += b'"version":1,"text":"caf\xe9 x"}}}'
+    client.feed(b"Content-Length: %d\r\n\r\n%s" % (len(opening), opening))
+    client.change("u", 2, change((0, 5), (0, 6), "y"))
+    assert client.text("u") == "caf\udce9 y"
 
 
-def test_a_form_feed_ends_no_line() -> None:
-    document = Document("file:///a.py", "x = 1\ny = 2\x0c3\nz = 3\n", 1)
-    document.replace(document.place(2, 0), document.place(2, 1), "QQ")
-    assert document.text == "x = 1\ny = 2\x0c3\nQQ = 3\n"
-    assert (document.line(1), document.line_count) == ("y = 2\x0c3", 4)
+def test_half_of_a_surrogate_pair_is_one_character() -> None:
+    document = Document(URI, "\ud800x", 1)
+    document.replace(document.place(0, 1), document.place(0, 2), "y")
+    assert document.text == "\ud800y"
 
 
 def test_an_edit_of_a_large_file_touches_little() -> None:
-    document = Document("file:///a.py", "value = 1\n" * 100_000, 1)
+    document = Document(URI, "value = 1\n" * 100_000, 1)
     before: Any = document._lines[50]
     document.replace(LineColumn(50_000, 3), LineColumn(50_001, 2), "new\nline")
     assert document._lines[50] is before
-    assert document.line(50_000) == "valnew"
-    assert document.line(50_001) == "linelue = 1"
-    document.replace_all("y")
-    assert document.text == "y"
+    assert [document.line(number) for number in (50_000, 50_001)] == ["valnew", "linelue = 1"]
+    document.replace_all("y\x0c\n")
+    assert (document.text, document.line(0), document.line_count) == ("y\x0c\n", "y\x0c", 2)
+
+
+def test_binary_and_minified_texts_are_recognised() -> None:
+    document = Document(URI, "one\ntwo\n", 1)
+    assert [document.is_text(*limits) for limits in ((8, 4), (7, 4), (8, 3))] == [True, False, False]
+    document.replace(LineColumn(0, 1), LineColumn(0, 1), "\0" + "x" * 100)
+    assert not document.is_text(1000, 1000)
+    document.replace(LineColumn(0, 1), LineColumn(0, 2), "")
+    assert [document.is_text(1000, longest) for longest in (1000, 50)] == [True, False]
+    document.replace(LineColumn(0, 1), LineColumn(0, 101), "")
+    assert document.is_text(1000, 50)
+    for text, limits, expected in (
+        ("\0", (1000, 1000), False),
+        ("é" * 60, (60, 60), True),
+        ("é" * 60, (60, 59), False),
+    ):
+        document.replace_all(text)
+        assert document.is_text(*limits) == expected
+
+
+def test_a_range_is_in_the_units_of_the_client() -> None:
+    found = Document(URI, "a😋b\n😋😋", 1, "utf-16").range(LineColumn(0, 2), LineColumn(1, 1))
+    assert (found.start.line, found.start.character, found.end.line, found.end.character) == (0, 3, 1, 2)

@@ -27,7 +27,6 @@ PLAIN = types.CompletionClientCapabilities(
 
 
 async def ask(e: Any, before: str, after: str, *, language: str = "python") -> Any:
-    """The one item of the list at the end of `before`, in a file of its own."""
     uri = "file:///project/fallback"
     e.client.text_document_did_open(
         types.DidOpenTextDocumentParams(types.TextDocumentItem(uri, language, 0, before + after))
@@ -44,7 +43,7 @@ async def ask(e: Any, before: str, after: str, *, language: str = "python") -> A
 
 
 def halves(text: str, at: str) -> tuple[str, str]:
-    """A text with the rest of the line behind `at` missing."""
+    """Split a text behind `at`, without the rest of that line."""
     before, _, rest = text.partition(at)
     return before + at, rest[rest.index("\n") :]
 
@@ -67,7 +66,7 @@ async def test_several_lines_are_inserted_as_they_are(editor: Any, end: str) -> 
         assert item.insert_text_mode == types.InsertTextMode.AsIs
 
 
-async def test_it_is_no_snippet_by_kind_or_format(editor: Any) -> None:
+async def test_the_item_is_no_snippet(editor: Any) -> None:
     text = "cost = '$1 ${HOME} \\\\ }'\nprint(cost, end='')\n"
     async with editor(oracle=text, inline=False) as e:
         item = await ask(e, *halves(text, "cost = "))

@@ -1,4 +1,4 @@
-"""The reader of LSP's base protocol: sound messages in any pieces, and an error for what is not LSP."""
+"""The reader of LSP's base protocol: valid messages in any pieces, and an error for what is not LSP."""
 
 import json
 
@@ -26,26 +26,24 @@ def read(*chunks: bytes) -> list[object]:
     return [value for chunk in chunks for value in reader.feed(chunk)]
 
 
-@settings(max_examples=30, deadline=None)
-@given(data=st.data())
-def test_messages_survive_any_split(data: st.DataObject) -> None:
-    values = data.draw(st.lists(st.dictionaries(st.text(), st.none() | st.integers() | st.text()), max_size=4))
+@settings(max_examples=30)
+@given(st.lists(st.dictionaries(st.text(), st.none() | st.integers() | st.text()), max_size=4), st.data())
+def test_messages_survive_any_split(values: list[object], data: st.DataObject) -> None:
     stream = b"".join(map(framed, values))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
-    parts = [stream[i:j] for i, j in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    assert read(*parts) == values
+    assert read(*(stream[i:j] for i, j in zip([0, *cuts], [*cuts, len(stream)], strict=True))) == values
 
 
-HEADERS = {
-    "lower case": b"content-length: %d\r\n\r\n",
-    "no space": b"Content-Length:%d\r\n\r\n",
-    "LF only": b"Content-Length: %d\n\n",
-    "type after": b"Content-Length: %d\r\nContent-Type: application/vscode-jsonrpc; charset=utf-8\r\n\r\n",
-    "type before": b"Content-Type: application/vscode-jsonrpc; charset=utf8\r\nContent-Length: %d\r\n\r\n",
-}
-
-
-@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"content-length: %d\r\n\r\n",
+        b"Content-Length:%d\r\n\r\n",
+        b"Content-Length: %d\n\n",
+        b"Content-Length: %d\r\nContent-Type: application/vscode-jsonrpc; charset=utf-8\r\n\r\n",
+        b"Content-Type: application/vscode-jsonrpc; charset=utf8\r\nContent-Length: %d\r\n\r\n",
+    ],
+)
 def test_other_spellings_of_a_header(header: bytes) -> None:
     data = header % len(BODY) + BODY
     assert read(data + framed(A)) == [A, A]
@@ -77,7 +75,7 @@ def test_a_body_that_is_not_json_is_reported_and_the_next_message_is_read(body: 
     assert following == A
 
 
-def test_bytes_that_are_not_utf_8_are_kept_apart() -> None:
+def test_bytes_that_are_not_utf_8_become_surrogates() -> None:
     assert read(framed_text(b'{"text": "caf\xe9 \xf0\x9f\x98\x8b"}')) == [{"text": "caf\udce9 😋"}]
 
 
@@ -93,9 +91,7 @@ def test_of_a_body_that_is_too_large_both_ends_are_kept() -> None:
     assert following == A
     assert isinstance(malformed, MalformedMessage)
     assert "32 MB is too large" in malformed.reason
-    assert malformed.excerpt.startswith(head)
-    assert malformed.excerpt.endswith(tail)
-    assert len(malformed.excerpt) == 2 * EXCERPT_BYTES
+    assert malformed.excerpt == head.ljust(EXCERPT_BYTES, b"\0") + tail.rjust(EXCERPT_BYTES, b"\0")
 
 
 def test_the_largest_body_is_read_and_one_byte_more_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

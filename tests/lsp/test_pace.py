@@ -13,30 +13,27 @@ def typing(pace: TypingPace, gap: float, keys: int = 100) -> float:
     return now - gap  # of the last key
 
 
-def test_an_engine_that_is_faster_than_the_typist_is_asked_at_once() -> None:
+def answering(seconds: float) -> TypingPace:
     pace = TypingPace()
     for _ in range(100):
-        pace.answered(0.05)
-    assert pace.delay(typing(pace, 0.15)) == 0
+        pace.answered(seconds)
+    return pace
 
 
-def test_a_slow_engine_is_asked_once_typing_pauses() -> None:
-    pace = TypingPace()
-    for _ in range(100):
-        pace.answered(1.5)
-    last = typing(pace, 0.15)
-    assert 0.05 < pace.delay(last) < 0.1
-    assert pace.delay(last + 0.2) == 0
-    assert pace.delay(typing(TypingPace(), 0.9)) <= LONGEST_DELAY
+def test_a_fast_engine_is_asked_at_once_and_a_slow_one_in_a_pause() -> None:
+    fast, slow = answering(0.05), answering(1.5)
+    assert fast.delay(typing(fast, 0.15)) == 0
+    last = typing(slow, 0.15)
+    assert 0.05 < slow.delay(last) < 0.1
+    assert slow.delay(last + 0.2) == 0
+    assert slow.delay(typing(TypingPace(), 0.9)) <= LONGEST_DELAY
 
 
-def test_pauses_are_no_typing() -> None:
-    pace = TypingPace()
-    for _ in range(100):
-        pace.answered(0.18)
+def test_long_pauses_do_not_count_as_typing() -> None:
+    pace = answering(0.18)
     last = typing(pace, 0.15)
     assert pace.delay(last) > 0
-    pace.key(last + 600)  # after a coffee
+    pace.key(last + 600)
     assert pace.delay(last + 600) > 0
 
 
@@ -75,12 +72,9 @@ def test_the_confidence_asked_for_settles_where_the_wanted_share_is_accepted() -
     assert 0.1 < accepted / shown < 0.2
 
 
-def test_an_engine_that_cannot_say_how_sure_it_is_is_believed() -> None:
-    assert TypingPace().confident(None)
-
-
-def test_what_is_typed_in_agreement_makes_a_suggestion_likelier() -> None:
+def test_confidence_grows_with_agreeing_characters_and_may_be_unknown() -> None:
     pace = TypingPace()
     assert not pace.confident(SURE / 2)
     assert pace.confident(SURE / 2, agreed=3)
     assert not pace.confident(0.0)
+    assert pace.confident(None)

@@ -1,4 +1,4 @@
-"""Requests under way, on both sides: ids that are used twice, cancels, and answers that are none."""
+"""Pending requests of both sides: duplicate ids, cancels, and invalid answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ ASK = "textDocument/inlineCompletion"
 
 
 class Slow(Local):
-    """A server whose completions wait for `go`; `began` are those that wait."""
+    """A server whose completions wait for `go`; `began` counts those that wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,6 @@ class Slow(Local):
             return types.InlineCompletionList(items=[])
 
     async def settle(self) -> list[Any]:
-        """What was sent when there is nothing more to do."""
         for _ in range(20):
             await asyncio.sleep(0)
         sent, self.sent = self.sent, []
@@ -86,9 +85,7 @@ ANSWERS: list[tuple[dict[str, Any], Any]] = [
 
 
 @pytest.mark.parametrize(("answer", "expected"), ANSWERS)
-async def test_our_own_requests_are_answered_by_the_client_alone(
-    client: Slow, answer: dict[str, Any], expected: Any
-) -> None:
+async def test_only_the_client_answers_our_requests(client: Slow, answer: dict[str, Any], expected: Any) -> None:
     future = asyncio.ensure_future(client.server.workspace_workspace_folders_async(None))
     (sent,) = await client.settle()
     client.send(notification("$/cancelRequest", {"id": sent["id"]}))
@@ -113,7 +110,6 @@ async def test_shutdown_ends_what_is_under_way(client: Slow) -> None:
 
 
 async def test_a_request_sees_the_document_as_it_was(client: Slow) -> None:
-    """Its handler begins before the change behind it is read, though both came at once."""
     messages = [notification("textDocument/didOpen", opening("u", "x"))]
     for version in range(2, 6):
         messages.append(request(version, ASK, asking("u")))

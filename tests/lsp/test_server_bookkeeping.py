@@ -1,4 +1,4 @@
-"""What the server keeps of documents, items and requests: nothing stale, nothing secret, nothing counted twice."""
+"""The server's state of documents, items and requests: nothing stale, nothing secret, nothing counted twice."""
 
 import asyncio
 import json
@@ -25,19 +25,12 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "untitled:.env",
-        "untitled:/home/me/.ssh/config",
-        "file:///c%3A/Users/me/.aws/credentials",
-    ],
-)
-async def test_a_file_with_secrets_gives_nothing_wherever_it_is(editor: Any, uri: str) -> None:
+async def test_secret_files_get_nothing_wherever_they_are(editor: Any) -> None:
     async with editor(oracle=TEXT) as e:
-        e.open(HOLE, uri)
-        e.edit(4, 4, "x", uri=uri)
-        assert await e.ask(4, 5, uri=uri) is None
+        for uri in ("untitled:.env", "untitled:/home/me/.ssh/config", "file:///c%3A/Users/me/.aws/credentials"):
+            e.open(HOLE, uri)
+            e.edit(4, 4, "x", uri=uri)
+            assert await e.ask(4, 5, uri=uri) is None
         with daemons.client() as client:
             assert client.get("/oracle")["asked"] == []
 
@@ -83,7 +76,7 @@ async def test_a_new_line_with_its_indentation_is_typed_and_not_accepted(editor:
         assert (await e.status()).accepted == 0
 
 
-async def test_only_what_was_offered_is_counted(editor: Any) -> None:
+async def test_only_offered_suggestions_are_counted(editor: Any) -> None:
     async with editor(oracle=TEXT) as e:
         e.open(HOLE)
         (item,) = (await e.ask(4, 4)).items
@@ -94,13 +87,12 @@ async def test_only_what_was_offered_is_counted(editor: Any) -> None:
         assert (status.shown, status.accepted) == (1, 0)
 
 
-def test_a_suggestion_teaches_once_however_many_parts_of_it_are_accepted() -> None:
-    server, learned = SuggestionServer(Wanted({})), []
-    server.pace.accepted = lambda: learned.append(1)  # type: ignore[method-assign]
+def test_a_suggestion_accepted_in_parts_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, learned = SuggestionServer(Wanted({})), list[int]()
+    monkeypatch.setattr(server.pace, "accepted", lambda: learned.append(1))
     server.tally.offered("1")
-    for _ in range(3):
-        server.accepted("1")
-    server.accepted("2")
+    for name in ("1", "1", "2"):
+        server.accepted(name)
     assert learned == [1]
 
 
@@ -139,33 +131,29 @@ def test_a_deadline_that_is_no_number() -> None:
     assert wrong or 50 <= settings.deadline_ms <= 10_000
 
 
-def _context(tmp_path: Path, *uris: str) -> EditorContext:
-    documents = {uri: Document(uri, "x = 1\n", 1) for uri in uris}
-    return EditorContext([tmp_path], documents, lambda _: None)
-
-
-async def test_two_documents_that_are_opened_together_are_both_looked_up(
+async def test_other_files_are_looked_up_one_by_one_and_with_line_feeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked: list[str] = []
+    seen: list[tuple[str, str]] = []
 
-    def gather(_workspace: Any, current: Any, *_: Any) -> list[Any]:
-        looked.append(current.name)
+    def gather(_workspace: Any, current: Any, _line: int, others: Any, *_: Any) -> list[Any]:
+        seen.extend((file.name, file.text) for file in (current, *others))
         return []
 
     monkeypatch.setattr(context_module, "gather", gather)
-
     uris = [(tmp_path / name).as_uri() for name in ("a.py", "b.py", "c.py")]
-    context = _context(tmp_path, *uris)
-    await asyncio.gather(*(context.look(uri, 0) for uri in uris))
-    assert looked == ["a.py", "b.py", "c.py"]
+    context = EditorContext([tmp_path], {uri: Document(uri, "x\r\ny\r", 1) for uri in uris}, lambda _: None)
+    context.opened(uris[2])
+    await asyncio.gather(*(context.look(uri, 0) for uri in uris[:2]))
+    assert seen == [(name, "x\ny\n") for name in ("a.py", "c.py", "b.py", "c.py")]
 
 
-async def test_edits_of_what_is_no_longer_allowed_are_forgotten(
+async def test_edits_of_files_that_are_no_longer_allowed_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri, other, untitled = (tmp_path / "a.py").as_uri(), (tmp_path / "b.py").as_uri(), "untitled:Untitled-1"
-    context = _context(tmp_path, uri, other, untitled)
+    documents = {one: Document(one, "x = 1\n", 1) for one in (uri, other, untitled)}
+    context = EditorContext([tmp_path], documents, lambda _: None)
     for one in (uri, untitled):
         context.changed(Document(one, "", 1), 0, ["CANARY of " + one], ["x"])
     assert len(context.describe(other)["copies"]) == 2
@@ -174,22 +162,3 @@ async def test_edits_of_what_is_no_longer_allowed_are_forgotten(
     monkeypatch.setattr(context._workspace, "allowed_name", lambda name: name != "a.py")
     await context.look(other, 0)
     assert context.describe(other)["copies"] == []
-
-
-async def test_other_files_reach_the_prompt_with_the_line_ends_that_models_know(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[str] = []
-
-    def gather(_workspace: Any, current: Any, _line: int, others: Any, *_: Any) -> list[Any]:
-        seen.extend(file.text for file in (current, *others))
-        return []
-
-    monkeypatch.setattr(context_module, "gather", gather)
-
-    uris = [(tmp_path / name).as_uri() for name in ("a.py", "b.py")]
-    documents = {uri: Document(uri, "x = 1\r\ny = 2\r", 1) for uri in uris}
-    context = EditorContext([tmp_path], documents, lambda _: None)
-    context.opened(uris[1])
-    await context.look(uris[0], 0)
-    assert seen == ["x = 1\ny = 2\n"] * 2

@@ -1,70 +1,73 @@
-"""What a session suggests while somebody types, by an engine whose every event the test gives."""
+"""What a session suggests while a user types, from an engine whose every event the test gives."""
 
 import asyncio
 from typing import cast
 
 import pytest
 
-from tests.lsp.desk import HEAD, TAIL, Desk, settled, texts
+from localdflash.lsp.session import Cursor
+from localdflash.lsp.suggestions import NewestSuggestions, Spot, Suggestion
+from tests.lsp.desk import ADD, HEAD, TAIL, Desk, Request, settled, texts
+
+OTHER = "file:///b.py"
 
 
-async def test_what_is_sent_is_cut_at_the_start_of_the_line() -> None:
-    desk = Desk()
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    found: list[bool] = []
+    monkeypatch.setattr(desk.pace, "refused", lambda *, dismissed=False: found.append(dismissed))
+    return found
+
+
+async def test_a_prompt_is_cut_at_the_start_of_the_line(desk: Desk) -> None:
     desk.type("def a")
     waiting = desk.ask()
     asked = await desk.asked(1)
-    assert asked.body["prefix"] == HEAD
-    assert asked.body["middle"] == "def a"
-    assert asked.body["suffix"] == TAIL
+    assert [asked.body[name] for name in ("prefix", "middle", "suffix")] == [HEAD, "def a", TAIL]
     asked.say("dd(a, b):", end="line")
     assert texts(await waiting) == ["dd(a, b):"]
 
 
-async def test_what_is_typed_along_needs_no_request() -> None:
-    desk = Desk()
-    waiting = desk.ask()
-    asked = await desk.asked(1)
-    asked.say("def add(a, b):", end="line")
-    assert texts(await waiting) == ["def add(a, b):"]
-    await desk.asked(2)  # what comes after it is generated ahead
+async def test_text_typed_along_needs_no_request(desk: Desk) -> None:
+    assert (await desk.shown()).text == ADD
+    ahead = await desk.asked(2)  # what comes after it
     for typed, left in [("d", "ef add(a, b):"), ("ef ad", "d(a, b):"), ("d(a, b)", ":")]:
         desk.type(typed)
         assert texts(await desk.ask()) == [left]
-    assert len(desk.completer.asked) == 2
-    assert not desk.completer.asked[1].closed
+    assert len(desk.engine.requests) == 2
+    assert not ahead.closed
 
 
-async def test_what_was_generated_ahead_is_there_after_accepting() -> None:
-    desk = Desk()
-    waiting = desk.ask()
-    (await desk.asked(1)).say("def add(a, b):", end="line")
-    await waiting
+async def test_text_generated_ahead_is_there_after_accepting(desk: Desk) -> None:
+    await desk.shown()
     ahead = await desk.asked(2)
-    assert ahead.body["middle"] == "def add(a, b):"
-    assert ahead.body["prefix"] == HEAD  # only the end of the prompt is new
+    assert (ahead.body["prefix"], ahead.body["middle"]) == (HEAD, ADD)  # only the end of the prompt is new
     ahead.say("\n    return a + b", end="block")
-    assert desk.type("def add(a, b):") == "def add(a, b):"
+    assert desk.type(ADD) == ADD
     assert texts(await desk.ask()) == ["\n    return a + b"]
 
 
-async def test_a_running_generation_that_agrees_goes_on() -> None:
-    desk = Desk()
+async def test_a_running_generation_that_agrees_continues(desk: Desk) -> None:
     first = desk.ask()
     asked = await desk.asked(1)
     desk.type("def ")
     second = desk.ask()
-    assert await first == []  # at once, before the engine said anything
+    assert await first == []  # at once, before the engine sent anything
     asked.say("def add")
     desk.type("ad")
     third = desk.ask()
     assert await second == []
     asked.say("(a, b):", end="line")
     assert texts(await third) == ["d(a, b):"]
-    assert desk.completer.asked[0] is asked
+    assert desk.engine.requests[0] is asked
 
 
-async def test_a_key_that_disagrees_stops_the_generation_before_anything_is_asked() -> None:
-    desk = Desk()
+async def test_a_key_that_disagrees_stops_the_generation_before_a_new_request(desk: Desk) -> None:
     waiting = desk.ask()
     asked = await desk.asked(1)
     asked.say("def add")
@@ -78,29 +81,24 @@ async def test_a_key_that_disagrees_stops_the_generation_before_anything_is_aske
     assert other.body["middle"] == "c"
     other.say("lass A:", end="line")
     assert texts(await again) == ["lass A:"]
-    assert desk.completer.most == 1
+    assert desk.engine.most == 1
 
 
-async def test_typing_ahead_of_a_generation_that_turns_out_to_disagree_asks_again() -> None:
-    desk = Desk()
-    first = desk.ask()
+async def test_typing_ahead_of_a_generation_that_turns_out_to_disagree_asks_again(desk: Desk) -> None:
+    desk.ask()
     asked = await desk.asked(1)
     desk.type("class")
     waiting = desk.ask()
-    await first
-    asked.say("def add(a, b):")
+    asked.say(ADD)
     other = await desk.asked(2)
     assert other.body["middle"] == "class"
     other.say(" A:", end="line")
     assert texts(await waiting) == [" A:"]
-    assert desk.completer.most == 1
+    assert desk.engine.most == 1
 
 
-async def test_a_refused_text_becomes_a_draft_and_is_not_shown_again() -> None:
-    desk = Desk()
-    waiting = desk.ask()
-    (await desk.asked(1)).say("def add(a, b):", end="line")
-    (offer,) = await waiting
+async def test_a_refused_text_becomes_a_draft_and_is_not_shown_again(desk: Desk) -> None:
+    offer = await desk.shown()
     ahead = await desk.asked(2)
     desk.session.dismiss(offer.suggestion.name)
     await settled()
@@ -108,42 +106,25 @@ async def test_a_refused_text_becomes_a_draft_and_is_not_shown_again() -> None:
     assert await desk.ask() == []
     desk.type("x")
     desk.ask()
-    asked = await desk.asked(3)
-    assert "def add(a, b):" in cast(list[str], asked.body["copies"])
-    assert TAIL in cast(list[str], asked.body["copies"])
+    assert {ADD, TAIL} <= set(cast(list[str], (await desk.asked(3)).body["copies"]))
 
 
-async def test_what_was_dismissed_does_not_come_back_in_other_words() -> None:
-    desk = Desk()
-    waiting = desk.ask()
-    (await desk.asked(1)).say("def add(a, b):", end="line")
-    (offer,) = await waiting
-    desk.session.dismiss(offer.suggestion.name)
+async def test_a_dismissed_text_stays_away_while_it_is_typed(desk: Desk) -> None:
+    desk.session.dismiss((await desk.shown()).suggestion.name)
     desk.type("d")
-    again = desk.ask()
-    count = len(desk.completer.asked)
-    await settled()
-    if len(desk.completer.asked) > count:
-        desk.completer.asked[-1].say("ef add", end="line")
-    assert await again == []
+    assert await desk.ask() == []
 
 
-async def test_what_a_client_drops_at_a_key_that_agrees_is_not_dismissed() -> None:
-    desk = Desk()
-    waiting = desk.ask()
-    (await desk.asked(1)).say("def add(a, b):\n    return a + b", end="block")
-    (offer,) = await waiting
-    desk.type("def add(a, b):\n    ")
+async def test_a_text_that_a_client_drops_at_a_key_that_agrees_is_not_dismissed(desk: Desk) -> None:
+    offer = await desk.shown(ADD + "\n    return a + b", end="block")
+    desk.type(ADD + "\n    ")
     desk.session.dismiss(offer.suggestion.name)
     assert texts(await desk.ask()) == ["return a + b"]
 
 
-async def test_a_bracket_that_the_editor_closes_is_typed_along() -> None:
-    desk = Desk()
+async def test_a_bracket_that_the_editor_closes_is_typed_along(desk: Desk) -> None:
     desk.type("value = add")
-    waiting = desk.ask()
-    (await desk.asked(1)).say("(1, 2)", end="line")
-    await waiting
+    await desk.shown("(1, 2)")
     desk.type_closed("(", ")")
     assert texts(await desk.ask()) == ["1, 2)"]
     desk.type("1, ")
@@ -151,52 +132,39 @@ async def test_a_bracket_that_the_editor_closes_is_typed_along() -> None:
     desk.closed = ""
     desk.type("2)")  # the editor types over its own bracket
     ahead = "value = add(1, 2)"  # what would follow
-    assert [asked.body["middle"] for asked in desk.completer.asked] == ["value = add", ahead]
+    assert [asked.body["middle"] for asked in desk.engine.requests] == ["value = add", ahead]
 
 
-async def test_accepting_what_closes_a_bracket_again_is_typed_along() -> None:
-    desk = Desk()
+async def test_accepting_a_text_that_closes_the_bracket_is_typed_along(desk: Desk) -> None:
     desk.type("value = add")
     desk.type_closed("(", ")")
     waiting = desk.ask()
     asked = await desk.asked(1)
-    assert (asked.body["middle"], asked.body["closed"], asked.body["suffix"]) == ("value = add(", ")", desk.after)
+    assert [asked.body[name] for name in ("middle", "closed", "suffix")] == ["value = add(", ")", desk.after]
     asked.say("1, 2).real", end="line")
     assert texts(await waiting) == ["1, 2).real"]
     desk.closed = ""
     assert desk.type("1, 2).real") == "1, 2).real"
 
 
-async def test_whole_lines_are_shown_first_and_grow() -> None:
-    desk = Desk()
-    waiting = desk.ask()
+@pytest.mark.parametrize("grows", [True, False])
+async def test_clients_that_can_grow_a_text_get_whole_lines_first(desk: Desk, grows: bool) -> None:
+    waiting = desk.ask(grows=grows)
     asked = await desk.asked(1)
     asked.say("def add(a")
     await settled()
     assert not waiting.done()
     asked.say(", b):\n    ret")
-    (offer,) = await waiting
-    assert offer.text == "def add(a, b):"
-    growth = asyncio.create_task(desk.session.growth(offer, lambda: True))
     await settled()
-    assert not growth.done()
-    asked.say("urn a + b", end="block")
-    assert await growth == "def add(a, b):\n    return a + b"
-
-
-async def test_clients_that_cannot_grow_a_text_wait_for_all_of_it() -> None:
-    desk = Desk()
-    waiting = desk.ask(grows=False)
-    asked = await desk.asked(1)
-    asked.say("def add(a, b):\n    ret")
+    assert waiting.done() == grows
+    growth = asyncio.create_task(desk.session.growth((await waiting)[0], lambda: True)) if grows else None
     await settled()
-    assert not waiting.done()
     asked.say("urn a + b", end="block")
-    assert texts(await waiting) == ["def add(a, b):\n    return a + b"]
+    whole = ADD + "\n    return a + b"
+    assert (texts(await waiting), growth and await growth) == (([ADD], whole) if grows else ([whole], None))
 
 
-async def test_after_the_deadline_words_are_better_than_nothing() -> None:
-    desk = Desk()
+async def test_after_the_deadline_words_are_shown(desk: Desk) -> None:
     waiting = desk.ask(deadline=0.02)
     asked = await desk.asked(1)
     asked.say("return first + sec")
@@ -206,10 +174,9 @@ async def test_after_the_deadline_words_are_better_than_nothing() -> None:
     assert await late == "return first + second"
 
 
-async def test_an_unsure_text_is_shown_only_to_who_asks() -> None:
-    desk = Desk()
+async def test_a_text_of_low_confidence_is_shown_on_request_only(desk: Desk) -> None:
     waiting = desk.ask()
-    (await desk.asked(1)).say("def add(a, b):", end="line", confidence=0.01)
+    (await desk.asked(1)).say(ADD, end="line", confidence=0.01)
     assert await waiting == []
     manual = desk.ask(manual=True)
     asked = await desk.asked(2)
@@ -219,8 +186,7 @@ async def test_an_unsure_text_is_shown_only_to_who_asks() -> None:
     assert texts(await manual) == ["one()", "two()"]
 
 
-async def test_a_word_of_another_choice_keeps_that_choice() -> None:
-    desk = Desk()
+async def test_a_word_of_another_choice_keeps_that_choice(desk: Desk) -> None:
     manual = desk.ask(manual=True)
     asked = await desk.asked(1)
     for index, text in enumerate(["one(1)", "two(2)", "three(3)"]):
@@ -228,12 +194,11 @@ async def test_a_word_of_another_choice_keeps_that_choice() -> None:
     assert texts(await manual) == ["one(1)", "two(2)", "three(3)"]
     assert desk.type("three") == "three"
     assert texts(await desk.ask()) == ["(3)"]
-    assert len(desk.completer.asked) == 1
+    assert len(desk.engine.requests) == 1
 
 
 @pytest.mark.parametrize(("end", "why"), [("stop", "nothing to add"), ("failed", "")])
-async def test_who_asks_and_gets_nothing_is_told_why(end: str, why: str) -> None:
-    desk = Desk()
+async def test_a_request_by_hand_without_an_answer_has_a_reason(desk: Desk, end: str, why: str) -> None:
     manual = desk.ask(manual=True)
     asked = await desk.asked(1)
     for index in range(3):
@@ -244,24 +209,21 @@ async def test_who_asks_and_gets_nothing_is_told_why(end: str, why: str) -> None
 
 
 @pytest.mark.parametrize(("before", "after"), [("value = na", "me + 1\n"), ("", ""), ("x", "\n")])
-async def test_within_a_word_and_in_an_empty_document_there_is_silence(before: str, after: str) -> None:
-    desk = Desk()
+async def test_nothing_is_asked_within_a_word_or_in_an_empty_document(desk: Desk, before: str, after: str) -> None:
     desk.before, desk.after = before, after
     assert await desk.ask() == []
-    assert not desk.completer.asked
+    assert not desk.engine.requests
 
 
-async def test_nothing_is_known_once_and_not_asked_again() -> None:
-    desk = Desk()
+async def test_an_empty_answer_is_not_asked_for_again(desk: Desk) -> None:
     waiting = desk.ask()
     (await desk.asked(1)).say("", end="stop")
     assert await waiting == []
     assert await desk.ask() == []
-    assert len(desk.completer.asked) == 1
+    assert len(desk.engine.requests) == 1
 
 
-async def test_slow_answers_wait_for_a_pause_in_typing() -> None:
-    desk = Desk()
+async def test_slow_answers_wait_for_a_pause_in_typing(desk: Desk) -> None:
     for _ in range(100):
         desk.pace.answered(3.0)
     loop = asyncio.get_running_loop()
@@ -269,40 +231,40 @@ async def test_slow_answers_wait_for_a_pause_in_typing() -> None:
     desk.type("d")
     waiting = desk.ask()
     await settled()
-    assert not desk.completer.asked
+    assert not desk.engine.requests
     desk.type("e")
     assert await waiting == []
     began = loop.time()
     desk.ask()
-    while not desk.completer.asked:
+    while not desk.engine.requests:
         await asyncio.sleep(0.005)
     assert loop.time() - began < 0.3
 
 
-async def test_the_next_prompt_begins_nearer_when_nobody_types() -> None:
-    desk = Desk()
-    waiting = desk.ask()
-    (await desk.asked(1)).say("", end="stop")
-    await waiting
+async def test_the_anchor_moves_nearer_in_a_pause(desk: Desk, refused: list[bool]) -> None:
     long = "x = 1\n" * 100
-    desk.type(long)
+    await desk.shown(long + "y")
+    await settled()
+    desk.type(long + "y")
+    desk.engine.requests[-1].say("", end="stop")
+    await settled()
     desk.session.rest(False)
-    warm = await desk.asked(2)
-    assert warm.body["max_tokens"] == 0
-    assert warm.body["prefix"] == HEAD + long
-    assert warm.body["middle"] == ""
+    warm = await desk.asked(3)
+    assert [warm.body[name] for name in ("max_tokens", "prefix", "middle")] == [0, HEAD + long, "y"]
+    warm.say("", end="stop")
+    desk.type("2")
+    assert refused == []  # nothing was left shown
 
 
-async def test_many_keys_and_never_two_generations() -> None:
-    desk = Desk()
+async def test_many_keys_never_run_two_generations(desk: Desk) -> None:
     waiting = []
     for number in range(300):
         desk.type("abc\nd("[number % 6])
         waiting.append(desk.ask())
         if number % 3 == 0:
             await asyncio.sleep(0)
-        if number % 7 == 0 and desk.completer.asked:
-            desk.completer.asked[-1].say("b", end="line")
+        if number % 7 == 0 and desk.engine.requests:
+            desk.engine.requests[-1].say("b", end="line")
         if number % 11 == 0:
             waiting[-1].cancel()
     await settled()
@@ -310,5 +272,145 @@ async def test_many_keys_and_never_two_generations() -> None:
     desk.generator.stop()
     await asyncio.gather(*waiting, return_exceptions=True)
     await settled()
-    assert desk.completer.most == 1
-    assert desk.completer.live == 0
+    assert (desk.engine.most, desk.engine.live) == (1, 0)
+
+
+async def test_another_document_stops_nothing_here(desk: Desk) -> None:
+    other = desk.session_of(OTHER)
+    theirs = asyncio.create_task(other.offers(Cursor(HEAD, TAIL, False, lambda: True)))
+    (await desk.asked(1)).say("", end="stop")
+    await theirs
+    other.leave()
+    waiting = desk.ask()
+    asked = await desk.asked(2)
+    other.changed("something else")
+    other.leave()
+    await settled()
+    assert not asked.closed
+    asked.say(ADD, end="line")
+    assert texts(await waiting) == [ADD]
+
+
+async def test_a_document_that_is_left_generates_no_more(desk: Desk) -> None:
+    offer = await desk.shown()
+    desk.session.leave()
+    desk.session._ahead(offer.suggestion)  # as it was about to
+    await settled()
+    assert desk.engine.live == 0
+    waiting = desk.ask()
+    await settled()
+    desk.type(ADD + "\n")
+    waiting = desk.ask()
+    asked = await desk.asked()
+    desk.session.leave()
+    assert await waiting == []
+    await settled()
+    assert asked.closed
+
+
+async def cut_off(desk: Desk, asked: Request, how: str) -> None:
+    """End a generation before its text ends."""
+    await settled()
+    if how == "left":
+        desk.session.leave()
+    elif how == "broken":
+        asked.events.put_nowait(None)
+    else:
+        asked.say("", end="cancelled")
+
+
+@pytest.mark.parametrize("how", ["left", "broken", "superseded"])
+async def test_a_text_that_was_cut_off_is_shown_without_its_last_line(desk: Desk, how: str) -> None:
+    waiting = desk.ask(grows=False)
+    asked = await desk.asked(1)
+    asked.say(ADD + "\n    ret")
+    await cut_off(desk, asked, how)
+    assert texts(await waiting) == ([] if how == "left" else [ADD])
+    assert texts(await desk.ask()) == [ADD]
+
+
+@pytest.mark.parametrize("how", ["left", "broken", "superseded"])
+async def test_a_line_that_was_cut_off_is_asked_for_again(desk: Desk, how: str) -> None:
+    waiting = desk.ask(grows=False)
+    asked = await desk.asked(1)
+    asked.say("def ad" if how != "superseded" else "")
+    await cut_off(desk, asked, how)
+    assert await waiting == []
+    assert (await desk.shown()).text == ADD
+
+
+async def test_typing_elsewhere_is_no_refusal(desk: Desk, refused: list[bool]) -> None:
+    await desk.shown()
+    await settled()
+    desk.before, desk.after = HEAD + TAIL, "\n"  # the cursor goes to the end
+    waiting = desk.ask()
+    (await desk.asked()).say("", end="stop")
+    assert await waiting == []
+    assert [desk.type(text) for text in ("def", "x")] == ["", ""]  # as the suggestion above begins
+    assert refused == []
+
+
+async def test_choices_that_a_newer_request_made_obsolete_hide_nothing(desk: Desk) -> None:
+    manual = desk.ask(manual=True)
+    asked = await desk.asked(1)
+    asked.say(ADD + "\n")
+    await settled()
+    (offer,) = await desk.ask()
+    assert await manual == []
+    assert desk.session.shown is offer.suggestion
+
+
+async def test_a_cursor_that_goes_elsewhere_stops_the_generation(desk: Desk) -> None:
+    desk.ask()
+    asked = await desk.asked(1)
+    desk.before, desk.after = desk.before + TAIL[:3], TAIL[3:]  # within a word: nothing is asked for
+    assert await desk.ask() == []
+    await settled()
+    assert asked.closed
+
+
+async def test_an_answer_grows_only_where_it_was_given(desk: Desk) -> None:
+    waiting = desk.ask()
+    (await desk.asked(1)).say(ADD + "\n    ret")
+    (offer,) = await waiting
+    desk.before += "def"  # an item of a menu is selected, and the text is the same
+    desk.ask()
+    await settled()
+    assert await desk.session.growth(offer, lambda: True) is None
+
+
+async def test_cancelling_an_older_request_leaves_the_newer_one(desk: Desk) -> None:
+    older = desk.ask(deadline=0.0)
+    asked = await desk.asked(1)
+    newer = desk.ask()
+    asyncio.get_running_loop().call_soon(older.cancel)  # once the newer one has begun
+    await settled()
+    assert not asked.closed
+    asked.say(ADD, end="line")
+    assert texts(await newer) == [ADD]
+
+
+async def test_cancelling_the_newest_request_stops_the_engine(desk: Desk) -> None:
+    waiting = desk.ask()
+    asked = await desk.asked(1)
+    waiting.cancel()
+    await settled()
+    assert asked.closed
+
+
+async def test_a_change_ends_waiting_requests_even_if_the_version_stays(desk: Desk) -> None:
+    waiting = desk.ask()
+    asked = await desk.asked(1)
+    desk.type("def")
+    desk.version = 0
+    asked.say(ADD, end="line")
+    assert await waiting == []
+
+
+def test_large_documents_are_remembered_less_often() -> None:
+    known = NewestSuggestions()
+    for number in range(100):
+        text = f"{number}" + "x" * 1_000_000
+        known.add(Suggestion(Spot(OTHER, text, text), ""))
+    kept = {id(part): len(part) for spot in known._spots for part in (spot.before, spot.after)}
+    assert 0 < sum(kept.values()) < 40_000_000

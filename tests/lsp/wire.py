@@ -1,4 +1,4 @@
-"""LSP by hand: bytes to a real server and back, and a server in this process whose documents can be looked at."""
+"""LSP as bytes to a real server and back, and the protocol in this process."""
 
 import asyncio
 import json
@@ -28,7 +28,6 @@ Json = dict[str, Any]
 
 
 def framed(message: object) -> bytes:
-    """A message as it goes over the wire."""
     return framed_text(json.dumps(message).encode())
 
 
@@ -52,7 +51,6 @@ def initialize(*encodings: str, process_id: int | None = None, options: Json | N
 
 
 def asking(uri: str = "file:///unknown.py", line: int = 0, character: int = 0, trigger: int = 2) -> Json:
-    """Parameters of a request for inline completions."""
     position = {"line": line, "character": character}
     return {"textDocument": {"uri": uri}, "position": position, "context": {"triggerKind": trigger}}
 
@@ -71,7 +69,7 @@ def change(start: tuple[int, int], end: tuple[int, int], text: str) -> Json:
 
 
 class Wire:
-    """A client's end of a connection: two descriptors. `others` are the messages that were no answer waited for."""
+    """A client's end of a connection: two descriptors. `others` are messages that were not the awaited answer."""
 
     def __init__(self, sink: int, source: int) -> None:
         self._sink, self._source = sink, source
@@ -126,18 +124,16 @@ class Wire:
         return self.answer(self._key)
 
     def begin(self, *encodings: str, **more: Any) -> Json:
-        """Initialize."""
         answer = self.ask("initialize", initialize(*encodings, **more))
         self.send(notification("initialized", {}))
         return answer
 
     def check(self) -> None:
-        """The server is there and answers."""
         answer = self.ask("textDocument/inlineCompletion", asking())
         assert answer["result"] is None, answer
 
     def said(self, method: str = "window/logMessage") -> list[str]:
-        """What the server said so far, which is forgotten."""
+        """Return and forget the messages of the server so far."""
         told = [message["params"]["message"] for message in self.others if message.get("method") == method]
         self.others.clear()
         return told

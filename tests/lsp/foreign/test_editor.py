@@ -1,4 +1,4 @@
-"""An editor whose settings name another server: its suggestions, its status, what it is told when there are none."""
+"""An editor whose settings name a remote server: its suggestions, its status, its warnings."""
 
 import asyncio
 from dataclasses import replace
@@ -20,27 +20,20 @@ pytestmark = [
 SOURCE = "def add(first, second):\n    retu\n"
 
 
-async def test_an_editor_shows_what_the_named_server_says(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_editor_gets_suggestions_without_starting_a_daemon(
+    editor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with serving(llama(llama_said("return"), llama_said(" first + second\n"))) as server:
         monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
-        async with editor(options={"status": True}) as e:
-            e.open(SOURCE)
-            assert inserted(await e.ask(1, 8)) == "    return first + second"
-            await until(lambda: any(status.model for status in e.statuses))
-            status = await e.status()
-            assert status.kind == "Normal"
-            assert status.model == f"Qwen2.5-Coder-1.5B-Q8_0 at 127.0.0.1:{server.port}"
-            assert status.tau is None
-            assert e.said == []
-
-
-async def test_no_engine_of_our_own_is_started(editor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    async with serving(llama(llama_said("return x\n"))) as server:
-        monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
         with daemons.short_home(monkeypatch) as home:
-            async with editor(home=home) as e:
+            async with editor(home=home, options={"status": True}) as e:
                 e.open(SOURCE)
-                assert inserted(await e.ask(1, 8)) == "    return x"
+                assert inserted(await e.ask(1, 8)) == "    return first + second"
+                await until(lambda: any(status.model for status in e.statuses))
+                status = await e.status()
+                assert (status.kind, status.tau) == ("Normal", None)
+                assert status.model == f"Qwen2.5-Coder-1.5B-Q8_0 at 127.0.0.1:{server.port}"
+                assert e.said == []
                 assert daemons.daemons(home) == []
 
 
@@ -53,9 +46,7 @@ async def test_the_model_can_be_asked_for(editor: Any, monkeypatch: pytest.Monke
             assert {body["model"] for body in server.bodies("/v1/completions")} == {"two"}
 
 
-async def test_what_is_wrong_is_in_the_status_before_the_first_key(
-    editor: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failure_is_in_the_status_before_the_first_key(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     no = Said({"error": {"message": "Infill is not supported by this model"}}, 501)
     async with serving(llama(markers={}, infill=no)) as server:
         monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
@@ -67,16 +58,14 @@ async def test_what_is_wrong_is_in_the_status_before_the_first_key(
             assert (status.kind, status.message in said) == ("Error", True)
 
 
-async def test_files_of_secrets_reach_no_server(editor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-
+async def test_secret_files_reach_no_server(editor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async with serving(llama(llama_said("return x\n"))) as server:
         monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
         async with editor(root=tmp_path.as_uri()) as e:
             for name in (".env", "id_rsa", "secrets.py"):
                 uri = (tmp_path / name).as_uri()
                 e.open("canary_1 = 1\n" * 3, uri)
-                by_hand = name != "ignored.py"  # who asks there by hand wants its text to be used
-                assert await e.ask(1, 0, uri=uri, manual=by_hand) is None
+                assert await e.ask(1, 0, uri=uri, manual=True) is None
             main = (tmp_path / "main.py").as_uri()
             e.open(SOURCE, main)
             assert inserted(await e.ask(1, 8, uri=main)) == "    return x"
@@ -84,7 +73,7 @@ async def test_files_of_secrets_reach_no_server(editor: Any, monkeypatch: pytest
         assert "canary" not in str(server.asked)
 
 
-async def test_a_slow_server_is_waited_for_and_not_asked_for_every_key(
+async def test_a_slow_server_is_awaited_and_not_asked_for_every_key(
     editor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = replace(sse(llama_said("return first\n"), LLAMA_END), delay=0.6)

@@ -1,4 +1,4 @@
-"""Which kind of server is found, which of its models, by which prompt; and the line that says why none is."""
+"""Which kind of server is detected, which of its models, which prompt; and the error if there is none."""
 
 import socket
 from typing import Any, cast
@@ -19,10 +19,11 @@ from tests.lsp.foreign.made_up import QWEN, QWEN_SHOWN, Answer, Said, llama, oll
 CHAT = {"template": "{{ .Prompt }}", "details": {"family": "llama"}, "capabilities": ["completion"]}
 INSERT = {"template": "<PRE> {{ .Prompt }} <SUF>", "details": {"family": "llama"}, "capabilities": ["insert"]}
 PHI = {"<|system|>": 7}
+QWEN_7B = "Qwen/Qwen2.5-Coder-7B"
+CANNOT = "does not fill in the middle"
 
 
 async def found(answers: dict[str, Answer], model: str = "", key: str = "") -> Any:
-    """What is found, with nothing left open."""
     async with serving(answers, key) as server:
         source = await find(server.address, model)
         source.close()
@@ -44,21 +45,18 @@ async def refused(
     return raised.value
 
 
-async def test_llama_server_with_known_markers_gets_a_prompt_of_ours() -> None:
-    server = server_of(await found(llama()))
-    assert isinstance(server, RawLlama)
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        (llama(), RawLlama),
+        (llama(markers=PHI, infill=Said({"content": ""})), InfillLlama),  # its markers are not in our table
+        (llama(blank=" ", infill=Said({"content": ""})), InfillLlama),  # each part of a prompt would begin with a blank
+    ],
+)
+async def test_llama_server_gets_our_prompt_if_its_markers_are_known(answers: dict[str, Answer], kind: type) -> None:
+    server = server_of(await found(answers))
+    assert type(server) is kind
     assert server.model == "Qwen2.5-Coder-1.5B-Q8_0"
-
-
-async def test_llama_server_whose_markers_are_not_in_our_table_makes_the_prompt_itself() -> None:
-    server = server_of(await found(llama(markers=PHI, infill=Said({"content": ""}))))
-    assert isinstance(server, InfillLlama)
-
-
-async def test_llama_server_whose_vocabulary_adds_blanks_makes_the_prompt_itself() -> None:
-    """Sent in parts, each part would begin with a blank that the file does not have."""
-    server = server_of(await found(llama(blank=" ", infill=Said({"content": ""}))))
-    assert isinstance(server, InfillLlama)
 
 
 async def test_llama_server_whose_model_has_no_markers_is_refused() -> None:
@@ -66,7 +64,7 @@ async def test_llama_server_whose_model_has_no_markers_is_refused() -> None:
     error = await refused(llama(markers=PHI, infill=no))
     assert isinstance(error, ModelError)
     assert str(error).startswith("Qwen2.5-Coder-1.5B-Q8_0 at http://127.0.0.1:")
-    assert "does not fill in the middle" in str(error)
+    assert CANNOT in str(error)
 
 
 async def test_llama_server_that_still_loads_says_so() -> None:
@@ -76,7 +74,7 @@ async def test_llama_server_that_still_loads_says_so() -> None:
     assert str(error).endswith("has no model ready: Loading model")
 
 
-async def test_an_engine_of_ours_elsewhere_is_asked_as_the_one_here() -> None:
+async def test_a_remote_daemon_is_asked_like_the_local_one() -> None:
     source = await found({"/ps": Said({"pair": "qwen3-8b"})})
     assert isinstance(source, Daemon)
     assert source.model == "qwen3-8b"
@@ -111,7 +109,7 @@ async def test_a_model_of_ollama_without_a_template_is_tried_with_the_markers_of
     if fits:
         assert type(server_of(await found(answers))._how) is Prompts
     else:
-        assert "does not fill in the middle" in str(await refused(answers))
+        assert CANNOT in str(await refused(answers))
 
 
 async def test_ollama_without_a_model_and_without_the_one_asked_for() -> None:
@@ -120,34 +118,26 @@ async def test_ollama_without_a_model_and_without_the_one_asked_for() -> None:
     assert "llama3 at" in str(await refused(ollama(models={"llama3": CHAT})))
 
 
-async def test_openai_with_a_suffix_that_counts() -> None:
-    server = server_of(await found(openai()))
+@pytest.mark.parametrize(
+    ("answers", "model", "how"),
+    [
+        (openai(), "some-model", Sides),
+        (openai(models=("chat", QWEN_7B), suffix=False, markers=QWEN), QWEN_7B, Prompts),
+        (openai(models=("qwen-behind-a-chat-template",)), "qwen-behind-a-chat-template", Sides),  # no marker is a token
+    ],
+)
+async def test_openai_gets_our_prompt_if_the_markers_are_tokens_else_the_suffix(
+    answers: dict[str, Answer], model: str, how: type
+) -> None:
+    server = server_of(await found(answers))
     assert isinstance(server, OpenAi)
-    assert (server.model, type(server._how)) == ("some-model", Sides)
+    assert (server.model, type(server._how)) == (model, how)
 
 
-async def test_openai_with_a_prompt_of_ours_where_the_markers_are_tokens() -> None:
-    server = server_of(await found(openai(models=("chat", "Qwen/Qwen2.5-Coder-7B"), suffix=False, markers=QWEN)))
-    assert (server.model, type(server._how)) == ("Qwen/Qwen2.5-Coder-7B", Prompts)
-
-
-async def test_a_name_alone_does_not_make_a_prompt_of_ours() -> None:
-    server = server_of(await found(openai(models=("qwen-behind-a-chat-template",))))
-    assert type(server._how) is Sides
-
-
-async def test_openai_that_ignores_the_suffix_is_refused() -> None:
-    assert "does not fill in the middle" in str(await refused(openai(suffix=False)))
-
-
-async def test_openai_that_refuses_the_suffix_is_refused() -> None:
-    def no_suffix(body: dict[str, Any]) -> Said:
-        return Said({"error": {"message": "suffix is not currently supported"}}, 400)
-
-    assert "does not fill in the middle" in str(await refused(openai(completions=no_suffix)))
-
-
-async def test_openai_without_a_model() -> None:
+async def test_openai_that_ignores_or_refuses_the_suffix_or_has_no_model_is_refused() -> None:
+    assert CANNOT in str(await refused(openai(suffix=False)))
+    no_suffix = Said({"error": {"message": "suffix is not currently supported"}}, 400)
+    assert CANNOT in str(await refused(openai(completions=no_suffix)))
     assert str(await refused(openai(models=()))).endswith("has no model loaded")
 
 
@@ -161,21 +151,17 @@ async def test_openai_that_knows_no_probabilities_is_not_asked_for_them() -> Non
 
 
 @pytest.mark.parametrize("answers", [llama(), ollama(), openai()])
-async def test_a_key_that_is_missing_or_wrong(answers: dict[str, Answer]) -> None:
+async def test_a_key_that_is_missing_wrong_or_right(answers: dict[str, Answer]) -> None:
     missing = await refused(answers, key="sesame")
     assert isinstance(missing, UsageError)
     assert "wants a key: put it into a file, and its path into [server] key_file" in str(missing)
     assert "refuses the key that [server] key_file names" in str(await refused(answers, sent_key="open", key="sesame"))
+    assert await found(answers, key="sesame")
 
 
 async def test_a_key_that_only_completions_need() -> None:
-    """llama-server's list of models is public."""
-    denied = Said({"error": {"message": "Invalid API Key"}}, 401)
+    denied = Said({"error": {"message": "Invalid API Key"}}, 401)  # llama-server's list of models is public
     assert "wants a key" in str(await refused(openai(completions=denied)))
-
-
-async def test_with_the_right_key_it_is_found() -> None:
-    assert isinstance(server_of(await found(llama(), key="sesame")), RawLlama)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +175,7 @@ async def test_with_the_right_key_it_is_found() -> None:
         Said(b""),
     ],
 )
-async def test_what_is_no_server_of_completions(answer: Said) -> None:
+async def test_other_servers_are_refused(answer: Said) -> None:
     paths = ("/ps", "/props", "/api/version", "/api/tags", "/api/ps", "/api/show", "/v1/models", "/v1/completions")
     assert await refused(dict.fromkeys(paths, answer))
 

@@ -1,4 +1,4 @@
-"""Prompts for servers whose vocabulary is not here: as for our own engine, and what code spells is no marker."""
+"""Prompts for remote servers: as for our own engine, and code that spells a marker stays code."""
 
 import re
 from pathlib import Path
@@ -40,7 +40,6 @@ def test_pieces_are_all_of_a_text(text: str) -> None:
 
 
 def test_the_prompt_is_the_one_that_our_own_engine_computes() -> None:
-    """Part by part in the model's own tokens, against the ids that are assembled where the vocabulary is known."""
     tokenizer = Tokenizer.load(EMBEDDED)
     form = detect(tokenizer)
     markers = {one: tokenizer.special(one) for one in form.markers}
@@ -55,20 +54,12 @@ def test_the_prompt_is_the_one_that_our_own_engine_computes() -> None:
         assert [one for one in sent if one in markers.values()] == [one for one in ids if one in markers.values()]
 
 
-def test_other_files_go_before_the_code_with_the_models_separators() -> None:
+def test_other_files_come_first_by_separators_or_as_comments() -> None:
     parts = Prompts(QWEN_FORM, QWEN_FORM.files or ()).parts(place())
-    assert parts[:4] == [
-        Marker("<|repo_name|>"),
-        "repository\n",
-        Marker("<|file_sep|>"),
-        "b.py\ndef sub(a, b):\n    return a - b\n",
-    ]
+    markers = Marker("<|repo_name|>"), Marker("<|file_sep|>")
+    assert parts[:4] == [markers[0], "repository\n", markers[1], "b.py\ndef sub(a, b):\n    return a - b\n"]
     assert parts[-2:] == [Marker("<|fim_middle|>"), "retu"]
-
-
-def test_a_vocabulary_without_separators_gets_other_files_as_comments() -> None:
-    parts = Prompts(QWEN_FORM).parts(place())
-    assert parts[0] == "# b.py\ndef sub(a, b):\n    return a - b\n"
+    assert Prompts(QWEN_FORM).parts(place())[0] == "# b.py\ndef sub(a, b):\n    return a - b\n"
 
 
 @given(code, code, code)
