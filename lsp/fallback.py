@@ -5,14 +5,11 @@ is typed along, and sorts after the items of other servers. Editors ask again at
 """
 
 import re
-from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
 from localdflash.lsp.document import Document, LineColumn
-
-if TYPE_CHECKING:
-    from localdflash.lsp.lsp_server import SuggestionServer
+from localdflash.lsp.lsp_server import SuggestionServer
 
 LABEL = 60  # characters of a suggestion that stand in the list
 TRIGGERS = [".", "(", "[", "{", " ", "=", ",", ":", "\n"]
@@ -24,7 +21,7 @@ _WORDS = {  # by the editors' names of languages: what is a word to their own fi
 _TICKS = re.compile("`+")
 
 
-def register(server: "SuggestionServer") -> None:
+def register(server: SuggestionServer) -> None:
     """Offer `textDocument/completion`."""
 
     @server.feature(types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=TRIGGERS))
@@ -32,7 +29,7 @@ def register(server: "SuggestionServer") -> None:
         return await _complete(server, params)
 
 
-async def _complete(server: "SuggestionServer", params: types.CompletionParams) -> types.CompletionList:
+async def _complete(server: SuggestionServer, params: types.CompletionParams) -> types.CompletionList:
     document = server.completable(params.text_document.uri)
     if document is None:
         return types.CompletionList(is_incomplete=True, items=[])

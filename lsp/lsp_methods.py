@@ -1,4 +1,4 @@
-"""The requests that the server registers: the standard ones, and private ones, named as in Copilot where it has them.
+"""Register the server's requests and notifications: those of LSP and private ones, named as in Copilot if it has them.
 
 * `textDocument/didShowCompletion` {item}, `textDocument/didPartiallyAcceptCompletion` {item, acceptedLength},
   `localdflash/didRejectCompletion` {item}: what became of an item, identified by its command's argument.
@@ -9,25 +9,33 @@
 * `localdflash/didUpdateInlineCompletion` {textDocument, position, items}: a longer item for an answered request.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
-if TYPE_CHECKING:
-    from localdflash.lsp.lsp_server import SuggestionServer
-
-ACCEPT = "localdflash.accept"
-STATUS = "didChangeStatus"
-UPDATE = "localdflash/didUpdateInlineCompletion"
+from localdflash.lsp import fallback
+from localdflash.lsp.foreign.named import NamedEngine
+from localdflash.lsp.lsp_server import ACCEPT, SuggestionServer
+from localdflash.server.wanted import Wanted
 
 
-def register(server: "SuggestionServer") -> None:
-    """Register every feature that does not depend on the client, as functions: pygls writes attributes on them."""
+def create_server(engine: Wanted | NamedEngine) -> SuggestionServer:
+    """Create a server for one client, with all its features."""
+    server = SuggestionServer(engine)
+    register(server)
+    return server
+
+
+def register(server: SuggestionServer) -> None:
+    """Register the features as functions, because pygls writes attributes on them."""
 
     @server.feature(types.INITIALIZE)
     def initialize(params: types.InitializeParams) -> None:
         server.initialized_with(params)
+        text = params.capabilities.text_document
+        if text is None or text.inline_completion is None:
+            fallback.register(server)
 
     @server.feature(types.INITIALIZED)
     def initialized(_params: types.InitializedParams) -> None:

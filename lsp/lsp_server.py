@@ -20,7 +20,6 @@ from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from localdflash.code.context.denied import Refusal
-from localdflash.lsp import fallback, lsp_methods
 from localdflash.lsp.closed import closed_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.engine_completer import Asker, Completer
@@ -36,6 +35,9 @@ from localdflash.lsp.typing_pace import ForeignPace, TypingPace
 from localdflash.server.wanted import Wanted
 from localdflash.text.syntax import language_of
 
+ACCEPT = "localdflash.accept"  # the command of an item
+STATUS = "didChangeStatus"
+UPDATE = "localdflash/didUpdateInlineCompletion"
 PAUSE = 1.0  # seconds without a key after which context is looked up and the next prompt prepared
 STATUS_EVERY = 0.5  # seconds between two status notifications
 
@@ -54,7 +56,7 @@ class ItemTarget:
 
     def item(self, offer: Offer) -> types.InlineCompletionItem:
         """An offer as an LSP item; its command reports that it was accepted. It replaces what it closes itself."""
-        command = types.Command(title="Accepted", command=lsp_methods.ACCEPT, arguments=[offer.suggestion.name])
+        command = types.Command(title="Accepted", command=ACCEPT, arguments=[offer.suggestion.name])
         start, end = self.range.start, self.range.end
         if self.closed and closes_again(self.language, self.head, self.closed, offer.text):
             end = types.Position(end.line, end.character + len(self.closed))
@@ -92,7 +94,6 @@ class SuggestionServer(LanguageServer):
         self.protocol.on_changed = self._changed
         self.protocol.on_close = self._closed
         self.protocol.on_save = self._saved
-        lsp_methods.register(self)
 
     def _of(self, engine: Wanted | NamedEngine) -> tuple[Asker, TypingPace]:
         if isinstance(engine, Wanted):
@@ -112,9 +113,6 @@ class SuggestionServer(LanguageServer):
         for line in wrong:
             loop.call_later(0, self._warn, line)
         self._context = EditorContext(_roots(params), self.protocol.documents, warn)
-        text = params.capabilities.text_document
-        if text is None or text.inline_completion is None:
-            fallback.register(self)
 
     def ready(self) -> None:
         """Read the workspace of a client that has finished starting."""
@@ -245,7 +243,7 @@ class SuggestionServer(LanguageServer):
             offer = replace(offer, text=text)
             where = types.VersionedTextDocumentIdentifier(version=asked, uri=document.uri)
             update = {"textDocument": where, "position": position, "items": [target.item(offer)]}
-            self.protocol.notify(lsp_methods.UPDATE, update)
+            self.protocol.notify(UPDATE, update)
 
     def _opened(self, document: Document) -> None:
         self._leave(document.uri)  # where it was open already
@@ -330,7 +328,7 @@ class SuggestionServer(LanguageServer):
         self._timers.pop("status", None)
         if self._told != (status := self.status()):
             self._told = status
-            self.protocol.notify(lsp_methods.STATUS, status)
+            self.protocol.notify(STATUS, status)
 
     def _warn(self, line: str) -> None:
         self.window_show_message(types.ShowMessageParams(types.MessageType.Warning, f"localdflash: {line}"))

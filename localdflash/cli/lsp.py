@@ -38,17 +38,17 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
     from localdflash.cli.output import say
     from localdflash.lsp import transport
     from localdflash.lsp.foreign.named import NamedEngine
-    from localdflash.lsp.lsp_server import SuggestionServer
+    from localdflash.lsp.lsp_methods import create_server
 
     model = options["pair"] if "pair" in given(ctx, options) else ""
     engine = NamedEngine.of(load_config(), model) or wanted(ctx, options, "completion")
     transport.quiet()
     if port is None and path is None:
-        return transport.serve_stdio(lambda: SuggestionServer(engine))
+        return transport.serve_stdio(lambda: create_server(engine))
     with _tcp(port) if port is not None else _unix(path or Path()) as listener:
         address = listener.getsockname()
         say(f"listening on {address if path else f'{address[0]}:{address[1]}'}; Ctrl-C ends it")
-        return transport.serve_socket(lambda: SuggestionServer(engine), listener)
+        return transport.serve_socket(lambda: create_server(engine), listener)
 
 
 @contextmanager

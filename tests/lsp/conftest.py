@@ -17,7 +17,7 @@ from localdflash.lab.scripts.support import instant_engine
 from localdflash.lab.scripts.support.instant_engine import Oracle
 from localdflash.lsp import transport
 from localdflash.lsp.foreign.named import NamedEngine
-from localdflash.lsp.lsp_server import SuggestionServer
+from localdflash.lsp.lsp_methods import create_server
 from localdflash.models.config import load_config
 from localdflash.server.wanted import Wanted
 from tests.support import daemons
@@ -109,7 +109,7 @@ def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
     ) -> AsyncIterator[Editor]:
         with nullcontext(home) if home else daemons.short_home(monkeypatch), oracle_thread(oracle, delay):
             engine = NamedEngine.of(load_config(), model) or Wanted({"pair": model} if model else {"threads": 1})
-            async with _listening(lambda: SuggestionServer(engine)) as port:
+            async with _listening(lambda: create_server(engine)) as port:
                 client = LanguageClient("editor", "1")
                 found = Editor(client)
                 await client.start_tcp("127.0.0.1", port)

@@ -18,7 +18,7 @@ from pygls.lsp.server import LanguageServer
 
 from localdflash.lsp import transport
 from localdflash.lsp.framing import MessageReader
-from localdflash.lsp.lsp_server import SuggestionServer
+from localdflash.lsp.lsp_methods import create_server
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.server.wanted import Wanted
 from tests.support import daemons
@@ -205,7 +205,7 @@ def serving_in_thread() -> Iterator[str]:
         listener.setblocking(False)
 
         async def serve() -> None:
-            accepting = asyncio.create_task(transport._accept(lambda: SuggestionServer(Wanted({})), listener))
+            accepting = asyncio.create_task(transport._accept(lambda: create_server(Wanted({})), listener))
             loops.append((asyncio.get_running_loop(), accepting))
             ready.set()
             with suppress(asyncio.CancelledError):

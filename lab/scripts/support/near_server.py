@@ -10,6 +10,7 @@ from lsprotocol import types
 from localdflash.code.context.denied import Refusal
 from localdflash.lab.bench.lsp_process import Json, LanguageServer
 from localdflash.lsp.engine_completer import Asker
+from localdflash.lsp.lsp_methods import register
 from localdflash.lsp.lsp_server import SuggestionServer
 from localdflash.lsp.request_context import EditorContext
 from localdflash.lsp.typing_pace import TypingPace
@@ -56,6 +57,7 @@ class NearServer(LanguageServer):
     def __init__(self, asker: Asker, heard: Callable[[str, Any], None]) -> None:
         self._heard, self._open, self._number, self._gone = heard, {}, 0, ""
         self._server, self._sent = _Server(asker), asyncio.Queue[Json]()
+        register(self._server)
         self._server.protocol.set_writer(self, include_headers=False)
         self._serving = asyncio.create_task(self._serve())
 
