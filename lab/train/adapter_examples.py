@@ -15,7 +15,7 @@ from localdflash.code.context.gather import gather
 from localdflash.code.context.index import Workspace
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.healing import unfinished_word
-from localdflash.code.fim.prompt import ANSWER, FillContext, Hole, assemble
+from localdflash.code.fim.prompt import ANSWER, Gap, InfillContext, assemble
 from localdflash.lab.train.adapter_holes import Holes, TrainingHole
 from localdflash.text.fim import FimFormat
 from localdflash.text.syntax import language_of
@@ -46,7 +46,7 @@ class FimScene:
     language: str
     text: str
     hole: TrainingHole
-    others: list[FillContext]
+    others: list[InfillContext]
 
     @property
     def after(self) -> str:
@@ -96,10 +96,10 @@ class FillExamples:
 
     def prompt(self, scene: FimScene, cursor: int, word: str, form: FimFormat, most: int) -> list[int]:
         """The ids, at most `most`, that a completion at this character is asked with; `word` is left to be drawn."""
-        place = Hole(scene.name, scene.language, scene.text[: cursor - len(word)], "", scene.after)
+        place = Gap(scene.name, scene.language, scene.text[: cursor - len(word)], "", scene.after)
         return assemble(self._encoder, form, CONTEXT, place, scene.others, ANSWER, word, most).ids
 
-    def _others(self, file: OpenFile, hole: TrainingHole, rng: random.Random) -> list[FillContext]:
+    def _others(self, file: OpenFile, hole: TrainingHole, rng: random.Random) -> list[InfillContext]:
         edits, line = EditHistory(), file.text.count("\n", 0, hole.start)
         if rng.random() < WITH_EDITS:
             self._edit(edits, file, line, rng)
@@ -134,5 +134,5 @@ def word_to_heal(before: str, rng: random.Random) -> str:
     return unfinished_word(before.rpartition("\n")[2]) if rng.random() >= UNHEALED else ""
 
 
-def _context(piece: ContextPiece) -> FillContext:
-    return FillContext(piece.kind, piece.name, piece.text, piece.weight)
+def _context(piece: ContextPiece) -> InfillContext:
+    return InfillContext(piece.kind, piece.name, piece.text, piece.weight)

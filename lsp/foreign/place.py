@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from localdflash.code.fim.extent import Extent, Mode, find
-from localdflash.code.fim.presentable import Presentable
-from localdflash.code.fim.prompt import FillContext, Hole
+from localdflash.code.fim.presentable import PresentableEnding
+from localdflash.code.fim.prompt import Gap, InfillContext
 from localdflash.code.fim.python_lines import missing_blanks
 from localdflash.code.fim.sound import Soundness
 from localdflash.text.syntax import language_of
@@ -32,8 +32,8 @@ class Draw:
 class Place:
     """A cursor, other code, and how far a text may go. No tokens: the server may read the prompt ahead of a request."""
 
-    hole: Hole
-    others: tuple[FillContext, ...]
+    hole: Gap
+    others: tuple[InfillContext, ...]
     mode: Mode
     max_tokens: int
     count: int
@@ -47,7 +47,7 @@ class Place:
         path = " ".join(body.get("path", "").split())
         prefix, middle, suffix = (body[name].replace("\r\n", "\n") for name in ("prefix", "middle", "suffix"))
         return cls(
-            Hole(
+            Gap(
                 path,
                 language_of(path, body.get("language", "")),
                 prefix,
@@ -56,7 +56,9 @@ class Place:
                 body.get("first_line", 0),
                 body.get("closed", ""),
             ),
-            tuple(FillContext(**{**part, "name": " ".join(part["name"].split())}) for part in body.get("context", ())),
+            tuple(
+                InfillContext(**{**part, "name": " ".join(part["name"].split())}) for part in body.get("context", ())
+            ),
             body.get("mode", "auto"),
             body["max_tokens"],
             body.get("count", 1) if body["max_tokens"] else 1,
@@ -85,11 +87,11 @@ class Place:
         """What ends a text here."""
         return find(self.hole.language, self.before, self.hole.suffix, self.mode)
 
-    def ending(self, word: str) -> Presentable:
+    def ending(self, word: str) -> PresentableEnding:
         """What ends a text here that begins with a word."""
         extent, texts = self.extent(), (self.before, self.hole.suffix, *(one.text for one in self.others))
         sound = Soundness.at(extent, self.before, self.hole.suffix, self.hole.closed)
-        return Presentable.at(extent, sound, texts, word, self.least_sure, self.lead)
+        return PresentableEnding.at(extent, sound, texts, word, self.least_sure, self.lead)
 
     def draws(self) -> list[Draw]:
         """How to draw each of the texts that are asked for: the first as asked, others varied."""

@@ -21,7 +21,7 @@ BODY = {
 @pytest.fixture(autouse=True)
 def _unhealed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script is not asked to spell the word at the cursor again."""
-    monkeypatch.setattr("localdflash.code.fim.filler.unfinished_word", lambda _: "")
+    monkeypatch.setattr("localdflash.code.fim.infill_plan.unfinished_word", lambda _: "")
 
 
 def answered(*answers: tuple[str, Sequence[str]], **change: Any) -> tuple[dict[str, Any], int]:

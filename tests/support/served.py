@@ -17,8 +17,8 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
-from localdflash.code.fim.filler import Filler
-from localdflash.code.fim.prompt import Hole
+from localdflash.code.fim.infill_plan import InfillPlanner
+from localdflash.code.fim.prompt import Gap
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
@@ -200,10 +200,10 @@ def plain() -> Iterator[LoadedPair]:
 @pytest.fixture
 def filled(plain: LoadedPair) -> Callable[..., str]:
     """What an editor is shown at a cursor, by plain decoding in this process."""
-    filler = Filler(plain, patience=None)
+    filler = InfillPlanner(plain, patience=None)
 
     def text(prefix: str, suffix: str, max_tokens: int) -> str:
-        hole = Hole("", "", prefix, "", suffix)
+        hole = Gap("", "", prefix, "", suffix)
         filling = filler.fill(hole, max_tokens=max_tokens, params=SamplingParams(), most=plain.context)
         return "".join(Answer(plain, prepare_filling(filling)))
 

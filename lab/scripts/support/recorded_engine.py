@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from localdflash.code.fim.choices import past_its_end
-from localdflash.code.fim.filler import Filler
+from localdflash.code.fim.infill_plan import InfillPlanner
 from localdflash.engine.generate import Generation, Request
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import SampledToken
@@ -84,7 +84,7 @@ class RecordedEngine(Asker):
 
     def __init__(self, loaded: LoadedPair, path: Path) -> None:
         super().__init__(lambda _: None, lambda _: None)
-        self._loaded, self._filler, self._records = loaded, Filler(loaded, patience=None), Records(loaded, path)
+        self._loaded, self._filler, self._records = loaded, InfillPlanner(loaded, patience=None), Records(loaded, path)
 
     async def find(self) -> Source:
         """See `Asker`."""

@@ -12,7 +12,7 @@ from localdflash.code.fim.healing import Healing
 from localdflash.engine.generate import Request
 
 
-class Different:
+class DistinctStart:
     """A `Constraint`: after the word that the answer begins with, none of the tokens in `taken`, to which its own is
     added.
     """
@@ -59,5 +59,5 @@ def past_its_end(request: Request, ids: Sequence[int], vocab_size: int) -> Reque
     does in the same `stats`.
     """
     return replace(
-        request, ids=list(ids[:-1]), constraint=Different(None, vocab_size, {*request.ends}), finish_reason=""
+        request, ids=list(ids[:-1]), constraint=DistinctStart(None, vocab_size, {*request.ends}), finish_reason=""
     )

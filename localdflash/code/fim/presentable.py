@@ -28,7 +28,7 @@ _WANTS_MORE = re.compile(
 _SENTENCE = re.compile(r"(?<=[.!?])(?=\s|\Z)")
 
 
-class Presentable:
+class PresentableEnding:
     """An `Ending` around another one. `lead` comes before any text; `asked`: the user asked for it."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Presentable:
         word: str,
         least_sure: float,
         lead: str = "",
-    ) -> "Presentable":
+    ) -> "PresentableEnding":
         """The end of a text that begins with `word`, see `Stopping`; `least_sure` is 0 where the user asked.
 
         `texts` are the file and other code, whose words are known.

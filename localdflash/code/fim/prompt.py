@@ -25,7 +25,7 @@ _COMMENTS = {"python": "#", "lua": "--"}
 
 
 @dataclass(frozen=True)
-class FillContext:
+class InfillContext:
     """Other code: where it is from, and how much it matters. `kind`: definition, import, open, recent or edit."""
 
     kind: str
@@ -35,7 +35,7 @@ class FillContext:
 
 
 @dataclass(frozen=True)
-class Hole:
+class Gap:
     """The place to complete. `prefix` ends at the anchor; it begins with line `first_line`, from 0, of its file.
 
     `closed` stands between cursor and `suffix`: what an editor closed there, which an answer may close again.
@@ -49,7 +49,7 @@ class Hole:
     first_line: int = 0
     closed: str = ""
 
-    def without(self, word: str) -> "Hole":
+    def without(self, word: str) -> "Gap":
         """The place without a word that stands at the cursor."""
         length = len(word)
         if len(self.middle) >= length:
@@ -89,7 +89,7 @@ class TokenBudget:
 
 
 @dataclass(frozen=True)
-class FillPrompt:
+class InfillPrompt:
     """The ids, what they are made of, and the most tokens that an answer may have."""
 
     ids: list[int]
@@ -111,12 +111,12 @@ def assemble(
     encoder: Encoder,
     fim: FimFormat,
     context: int,
-    hole: Hole,
-    others: Sequence[FillContext],
+    hole: Gap,
+    others: Sequence[InfillContext],
     max_tokens: int,
     word: str = "",
     most: int = MOST,
-) -> FillPrompt:
+) -> InfillPrompt:
     """The prompt for a hole in a model that holds `context` tokens. `word` is before the cursor and left to be
     drawn.
     """
@@ -136,14 +136,14 @@ def assemble(
     budget = TokenBudget(context, room, answer, most_head, left, most_suffix, most_middle)
     ids = arrange(fim, encoder.tokenizer, head, before.ids, after.ids, middle)
     parts = [*others_told, *_own_parts(hole, before, after, len(middle), word)]
-    return FillPrompt(ids, parts, budget, max_tokens)
+    return InfillPrompt(ids, parts, budget, max_tokens)
 
 
 def _up(tokens: int) -> int:
     return -(-tokens // STEP) * STEP
 
 
-def _normal(hole: Hole) -> Hole:
+def _normal(hole: Gap) -> Gap:
     """The same place with line feeds alone, and the anchor at code: before the first code of its line.
 
     Middles of training text begin with code. After blanks, or in the middle of a word, models tend to end at once.
@@ -157,7 +157,7 @@ def _normal(hole: Hole) -> Hole:
     return replace(hole, prefix=prefix + blanks, middle=typed, suffix=suffix)
 
 
-def _middle(encoder: Encoder, hole: Hole, most: int) -> tuple[Hole, list[int]]:
+def _middle(encoder: Encoder, hole: Gap, most: int) -> tuple[Gap, list[int]]:
     """What was typed; of a long run, the lines before the cursor's join the prefix."""
     if len(hole.middle) <= most * DENSE and len(middle := encoder.text(hole.middle)) <= most:
         return hole, middle
@@ -169,7 +169,7 @@ def _middle(encoder: Encoder, hole: Hole, most: int) -> tuple[Hole, list[int]]:
 
 
 def _head(
-    encoder: Encoder, fim: FimFormat, hole: Hole, others: Sequence[FillContext], most: int
+    encoder: Encoder, fim: FimFormat, hole: Gap, others: Sequence[InfillContext], most: int
 ) -> tuple[list[int], list[PromptPart]]:
     """The ids of other code, in the order given, and what became of each piece; what weighs least is left out first."""
     frame = head_of_files(fim, encoder.tokenizer)
@@ -197,7 +197,7 @@ def _head(
     return [*frame.begin, *(token for i in sorted(kept) for token in kept[i]), *frame.end], parts
 
 
-def _own_parts(hole: Hole, before: Cut, after: Cut, middle: int, word: str) -> list[PromptPart]:
+def _own_parts(hole: Gap, before: Cut, after: Cut, middle: int, word: str) -> list[PromptPart]:
     """The parts from the file itself, in its order."""
     start = hole.first_line + hole.prefix.count("\n", 0, before.start)
     anchor = hole.first_line + hole.prefix.count("\n")

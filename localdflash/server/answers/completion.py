@@ -7,7 +7,7 @@ that were begun, an end by syntax.
 from collections.abc import Sequence
 
 from localdflash.base.errors import UsageError
-from localdflash.code.fim.filler import Filling
+from localdflash.code.fim.infill_plan import InfillPlan
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Cancelled, never
 from localdflash.engine.sampling_params import SamplingParams
@@ -65,6 +65,6 @@ def prepare_text(loaded: LoadedPair, prompt: str | Sequence[int], max_tokens: in
     return Prepared(Request(ids, max_tokens, params, tokenizer.ends))
 
 
-def prepare_filling(filling: Filling) -> Prepared:
+def prepare_filling(filling: InfillPlan) -> Prepared:
     """Return the likeliest completion of a filling as a prepared request."""
     return Prepared(filling.requests[0], filling.stops, filling.ending, filling.prompt.truncated)

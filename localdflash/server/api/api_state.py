@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from localdflash.base.errors import LocaldflashError, ModelBusy
 from localdflash.base.files.strict_toml import did_you_mean
-from localdflash.code.fim.filler import Filler
+from localdflash.code.fim.infill_plan import InfillPlanner
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.registry.registry import load_registry
 from localdflash.server.api.http_errors import ApiError, as_api_error
@@ -33,7 +33,7 @@ class AppState:
     began: float = field(default_factory=time.monotonic, init=False)
     newest: WeakValueDictionary[str, object] = field(default_factory=WeakValueDictionary, init=False)  # see `pieces`
     _grammars: WeakKeyDictionary[LoadedPair, Grammars] = field(default_factory=WeakKeyDictionary, init=False)
-    _fillers: WeakKeyDictionary[LoadedPair, Filler] = field(default_factory=WeakKeyDictionary, init=False)
+    _fillers: WeakKeyDictionary[LoadedPair, InfillPlanner] = field(default_factory=WeakKeyDictionary, init=False)
 
     async def ready(self, role: PairRole, model: str | None = None) -> LoadedPair:
         """The pair of a role, or the one that is called `model`, after waiting for it; ApiError if it cannot be had."""
@@ -59,10 +59,10 @@ class AppState:
             self._grammars[loaded] = Grammars(loaded.tokenizer, loaded.vocab_size)
         return self._grammars[loaded]
 
-    def filler(self, loaded: LoadedPair) -> Filler:
+    def filler(self, loaded: LoadedPair) -> InfillPlanner:
         """Makes completions for this pair, with the lines it has encoded; ModelError if the pair cannot fill in."""
         if loaded not in self._fillers:
-            self._fillers[loaded] = Filler(loaded)
+            self._fillers[loaded] = InfillPlanner(loaded)
         return self._fillers[loaded]
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.code.fim.filler import Filler, Filling
-from localdflash.code.fim.prompt import FillContext, Hole
+from localdflash.code.fim.infill_plan import InfillPlan, InfillPlanner
+from localdflash.code.fim.prompt import Gap, InfillContext
 from localdflash.engine.sampling import SampledToken
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.server.api.api_state import AppState
@@ -42,9 +42,9 @@ async def complete(http: HttpRequest) -> Response:
     return await json_of(http, _whole(state, generation, body.count, explained))
 
 
-def fill(filler: Filler, body: CompleteRequest) -> Filling:
+def fill(filler: InfillPlanner, body: CompleteRequest) -> InfillPlan:
     """The completions that a body asks for."""
-    hole = Hole(
+    hole = Gap(
         " ".join(body.path.split()),
         language_of(body.path, body.language),
         body.prefix,
@@ -61,7 +61,7 @@ def fill(filler: Filler, body: CompleteRequest) -> Filling:
         repetition_penalty=body.repetition_penalty,
         seed=None if body.seed == -1 else body.seed,
     )
-    others = [FillContext(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
+    others = [InfillContext(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
     return filler.fill(
         hole,
         others,

@@ -12,8 +12,8 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.code.fim.filler import Filler
-from localdflash.code.fim.prompt import FillContext, Hole
+from localdflash.code.fim.infill_plan import InfillPlanner
+from localdflash.code.fim.prompt import Gap, InfillContext
 from localdflash.engine.generate import Request
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.answers.completion import prepare_filling
@@ -65,7 +65,7 @@ async def completion(http: HttpRequest) -> Response:
     return await _answer(http, state, generation, body)
 
 
-def _infill(loaded: LoadedPair, filler: Filler, body: InfillRequest, grammars: Grammars) -> GenerationRequest:
+def _infill(loaded: LoadedPair, filler: InfillPlanner, body: InfillRequest, grammars: Grammars) -> GenerationRequest:
     """An infill made by `code/fim`. A grammar alone decides where it ends; with one, or stop strings, nothing
     heals.
     """
@@ -73,8 +73,8 @@ def _infill(loaded: LoadedPair, filler: Filler, body: InfillRequest, grammars: G
     extra = [(_one_line(one.filename), one.text) for one in body.input_extra or ()]
     has_place = bool(loaded.fim_format().files)  # else drafts are copied from them; the last matter most
     filling = filler.fill(
-        Hole("", "", body.input_prefix, body.prompt or "", body.input_suffix),
-        [FillContext("open", *one, weight=i) for i, one in enumerate(extra)] if has_place else (),
+        Gap("", "", body.input_prefix, body.prompt or "", body.input_suffix),
+        [InfillContext("open", *one, weight=i) for i, one in enumerate(extra)] if has_place else (),
         () if has_place else [text for _, text in reversed(extra)],
         max_tokens=limit_of(body.n_predict, default=TOKENS),
         params=params_of(body, MIDDLE_TEMPERATURE),

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from localdflash.code.fim.choices import Different
+from localdflash.code.fim.choices import DistinctStart
 from localdflash.code.fim.healing import Healing, Spellings
 from localdflash.text.tokenizer import Tokenizer
 
 
 def test_every_answer_begins_otherwise_and_none_with_an_end() -> None:
     taken = {3}
-    first, second = Different(None, 5, taken), Different(None, 5, taken)
+    first, second = DistinctStart(None, 5, taken), DistinctStart(None, 5, taken)
     assert _allowed(first) == [0, 1, 2, 4]
     assert first.count_allowed([3, 1]) == 0
     first.advance(1)
@@ -24,7 +24,7 @@ def test_the_word_at_the_cursor_comes_first(tokenizer: Tokenizer) -> None:
     (token,) = tokenizer.encode("return", continues=True)[:1]
     word = spellings.of[token].decode()
     taken = {token}
-    one = Different(Healing(spellings, word), spellings.size, taken)
+    one = DistinctStart(Healing(spellings, word), spellings.size, taken)
     mask = one.mask()
     assert mask is not None
     assert mask[token]  # it spells the word, though another answer has begun with it
@@ -36,7 +36,7 @@ def test_the_word_at_the_cursor_comes_first(tokenizer: Tokenizer) -> None:
     assert one.mask() is None
 
 
-def _allowed(one: Different) -> list[int]:
+def _allowed(one: DistinctStart) -> list[int]:
     mask = one.mask()
     assert mask is not None
     return np.flatnonzero(mask).tolist()

@@ -8,15 +8,17 @@ from hypothesis import strategies as st
 
 from localdflash.code.fim.extent import find
 from localdflash.code.fim.known_names import Names
-from localdflash.code.fim.presentable import Presentable
+from localdflash.code.fim.presentable import PresentableEnding
 from localdflash.code.fim.sound import Soundness
 from localdflash.code.fim.stopping import Stopping
 
 
-def ending(before: str, after: str = "\n", *, asked: bool = False, sure: float = 0.25, lead: str = "") -> Presentable:
+def ending(
+    before: str, after: str = "\n", *, asked: bool = False, sure: float = 0.25, lead: str = ""
+) -> PresentableEnding:
     extent = find("python", before, after)
-    return Presentable(
-        Stopping(extent, least_sure=0.0 if asked else sure),
+    return PresentableEnding(
+        Stopping(extent, least_sure=0.0 if asked else 0.25),
         extent,
         Soundness(extent, before, after),
         None if asked else Names(extent, "", (before, after)),

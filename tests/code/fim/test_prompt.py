@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import localdflash
 from localdflash.code.fim.cut import first_of, last_of
 from localdflash.code.fim.encoder import Encoder, lines_of
-from localdflash.code.fim.prompt import ANSWER, FillContext, FillPrompt, Hole, assemble
+from localdflash.code.fim.prompt import ANSWER, Gap, InfillContext, InfillPrompt, assemble
 from localdflash.text.fim import FORMATS, FimFormat, build
 from localdflash.text.tokenizer import Tokenizer
 
@@ -17,16 +17,16 @@ PROMPTS = Path(localdflash.__file__).parents[1] / "lab" / "bench" / "prompts"
 CODE = "".join(path.read_text("utf-8") for path in sorted(PROMPTS.glob("*.py")))
 LINES = CODE.splitlines(keepends=True)[:2000]
 ABOVE, BELOW = "".join(LINES[:1000]), "\n" + "".join(LINES[1060:])
-HOLE = Hole("a.py", "python", ABOVE, "    ret", BELOW)
+HOLE = Gap("a.py", "python", ABOVE, "    ret", BELOW)
 
 
 def prompt(
-    encoder: Encoder, fim: FimFormat, hole: Hole = HOLE, others: tuple[FillContext, ...] = (), context: int = 1024
-) -> FillPrompt:
+    encoder: Encoder, fim: FimFormat, hole: Gap = HOLE, others: tuple[InfillContext, ...] = (), context: int = 1024
+) -> InfillPrompt:
     return assemble(encoder, fim, context, hole, others, 96)
 
 
-def tokens(made: FillPrompt, kind: str) -> int:
+def tokens(made: InfillPrompt, kind: str) -> int:
     return sum(part.tokens for part in made.parts if part.kind == kind)
 
 
@@ -43,7 +43,7 @@ def test_lines_are_encoded_as_the_text_is(encoder: Encoder, tokenizer: Tokenizer
 
 
 def test_a_short_file_is_wholly_in_the_prompt(encoder: Encoder, tokenizer: Tokenizer, fim: FimFormat) -> None:
-    made = prompt(encoder, fim, Hole("a.py", "python", "def add(a, b):\n    return ", "", "\n"))
+    made = prompt(encoder, fim, Gap("a.py", "python", "def add(a, b):\n    return ", "", "\n"))
     middle = tokenizer.encode("return ")
     assert made.ids == build(fim, tokenizer, "def add(a, b):\n    ", "\n") + middle
     assert [(part.kind, part.text) for part in made.parts] == [
@@ -54,14 +54,14 @@ def test_a_short_file_is_wholly_in_the_prompt(encoder: Encoder, tokenizer: Token
 
 
 def test_without_markers_the_text_before_the_cursor_is_one_text(encoder: Encoder, tokenizer: Tokenizer) -> None:
-    made = prompt(encoder, FORMATS["prefix"], Hole("a.py", "python", "def add(a, b):\n    ", "return ", "\n"))
+    made = prompt(encoder, FORMATS["prefix"], Gap("a.py", "python", "def add(a, b):\n    ", "return ", "\n"))
     assert made.ids == tokenizer.encode("def add(a, b):\n    return ")
     assert (tokens(made, "middle"), tokens(made, "suffix")) == (0, 0)
 
 
 @pytest.mark.parametrize("name", ["localdflash", "granite4", "qwen"])
 def test_the_budget_holds(encoder: Encoder, name: str) -> None:
-    others = tuple(FillContext("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 1500]) for i in range(5))
+    others = tuple(InfillContext("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 1500]) for i in range(5))
     for context in (256, 1024, 4096, 32768):
         made = prompt(encoder, FORMATS[name], HOLE, others, context)
         assert len(made.ids) + ANSWER <= context
@@ -73,8 +73,8 @@ def test_the_budget_holds(encoder: Encoder, name: str) -> None:
 
 
 def test_the_order_is_head_code_typed(encoder: Encoder, tokenizer: Tokenizer) -> None:
-    hole = Hole("a.py", "python", "before = 1\n", "typed", "\nafter = 1\n")
-    others = (FillContext("import", "lib.py", "other = 1\n"),)
+    hole = Gap("a.py", "python", "before = 1\n", "typed", "\nafter = 1\n")
+    others = (InfillContext("import", "lib.py", "other = 1\n"),)
     for name, order in {"localdflash": "oabt", "granite4": "obat", "qwen": "obat"}.items():
         made = prompt(encoder, FORMATS[name], hole, others)
         text = tokenizer.spell(made.ids).decode()
@@ -86,7 +86,7 @@ def test_the_order_is_head_code_typed(encoder: Encoder, tokenizer: Tokenizer) ->
 
 def test_what_weighs_most_is_kept_in_the_order_given(encoder: Encoder, fim: FimFormat) -> None:
     others = tuple(
-        FillContext("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 500], weight)
+        InfillContext("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 500], weight)
         for i, weight in enumerate((0.2, 0.9, 0.1, 0.8))
     )
     made = prompt(encoder, fim, HOLE, others)
@@ -129,9 +129,9 @@ def test_carriage_returns_change_nothing(encoder: Encoder, fim: FimFormat) -> No
 
 
 def test_the_middle_begins_with_code(encoder: Encoder, fim: FimFormat) -> None:
-    expected = prompt(encoder, fim, Hole("a.py", "python", "def f():\n    ", "return", "\n"))
+    expected = prompt(encoder, fim, Gap("a.py", "python", "def f():\n    ", "return", "\n"))
     for prefix, middle in (("def f():\n    return", ""), ("def f():\n", "    return"), ("def f():", "\n    return")):
-        made = prompt(encoder, fim, Hole("a.py", "python", prefix, middle, "\n"))
+        made = prompt(encoder, fim, Gap("a.py", "python", prefix, middle, "\n"))
         if prefix != "def f():":  # there the anchor is in front of the opener
             assert made.ids == expected.ids
         assert made.parts[1].text.strip() == made.parts[1].text
@@ -140,7 +140,7 @@ def test_the_middle_begins_with_code(encoder: Encoder, fim: FimFormat) -> None:
 @pytest.mark.parametrize("text", ["x" * 10_000_000, "x = 1\n" * 1_700_000])
 def test_huge_texts_are_cut_in_time(encoder: Encoder, fim: FimFormat, text: str) -> None:
     began = time.perf_counter()
-    made = prompt(encoder, fim, Hole("a", "", text, text, text))
+    made = prompt(encoder, fim, Gap("a", "", text, text, text))
     assert time.perf_counter() - began < 2
     assert len(made.ids) <= made.budget.prompt + 8
     assert any(part.cut for part in made.parts)

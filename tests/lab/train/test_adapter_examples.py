@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from localdflash.code.fim.encoder import Encoder
-from localdflash.code.fim.filler import Filler
-from localdflash.code.fim.prompt import ANSWER, Hole
+from localdflash.code.fim.infill_plan import InfillPlanner
+from localdflash.code.fim.prompt import ANSWER, Gap
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.train import adapter_examples
 from localdflash.lab.train.adapter_examples import CONTEXT, FillExamples
@@ -67,8 +67,8 @@ def asked(tokenizer: Tokenizer, before: str, after: str) -> tuple[list[int], str
         context=CONTEXT,
         before_close=lambda _: None,
     )
-    hole = Hole("shop/orders.py", "python", before, "", after)
-    filling = Filler(loaded, patience=None).fill(hole, max_tokens=ANSWER, params=SamplingParams(), most=ROOM)
+    hole = Gap("shop/orders.py", "python", before, "", after)
+    filling = InfillPlanner(loaded, patience=None).fill(hole, max_tokens=ANSWER, params=SamplingParams(), most=ROOM)
     return filling.prompt.ids, filling.word
 
 

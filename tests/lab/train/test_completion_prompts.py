@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from localdflash.code.fim.encoder import Encoder
-from localdflash.code.fim.filler import Filler
-from localdflash.code.fim.prompt import ANSWER, Hole
+from localdflash.code.fim.infill_plan import InfillPlanner
+from localdflash.code.fim.prompt import ANSWER, Gap
 from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.train import adapter_corpus, adapter_examples, adapter_mixture, completion_prompts
@@ -66,8 +66,12 @@ def asked(tokenizer: Tokenizer, before: str, after: str) -> list[int]:
         context=CONTEXT,
         before_close=lambda _: None,
     )
-    hole = Hole("shop/steps.py", "python", before, "", after)
-    return Filler(loaded, patience=None).fill(hole, max_tokens=ANSWER, params=SamplingParams(), most=ROOM).prompt.ids
+    hole = Gap("shop/steps.py", "python", before, "", after)
+    return (
+        InfillPlanner(loaded, patience=None)
+        .fill(hole, max_tokens=ANSWER, params=SamplingParams(), most=ROOM)
+        .prompt.ids
+    )
 
 
 @pytest.mark.usefixtures("plain")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.code.fim.filler import SPARE, Filler, Filling
+from localdflash.code.fim.infill_plan import SPARE, InfillPlan, InfillPlanner
 from localdflash.code.fim.prompt import ANSWER
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
@@ -26,7 +26,7 @@ BODY = {
 @pytest.fixture(autouse=True)
 def _prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, words begun are gone on with from the first request."""
-    monkeypatch.setattr("localdflash.server.api.api_state.Filler", partial(Filler, patience=None))
+    monkeypatch.setattr("localdflash.server.api.api_state.InfillPlanner", partial(InfillPlanner, patience=None))
 
 
 def events(client: Any, **change: Any) -> list[dict[str, Any]]:
@@ -120,14 +120,14 @@ class Nothing:
 def test_an_empty_answer_makes_way_for_another(
     client: Any, monkeypatch: pytest.MonkeyPatch, empty: int, count: int, found: int
 ) -> None:
-    endings, ending = iter([Nothing()] * empty), Filling.ending
-    monkeypatch.setattr(Filling, "ending", lambda filling: next(endings, None) or ending(filling))
+    endings, ending = iter([Nothing()] * empty), InfillPlan.ending
+    monkeypatch.setattr(InfillPlan, "ending", lambda filling: next(endings, None) or ending(filling))
     texts = [choice["text"] for choice in whole(client, count=count)["choices"]]
     assert (len(texts), sum(map(bool, texts))) == (max(found, 1), found)
 
 
 def test_who_did_not_ask_gets_nothing_then(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Filling, "ending", lambda _: Nothing())
+    monkeypatch.setattr(InfillPlan, "ending", lambda _: Nothing())
     (choice,) = whole(client, least_sure=0.25)["choices"]
     assert choice["text"] == ""
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.code.fim.filler import Filler
+from localdflash.code.fim.infill_plan import InfillPlanner
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.generation import _IndentLimit
 from localdflash.server.api.llama_server_api import _infill
@@ -124,7 +124,7 @@ def test_other_files_stand_at_the_head_of_a_model_with_separators(
     monkeypatch.setattr(plain, "fim_format", lambda: FORMATS["qwen"])
     extra = [Extra("a = 1\n", "a.py"), Extra("value = 12\n" * 200, "b\nc.py"), Extra("d = 4\n", "d.py")]
     body = InfillRequest(input_prefix="def f(", input_suffix="):\n", input_extra=extra)
-    ask = _infill(plain, Filler(plain), body, Grammars(plain.tokenizer, plain.vocab_size))
+    ask = _infill(plain, InfillPlanner(plain), body, Grammars(plain.tokenizer, plain.vocab_size))
     spelled = b"".join(plain.tokenizer.piece(token, special=True) for token in ask.requests[0].ids).decode()
     assert spelled.startswith("<|repo_name|>repository\n<|file_sep|>b c.py\nvalue = 12\n")  # the last matter most
     assert "12\n<|file_sep|>d.py\nd = 4\n<|file_sep|>current\n<|fim_prefix|>" in spelled

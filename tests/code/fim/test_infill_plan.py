@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from localdflash.code.fim import filler
-from localdflash.code.fim.filler import Filler, Filling
+from localdflash.code.fim import infill_plan
 from localdflash.code.fim.healing import Spellings
-from localdflash.code.fim.prompt import Hole
+from localdflash.code.fim.infill_plan import InfillPlan, InfillPlanner
+from localdflash.code.fim.prompt import Gap
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
@@ -22,9 +22,9 @@ def loaded() -> Iterator[LoadedPair]:
         yield pair
 
 
-def filled(filler: Filler, least_sure: float) -> Filling:
-    place = Hole("a.py", "python", "x = se", "", "\n")
-    return filler.fill(place, max_tokens=8, params=SamplingParams(), least_sure=least_sure)
+def plan_for(planner: InfillPlanner, least_sure: float) -> InfillPlan:
+    place = Gap("a.py", "python", "x = se", "", "\n")
+    return planner.fill(place, max_tokens=8, params=SamplingParams(), least_sure=least_sure)
 
 
 def test_completions_are_healed_once_the_spellings_are_there(
@@ -36,10 +36,10 @@ def test_completions_are_healed_once_the_spellings_are_there(
         assert go.wait(30)
         return Spellings(tokenizer, size)
 
-    monkeypatch.setattr(filler, "Spellings", slow)
-    made = Filler(loaded, patience=0.001)
-    assert filled(made, 0.25).word == ""
-    assert filled(made, 0.25).requests[0].constraint is None
+    monkeypatch.setattr(infill_plan, "Spellings", slow)
+    made = InfillPlanner(loaded, patience=0.001)
+    assert plan_for(made, 0.25).word == ""
+    assert plan_for(made, 0.25).requests[0].constraint is None
     closing = threading.Thread(target=loaded.close)
     closing.start()
     closing.join(0.1)
@@ -57,19 +57,19 @@ def test_a_patient_one_waits_for_them_and_who_asks(
         time.sleep(0.2)
         return Spellings(tokenizer, size)
 
-    monkeypatch.setattr(filler, "Spellings", slow)
-    filling = filled(Filler(loaded, patience), least_sure)
-    assert filling.word == " se"
-    assert filling.requests[0].constraint is not None
+    monkeypatch.setattr(infill_plan, "Spellings", slow)
+    plan = plan_for(InfillPlanner(loaded, patience), least_sure)
+    assert plan.word == " se"
+    assert plan.requests[0].constraint is not None
 
 
 @pytest.mark.parametrize(("heals", "temperatures"), [(True, [0.0, 0.0, 0.0]), (False, [0.0, 0.8, 0.8])])
 def test_choices_differ_in_their_first_token_or_else_by_chance(
     loaded: LoadedPair, heals: bool, temperatures: list[float]
 ) -> None:
-    place, greedy = Hole("a.py", "python", "import os\nimport se", "", "\n"), SamplingParams(temperature=0.0)
-    filler = Filler(loaded, patience=None)
-    requests = filler.fill(place, max_tokens=8, params=greedy, count=3, heals=heals).requests
+    place, greedy = Gap("a.py", "python", "import os\nimport se", "", "\n"), SamplingParams(temperature=0.0)
+    planner = InfillPlanner(loaded, patience=None)
+    requests = planner.fill(place, max_tokens=8, params=greedy, count=3, heals=heals).requests
     assert [request.params.temperature for request in requests[:3]] == temperatures
     assert len({request.params.seed for request in requests}) == (1 if heals else 3)
     assert all((request.constraint is not None) == heals for request in requests)

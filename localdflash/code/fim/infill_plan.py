@@ -5,12 +5,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 from localdflash.base.errors import ContextOverflow
-from localdflash.code.fim.choices import Different
+from localdflash.code.fim.choices import DistinctStart
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.extent import Extent, Mode, find
 from localdflash.code.fim.healing import Healing, Spellings, unfinished_word
-from localdflash.code.fim.presentable import Presentable
-from localdflash.code.fim.prompt import MOST, FillContext, FillPrompt, Hole, assemble
+from localdflash.code.fim.presentable import PresentableEnding
+from localdflash.code.fim.prompt import MOST, Gap, InfillContext, InfillPrompt, assemble
 from localdflash.code.fim.python_lines import missing_blanks
 from localdflash.code.fim.sound import Soundness
 from localdflash.engine.generate import Request
@@ -25,12 +25,12 @@ PATIENCE = 0.1  # seconds: the first key does not wait for a large vocabulary; w
 
 
 @dataclass(frozen=True)
-class Filling:
+class InfillPlan:
     """The completions of one place: a request for each, and what they share. Those behind the number that was asked
     for are in place of empty ones.
     """
 
-    prompt: FillPrompt
+    prompt: InfillPrompt
     requests: Sequence[Request]
     stops: tuple[str, ...]
     extent: Extent
@@ -40,12 +40,12 @@ class Filling:
     lead: str  # blanks that every answer begins with, which the prompt has already
     least_sure: float  # see `Stopping`
 
-    def ending(self) -> Presentable:
+    def ending(self) -> PresentableEnding:
         """What ends the text of one of them; 0 for `least_sure` says that the user asked."""
-        return Presentable.at(self.extent, self.sound, self.texts, self.word, self.least_sure, self.lead)
+        return PresentableEnding.at(self.extent, self.sound, self.texts, self.word, self.least_sure, self.lead)
 
 
-class Filler:
+class InfillPlanner:
     """Makes completions for one pair; ModelError if it was not trained to fill in the middle. Safe for several
     threads.
     """
@@ -61,8 +61,8 @@ class Filler:
 
     def fill(
         self,
-        hole: Hole,
-        others: Sequence[FillContext] = (),
+        hole: Gap,
+        others: Sequence[InfillContext] = (),
         copies: Sequence[str] = (),
         *,
         mode: Mode = "auto",
@@ -72,7 +72,7 @@ class Filler:
         least_sure: float = 0.0,
         most: int = MOST,
         heals: bool = True,
-    ) -> Filling:
+    ) -> InfillPlan:
         """Completions of a place, each of which begins otherwise. `copies` are likely texts.
 
         `least_sure` is a probability below which an answer ends, see `Stopping`; `most` the tokens of a prompt, of
@@ -107,18 +107,18 @@ class Filler:
         spare = SPARE if asked and spellings and max_tokens else 0
         for number in range(count + spare):
             healing = Healing(spellings, word) if spellings and word else None
-            differs = Different(healing, spellings.size, taken) if spellings and asked else healing
+            differs = DistinctStart(healing, spellings.size, taken) if spellings and asked else healing
             drawn = params if asked and spellings else _varied(params, number)
             requests.append(replace(first, params=drawn, constraint=differs, stats=type(first.stats)()))
         sound, texts = Soundness.at(extent, before, after, hole.closed), (before, after, *(one.text for one in others))
-        return Filling(prompt, requests, self._form.stop_strings, extent, sound, texts, word, lead, least_sure)
+        return InfillPlan(prompt, requests, self._form.stop_strings, extent, sound, texts, word, lead, least_sure)
 
     def _ready_spellings(self, patience: float | None) -> Spellings | None:
         if not wait([self._spellings], patience).done:
             return None
         return self._spellings.result()
 
-    def _documents(self, prompt: FillPrompt, copies: Sequence[str]) -> list[list[int]]:
+    def _documents(self, prompt: InfillPrompt, copies: Sequence[str]) -> list[list[int]]:
         """Texts to copy drafts from, likeliest last; those in the prompt are copied from anyway."""
         left = [part.text for part in prompt.parts if part.left_out]
         documents: list[list[int]] = []
