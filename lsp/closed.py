@@ -1,8 +1,7 @@
-"""What an editor closed by itself: the brackets and quotes between the cursor and the end of its line.
+"""Closing brackets and quotes that an editor inserted between the cursor and the end of its line.
 
-`foo(|)` is to everything here as `foo(|`: an answer closes what is open and may go on, and what is typed along stays
-the same text whether or not the editor closed a bracket meanwhile. An item that closes them again replaces them; in
-front of any other they stay.
+`foo(|)` is treated as `foo(|`: an answer closes the bracket and may continue, and typing along matches whether or not
+the editor closed a bracket. An item that closes the brackets again replaces them; otherwise they stay.
 """
 
 import re
@@ -14,7 +13,7 @@ _CLOSERS = re.compile(r"[)\]}\"'`]+(?=[ \t]*\Z)")
 
 
 def closed_after(language: str, line: str, rest: str) -> str:
-    """The closers after a cursor between `line` and `rest`, if they close what the line has opened, and that alone."""
+    """Return the closers after a cursor between `line` and `rest`, if they exactly close what the line has opened."""
     found = _CLOSERS.match(rest)
     if not found:
         return ""
@@ -32,7 +31,7 @@ def closed_after(language: str, line: str, rest: str) -> str:
 
 
 def closes_again(language: str, line: str, closed: str, text: str) -> bool:
-    """Whether a text behind `line` closes all that was closed, whatever it opens then."""
+    """Return whether a text behind `line` closes all of `closed`, whatever it opens then."""
     read, depth = _read(language, line), len(_read(language, line + closed).stack)
     for char in text:
         read.feed(char)
@@ -42,9 +41,9 @@ def closes_again(language: str, line: str, closed: str, text: str) -> bool:
 
 
 def still_closed(middle: str, typed: str, closed: str) -> tuple[str, str]:
-    """What is typed, and what is closed behind it, in a text that was `typed + closed` before a key.
+    """Split a text that was `typed + closed` before a key into typed text and closers behind it.
 
-    A pair that comes behind what was typed is one that the editor closed.
+    A pair added behind the typed text is one that the editor closed.
     """
     text = middle.removesuffix(closed)
     if text == middle:

@@ -1,7 +1,7 @@
-"""An open document as LSP defines it: only LF, CRLF and CR end a line, and columns count in the client's units.
+"""An open document by LSP's definition: only LF, CRLF and CR end a line, and columns count in the client's units.
 
-Positions are clamped as the specification says: a column beyond its line is the line's end, a line beyond the last is
-the document's end. A position in the middle of a character is before it. Source: LSP 3.18, "Text Documents".
+Positions are clamped as in the specification: a column beyond its line is the line's end, a line beyond the last is the
+document's end. A position within a character is before it. Source: LSP 3.18, "Text Documents".
 """
 
 import re
@@ -13,7 +13,7 @@ from lsprotocol import types
 Encoding = Literal["utf-8", "utf-16", "utf-32"]
 
 _ESCAPED = re.compile("[\udc80-\udcff]")  # a byte that is not UTF-8, see `framing`
-_CHUNK = 1024  # characters of a long line that are measured at once
+_CHUNK_CHARS = 1024  # characters of a long line that are measured at once
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
@@ -25,7 +25,7 @@ class LineColumn(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Text before and after a place, and the number of the line on which the text before begins."""
+    """Text before and after a position, and the line number where the text before begins."""
 
     before: str
     first_line: int
@@ -33,9 +33,7 @@ class Window(NamedTuple):
 
 
 class LineEdit(NamedTuple):
-    """The lines that were removed and those that were added, without their ends, and the number of the first of
-    them.
-    """
+    """Removed and added lines, without their ends, and the number of the first."""
 
     first_line: int
     old: Sequence[str]
@@ -43,9 +41,7 @@ class LineEdit(NamedTuple):
 
 
 class Document:
-    """A text kept as its lines, so that an edit costs what it touches. `version` and `language` are what the client
-    said.
-    """
+    """A text kept as its lines, so that an edit costs what it touches. `version` and `language` are the client's."""
 
     def __init__(self, uri: str, text: str, version: int, encoding: Encoding = "utf-16", language: str = "") -> None:
         self.uri, self.version, self.encoding, self.language = uri, version, encoding, language
@@ -67,16 +63,16 @@ class Document:
         return len(self._lines)
 
     def line(self, number: int) -> str:
-        """A line without its end."""
+        """Return a line without its end."""
         return _bare(self._lines[number])
 
     def around(self, place: LineColumn) -> tuple[str, str]:
-        """The text before and after a place."""
+        """Return the text before and after a position."""
         offset = sum(map(len, self._lines[: place.line])) + place.column
         return self.text[:offset], self.text[offset:]
 
     def is_text(self, largest: int, longest_line: int) -> bool:
-        """Whether this is something people edit: no NUL, and no more characters in all and on a line than given."""
+        """Return whether the text has no NUL and stays within the limits for characters in all and on a line."""
         if self._zeros or self.size > largest:
             return False
         if self._longest > longest_line:
@@ -84,12 +80,12 @@ class Document:
         return self._longest <= longest_line
 
     def range(self, start: LineColumn, end: LineColumn) -> types.Range:
-        """The range between two places, in the client's units."""
+        """Return the range between two positions, in the client's units."""
         first, last = types.Position(start.line, self.units(start)), types.Position(end.line, self.units(end))
         return types.Range(first, last)
 
     def window(self, place: LineColumn, before_characters: int, after_characters: int) -> Window:
-        """At most so much text before and after a place; the cost is what it returns and the line of the place."""
+        """Return limited text before and after a position, at a cost of the returned text and the position's line."""
         line, (number, column) = self._lines[place.line], place
         before, length = [line[max(column - before_characters, 0) : column]], column
         while length < before_characters and number:
@@ -104,17 +100,17 @@ class Document:
         return Window("".join(reversed(before)), number, "".join(after))
 
     def place(self, line: int, units: int) -> LineColumn:
-        """The place of a client's position."""
+        """Return the position of a client's line and column."""
         if line >= len(self._lines):
             return LineColumn(len(self._lines) - 1, len(self._lines[-1]))
         return LineColumn(max(line, 0), _column(self.line(max(line, 0)), units if line >= 0 else 0, self.encoding))
 
     def units(self, place: LineColumn) -> int:
-        """The column of a place in the client's units."""
+        """Return the column of a position in the client's units."""
         return _length(self._lines[place.line][: place.column], self.encoding)
 
     def replace(self, start: LineColumn, end: LineColumn, text: str) -> LineEdit:
-        """Replace the text between two places; places in the wrong order are swapped."""
+        """Replace the text between two positions, in any order."""
         if end < start:
             start, end = end, start
         # One line more on either side: a CR and an LF that come to stand side by side are one line end.
@@ -140,12 +136,12 @@ class Document:
 
 
 def line_feeds(text: str) -> str:
-    """The text with LF as its line ends, the only ones that models know."""
+    """Return the text with LF line ends, the only ones that models know."""
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def _edit(first: int, old: list[str], new: list[str]) -> LineEdit:
-    """The difference between the old and the new lines from `first` on; nothing if they are equal."""
+    """Return the difference between the old and the new lines from `first` on."""
     shorter = min(len(old), len(new))
     head = next((i for i in range(shorter) if old[i] != new[i]), shorter)
     tail = next((i for i in range(shorter - head) if old[-1 - i] != new[-1 - i]), shorter - head)
@@ -158,7 +154,7 @@ def _bare(line: str) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """Lines with their ends; after the last line end comes one more line, which may be empty."""
+    """Return lines with their ends; after the last line end comes one more line, which may be empty."""
     lines = _LINE.findall(text)
     if not lines or lines[-1][-1] in "\r\n":
         lines.append("")
@@ -166,14 +162,14 @@ def _split(text: str) -> list[str]:
 
 
 def _column(line: str, units: int, encoding: Encoding) -> int:
-    """How many characters of a line fit into so many units."""
+    """Return how many characters of a line fit into so many units."""
     line = line[: max(units, 0)]  # a character has at least one unit
     if encoding == "utf-32" or line.isascii():
         return len(line)
     column = 0
-    while column < len(line) and (length := _length(line[column : column + _CHUNK], encoding)) <= units:
-        column, units = column + _CHUNK, units - length
-    low, high = column, min(column + _CHUNK - 1, len(line))
+    while column < len(line) and (length := _length(line[column : column + _CHUNK_CHARS], encoding)) <= units:
+        column, units = column + _CHUNK_CHARS, units - length
+    low, high = column, min(column + _CHUNK_CHARS - 1, len(line))
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if _length(line[column:middle], encoding) <= units else (low, middle - 1)
@@ -181,7 +177,7 @@ def _column(line: str, units: int, encoding: Encoding) -> int:
 
 
 def _length(text: str, encoding: Encoding) -> int:
-    """The length of a text in units. Half of a surrogate pair, which JSON can hold, counts as one character."""
+    """Return the length of a text in units. Half of a surrogate pair, which JSON can hold, is one character."""
     if encoding == "utf-32" or text.isascii():
         return len(text)
     if encoding == "utf-16":

@@ -1,8 +1,7 @@
-"""An engine as the language server uses it: one generation at a time, its text growing on the event loop.
+"""The engine for the language server: one generation at a time, its text arriving on the event loop.
 
-It is found at the first request and again if it went away; the daemon is started if it is missing. A failure is
-reported once, not for every key: until it is over there is nothing to suggest, and the next try waits `PATIENCE`
-seconds.
+The engine is found at the first request, and again if it went away; a missing daemon is started. A failure is reported
+once, not for every key. Until it is over there are no suggestions, and the next try waits `RETRY_SECONDS`.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from localdflash.server.wanted import Wanted
 
 
 class Timings(TypedDict):
-    """How an answer was made; only the times that are shown."""
+    """The statistics of an answer that are shown."""
 
     predicted_per_second: NotRequired[float]
 
@@ -49,36 +48,36 @@ def decode(data: bytes) -> Event:
         raise refusal(data, 200) from None
 
 
-PATIENCE = 5.0  # seconds
+RETRY_SECONDS = 5.0  # seconds
 
 
-class Source(Protocol):
-    """What suggestions come from, once it is found. `model` is the one that answers."""
+class CompletionSource(Protocol):
+    """A connected engine. `model` is its model."""
 
     model: str
 
     def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
-        """The events of one completion. Closing the iterator stops the engine."""
+        """Yield the events of one completion. Closing the iterator stops the engine."""
 
     def close(self) -> None:
         """Close the connection."""
 
 
-class Asker(ABC):
-    """Finds an engine on the first request. `tell` is called with what is wrong, and with "" when all is well again."""
+class CompletionClient(ABC):
+    """Finds an engine on the first request. `tell` gets each failure, and "" once the engine works again."""
 
     gone = "the engine ended before its answer did"
     refused_patience = 0.0  # seconds until the next try after an answer that was an error
 
     def __init__(self, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
         self._say, self._tell_changes = say, tell
-        self._source: Source | None = None
+        self._source: CompletionSource | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._not_before = 0.0
         self._told = ""
 
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
-        """The events of one completion; none if there is no engine. Closing the iterator stops the engine."""
+        """Yield the events of one completion; none if there is no engine. Closing the iterator stops the engine."""
         for _ in range(2):  # an engine that left since the last request is found again
             source = await self._connected()
             if source is None:
@@ -102,12 +101,12 @@ class Asker(ABC):
         self._fail(self.gone)
 
     @abstractmethod
-    async def find(self) -> Source:
+    async def find(self) -> CompletionSource:
         """Find the engine, or start it."""
 
     @abstractmethod
     async def model(self) -> str:
-        """The model that answers; "" if there is no engine."""
+        """Return the model that answers; "" if there is no engine."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -120,8 +119,8 @@ class Asker(ABC):
             self._source.close()
         self._source = None
 
-    async def _connected(self) -> Source | None:
-        """An engine that is ready; None if there is none."""
+    async def _connected(self) -> CompletionSource | None:
+        """Return a connected engine; None if there is none."""
         if self._source is None and time.monotonic() >= self._not_before:
             self._connecting = self._connecting or asyncio.create_task(self._connect())
             await asyncio.shield(self._connecting)  # who gives up meanwhile leaves it to the next request
@@ -136,7 +135,7 @@ class Asker(ABC):
             self._connecting = None
 
     def _fail(self, line: str, patience: float | None = None) -> None:
-        self._not_before = time.monotonic() + (PATIENCE if patience is None else patience)
+        self._not_before = time.monotonic() + (RETRY_SECONDS if patience is None else patience)
         self._tell(line)
 
     def _tell(self, line: str) -> None:
@@ -145,16 +144,16 @@ class Asker(ABC):
             self._tell_changes(line)
 
 
-class Completer(Asker):
-    """Asks the daemon on this machine, which is started as `wanted`."""
+class DaemonCompleter(CompletionClient):
+    """Uses the daemon on this machine, which is started with the options of `wanted`."""
 
     def __init__(self, wanted: Wanted, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
         super().__init__(say, tell)
         self._wanted = wanted
-        self.gone = f"{Asker.gone}: its log is {paths.engine_log()}"
+        self.gone = f"{CompletionClient.gone}: its log is {paths.engine_log()}"
 
-    async def find(self) -> Source:
-        """See `Asker`."""
+    async def find(self) -> CompletionSource:
+        """See `CompletionClient`."""
         loop = asyncio.get_running_loop()
 
         def say(line: str) -> None:
@@ -164,10 +163,10 @@ class Completer(Asker):
             await asyncio.to_thread(connect, self._wanted, say)
         except (KeyError, TypeError, ValueError):
             raise LocaldflashError(f"what listens at {paths.engine_socket()} is no engine of localdflash") from None
-        return Daemon(Address(paths.engine_socket()))
+        return DaemonSource(Address(paths.engine_socket()))
 
     async def model(self) -> str:
-        """See `Asker`."""
+        """See `CompletionClient`."""
         connection = Connection(Address(paths.engine_socket()), decode)
         try:
             return str((await connection.get("/ps?role=completion"))["pair"])
@@ -177,19 +176,19 @@ class Completer(Asker):
             connection.close()
 
 
-class Daemon:
-    """A daemon of localdflash, here or elsewhere: the `Source` that makes prompts and ends itself."""
+class DaemonSource:
+    """A daemon of localdflash, local or remote: a `CompletionSource` that makes prompts and stops itself."""
 
     def __init__(self, address: Address, model: str = "") -> None:
         self.model = model
         self._connection = Connection(address, decode)
 
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
-        """See `Source`."""
+        """See `CompletionSource`."""
         async with aclosing(self._connection.events("/complete", body)) as events:
             async for event in events:
                 yield event
 
     def close(self) -> None:
-        """See `Source`."""
+        """See `CompletionSource`."""
         self._connection.close()

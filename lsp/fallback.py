@@ -1,7 +1,7 @@
-"""For editors without inline completions: the same suggestion as the only item of an ordinary completion list.
+"""For editors without inline completions: the suggestion as the only item of an ordinary completion list.
 
-The item replaces the word that is being typed and is filtered by its own first line: it stays in the list while that
-is typed along, and sorts after the items of other servers. Editors ask again at every key (`is_incomplete`).
+The item replaces the word being typed and is filtered by its own first line, so it stays in the list while that is
+typed, and sorts after the items of other servers. Editors ask again at every key (`is_incomplete`).
 """
 
 import re
@@ -11,7 +11,7 @@ from lsprotocol import types
 from localdflash.lsp.document import Document, LineColumn
 from localdflash.lsp.lsp_server import SuggestionServer
 
-LABEL = 60  # characters of a suggestion that stand in the list
+MAX_LABEL_CHARS = 60  # characters of a suggestion that stand in the list
 TRIGGERS = [".", "(", "[", "{", " ", "=", ",", ":", "\n"]
 _WORD, _DASHED, _DOLLARS = re.compile(r"\w*$"), re.compile(r"[\w-]*$"), re.compile(r"[\w$]*$")
 _WORDS = {  # by the editors' names of languages: what is a word to their own filters, where that is more
@@ -22,7 +22,7 @@ _TICKS = re.compile("`+")
 
 
 def register(server: SuggestionServer) -> None:
-    """Offer `textDocument/completion`."""
+    """Register `textDocument/completion`."""
 
     @server.feature(types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=TRIGGERS))
     async def completion(params: types.CompletionParams) -> types.CompletionList:
@@ -45,7 +45,7 @@ def _item(document: Document, place: LineColumn, text: str, *, marked: bool) -> 
     word = "".join(_WORDS.get(document.language, _WORD).findall(typed))
     start = LineColumn(place.line, place.column - len(word))
     lines = (word + text).strip().splitlines()
-    label = lines[0][:LABEL] + (" …" if len(lines) > 1 or len(lines[0]) > LABEL else "")
+    label = lines[0][:MAX_LABEL_CHARS] + (" …" if len(lines) > 1 or len(lines[0]) > MAX_LABEL_CHARS else "")
     return types.CompletionItem(
         label=label,
         kind=types.CompletionItemKind.Text,  # some parse a Snippet, `$` and all, whatever its format
@@ -62,20 +62,20 @@ def _item(document: Document, place: LineColumn, text: str, *, marked: bool) -> 
 
 
 def _line_end(document: Document, line: int) -> str:
-    """The line end that the document uses around a line; not every editor converts those of a completion."""
+    """Return the line end of the document around a line; not every editor converts those of a completion."""
     if document.line_count == 1:
         return "\n"
     return "\r\n" if document.window(LineColumn(max(line, 1), 0), 2, 0).before == "\r\n" else "\n"
 
 
 def _shows_markdown(client: types.ClientCapabilities) -> bool:
-    """Whether an item's documentation can be Markdown; clients that do not say get plain text."""
+    """Return whether an item's documentation can be Markdown; clients that do not say get Markdown."""
     asked = client.text_document and client.text_document.completion and client.text_document.completion.completion_item
     formats = asked and asked.documentation_format
     return not formats or types.MarkupKind.Markdown in formats
 
 
 def _fenced(text: str, language: str) -> types.MarkupContent:
-    """Code as Markdown, in a fence longer than any inside it."""
+    """Return code as Markdown, in a fence longer than any inside it."""
     fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(text)), default=0))
     return types.MarkupContent(types.MarkupKind.Markdown, f"{fence}{language}\n{text}\n{fence}")

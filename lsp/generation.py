@@ -1,4 +1,4 @@
-"""The one generation that a client has running: a request to the engine whose text makes suggestions grow.
+"""The one generation of a client: a request to the engine whose text makes suggestions grow.
 
 Starting another one stops it, and so does `stop`.
 """
@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from localdflash.lsp.engine_completer import Asker, Event, Timings
+from localdflash.lsp.engine_completer import CompletionClient, Event, Timings
 from localdflash.lsp.suggestions import FAILED, STOPPED, Suggestion
 
 CANCELLED = "cancelled"  # how an answer ends that the engine gave up for somebody else
 
 
 @dataclass(frozen=True)
-class Ended:
-    """What the engine reported at the end of a generation."""
+class GenerationStats:
+    """The engine's report at the end of a generation."""
 
     tokens: int
     tau: float | None  # None: the engine does not tell
@@ -27,16 +27,16 @@ class Ended:
 class Generator:
     """Runs generations, one at a time.
 
-    `beat` is called whenever one began, grew or ended, `begun` with the seconds until the first word of an answer,
-    `ended` with the numbers of a complete one.
+    `beat` is called at every start, growth and end, `begun` with the seconds until the first text, `ended` with the
+    statistics of a complete generation.
     """
 
     def __init__(
         self,
-        completer: Asker,
+        completer: CompletionClient,
         beat: Callable[[], None],
         begun: Callable[[float], None],
-        ended: Callable[[Ended], None],
+        ended: Callable[[GenerationStats], None],
     ) -> None:
         self._completer, self._beat, self._begun, self._ended = completer, beat, begun, ended
         self._task: asyncio.Task[None] | None = None
@@ -45,14 +45,14 @@ class Generator:
         self.uri = ""  # of the document that it is for
 
     def start(self, uri: str, body: Mapping[str, object], suggestions: Sequence[Suggestion] = ()) -> None:
-        """Ask the engine; one suggestion for each choice. With none, the prompt is only read ahead of a request."""
+        """Request one suggestion for each choice. With none, the engine only reads the prompt."""
         self.stop()
         self.uri, self.growing = uri, suggestions
         self._task = asyncio.create_task(self._run(body, suggestions))
         self._beat()
 
     def stop(self) -> None:
-        """Stop the running generation: at once for us, within one step for the engine."""
+        """Stop the running generation: at once for the client, within one step for the engine."""
         if self._task:
             self._task.cancel()
         _cut_off(self.growing, STOPPED)
@@ -64,7 +64,7 @@ class Generator:
         return self._task is not None and not self._task.done()
 
     async def close(self) -> None:
-        """Stop, and wait until that is done."""
+        """Stop, and wait until the connection is closed."""
         self.stop()
         async with self._alone:
             return
@@ -98,7 +98,7 @@ class Generator:
             suggestion.ended = finish
             timings = event.get("timings", Timings())
             if tokens := event.get("tokens"):
-                self._ended(Ended(tokens, event.get("tau"), timings.get("predicted_per_second", 0.0)))
+                self._ended(GenerationStats(tokens, event.get("tau"), timings.get("predicted_per_second", 0.0)))
 
 
 def _cut_off(suggestions: Sequence[Suggestion], reason: str) -> None:

@@ -1,7 +1,7 @@
-"""JSON-RPC as LSP has it, between the reader and pygls: what a client may send when, and the errors it gets otherwise.
+"""LSP's JSON-RPC between the reader and pygls: what a client may send and when, and the errors for anything else.
 
-A request gets exactly one answer, whatever it holds; a notification that makes no sense is logged in the editor; an
-answer that nobody asked for is ignored. pygls only sees sound messages.
+A request always gets exactly one response. An invalid notification is logged in the editor. A response to no request is
+ignored. pygls only gets valid messages.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class RpcProtocol(LanguageServerProtocol):
             self._on_request(known, method, message)
 
     def lost(self, method: str, uris: Collection[str]) -> None:
-        """Called for a notification that cannot be used, with its method and the documents it names, if visible."""
+        """Handle a notification that cannot be used, with its method and the documents it names, if known."""
 
     def log(self, line: str) -> None:
         """Write a line to the editor's log of this server."""
@@ -81,7 +81,7 @@ class RpcProtocol(LanguageServerProtocol):
 
     @lsp_method(types.EXIT)
     def lsp_exit(self, *_: object) -> None:  # type: ignore[override]
-        """Handle `exit`; whoever reads this connection closes it."""
+        """Handle `exit`; the reader closes the connection."""
         self.exit_code = 0 if self._shutdown else 1
 
     def _on_request(self, key: int | str, method: str, message: Json) -> None:
@@ -131,7 +131,7 @@ class RpcProtocol(LanguageServerProtocol):
         return kind is None or hasattr(kind, "id") == request
 
     def _structured(self, method: str, message: Json, refuse: Callable[[str], None]) -> Any:
-        """The message as pygls's type for it; None if its parameters are wrong."""
+        """Return the message as pygls's type for it; None if its parameters are wrong."""
         fields = {name: value for name, value in message.items() if name != "params" or method not in _WITHOUT_PARAMS}
         if method and self.get_message_type(method) is None:
             fields.setdefault("params", None)
@@ -154,21 +154,21 @@ def _uris(params: object) -> list[str]:
 
 
 def _what_it_was(excerpt: bytes) -> tuple[str, list[str]]:
-    """Method and documents of a message, from its first and last bytes. Quotes within its texts are escaped."""
+    """Return method and documents of a message, from its first and last bytes. Quotes within its texts are escaped."""
     method = _METHOD.search(excerpt)
     uris = [str(json.loads(b'"%s"' % uri)) for uri in _URI.findall(excerpt)]
     return method[1].decode() if method else "", uris
 
 
 def _text(value: object, kind: Callable[[str], str]) -> str:
-    """`kind` is str, or an enumeration of texts."""
+    """Structure str, or an enumeration of texts."""
     if not isinstance(value, str):
         raise TypeError("not a text")
     return kind(value)
 
 
 def _whole_number(value: object, kind: Callable[[Any], int]) -> int:
-    """`kind` is int, an enumeration of ints, or bool, which is an int to Python. Lua may write 1 as 1.0."""
+    """Structure int, an enumeration of ints, or bool, which is an int in Python. Lua may write 1 as 1.0."""
     if isinstance(value, bool) == (kind is bool) and isinstance(value, int | float) and value == int(value):
         return kind(value if kind is bool else int(value))
     raise TypeError("not a whole number, or not true or false")

@@ -15,12 +15,12 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
 from localdflash.lsp import fallback
-from localdflash.lsp.foreign.named import NamedEngine
+from localdflash.lsp.foreign.named import RemoteServer
 from localdflash.lsp.lsp_server import ACCEPT, SuggestionServer
 from localdflash.server.wanted import Wanted
 
 
-def create_server(engine: Wanted | NamedEngine) -> SuggestionServer:
+def create_server(engine: Wanted | RemoteServer) -> SuggestionServer:
     """Create a server for one client, with all its features."""
     server = SuggestionServer(engine)
     register(server)

@@ -1,9 +1,8 @@
 """The language server: suggestions in open documents, from the shared engine.
 
 A document has one request at a time: a newer one ends the older with an empty answer. Answers replace the line up to
-the cursor, so that clients can trim what is typed along. Clients that ask for it (`push`) are answered as soon as the
-first line is there, and told when it grows; others when the answer is complete. Both get what there is after
-`deadlineMs`.
+the cursor, so that clients can trim typed text. Clients with `push` get the first line as soon as possible, and
+notifications when it grows; others get the complete answer. Both get the text so far after `deadlineMs`.
 """
 
 import asyncio
@@ -22,30 +21,30 @@ from pygls.lsp.server import LanguageServer
 from localdflash.code.context.denied import Refusal
 from localdflash.lsp.closed import closed_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
-from localdflash.lsp.engine_completer import Asker, Completer
-from localdflash.lsp.foreign.named import NamedEngine
-from localdflash.lsp.generation import Ended, Generator
+from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter
+from localdflash.lsp.foreign.named import RemoteServer
+from localdflash.lsp.generation import GenerationStats, Generator
 from localdflash.lsp.lsp_settings import LspSettings
 from localdflash.lsp.lsp_status import Tally, silence
 from localdflash.lsp.next_edit import NextEdits
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.request_context import EditorContext, path_of
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
-from localdflash.lsp.typing_pace import ForeignPace, TypingPace
+from localdflash.lsp.typing_pace import RemotePace, TypingPace
 from localdflash.server.wanted import Wanted
 from localdflash.text.syntax import language_of
 
 ACCEPT = "localdflash.accept"  # the command of an item
 STATUS = "didChangeStatus"
 UPDATE = "localdflash/didUpdateInlineCompletion"
-PAUSE = 1.0  # seconds without a key after which context is looked up and the next prompt prepared
-STATUS_EVERY = 0.5  # seconds between two status notifications
+PAUSE_SECONDS = 1.0  # seconds without a key after which context is looked up and the next prompt prepared
+STATUS_SECONDS = 0.5  # seconds between two status notifications
 
 
 @dataclass(frozen=True)
 class ItemTarget:
-    """The range up to the cursor that an item replaces, and the text there that it begins with; or what a `selected`
-    item of a popup menu replaces, and its text. `closed`: what stands behind it that the editor closed.
+    """The range up to the cursor that an item replaces, and its text `head`; or those of a `selected` item of a
+    popup menu. `closed`: closers of the editor behind the range.
     """
 
     range: types.Range
@@ -55,7 +54,7 @@ class ItemTarget:
     selected: bool = False
 
     def item(self, offer: Offer) -> types.InlineCompletionItem:
-        """An offer as an LSP item; its command reports that it was accepted. It replaces what it closes itself."""
+        """Return an offer as an LSP item; its command reports acceptance. It replaces closers that it closes itself."""
         command = types.Command(title="Accepted", command=ACCEPT, arguments=[offer.suggestion.name])
         start, end = self.range.start, self.range.end
         if self.closed and closes_again(self.language, self.head, self.closed, offer.text):
@@ -65,7 +64,7 @@ class ItemTarget:
         )
 
     def is_lengthened_by(self, offer: Offer) -> bool:
-        """Whether an offer would lengthen the word of a selected item."""
+        """Return whether an offer would lengthen the word of a selected item."""
         return self.selected and bool(re.search(r"\w$", self.head) and re.match(r"\w", offer.text))
 
 
@@ -74,7 +73,7 @@ class SuggestionServer(LanguageServer):
 
     protocol: DocumentProtocol
 
-    def __init__(self, engine: Wanted | NamedEngine) -> None:
+    def __init__(self, engine: Wanted | RemoteServer) -> None:
         super().__init__("localdflash", version("localdflash"), protocol_cls=DocumentProtocol)
         self.settings = LspSettings()
         self._engine = engine
@@ -95,15 +94,15 @@ class SuggestionServer(LanguageServer):
         self.protocol.on_close = self._closed
         self.protocol.on_save = self._saved
 
-    def _of(self, engine: Wanted | NamedEngine) -> tuple[Asker, TypingPace]:
+    def _of(self, engine: Wanted | RemoteServer) -> tuple[CompletionClient, TypingPace]:
         if isinstance(engine, Wanted):
-            return Completer(engine, self._say, self._trouble), TypingPace()
-        from localdflash.lsp.foreign.remote_completer import ForeignCompleter  # where there is one, it takes 0.1 s
+            return DaemonCompleter(engine, self._say, self._trouble), TypingPace()
+        from localdflash.lsp.foreign.remote_completer import RemoteCompleter  # where there is one, it takes 0.1 s
 
-        return ForeignCompleter(engine, self._say, self._trouble), ForeignPace()
+        return RemoteCompleter(engine, self._say, self._trouble), RemotePace()
 
     def initialized_with(self, params: types.InitializeParams) -> None:
-        """Take what this client can do and wants, before capabilities are announced."""
+        """Read the client's capabilities and options, before those of the server are announced."""
         loop = asyncio.get_running_loop()
 
         def warn(line: str) -> None:
@@ -115,7 +114,7 @@ class SuggestionServer(LanguageServer):
         self._context = EditorContext(_roots(params), self.protocol.documents, warn)
 
     def ready(self) -> None:
-        """Read the workspace of a client that has finished starting."""
+        """Index the workspace, once the client has finished starting."""
         if self._context:
             loop = asyncio.get_running_loop()
 
@@ -123,7 +122,7 @@ class SuggestionServer(LanguageServer):
                 loop.call_soon_threadsafe(self._look_again)
 
             self._context.start(look_again)
-        if isinstance(self._engine, NamedEngine):
+        if isinstance(self._engine, RemoteServer):
             self._spawn(self._learn_model())  # finds out what the server can do, before the first key
 
     def folders_changed(self, change: types.WorkspaceFoldersChangeEvent) -> None:
@@ -133,7 +132,7 @@ class SuggestionServer(LanguageServer):
             self._context.follow(_folders([folder.uri for folder in change.added]), gone)
 
     async def suggest(self, params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
-        """The suggestions at a cursor."""
+        """Return the suggestions at a cursor."""
         manual = params.context.trigger_kind == types.InlineCompletionTriggerKind.Invoked
         silent = self._silence(params.text_document.uri, manual)
         if silent != self.tally.silent:
@@ -154,7 +153,7 @@ class SuggestionServer(LanguageServer):
     async def offers(
         self, document: Document, place: LineColumn, *, manual: bool, target: ItemTarget | None = None
     ) -> list[Offer]:
-        """What to show at a place, of which an item can replace what the `target` says."""
+        """Return what to show at a position; an item can replace the range of `target`."""
         session, asked = self._session(document), document.version
         before, after = document.around(place)
         if target:
@@ -179,11 +178,11 @@ class SuggestionServer(LanguageServer):
         return offers
 
     def completable(self, uri: str) -> Document | None:
-        """The open document, if suggestions make sense in it that nobody asks for."""
+        """Return the open document, if it may get automatic suggestions."""
         return None if self._silence(uri, manual=False) else self.protocol.documents[uri]
 
     def accepted(self, name: str) -> None:
-        """Note that the user took a suggestion, or a part of it."""
+        """Record that the user accepted a suggestion, or a part of it."""
         if self.tally.accepted(name):
             self.pace.accepted()
             self.show_status()
@@ -193,9 +192,9 @@ class SuggestionServer(LanguageServer):
         return self.tally.status(self._generator.busy)
 
     def show_status(self) -> None:
-        """Send the status soon, but not more often than anybody can read."""
+        """Send the status soon, at a limited rate."""
         if self.settings.status and "status" not in self._timers:
-            self._timers["status"] = asyncio.get_running_loop().call_later(STATUS_EVERY, self._send_status)
+            self._timers["status"] = asyncio.get_running_loop().call_later(STATUS_SECONDS, self._send_status)
 
     async def close(self) -> None:
         """Clean up after the client has gone."""
@@ -210,7 +209,7 @@ class SuggestionServer(LanguageServer):
             self._context.close()
 
     def report_server_error(self, error: Exception, source: Any) -> None:
-        """Log a defect of ours at the client, instead of showing it to the user at every key."""
+        """Log an internal error at the client, instead of showing it to the user at every key."""
         if isinstance(error, JsonRpcInvalidParams):
             return  # the client's, which was answered
         line = f"localdflash: internal error: {source.__name__}: {error!r}"
@@ -267,7 +266,7 @@ class SuggestionServer(LanguageServer):
             if shown and len(came.strip()) > 1:  # not a line end, with the indentation that editors add
                 self.accepted(shown.name)  # clients do not tell of every part that is accepted
         self.next_edits.changed(document)
-        self._pause(document.uri, PAUSE)
+        self._pause(document.uri, PAUSE_SECONDS)
 
     def _closed(self, uri: str) -> None:
         if timer := self._timers.pop(uri, None):
@@ -292,12 +291,12 @@ class SuggestionServer(LanguageServer):
         self._timers[uri] = asyncio.get_running_loop().call_later(seconds, lambda: self._spawn(self._rest(uri)))
 
     def _look_again(self) -> None:
-        """What was looked up while the workspace was being read may lack the best of it."""
+        """Look up context again: while the workspace was being read, the best of it may have been missing."""
         for uri in self.protocol.documents:
             self._pause(uri, 0)
 
     async def _rest(self, uri: str) -> None:
-        """While nobody types, look up context and have the engine read what is new."""
+        """In a pause, look up context and have the engine read what is new."""
         if not self._context or self.completable(uri) is None:
             return
         session = self.sessions.get(uri)
@@ -313,7 +312,7 @@ class SuggestionServer(LanguageServer):
         self._pulse.beat()
         self.show_status()
 
-    def _generated(self, ended: Ended) -> None:
+    def _generated(self, ended: GenerationStats) -> None:
         self.tally.generated(ended)
         if not self.tally.model:
             self._spawn(self._learn_model())
@@ -334,11 +333,11 @@ class SuggestionServer(LanguageServer):
         self.window_show_message(types.ShowMessageParams(types.MessageType.Warning, f"localdflash: {line}"))
 
     def _tell(self, line: str) -> None:
-        """Show the user what was asked for."""
+        """Show the user a requested message."""
         self.window_show_message(types.ShowMessageParams(types.MessageType.Info, f"localdflash: {line}"))
 
     def _say(self, line: str) -> None:
-        """Log at the client what happens but needs nobody."""
+        """Log at the client."""
         self.window_log_message(types.LogMessageParams(types.MessageType.Info, f"localdflash: {line}"))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -348,7 +347,7 @@ class SuggestionServer(LanguageServer):
 
 
 def _target(document: Document, place: LineColumn, selected: types.SelectedCompletionInfo | None) -> ItemTarget:
-    """The line up to the cursor, or what the selected item of a popup menu replaces."""
+    """Return the line up to the cursor, or the range of the selected item of a popup menu."""
     if selected:
         return ItemTarget(selected.range, selected.text, selected=True)
     start, end = types.Position(place.line, 0), types.Position(place.line, document.units(place))

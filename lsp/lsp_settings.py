@@ -4,15 +4,15 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any
 
-SHORTEST_DEADLINE, LONGEST_DEADLINE = 50, 10_000  # ms
+MIN_DEADLINE_MS, MAX_DEADLINE_MS = 50, 10_000  # ms
 
 
 @dataclass(frozen=True)
 class LspSettings:
-    """What a client wants. `push`: it shows how an answer grows. `status`: it shows `didChangeStatus`, a message of
-    ours. `next_edit`: it shows where the same change may follow, see `next_edit`.
+    """The client's settings. `push`: it shows how an answer grows. `status`: it shows our `didChangeStatus`.
+    `next_edit`: it shows proposals of `next_edit`.
 
-    `deadline_ms`: after this time the part of an answer that is there is returned.
+    `deadline_ms`: the time after which the part of an answer that has arrived is returned.
     """
 
     push: bool = False
@@ -22,7 +22,7 @@ class LspSettings:
 
     @classmethod
     def of(cls, options: Any) -> "tuple[LspSettings, list[str]]":
-        """The settings, and a line for each option that is not understood and keeps its default."""
+        """Return the settings, and a line for each invalid option, which keeps its default."""
         given = options if isinstance(options, dict) else getattr(options, "__dict__", None) or {}
         wrong: list[str] = []
 
@@ -36,5 +36,5 @@ class LspSettings:
         switches = ("push", "status", "nextEdit")
         push, status, next_edit = (known(name, bool, "true or false", False) for name in switches)
         deadline = known("deadlineMs", int | float, "a number", cls.deadline_ms)
-        deadline = round(min(max(SHORTEST_DEADLINE, deadline), LONGEST_DEADLINE))
+        deadline = round(min(max(MIN_DEADLINE_MS, deadline), MAX_DEADLINE_MS))
         return cls(push, status, deadline, next_edit), wrong

@@ -1,4 +1,4 @@
-"""What the editor's status line shows: counts of suggestions, and why a document gets none. Nothing is stored."""
+"""The contents of the editor's status line: counts of suggestions, and why a document gets none. Nothing is stored."""
 
 import sys
 from dataclasses import dataclass, field
@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 from localdflash.code.context.denied import Refusal
 from localdflash.lsp.document import Document
-from localdflash.lsp.generation import Ended
+from localdflash.lsp.generation import GenerationStats
 
-LARGEST = 4_000_000  # characters of a document that is worth completing
-LONGEST_LINE = 5_000  # characters: what has longer ones was not written by hand
+MAX_DOCUMENT_CHARS = 4_000_000  # characters of a document that is worth completing
+MAX_LINE_CHARS = 5_000  # characters: what has longer ones was not written by hand
 StatusKind = Literal["Normal", "Error", "Inactive"]
 
 
 @dataclass
 class Tally:
-    """The counts. A suggestion counts once, however often it is shown or however many parts of it are accepted."""
+    """The counts. A suggestion counts once, however often it is shown or in however many parts it is accepted."""
 
     model: str = ""
     trouble: str = ""  # why there is nothing to suggest
@@ -26,8 +26,8 @@ class Tally:
     _displayed: set[str] = field(default_factory=set)  # by clients that tell
     _accepted: set[str] = field(default_factory=set)
 
-    def generated(self, ended: Ended) -> None:
-        """Count a generation that ended."""
+    def generated(self, ended: GenerationStats) -> None:
+        """Count a completed generation."""
         self.tau, self.tokens_per_second = ended.tau, ended.tokens_per_second or self.tokens_per_second
 
     def offered(self, name: str) -> None:
@@ -40,14 +40,14 @@ class Tally:
             self._displayed.add(name)
 
     def accepted(self, name: str) -> bool:
-        """Count an accepted suggestion or part; return whether this is the first part of something that was offered."""
+        """Count an accepted suggestion or part; return whether it is the first part of an offered suggestion."""
         if name in self._accepted or name not in self._offered:
             return False
         self._accepted.add(name)
         return True
 
     def status(self, busy: bool) -> dict[str, Any]:
-        """The status notification."""
+        """Return the status notification."""
         kind: StatusKind = "Error" if self.trouble else "Inactive" if self.silent else "Normal"
         return {
             "kind": kind,
@@ -62,7 +62,7 @@ class Tally:
 
 
 def silence(document: Document | None, refusal: Refusal | None, *, manual: bool) -> str:
-    """What keeps suggestions from a document; "" where nothing does. `manual`: somebody asks for them by hand."""
+    """Return why a document gets no suggestions; "" if it does. `manual`: requested by hand."""
     reason = _reason(document, None if manual and refusal is Refusal.GIT else refusal)
     return reason and f"no suggestions here: {reason}"
 
@@ -72,8 +72,12 @@ def _reason(document: Document | None, refusal: Refusal | None) -> str:
         return "the file is too large, or was not opened"
     if refusal:
         return f"{refusal.value}; ask by hand" if refusal is Refusal.GIT else refusal.value
-    if document.size > LARGEST:
+    if document.size > MAX_DOCUMENT_CHARS:
         return "the file has more than 4 million characters"
-    if not document.is_text(LARGEST, sys.maxsize):
+    if not document.is_text(MAX_DOCUMENT_CHARS, sys.maxsize):
         return "the file is not text"
-    return "" if document.is_text(LARGEST, LONGEST_LINE) else f"a line has more than {LONGEST_LINE} characters"
+    return (
+        ""
+        if document.is_text(MAX_DOCUMENT_CHARS, MAX_LINE_CHARS)
+        else f"a line has more than {MAX_LINE_CHARS} characters"
+    )

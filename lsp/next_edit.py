@@ -1,9 +1,9 @@
-"""When the next edit is proposed, and how it travels. What it is, `localdflash.code.next_edit` says.
+"""When the next edit is proposed, and its messages; `localdflash.code.next_edit` decides what it is.
 
-LSP 3.18 has no message for it. To clients that ask for it (`nextEdit` in their initializationOptions) goes, `PAUSE`
-seconds after a change and at once after an accepted proposal, the notification `localdflash/didUpdateNextEdit`
-{textDocument, edit: {range, newText}}: an edit for just that version. A client shows it where nothing else is shown,
-drops it at the next change, and says `localdflash/didRejectNextEdit` {textDocument} where the user sent it away.
+LSP 3.18 has no message for it. Clients with `nextEdit` in their initializationOptions get the notification
+`localdflash/didUpdateNextEdit` {textDocument, edit: {range, newText}}: an edit for that version only, `PAUSE_SECONDS`
+after a change and at once after an accepted proposal. A client shows it if nothing else is shown, drops it at the next
+change, and sends `localdflash/didRejectNextEdit` {textDocument} if the user dismissed it.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.text.syntax import language_of
 
 METHOD = "localdflash/didUpdateNextEdit"
-PAUSE = 0.5  # seconds without a change
-LARGEST = 400_000  # characters of a document
+PAUSE_SECONDS = 0.5  # seconds without a change
+MAX_DOCUMENT_CHARS = 400_000  # characters of a document
 
 Send = Callable[[str, Any], None]
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
-class _Followed:
-    """A document whose edits are followed."""
+class _TrackedDocument:
+    """A document whose edits are recorded."""
 
     def __init__(self, language: str, text: str) -> None:
         self.trail, self.proposer = EditTrail(text), Proposer(language)
@@ -35,43 +35,43 @@ class _Followed:
         self.at_work = asyncio.Lock()
 
     def wait(self, seconds: float, then: Callable[[], None]) -> None:
-        """Do something after a pause, unless something else is to be done before."""
+        """Call `then` after a pause; a later call replaces it."""
         self.stop()
         self.timer = asyncio.get_running_loop().call_later(seconds, then)
 
     def stop(self) -> None:
-        """Do nothing."""
+        """Cancel the pending call."""
         if self.timer:
             self.timer.cancel()
             self.timer = None
 
 
 class NextEdits:
-    """The next edits of a client's documents. `allowed`: whether a document may be looked at."""
+    """The next edits of a client's documents. `allowed`: whether a document may be read."""
 
     def __init__(self, send: Send, spawn: Spawn, allowed: Callable[[str], bool]) -> None:
         self._send, self._spawn, self._allowed = send, spawn, allowed
-        self._followed: dict[str, _Followed] = {}
+        self._followed: dict[str, _TrackedDocument] = {}
 
     def opened(self, document: Document) -> None:
-        """Follow a document from here on, if it is in a language whose syntax says enough."""
+        """Track a document, if its language is supported."""
         self.closed(document.uri)
         language = language_of(document.uri, document.language)
-        if language in LANGUAGES and document.size <= LARGEST:
-            self._followed[document.uri] = _Followed(language, line_feeds(document.text))
+        if language in LANGUAGES and document.size <= MAX_DOCUMENT_CHARS:
+            self._followed[document.uri] = _TrackedDocument(language, line_feeds(document.text))
 
     def edited(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
-        """Take note of one change."""
-        if document.size > LARGEST:
+        """Record one change."""
+        if document.size > MAX_DOCUMENT_CHARS:
             self.closed(document.uri)
         elif followed := self._followed.get(document.uri):
             followed.trail.edited(line, old, new, line_feeds(document.text))
 
     def changed(self, document: Document) -> None:
-        """Look for the next edit once nobody has typed for a while, or at once if the last proposal was accepted."""
+        """Look for the next edit after a pause, or at once if the last proposal was accepted."""
         if followed := self._followed.get(document.uri):
             accepted = followed.trail.notified()
-            followed.wait(0 if accepted else PAUSE, lambda: self._spawn(self._look(document, followed)))
+            followed.wait(0 if accepted else PAUSE_SECONDS, lambda: self._spawn(self._look(document, followed)))
 
     def closed(self, uri: str) -> None:
         """Forget a document."""
@@ -79,16 +79,16 @@ class NextEdits:
             followed.stop()
 
     def close(self) -> None:
-        """Forget all of them."""
+        """Forget all documents."""
         for uri in [*self._followed]:
             self.closed(uri)
 
     def refused(self, uri: str) -> None:
-        """Take note that the user sent a proposal away."""
+        """Record that the user dismissed a proposal."""
         if followed := self._followed.get(uri):
             followed.trail.refuse()
 
-    async def _look(self, document: Document, followed: _Followed) -> None:
+    async def _look(self, document: Document, followed: _TrackedDocument) -> None:
         steps, version = followed.trail.steps(), document.version
         if not steps or not self._allowed(document.uri):
             return

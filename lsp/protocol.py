@@ -1,9 +1,8 @@
-"""Text synchronisation with our own documents, because pygls splits lines at form feeds and U+2028 too, which corrupts.
+"""Text synchronisation with our own documents: pygls also splits lines at form feeds and U+2028, which corrupts texts.
 
-`documents` is what the server knows of open files, by URI. A document that cannot be followed is dropped, so that
-nothing is ever completed in a text that the editor does not have: one beyond `LARGEST`, and one whose change was not a
-valid message, are unknown until they are opened again or changed as a whole. Any other change of an unknown document
-is ignored.
+`documents` holds the open files by URI. A document that cannot be followed is dropped, so that nothing is completed in
+a text that the editor does not have: one beyond `MAX_DOCUMENT_CHARS`, or one with an invalid change, until it is opened
+again or changed as a whole. Any other change of an unknown document is ignored.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -16,7 +15,7 @@ from pygls.protocol import lsp_method
 from localdflash.lsp.document import Document, Encoding, LineEdit
 from localdflash.lsp.json_rpc import RpcProtocol
 
-LARGEST = 4_000_000  # characters of a document that is kept
+MAX_DOCUMENT_CHARS = 4_000_000  # characters of a document that is kept
 Change: TypeAlias = types.TextDocumentContentChangeEvent
 WholeText: TypeAlias = types.TextDocumentContentChangeWholeDocument
 OnChange = Callable[[Document, int, Sequence[str], Sequence[str]], None]
@@ -27,9 +26,8 @@ _CHANGES = ("", types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE)  #
 class DocumentProtocol(RpcProtocol):
     """The open documents, and listeners that are called once `documents` is up to date.
 
-    `on_change` gets each content change: its first line, the lines removed and those added, without their ends; the
-    text is that after the change, the version that after the whole notification. `on_changed` is called once after all
-    of them.
+    `on_change` gets each content change: its first line, the lines removed and added, without their ends. The text is
+    that after the change, the version that after the whole notification. `on_changed` is called once after all changes.
     """
 
     def __init__(self, server: LanguageServer, converter: Any) -> None:
@@ -43,20 +41,20 @@ class DocumentProtocol(RpcProtocol):
         self.on_close: Callable[[str], None] = lambda uri: None
 
     def encoding(self) -> Encoding:
-        """The unit of columns, as agreed with the client."""
+        """Return the unit of columns agreed with the client."""
         chosen = self.workspace.position_encoding
         return next((known for known in get_args(Encoding) if known == chosen), "utf-16")
 
     @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
     def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:
-        """Open a document; the client's text is the truth, even if it was open already."""
+        """Open a document; the client's text counts, even if it was open already."""
         item = params.text_document
         self._begin(item.uri, item.text, item.version, item.language_id)
 
     def _begin(self, uri: str, text: str, version: int, language: str) -> Document | None:
         """Follow a document from this text on; None if it is too large."""
         self._dropped[uri] = language
-        if len(text) > LARGEST:
+        if len(text) > MAX_DOCUMENT_CHARS:
             self._forget(uri, "it is too large for completions")
             return None
         del self._dropped[uri]
@@ -76,7 +74,7 @@ class DocumentProtocol(RpcProtocol):
         document.version, failed = params.text_document.version, None
         for change in changes:
             first_line, old, new = _apply(document, change)
-            if document.size > LARGEST:
+            if document.size > MAX_DOCUMENT_CHARS:
                 self._forget(uri, "it has become too large for completions; open it again when it is smaller")
                 return
             try:
@@ -90,7 +88,7 @@ class DocumentProtocol(RpcProtocol):
 
     @lsp_method(types.TEXT_DOCUMENT_DID_SAVE)
     def lsp_text_document__did_save(self, params: types.DidSaveTextDocumentParams) -> None:
-        """Note that a document was saved."""
+        """Handle that a document was saved."""
         if params.text_document.uri in self.documents:
             self.on_save(params.text_document.uri)
 
@@ -116,7 +114,7 @@ class DocumentProtocol(RpcProtocol):
             self.on_close(uri)
 
     def _found_again(self, params: types.DidChangeTextDocumentParams) -> tuple[Document | None, Sequence[Change]]:
-        """A document that was dropped, if its whole text is sent, and the changes behind that."""
+        """Return a dropped document whose whole text was sent, and the changes behind that."""
         item, changes = params.text_document, params.content_changes
         whole = [i for i, change in enumerate(changes) if isinstance(change, WholeText)]
         if item.uri not in self._dropped or not whole:

@@ -1,7 +1,7 @@
-"""What a request says besides the text at the cursor: where the file is, what other code belongs to it, recent edits.
+"""The context of a request: the file's path, related code of other files, recent edits.
 
-Code of other files is looked up in a thread, never while a key waits, and stays as it is until the next pause: it
-stands at the head of the prompt, so changing it costs reading the whole prompt again.
+Code of other files is looked up in a thread, never while a key waits, and stays until the next pause: it is at the head
+of the prompt, so changing it means reading the whole prompt again.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from localdflash.code.context.index import Workspace
 from localdflash.lsp.document import Document, line_feeds
 from localdflash.text.syntax import language_of
 
-CHARACTERS = 6_000  # of other code; the engine cuts it to its budget of tokens
-REPLACED = 8  # texts that edits took away, as drafts
-CELL = "vscode-notebook-cell"  # the scheme of a cell's URI: the path is the notebook's, the fragment its own
-NEIGHBOURS = 8  # open files that are looked through
+MAX_CONTEXT_CHARS = 6_000  # of other code; the engine cuts it to its budget of tokens
+MAX_REPLACED_TEXTS = 8  # texts that edits took away, as drafts
+CELL_SCHEME = "vscode-notebook-cell"  # the scheme of a cell's URI: the path is the notebook's, the fragment its own
+MAX_NEIGHBOURS = 8  # open files that are looked through
 
 
 class EditorContext:
@@ -41,7 +41,7 @@ class EditorContext:
         self._when_read: Callable[[], None] = lambda: None
 
     def start(self, when_read: Callable[[], None]) -> None:
-        """Start reading the workspace in the background. `when_read` is called from a thread, whenever all is."""
+        """Index the workspace in the background. `when_read` is called from a thread whenever that is done."""
         self._when_read = when_read
         self._workspace.start(when_read)
 
@@ -50,50 +50,50 @@ class EditorContext:
         self._workspace.close()
 
     def follow(self, added: Sequence[Path], removed: Sequence[Path | None]) -> None:
-        """Take note that folders of the workspace were added and removed; their files are read in the background."""
+        """Add and remove folders of the workspace; their files are read in the background."""
         kept = [root for root in self._roots if root not in removed]
         self._roots = [*kept, *(root for root in added if root not in kept)]
         self._workspace = Workspace(self._roots, self._warn, self._workspace)
         self._workspace.start(self._when_read)
 
     def allowed(self, uri: str) -> bool:
-        """Whether a document may be put into prompts."""
+        """Return whether a document may be put into prompts."""
         return self.refusal(uri) is None
 
     def refusal(self, uri: str) -> Refusal | None:
-        """Why a document may not be put into prompts."""
+        """Return why a document may not be put into prompts."""
         if path := path_of(uri):
             return self._workspace.refusal(path)
         return Refusal.SECRET if is_secret(PurePosixPath(_elsewhere(uri))) else None
 
     def describe(self, uri: str) -> dict[str, Any]:
-        """The fields of a request that describe the document and its surroundings."""
+        """Return the fields of a request that describe the document and its surroundings."""
         name, parts = self._name(uri), self._parts.get(uri, [])
         return {
             "path": name,
             "language": language_of(name, self._documents[uri].language),
             "context": [{"kind": p.kind, "name": p.name, "text": p.text, "weight": p.weight} for p in parts],
-            "copies": self._edits.replaced(REPLACED),
+            "copies": self._edits.replaced(MAX_REPLACED_TEXTS),
         }
 
     def opened(self, uri: str) -> None:
-        """Take note that a document was opened; the file on disk may be new, too."""
+        """Handle that a document was opened; the file on disk may be new, too."""
         self._used(uri)
         self.saved(uri)
 
     def changed(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
-        """Take note that lines of a document were replaced."""
+        """Record that lines of a document were replaced."""
         self._used(document.uri)
         if self.allowed(document.uri):
             self._edits.changed(self._name(document.uri), line, old, new, time.monotonic())
 
     def saved(self, uri: str) -> None:
-        """Take note that a file was written."""
+        """Handle that a file was written."""
         if path := path_of(uri):
             self._workspace.refresh(path)
 
     def closed(self, uri: str) -> None:
-        """Take note that a document was closed."""
+        """Handle that a document was closed."""
         self._parts.pop(uri, None)
         self._recent.pop(uri, None)
         if path_of(uri) is None:
@@ -106,7 +106,7 @@ class EditorContext:
             if document is None:
                 return False
             near = [other for other in reversed(self._recent) if other != uri and other in self._documents]
-            others = [self._neighbour(self._documents[other]) for other in near[:NEIGHBOURS] if self.allowed(other)]
+            others = [self._neighbour(self._documents[other]) for other in near[:MAX_NEIGHBOURS] if self.allowed(other)]
             parts = await asyncio.to_thread(self._gather, self._file(document), line, others)
         if parts == self._parts.get(uri, []) or uri not in self._documents:
             return False
@@ -117,7 +117,7 @@ class EditorContext:
         for name in {edit.name for edit in self._edits.edits()}:
             if not self._workspace.allowed_name(name):  # any more
                 self._edits.forget(name)
-        return gather(self._workspace, current, line, others, self._edits, CHARACTERS)
+        return gather(self._workspace, current, line, others, self._edits, MAX_CONTEXT_CHARS)
 
     def _used(self, uri: str) -> None:
         self._recent.pop(uri, None)
@@ -128,12 +128,12 @@ class EditorContext:
         return OpenFile(path_of(document.uri), name, language_of(name, document.language), line_feeds(document.text))
 
     def _neighbour(self, document: Document) -> OpenFile:
-        """A document beside the one that is completed: a cell has another name than the others of its notebook."""
+        """Return another open document; a notebook's cell gets a name of its own."""
         file = self._file(document)
         return replace(file, name=file.name + _cell(document.uri))
 
     def _name(self, uri: str) -> str:
-        """A document's path as the prompt shows it: relative to its root."""
+        """Return a document's path for the prompt: relative to its root."""
         path = path_of(uri)
         if path is None:
             return _elsewhere(uri).rpartition("/")[2] or "untitled"
@@ -144,12 +144,12 @@ class EditorContext:
 
 
 def path_of(uri: str) -> Path | None:
-    """The path that a file: URI names on this machine, or that of a notebook's cell; None for any other URI."""
+    """Return the path of a file: URI on this machine, or of a notebook's cell; None for any other URI."""
     try:
         parts = urlsplit(uri)
     except ValueError:
         return None
-    if parts.scheme == CELL:
+    if parts.scheme == CELL_SCHEME:
         uri = parts._replace(scheme="file", fragment="").geturl()
     elif parts.scheme != "file":
         return None
@@ -160,13 +160,13 @@ def path_of(uri: str) -> Path | None:
 
 
 def _cell(uri: str) -> str:
-    """What tells a notebook's cell from the others of its file; "" for any other document."""
+    """Return the fragment that distinguishes a notebook's cells; "" for any other document."""
     parts = urlsplit(uri)
-    return f"#{parts.fragment}" if parts.scheme == CELL else ""
+    return f"#{parts.fragment}" if parts.scheme == CELL_SCHEME else ""
 
 
 def _elsewhere(uri: str) -> str:
-    """The path in a URI that names no file on this machine."""
+    """Return the path in a URI that names no file on this machine."""
     try:
         return unquote(urlsplit(uri).path).replace("\\", "/")
     except ValueError:

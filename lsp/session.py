@@ -1,9 +1,9 @@
-"""What to suggest in one document: what is shown, as long as what is typed agrees; else what was generated before or
-ahead; else what is being generated; and only then a new request.
+"""The suggestions of one document: the shown one while the typed text agrees; else one generated before or ahead; else
+the one being generated; and only then a new request.
 
-The prompt of a request is cut at an *anchor*, the start of the line where a run of typing began. What is typed behind
-it goes after the prompt, where the model's own text goes: typing and accepting only append, so the engine computes
-nothing again but the newest token, and a generation that agrees with what is typed simply goes on.
+The prompt of a request is cut at an *anchor*, the start of the line where a run of typing began. Text typed behind the
+anchor goes after the prompt, where the model's own text goes. Typing and accepting only append, so the engine computes
+only the newest token, and a generation that agrees with the typed text continues.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from localdflash.lsp.generation import Generator
 from localdflash.lsp.suggestions import (
     FAILED,
     STOPPED,
+    Anchor,
     NewestSuggestions,
-    Spot,
     Suggestion,
     between,
     whole_lines,
@@ -26,23 +26,23 @@ from localdflash.lsp.suggestions import (
 )
 from localdflash.lsp.typing_pace import TypingPace
 
-LONGEST = 96  # tokens of an answer
-LEAST_SURE = 0.25  # of two tokens in a row: an answer that nobody asked for ends before them
-CHOICES, PATIENCE = 3, 3.0  # suggestions where the user asks for some, and the seconds that they may take
-LONGEST_TYPED = 2_000  # characters behind an anchor: the engine has them in its cache, but each request sends them
-SENT_BEFORE, SENT_AFTER = 16_000, 16_000  # characters; the engine cuts them to its budget of tokens
-SHORTEST = 10  # characters before the cursor of a document that there is something to say of
-COPIED = 4_000  # characters of the text after the cursor that drafts may be copied from
+MAX_ANSWER_TOKENS = 96  # tokens of an answer
+MIN_TOKEN_PROBABILITY = 0.25  # of two tokens in a row: an answer that nobody asked for ends before them
+MANUAL_CHOICES, MANUAL_SECONDS = 3, 3.0  # suggestions where the user asks for some, and the seconds that they may take
+MAX_TYPED_CHARS = 2_000  # characters behind an anchor: the engine has them in its cache, but each request sends them
+MAX_PREFIX_CHARS, MAX_SUFFIX_CHARS = 16_000, 16_000  # characters; the engine cuts them to its budget of tokens
+MIN_DOCUMENT_CHARS = 10  # characters before the cursor of a document that there is something to say of
+MAX_DRAFT_CHARS = 4_000  # characters of the text after the cursor that drafts may be copied from
 
 Describe = Callable[[str], dict[str, Any]]  # uri -> path, language, context, copies and document of a request
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """Where and how a suggestion is asked for. Lines of `before` and `after` end with line feeds.
+    """A request for suggestions. Lines of `before` and `after` end with line feeds.
 
-    `manual`: the user asked, and wants to choose; `current`: whether nothing has changed since; `closed`: what stands
-    between `before` and `after` because the editor closed it, see `Closed`.
+    `manual`: requested by hand; `current`: whether nothing has changed since; `closed`: closers of the editor between
+    `before` and `after`, see `closed`.
     """
 
     before: str
@@ -56,7 +56,7 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Offer:
-    """A suggestion as it is shown: its text from the cursor on. `turn` identifies the request that it answers."""
+    """A shown suggestion: its text from the cursor on. `turn` identifies the request that it answers."""
 
     suggestion: Suggestion
     text: str
@@ -64,18 +64,18 @@ class Offer:
 
 
 class Pulse:
-    """Wakes everybody who waits for a change."""
+    """Wakes all waiting tasks."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def beat(self) -> None:
-        """Wake all who wait."""
+        """Wake all waiting tasks."""
         self._event.set()
         self._event = asyncio.Event()
 
     async def wait(self, seconds: float | None) -> None:
-        """Wait until the next beat, or so long."""
+        """Wait until the next beat, or the timeout."""
         # Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that comes together with a beat.
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -83,24 +83,26 @@ class Pulse:
 
 
 class Session:
-    """The suggestions of one document. `describe` returns what a request says besides the text around the cursor."""
+    """The suggestions of one document. `describe` returns the fields of a request besides the text around the
+    cursor.
+    """
 
     def __init__(self, uri: str, generator: Generator, pulse: Pulse, pace: TypingPace, describe: Describe) -> None:
         self.uri = uri
         self.shown: Suggestion | None = None
         self._generator, self._pulse, self._pace, self._describe = generator, pulse, pace, describe
         self._known = NewestSuggestions()
-        self._spot: Spot | None = None
+        self._spot: Anchor | None = None
         self._typed = self._closed = ""
         self._turn = 0
         self._left_over = ""  # of the suggestion that was last refused
         self._offered = ""  # what was typed when something was shown last
         self._choices: Sequence[Suggestion] = ()  # what the user chooses from
         self.silence = ""  # why the last request of a user got nothing
-        self._dismissed: tuple[Spot, str] | None = None  # what is not to come again, from its spot on
+        self._dismissed: tuple[Anchor, str] | None = None  # what is not to come again, from its spot on
 
     async def offers(self, cursor: Cursor) -> list[Offer]:
-        """What to show; nothing if a newer request came meanwhile, or the text changed."""
+        """Return what to show; [] if a newer request came meanwhile, or the text changed."""
         turn = self._begin()
 
         def current() -> bool:
@@ -131,7 +133,7 @@ class Session:
         return []
 
     async def growth(self, offer: Offer, current: Callable[[], bool]) -> str | None:
-        """The text of an offer once it has grown by whole lines; None if it will not, or nobody needs it."""
+        """Wait until an offer has grown by whole lines and return its text; None if it will not, or is obsolete."""
         suggestion = offer.suggestion
         while offer.turn == self._turn and current() and suggestion is self.shown:
             rest = suggestion.rest(self._typed)
@@ -147,9 +149,9 @@ class Session:
         return None
 
     def changed(self, text: str) -> str:
-        """Take note that the text changed; return the part of the shown suggestion that was inserted, if it agrees.
+        """Record that the text changed; return the inserted part of the shown suggestion, if it agrees.
 
-        What does not agree stops: the generation within one step, and the suggestion is not shown again.
+        If it disagrees, the generation stops within one step, and the suggestion is not shown again.
         """
         spot, before = self._spot, self._typed
         if spot is None:
@@ -175,8 +177,8 @@ class Session:
         return typed[len(before) :]
 
     def dismiss(self, name: str) -> None:
-        """Drop what is shown, because the user refused it. Clients that drop it at a key say so too, though `changed`
-        knows better.
+        """Drop the shown suggestion because the user dismissed it. Clients also report suggestions that they drop at
+        a key, which are ignored.
         """
         if self.shown and self.shown.name == name and self._typed == self._offered:
             self._dismissed = (self.shown.spot, self.shown.typed + self.shown.text)
@@ -185,14 +187,14 @@ class Session:
             self._stop()
 
     def rest(self, new_context: bool) -> None:
-        """While nobody types, move the anchor nearer to the cursor and have the engine read what it does not know."""
+        """In a pause, move the anchor nearer to the cursor and have the engine read what is new."""
         showing = self.shown and self.shown.rest(self._typed)
         if self._spot is None or showing or self._generator.busy:
             return
-        far = len(self._typed) > LONGEST_TYPED // 4
+        far = len(self._typed) > MAX_TYPED_CHARS // 4
         if far:
             start = self._typed.rfind("\n") + 1
-            self._move(Spot(self.uri, self._spot.before + self._typed[:start], self._spot.after))
+            self._move(Anchor(self.uri, self._spot.before + self._typed[:start], self._spot.after))
             self._typed = self._typed[start:]
         if far or new_context:
             self._generator.start(self.uri, self._body(self._spot, self._typed) | {"max_tokens": 0})
@@ -203,13 +205,13 @@ class Session:
         return (self._spot.before.count("\n") + self._typed.count("\n")) if self._spot else 0
 
     def leave(self) -> None:
-        """Give nothing to whoever waits: the document was closed, or another one is being edited."""
+        """End waiting requests: the document was closed, or another one is being edited."""
         self._begin()
         self.shown = None
         self._stop()
 
     def _abandon(self) -> None:
-        """Note that nobody waits for the newest request any more."""
+        """Handle that the newest request was cancelled."""
         self._begin()
         if not (self.shown and self.shown.rest(self._typed)):
             self._stop()
@@ -219,46 +221,46 @@ class Session:
         self._pulse.beat()
         return self._turn
 
-    def _at(self, cursor: Cursor) -> tuple[Spot, str]:
-        """The spot and what is typed there; the spot stays the same while only what follows its anchor changes."""
+    def _at(self, cursor: Cursor) -> tuple[Anchor, str]:
+        """Return the anchor and the text typed there; the anchor stays while only the text behind it changes."""
         spot = self._spot
         kept = (
             spot is not None
             and spot.after == cursor.after
-            and len(cursor.before) - len(spot.before) <= LONGEST_TYPED
+            and len(cursor.before) - len(spot.before) <= MAX_TYPED_CHARS
             and cursor.before.startswith(spot.before)
         )
         if spot is None or not kept:
-            spot = Spot(self.uri, cursor.before[: cursor.before.rfind("\n") + 1], cursor.after)
+            spot = Anchor(self.uri, cursor.before[: cursor.before.rfind("\n") + 1], cursor.after)
             self._move(spot)
         self._typed, self._closed = cursor.before[len(spot.before) :], cursor.closed
         return spot, self._typed
 
-    def _move(self, spot: Spot) -> None:
-        """Go to another spot, and drop what was shown or generated at the old one."""
+    def _move(self, spot: Anchor) -> None:
+        """Go to another anchor, and drop the suggestions at the old one."""
         if spot != self._spot:
             self._spot, self.shown = spot, None
             if self._generator.growing:
                 self._stop()
 
-    def _find(self, spot: Spot, typed: str) -> Suggestion | None:
+    def _find(self, spot: Anchor, typed: str) -> Suggestion | None:
         shown = self.shown
         if shown and shown.spot == spot and shown.rest(typed):
             return shown
         return self._known.find(spot, typed)
 
     async def _still(self, current: Callable[[], bool]) -> bool:
-        """Wait as long as another key is likely to come; return whether none did."""
+        """Wait as long as another key is likely; return whether none came."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._pace.delay(loop.time())
         while current() and (left := until - loop.time()) > 0:
             await self._pulse.wait(left)
         return current()
 
-    def _ask(self, spot: Spot, typed: str, count: int = 1) -> Suggestion:
+    def _ask(self, spot: Anchor, typed: str, count: int = 1) -> Suggestion:
         asked = [Suggestion(spot, typed) for _ in range(count)]
         self._known.add(asked[0])
-        sure = LEAST_SURE if count == 1 else 0.0
+        sure = MIN_TOKEN_PROBABILITY if count == 1 else 0.0
         self._generator.start(self.uri, self._body(spot, typed) | {"count": count, "least_sure": sure}, asked)
         return asked[0]
 
@@ -267,7 +269,7 @@ class Session:
         typed = suggestion.typed + suggestion.text
         if suggestion is not self.shown or self._generator.busy or not self._pace.spare:
             return
-        if suggestion.ended == STOPPED or len(typed) > LONGEST_TYPED:
+        if suggestion.ended == STOPPED or len(typed) > MAX_TYPED_CHARS:
             return
         if self._known.find(suggestion.spot, typed) is None:
             self._ask(suggestion.spot, typed)
@@ -275,7 +277,7 @@ class Session:
     async def _text(
         self, suggestion: Suggestion, typed: str, cursor: Cursor, current: Callable[[], bool]
     ) -> str | None:
-        """What can be shown of a suggestion, waiting for it to grow; None if it turns out to disagree."""
+        """Wait for a suggestion to grow and return what can be shown; None if it disagrees with the typed text."""
         loop = asyncio.get_running_loop()
         until = loop.time() + cursor.deadline
         while current():
@@ -291,11 +293,11 @@ class Session:
             await self._pulse.wait(None if late else until - loop.time())
         return ""
 
-    async def _several(self, spot: Spot, typed: str, current: Callable[[], bool]) -> list[Offer]:
-        """Different suggestions to choose from."""
-        self._ask(spot, typed, CHOICES)
+    async def _several(self, spot: Anchor, typed: str, current: Callable[[], bool]) -> list[Offer]:
+        """Return several suggestions to choose from."""
+        self._ask(spot, typed, MANUAL_CHOICES)
         asked, loop = self._generator.growing, asyncio.get_running_loop()
-        until = loop.time() + PATIENCE + self._pace.patience
+        until = loop.time() + MANUAL_SECONDS + self._pace.patience
         while current() and not all(suggestion.ended for suggestion in asked) and (left := until - loop.time()) > 0:
             await self._pulse.wait(left)
         if not current():
@@ -323,14 +325,14 @@ class Session:
         return [Offer(suggestion, text, self._turn)]
 
     def _is_dismissed(self, suggestion: Suggestion) -> bool:
-        """Whether the user dismissed the same text here, or one with the same beginning."""
+        """Return whether the user dismissed the same text here, or one with the same beginning."""
         if self._dismissed is None or self._dismissed[0] != suggestion.spot:
             return False
         one, other = self._dismissed[1], suggestion.typed + suggestion.text
         return one.startswith(other) or other.startswith(one)
 
     def _set_aside(self, shown: Suggestion, typed: str) -> None:
-        """Keep what was left of a suggestion that the user typed over: it may still help as a draft."""
+        """Keep the rest of a suggestion that the user typed over, as a likely draft."""
         self._left_over = shown.rest(typed) or ""
         self.shown = None
 
@@ -339,44 +341,44 @@ class Session:
         return typed is not None and any(suggestion.rest(typed) is not None for suggestion in growing)
 
     def _stop(self) -> None:
-        """Stop what runs for this document, and only for this one."""
+        """Stop the generation of this document, and only of this one."""
         if self._generator.uri == self.uri:
             self._generator.stop()
 
-    def _body(self, spot: Spot, typed: str) -> dict[str, Any]:
+    def _body(self, spot: Anchor, typed: str) -> dict[str, Any]:
         prefix, first_line = _tail(spot.before)
         body = self._describe(self.uri)
         closed = self._closed if typed == self._typed else ""  # ahead, a text has closed it
-        copies = [self._left_over, spot.after[:COPIED], *body.pop("copies")]
+        copies = [self._left_over, spot.after[:MAX_DRAFT_CHARS], *body.pop("copies")]
         return body | {
             "prefix": prefix,
             "first_line": first_line,
             "middle": typed,
             "closed": closed,
-            "suffix": spot.after[:SENT_AFTER],
+            "suffix": spot.after[:MAX_SUFFIX_CHARS],
             "copies": [text for text in copies if text.strip()],
-            "max_tokens": LONGEST,
+            "max_tokens": MAX_ANSWER_TOKENS,
         }
 
 
 def _why_silent(asked: Sequence[Suggestion]) -> str:
-    """Why there is nothing to choose from; "" where the engine has failed, which is told otherwise."""
+    """Return why there is nothing to choose from; "" if the engine has failed, which is reported elsewhere."""
     if any(suggestion.ended == FAILED for suggestion in asked):
         return ""
     if not all(suggestion.ended for suggestion in asked):
-        return f"the engine gave no text within {PATIENCE:.0f} seconds: try again"
+        return f"the engine gave no text within {MANUAL_SECONDS:.0f} seconds: try again"
     return "the model has nothing to add here"
 
 
 def worth_asking(cursor: Cursor) -> bool:
-    """Whether an unasked suggestion makes sense here: not within a word, not in an empty document."""
+    """Return whether an automatic suggestion makes sense: not within a word, not in an empty document."""
     word = cursor.after[:1].isalnum() or cursor.after[:1] == "_"
-    return not word and len(cursor.before) + len(cursor.after) >= SHORTEST
+    return not word and len(cursor.before) + len(cursor.after) >= MIN_DOCUMENT_CHARS
 
 
 def _tail(before: str) -> tuple[str, int]:
-    """The last lines of a text, and the number of the first of them."""
-    if len(before) <= SENT_BEFORE:
+    """Return the last lines of a text, and the number of the first."""
+    if len(before) <= MAX_PREFIX_CHARS:
         return before, 0
-    start = before.find("\n", len(before) - SENT_BEFORE) + 1
+    start = before.find("\n", len(before) - MAX_PREFIX_CHARS) + 1
     return before[start:], before.count("\n", 0, start)

@@ -1,11 +1,11 @@
-"""Where editors connect: stdin and stdout for one of them, a Unix socket or a loopback port for several.
+"""Connections of editors: stdin and stdout for one, a Unix socket or a loopback port for several.
 
-Every connection has a server of its own, made by `create`, on one event loop. A connection ends when its editor sends
-`exit`, closes it, dies (the process that `initialize` names) or does not read for so long that `LARGEST_BACKLOG` waits
-for it; only over stdio does the process end with it. Messages are handled one after the other, and a request has begun
-before the next message is handled: it sees the document that its client saw.
+Every connection has its own server, made by `create`, on one event loop. A connection ends when its editor sends
+`exit`, closes it, dies (the process that `initialize` names), or has more than `MAX_BACKLOG_BYTES` unread. Only over
+stdio does the process end with it. Messages are handled in order, and a request begins before the next message is
+handled: it sees the document that its client saw.
 
-Only LSP goes to stdout: what anything else in this process prints goes to stderr.
+Only LSP goes to stdout: anything else that this process prints goes to stderr.
 """
 
 import asyncio
@@ -29,22 +29,22 @@ from localdflash.base.system.descriptor import set_blocking
 from localdflash.lsp.framing import FramingError, MessageReader
 from localdflash.lsp.json_rpc import RpcProtocol
 
-CHUNK = 65_536  # bytes
-LARGEST_BACKLOG = 64_000_000  # bytes that a client has not read yet
-PARENT_LOOK = 2.0  # seconds between two looks at whether the editor's process is there
-READ_AHEAD = 8  # chunks
-FLUSH = 2.0  # seconds for the last bytes to an editor that does not read
+CHUNK_BYTES = 65_536  # bytes
+MAX_BACKLOG_BYTES = 64_000_000  # bytes that a client has not read yet
+PARENT_POLL_SECONDS = 2.0  # seconds between two looks at whether the editor's process is there
+MAX_READ_AHEAD_CHUNKS = 8  # chunks
+FLUSH_SECONDS = 2.0  # seconds for the last bytes to an editor that does not read
 
 Create = Callable[[], LanguageServer]
 T = TypeVar("T")
 
 
 class Writer(Protocol):
-    """How pygls sends bytes."""
+    """The sending end of a connection."""
 
     @property
     def stuck(self) -> bool:
-        """Whether the client is gone, or reads so little that it might as well be."""
+        """Whether the client is gone, or far behind in reading."""
 
     def write(self, data: bytes) -> None:
         """Send, without waiting."""
@@ -54,12 +54,12 @@ class Writer(Protocol):
 
 
 def quiet() -> None:
-    """Keep pygls's tracebacks of bad messages off stderr; the client is told instead."""
+    """Keep pygls's tracebacks of bad messages off stderr; the client gets an error instead."""
     logging.getLogger("pygls").setLevel(logging.CRITICAL + 1)
 
 
 def serve_stdio(create: Create) -> int:
-    """Serve one editor on stdin and stdout. Returns the exit code: 0 after `shutdown`, 1 without, 128 + signal."""
+    """Serve one editor on stdin and stdout. Return the exit code: 0 after `shutdown`, 1 without, 128 + signal."""
     source, sink = _own_stdio()
     return asyncio.run(_until_signal(lambda: _serve_stdio(create, source, sink)))
 
@@ -71,7 +71,7 @@ def serve_socket(create: Create, listener: socket.socket) -> int:
 
 
 async def serve_connection(server: LanguageServer, chunks: AsyncIterator[bytes], writer: Writer) -> int:
-    """Serve one editor from the first byte to the last; return an exit code that says whether it left properly."""
+    """Serve one editor to the end; return an exit code that tells whether it shut down properly."""
     protocol = server.protocol
     assert isinstance(protocol, RpcProtocol)
     protocol.set_writer(writer)
@@ -111,11 +111,11 @@ async def _parent_gone(server: LanguageServer, initialized: asyncio.Event) -> No
         parent = psutil.Process()
     with suppress(psutil.NoSuchProcess):
         while parent.is_running() and parent.status() != psutil.STATUS_ZOMBIE:
-            await asyncio.sleep(PARENT_LOOK)
+            await asyncio.sleep(PARENT_POLL_SECONDS)
 
 
 async def _close(server: LanguageServer) -> None:
-    """End whatever the server still does for its client."""
+    """Cancel the server's pending work for its client."""
     for future in list(server.protocol._request_futures.values()):
         future.cancel()
     close: Callable[[], Awaitable[None]] | None = getattr(server, "close", None)
@@ -124,7 +124,7 @@ async def _close(server: LanguageServer) -> None:
 
 
 async def _until_signal(serve: Callable[[], Awaitable[int]]) -> int:
-    """Serve until that is done, or a signal comes."""
+    """Serve until the end, or until a signal comes."""
     loop = asyncio.get_running_loop()
     loop.set_default_executor(_Threads())
     serving = asyncio.ensure_future(serve())
@@ -142,9 +142,7 @@ async def _until_signal(serve: Callable[[], Awaitable[int]]) -> int:
 
 
 class _Threads(ThreadPoolExecutor):
-    """Daemon threads for `asyncio.to_thread`: one that waits minutes for an engine to load must not hold up the
-    exit.
-    """
+    """Daemon threads for `asyncio.to_thread`: a thread that waits minutes for an engine must not delay the exit."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """See Executor."""
@@ -190,7 +188,7 @@ async def _serve_stream(server: LanguageServer, reader: asyncio.StreamReader, wr
 
 async def _of_stream(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     with suppress(ConnectionError):
-        while chunk := await reader.read(CHUNK):
+        while chunk := await reader.read(CHUNK_BYTES):
             yield chunk
 
 
@@ -204,7 +202,7 @@ class _Stream:
     def stuck(self) -> bool:
         """See Writer."""
         transport = self._writer.transport
-        return transport.is_closing() or transport.get_write_buffer_size() > LARGEST_BACKLOG
+        return transport.is_closing() or transport.get_write_buffer_size() > MAX_BACKLOG_BYTES
 
     def write(self, data: bytes) -> None:
         """See Writer."""
@@ -221,7 +219,7 @@ async def _serve_stdio(create: Create, source: int, sink: int) -> int:
 
 
 def _own_stdio() -> tuple[int, int]:
-    """Private descriptors of stdin and stdout; anything else in the process reads nothing and prints to stderr."""
+    """Return private descriptors of stdin and stdout. Other code in the process reads nothing and prints to stderr."""
     if sys.__stdin__ is None or sys.__stdout__ is None:
         raise LocaldflashError("stdin or stdout is closed: an editor has a pipe for each")
     source, sink = os.dup(0), os.dup(1)
@@ -238,9 +236,9 @@ def _own_stdio() -> tuple[int, int]:
 
 
 async def _of_descriptor(descriptor: int) -> AsyncIterator[bytes]:
-    """Read in a thread: a file, a terminal and /dev/null cannot be waited for otherwise."""
+    """Read in a thread, because a file, a terminal and /dev/null cannot be polled."""
     loop, chunks = asyncio.get_running_loop(), asyncio.Queue[bytes]()
-    room = threading.Semaphore(READ_AHEAD)
+    room = threading.Semaphore(MAX_READ_AHEAD_CHUNKS)
 
     def pump() -> None:
         chunk = b"-"
@@ -248,7 +246,7 @@ async def _of_descriptor(descriptor: int) -> AsyncIterator[bytes]:
             while chunk:
                 room.acquire()
                 try:
-                    chunk = os.read(descriptor, CHUNK)
+                    chunk = os.read(descriptor, CHUNK_BYTES)
                 except OSError:
                     chunk = b""
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
@@ -260,7 +258,7 @@ async def _of_descriptor(descriptor: int) -> AsyncIterator[bytes]:
 
 
 class _Descriptor:
-    """Write in a thread: an editor that does not read must not block what it waits for."""
+    """Write in a thread: an editor that does not read must not block the loop."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -272,7 +270,7 @@ class _Descriptor:
     @property
     def stuck(self) -> bool:
         """See Writer."""
-        return not self._thread.is_alive() or self._given - self._written > LARGEST_BACKLOG
+        return not self._thread.is_alive() or self._given - self._written > MAX_BACKLOG_BYTES
 
     def write(self, data: bytes) -> None:
         """See Writer."""
@@ -281,9 +279,9 @@ class _Descriptor:
             self._waiting.put(data)
 
     def close(self) -> None:
-        """See Writer; waits for the last bytes to be read, but not for long."""
+        """See Writer; waits a limited time for the last bytes to be read."""
         self._waiting.put(b"")
-        self._thread.join(FLUSH)
+        self._thread.join(FLUSH_SECONDS)
 
     def _write(self) -> None:
         with suppress(OSError):  # nobody reads any more

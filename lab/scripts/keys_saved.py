@@ -28,7 +28,7 @@ from localdflash.lab.scripts.support import virtual_time
 from localdflash.lab.scripts.support.near_server import NearServer
 from localdflash.lab.scripts.support.recorded_engine import RecordedEngine
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.lsp.engine_completer import Asker
+from localdflash.lsp.engine_completer import CompletionClient
 from localdflash.models.load_options import Options
 
 
@@ -57,7 +57,7 @@ def main() -> None:
         given.json.write_text(json.dumps(known | found, indent=1) + "\n", encoding="utf-8")
 
 
-def typed(jobs: Sequence[TypingJob], manner: Manner, engine: Asker) -> dict[str, Any]:
+def typed(jobs: Sequence[TypingJob], manner: Manner, engine: CompletionClient) -> dict[str, Any]:
     """Type everything; the counts."""
     trace, files = Trace(), dict[str, TypedKeys]()
 

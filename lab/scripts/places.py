@@ -26,8 +26,8 @@ from localdflash.base.machine.hardware import commit, device
 from localdflash.cli.output import say
 from localdflash.lab.bench.spread import spread
 from localdflash.lab.train.adapter_corpus import archives, sources
-from localdflash.lsp.session import LEAST_SURE, LONGEST, SENT_AFTER, SENT_BEFORE
-from localdflash.lsp.typing_pace import SURE
+from localdflash.lsp.session import MAX_ANSWER_TOKENS, MAX_PREFIX_CHARS, MAX_SUFFIX_CHARS, MIN_TOKEN_PROBABILITY
+from localdflash.lsp.typing_pace import START_CONFIDENCE
 from localdflash.server.client import Client
 from localdflash.server.spawn import connect
 from localdflash.server.wanted import Wanted
@@ -120,20 +120,21 @@ def place(name: str, text: str, language: str, rng: random.Random) -> CursorPlac
 
 def ask(client: Client, place: CursorPlace, *, by_hand: bool) -> ShownText:
     """What an editor would show."""
+    before = place.before[-MAX_PREFIX_CHARS:]
     body = {
         "path": Path(place.name).name,
-        "prefix": place.before[-SENT_BEFORE:].partition("\n")[2] if len(place.before) > SENT_BEFORE else place.before,
-        "suffix": place.after[:SENT_AFTER],
-        "first_line": place.before[:-SENT_BEFORE].count("\n"),
-        "max_tokens": LONGEST,
-        "least_sure": 0.0 if by_hand else LEAST_SURE,
+        "prefix": before.partition("\n")[2] if len(before) < len(place.before) else before,
+        "suffix": place.after[:MAX_SUFFIX_CHARS],
+        "first_line": place.before[:-MAX_PREFIX_CHARS].count("\n"),
+        "max_tokens": MAX_ANSWER_TOKENS,
+        "least_sure": 0.0 if by_hand else MIN_TOKEN_PROBABILITY,
     }
     began, text, confidence, first = time.perf_counter(), "", None, 0.0
     for event in client.stream("/complete", body):
         if event["text"] and not text:
             confidence, first = event["confidence"], time.perf_counter() - began
         text += event["text"]
-    sure = by_hand or confidence is None or confidence >= SURE
+    sure = by_hand or confidence is None or confidence >= START_CONFIDENCE
     return ShownText(text.rstrip() if sure else "", first * 1e3)
 
 

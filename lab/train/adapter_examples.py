@@ -15,7 +15,7 @@ from localdflash.code.context.gather import gather
 from localdflash.code.context.index import Workspace
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.healing import unfinished_word
-from localdflash.code.fim.prompt import ANSWER, Gap, InfillContext, assemble
+from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap, InfillContext, assemble
 from localdflash.lab.train.adapter_holes import Holes, TrainingHole
 from localdflash.text.fim import FimFormat
 from localdflash.text.syntax import language_of
@@ -97,7 +97,7 @@ class FillExamples:
     def prompt(self, scene: FimScene, cursor: int, word: str, form: FimFormat, most: int) -> list[int]:
         """The ids, at most `most`, that a completion at this character is asked with; `word` is left to be drawn."""
         place = Gap(scene.name, scene.language, scene.text[: cursor - len(word)], "", scene.after)
-        return assemble(self._encoder, form, CONTEXT, place, scene.others, ANSWER, word, most).ids
+        return assemble(self._encoder, form, CONTEXT, place, scene.others, MIN_ANSWER_TOKENS, word, most).ids
 
     def _others(self, file: OpenFile, hole: TrainingHole, rng: random.Random) -> list[InfillContext]:
         edits, line = EditHistory(), file.text.count("\n", 0, hole.start)

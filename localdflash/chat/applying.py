@@ -24,7 +24,7 @@ from localdflash.base.system.descriptor import NEW, set_mode
 from localdflash.base.system.open_folder import OpenFolder
 from localdflash.chat.confined import WorkspaceFile, WorkspaceFolder, normalise_name, read_at
 from localdflash.chat.proposals import FileProposal
-from localdflash.code.context.files import clean
+from localdflash.code.context.files import clean_name
 
 MAX_CHANGE_SETS = 50  # sets in the journal
 _SETTLED_SECONDS = 60.0  # seconds after which nobody is still at work on a set
@@ -145,7 +145,7 @@ def apply_proposals(proposals: Sequence[FileProposal], journal: Journal) -> Appl
             journal.target.check(one.path)
             _write(journal.target, one.path, one.before, one.after, noted.temporary)
         except UsageError as error:
-            problem = f"{clean(one.path)} {error}"
+            problem = f"{clean_name(one.path)} {error}"
             break
         done.append(one)
     if problem:
@@ -164,7 +164,7 @@ def undo_last(journal: Journal) -> UndoResult | None:
                 if _restore(journal.target, entry, taken.temporary):
                     restored.append(entry.path)
             except UsageError as error:
-                left.append((entry, f"{clean(entry.path)} {error}"))
+                left.append((entry, f"{clean_name(entry.path)} {error}"))
         taken.files = [entry for entry, _ in reversed(left)]
         journal.close(taken)
         if restored or left:  # else a set that never got to the disk, or was taken back by another chat

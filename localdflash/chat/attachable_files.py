@@ -197,11 +197,11 @@ class AttachableFiles:
     def _allowed(self, path: str) -> str:
         """Return the path below the root, without links, of an allowed file; UsageError with the reason otherwise."""
         from localdflash.code.context.denied import is_secret
-        from localdflash.code.context.files import clean
+        from localdflash.code.context.files import clean_name
         from localdflash.code.context.ignore import IgnoreRules
         from localdflash.code.context.listing import VERSION_CONTROL
 
-        shown = clean(path)
+        shown = clean_name(path)
         try:
             lexical = self._full(path)
             real = os.path.realpath(lexical)
@@ -226,9 +226,9 @@ class AttachableFiles:
         return below
 
     def _text(self, below: str) -> str:
-        from localdflash.code.context.files import clean, read_bytes, signature
+        from localdflash.code.context.files import clean_name, read_bytes, read_signature
 
-        shown, found = clean(below), signature(f"{self.root}/{below}")
+        shown, found = clean_name(below), read_signature(f"{self.root}/{below}")
         if found is not None and found.size > MAX_ATTACHED_BYTES:
             most = format_size(MAX_ATTACHED_BYTES)
             raise UsageError(f"{shown}: {format_size(found.size)}: at most {most} of a file can be attached")
@@ -282,10 +282,10 @@ def _select_lines(name: str, part: str, text: str) -> str:
 
 
 def _select_definition(name: str, symbol: str, text: str) -> str:
-    from localdflash.code.context.definitions import definitions
+    from localdflash.code.context.definitions import find_definitions
     from localdflash.text.syntax import language_of
 
-    found = [one for one in definitions(name, language_of(name), text) if symbol in (one.qualified, one.name)]
+    found = [one for one in find_definitions(name, language_of(name), text) if symbol in (one.qualified, one.name)]
     if not found:
         raise UsageError(f"{name} defines no {symbol}")
     first, last = min(found, key=lambda one: one.qualified != symbol).lines

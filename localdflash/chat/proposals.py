@@ -21,7 +21,7 @@ from localdflash.chat.file_text import FileText, ShownHunk, Splice, make_hunks
 from localdflash.chat.naming import fits_language, language
 from localdflash.chat.patches import NOTHING, FilePatch
 from localdflash.chat.rewriting import find_rewrite
-from localdflash.code.context.files import clean
+from localdflash.code.context.files import clean_name
 
 ProposalKind = Literal["change", "new", "delete"]
 
@@ -73,7 +73,7 @@ class _FileEdits:
             self._change(name, block)
         except UsageError as error:
             if _file_name(block) or not isinstance(block, Fence) or language(block.info):
-                self._problems.append(FileProposal(clean(name) or "?", None, None, problem=str(error)))
+                self._problems.append(FileProposal(clean_name(name) or "?", None, None, problem=str(error)))
 
     def proposals(self) -> list[FileProposal]:
         """Return the proposals that can be applied, then those that cannot."""

@@ -96,7 +96,7 @@ class _Outline:
     """Definitions of a text, and its other top-level statements."""
 
     def __init__(self, path: str, language: str, lines: Sequence[str]) -> None:
-        from localdflash.code.context.definitions import definitions
+        from localdflash.code.context.definitions import find_definitions
         from localdflash.text.syntax import parse
 
         text = "\n".join(lines)
@@ -104,7 +104,7 @@ class _Outline:
         assert tree is not None
         self.lines = lines
         self.broken = tree.root_node.has_error
-        found = definitions(path, language, text)
+        found = find_definitions(path, language, text)
         units = (_make_definition(tree.root_node, lines, each.name, each.kind, each.line) for each in found)
         self.units = list(dict.fromkeys(units))
         within = {line for unit in self.units for line in range(unit.lead, unit.stop)}

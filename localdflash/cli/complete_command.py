@@ -25,7 +25,7 @@ from localdflash.cli.options import (
 )
 from localdflash.cli.output import ENGINE_RESTARTED, print_json, say
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.lsp.foreign.named import NamedEngine
+from localdflash.lsp.foreign.named import RemoteServer
 from localdflash.models.config import load_config
 from localdflash.server import private
 from localdflash.server.client import Client
@@ -87,7 +87,7 @@ def command(
     others = context_of(path, text, line - 1) if explain and not alone else []
     place_of = FillPlace(path.name, text, offset, others, max_tokens, params, one_line)
     interrupt = Interrupt()
-    named = NamedEngine.of(load_config(), options["pair"] if "pair" in given(ctx, options) else "")
+    named = RemoteServer.of(load_config(), options["pair"] if "pair" in given(ctx, options) else "")
     if no_daemon or no_draft:
         filled = _fill_alone(wanted(ctx, {**options, "no_draft": no_draft}, "completion"), place_of.body, interrupt)
     elif named is None:
@@ -164,7 +164,7 @@ def _fill_by_daemon(engine: Wanted, body: Mapping[str, object], interrupt: Inter
     raise AssertionError
 
 
-def _fill_by_another(engine: NamedEngine, body: Mapping[str, object], interrupt: Interrupt) -> Filled:
+def _fill_by_another(engine: RemoteServer, body: Mapping[str, object], interrupt: Interrupt) -> Filled:
     """Complete with the server that the settings name; if interrupted, return the text so far."""
     text, finish = "", "cancelled"
     numbers: dict[str, Any] = {}
@@ -180,11 +180,11 @@ def _fill_by_another(engine: NamedEngine, body: Mapping[str, object], interrupt:
     return Filled(text, finish, numbers, {})
 
 
-def _events_of(engine: NamedEngine, body: Mapping[str, object]) -> "Generator[Event, None, None]":
-    from localdflash.lsp.foreign.finding import find
+def _events_of(engine: RemoteServer, body: Mapping[str, object]) -> "Generator[Event, None, None]":
+    from localdflash.lsp.foreign.finding import find_server
 
     with asyncio.Runner() as runner:
-        source = runner.run(find(engine.address(), engine.model))
+        source = runner.run(find_server(engine.address(), engine.model))
         events = source.complete(body)
 
         async def following() -> "Event | None":

@@ -37,11 +37,11 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
         raise UsageError("--port and --socket: choose one")
     from localdflash.cli.output import say
     from localdflash.lsp import transport
-    from localdflash.lsp.foreign.named import NamedEngine
+    from localdflash.lsp.foreign.named import RemoteServer
     from localdflash.lsp.lsp_methods import create_server
 
     model = options["pair"] if "pair" in given(ctx, options) else ""
-    engine = NamedEngine.of(load_config(), model) or wanted(ctx, options, "completion")
+    engine = RemoteServer.of(load_config(), model) or wanted(ctx, options, "completion")
     transport.quiet()
     if port is None and path is None:
         return transport.serve_stdio(lambda: create_server(engine))

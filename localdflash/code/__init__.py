@@ -1,1 +1,1 @@
-"""What is known about source code: FIM completions, context from other files, next edits."""
+"""Source code: FIM completions, context from other files, next edits."""

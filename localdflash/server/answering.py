@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from localdflash.base.errors import LocaldflashError
-from localdflash.code.fim.choices import past_its_end
+from localdflash.code.fim.choices import continue_past_end
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import SampledToken
@@ -93,7 +93,7 @@ class Answering:
             return False
         ended = self._job
         try:  # of no document: it must not end a newer request of it
-            self._submit(past_its_end(ended.request, ended.generation.ids, self._vocab_size))
+            self._submit(continue_past_end(ended.request, ended.generation.ids, self._vocab_size))
         except LocaldflashError:  # too many wait
             self._job = ended
             return False

@@ -1,1 +1,1 @@
-"""Completions by another server, the one that `[server] url` names."""
+"""Completions by a remote server, the one that `[server] url` names."""

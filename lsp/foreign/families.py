@@ -1,4 +1,4 @@
-"""Which format a model was trained with, where only its name, or a template that somebody wrote for it, is known."""
+"""Find the FIM format of a model by its name or by its template."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ _NAMED = {
 
 
 def of_name(*names: str) -> FimFormat | None:
-    """The format that one of these names tells, the first one first."""
+    """Return the format of the first name that contains a known word."""
     for name in names:
         for word, form in _NAMED.items():
             if word in name.lower():
@@ -31,7 +31,7 @@ def of_name(*names: str) -> FimFormat | None:
 
 
 def of_template(template: str, *names: str) -> FimFormat | None:
-    """The format whose markers a template spells; of families that share them the one that a name tells."""
+    """Return the format whose markers a template contains; among families that share them, the one of a name."""
     spelled = [form for form in FORMATS.values() if form.markers and all(marker in template for marker in form.markers)]
     if not spelled:
         return None

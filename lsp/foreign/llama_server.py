@@ -1,7 +1,7 @@
-"""llama-server: a prompt of ours for its /completion where we know the model's format, and its /infill where not.
+"""llama-server: our prompt for /completion if the model's format is known, otherwise /infill.
 
-Code goes in as text and markers as ids, so a file that spells a marker cannot change the prompt. The end of the
-cursor's line is drawn again, as our engine does it, by a grammar that only says how the text begins.
+Code is sent as text and markers as ids, so a file that spells a marker cannot change the prompt. The end of the
+cursor's line is healed like by our own engine, through a grammar that only fixes how the text begins.
 """
 
 import math
@@ -15,26 +15,28 @@ import msgspec
 
 from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.code.fim.healing import unfinished_word
-from localdflash.lsp.foreign.pieces import Piece, Reply, Saying, decoder
-from localdflash.lsp.foreign.place import Draw, Place
-from localdflash.lsp.foreign.remote_prompt import Marker, Prompts, Sides
+from localdflash.lsp.foreign.pieces import Piece, Reply, StreamChunk, decoder
+from localdflash.lsp.foreign.place import InfillTask, Sampling
+from localdflash.lsp.foreign.remote_prompt import Marker, PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
 from localdflash.server.client import Connection
 
-FRESH = 5.0  # seconds that a model stays the same without being asked for; starting a server takes about so long
-LIKELIEST = 16  # tokens by which it is judged how likely one of those is that fit
+RECHECK_SECONDS = (
+    5.0  # seconds that a model stays the same without being asked for; starting a server takes about so long
+)
+TOP_LOGPROBS = 16  # tokens by which it is judged how likely one of those is that fit
 NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # the server's own defaults draw from fewer tokens
 
 
 class Probability(msgspec.Struct):
-    """A token's, with those of the likeliest in its place."""
+    """The probability of a token, with those of the likeliest tokens."""
 
     logprob: float | None = None
     token: str = ""
     top_logprobs: "list[Probability]" = msgspec.field(default_factory=list)
 
 
-class _Said(Saying):
+class _LlamaChunk(StreamChunk):
     content: str = ""
     tokens: list[int] = msgspec.field(default_factory=list)
     stop: bool = False
@@ -42,24 +44,24 @@ class _Said(Saying):
     completion_probabilities: list[Probability] = msgspec.field(default_factory=list)
 
 
-class _Native:
-    """One connection to llama-server's own endpoints. `ends` are ids that end a text, besides those it knows."""
+class _LlamaConnection:
+    """A connection to llama-server's native endpoints. `ends` are additional end-of-text ids."""
 
     def __init__(self, address: Address, model: str, ends: frozenset[int] = frozenset()) -> None:
         self.model, self._ends, self._address = model, ends, address
-        self._connection = Connection(address, decoder(_Said))
+        self._connection = Connection(address, decoder(_LlamaChunk))
         self._known = time.monotonic()  # when the model was still the same
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
-    def _reply(self, target: str, body: Mapping[str, object], place: Place, draw: Draw, word: str) -> Reply:
+    def _reply(self, target: str, body: Mapping[str, object], place: InfillTask, draw: Sampling, word: str) -> Reply:
         asked = {
             "n_predict": place.max_tokens,
             **NEUTRAL,
             **with_penalty(draw),
-            "n_probs": LIKELIEST if word else 1,
+            "n_probs": TOP_LOGPROBS if word else 1,
             "cache_prompt": True,
             "stream": True,
             **body,
@@ -76,10 +78,10 @@ class _Native:
         self._known = time.monotonic()
 
     async def _check(self) -> None:
-        """Find out, after a while, whether it is still the same model: it may have been started with another one, whose
-        markers are other ids.
+        """Check from time to time that the server still has the same model: after a restart the marker ids may
+        differ.
         """
-        if time.monotonic() - self._known < FRESH:
+        if time.monotonic() - self._known < RECHECK_SECONDS:
             return
         try:
             model = model_of(await self._connection.get("/props"))
@@ -89,7 +91,7 @@ class _Native:
             raise EngineGone(f"{self._address.place} is not the same server any more")
         self._known = time.monotonic()
 
-    def _piece(self, said: _Said, word: str) -> Piece:
+    def _piece(self, said: _LlamaChunk, word: str) -> Piece:
         if said.stop:
             end = "length" if said.stop_type == "limit" else "stop"
             return Piece(said.content, tokens=0, end=end)
@@ -100,22 +102,22 @@ class _Native:
         return Piece(said.content, logprobs, len(said.tokens))
 
 
-class RawLlama(_Native):
-    """llama-server with a model whose format we know. `ids` are the markers that its vocabulary has."""
+class RawLlama(_LlamaConnection):
+    """llama-server with a model of a known format. `ids` are the markers in its vocabulary."""
 
-    def __init__(self, address: Address, model: str, prompts: Prompts, ids: Mapping[str, int]) -> None:
+    def __init__(self, address: Address, model: str, prompts: PromptBuilder, ids: Mapping[str, int]) -> None:
         form = prompts.form
         super().__init__(address, model, frozenset(ids[one] for one in (*form.markers, *form.stops) if one in ids))
         self._prompts, self._ids = prompts, ids
 
-    def fill(self, place: Place, draw: Draw) -> Reply:
-        """See `FillServer`."""
+    def fill(self, place: InfillTask, draw: Sampling) -> Reply:
+        """See `InfillServer`."""
         word = unfinished_word(place.line)
         body = {"prompt": self._prompt(place, word), "stop": list(self._prompts.form.stop_strings)}
         return self._reply("/completion", body, place, draw, word)
 
-    def _prompt(self, place: Place, word: str) -> list[str | int]:
-        """Strings and ids. The first is a string in any case: the server puts the beginning of text before a string."""
+    def _prompt(self, place: InfillTask, word: str) -> list[str | int]:
+        """Return strings and ids. The first is always a string, because the server puts BOS before a string."""
         first, *others = self._prompts.parts(place, word)
         mixed: list[str | int] = [first.spelling] if isinstance(first, Marker) else [*self._prompts.broken(first)]
         for part in others:
@@ -123,15 +125,15 @@ class RawLlama(_Native):
         return mixed
 
 
-class InfillLlama(_Native):
-    """llama-server with a model whose markers only it knows."""
+class InfillLlama(_LlamaConnection):
+    """llama-server with a model whose markers only the server knows."""
 
     def __init__(self, address: Address, model: str, context: int) -> None:
         super().__init__(address, model)
-        self._sides = Sides(context)
+        self._sides = PrefixSuffixBuilder(context)
 
-    def fill(self, place: Place, draw: Draw) -> Reply:
-        """See `FillServer`."""
+    def fill(self, place: InfillTask, draw: Sampling) -> Reply:
+        """See `InfillServer`."""
         word = unfinished_word(place.line)
         before, after = self._sides.of(place, word)
         body = {"input_prefix": before, "input_suffix": after, "input_extra": []}
@@ -139,19 +141,19 @@ class InfillLlama(_Native):
 
 
 def model_of(props: Mapping[str, Any]) -> str:
-    """The model's name, without the folder and the ending of its file."""
+    """Return the model's name, without the folder and suffix of its file."""
     told = str(props.get("model_alias") or props.get("model_path") or "")
     return PureWindowsPath(PurePosixPath(told).name).name.removesuffix(".gguf")
 
 
-def with_penalty(draw: Draw) -> dict[str, object]:
-    """How to draw, as llama.cpp and what is built on it name it."""
+def with_penalty(draw: Sampling) -> dict[str, object]:
+    """Return the sampling fields with llama.cpp's names."""
     fields = draw.fields()
     return {"repeat_penalty" if name == "repetition_penalty" else name: value for name, value in fields.items()}
 
 
 def logprob_of(drawn: Probability, word: str) -> float | None:
-    """How likely a token was; where a word has to come, among the likeliest that can begin it."""
+    """Return the log-probability of a token; within a healed word, conditional on the tokens that can begin it."""
     if drawn.logprob is None or not word:
         return drawn.logprob
     likeliest = {one.token: one.logprob for one in drawn.top_logprobs if one.logprob is not None}
@@ -161,11 +163,11 @@ def logprob_of(drawn: Probability, word: str) -> float | None:
 
 
 def fits(token: str, word: str) -> bool:
-    """Whether a text that begins with a word can begin with this token."""
+    """Return whether a text that begins with a word can begin with this token."""
     return bool(token) and (token.startswith(word) or word.startswith(token))
 
 
 def begins_with(word: str) -> str:
-    """A grammar of llama.cpp for any text that begins with a word."""
+    """Return a llama.cpp grammar for any text that begins with a word."""
     spelled = "".join(f"\\U{ord(one):08X}" for one in word)
     return f'root ::= "{spelled}" .*'

@@ -1,4 +1,4 @@
-"""The server that the settings name instead of this machine's own engine."""
+"""The remote server of the settings."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,18 +9,18 @@ from localdflash.server.tcp import read_key
 
 
 @dataclass(frozen=True)
-class NamedEngine:
-    """A server by its address. `key_file` holds the bearer key; `model` "": the first that fills in the middle."""
+class RemoteServer:
+    """A server by its address. `key_file` holds the bearer key; `model` "" is the first that can infill."""
 
     url: str
     key_file: Path | None = None
     model: str = ""
 
     @classmethod
-    def of(cls, config: Config, model: str = "") -> "NamedEngine | None":
-        """The server that the settings name; None if they name none."""
+    def of(cls, config: Config, model: str = "") -> "RemoteServer | None":
+        """Return the server of the settings; None if there is none."""
         return cls(config.server.url, config.server.key_file, model) if config.server.url else None
 
     def address(self) -> Address:
-        """Where it is; UsageError if its key cannot be read."""
+        """Return the address; UsageError if its key cannot be read."""
         return Address.of_url(self.url, read_key(self.key_file) if self.key_file else "")

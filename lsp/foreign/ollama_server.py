@@ -1,4 +1,4 @@
-"""Ollama: a raw prompt of ours where the model's format is known, else `suffix`, which its template places."""
+"""Ollama: our raw prompt if the model's format is known, otherwise `suffix` and its template."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -6,9 +6,9 @@ from contextlib import aclosing
 import msgspec
 
 from localdflash.lsp.foreign.llama_server import NEUTRAL, with_penalty
-from localdflash.lsp.foreign.pieces import JsonLines, Piece, Reply, Saying, decoder
-from localdflash.lsp.foreign.place import Draw, Place
-from localdflash.lsp.foreign.remote_prompt import Prompts, Sides
+from localdflash.lsp.foreign.pieces import JsonLines, Piece, Reply, StreamChunk, decoder
+from localdflash.lsp.foreign.place import InfillTask, Sampling
+from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
 from localdflash.server.client import Connection
 
@@ -17,7 +17,7 @@ class _Probability(msgspec.Struct):
     logprob: float | None = None
 
 
-class _Said(Saying):
+class _OllamaChunk(StreamChunk):
     response: str = ""
     done: bool = False
     done_reason: str = ""
@@ -25,31 +25,31 @@ class _Said(Saying):
 
 
 class Ollama:
-    """One connection to Ollama. `how` makes its prompts."""
+    """A connection to Ollama. `how` makes its prompts."""
 
-    def __init__(self, address: Address, model: str, how: Prompts | Sides) -> None:
+    def __init__(self, address: Address, model: str, how: PromptBuilder | PrefixSuffixBuilder) -> None:
         self.model, self._how = model, how
-        self._connection = Connection(address, decoder(_Said), JsonLines)
+        self._connection = Connection(address, decoder(_OllamaChunk), JsonLines)
 
-    def fill(self, place: Place, draw: Draw) -> Reply:
-        """See `FillServer`."""
+    def fill(self, place: InfillTask, draw: Sampling) -> Reply:
+        """See `InfillServer`."""
         return Reply(self._pieces(place, draw))
 
     def close(self) -> None:
-        """See `FillServer`."""
+        """See `InfillServer`."""
         self._connection.close()
 
-    async def _pieces(self, place: Place, draw: Draw) -> AsyncGenerator[Piece]:
+    async def _pieces(self, place: InfillTask, draw: Sampling) -> AsyncGenerator[Piece]:
         if not place.max_tokens:
             return
         async with aclosing(self._connection.events("/api/generate", self._body(place, draw))) as lines:
             async for said in lines:
                 yield _piece(said)
 
-    def _body(self, place: Place, draw: Draw) -> dict[str, object]:
+    def _body(self, place: InfillTask, draw: Sampling) -> dict[str, object]:
         options: dict[str, object] = {"num_predict": place.max_tokens, **NEUTRAL, **with_penalty(draw)}
         body: dict[str, object] = {"model": self.model, "stream": True, "logprobs": True, "options": options}
-        if isinstance(self._how, Prompts):
+        if isinstance(self._how, PromptBuilder):
             form = self._how.form
             options["stop"] = [*form.stop_strings, *form.markers, *form.stops]
             return body | {"prompt": self._how.spelled(place), "raw": True}
@@ -57,7 +57,7 @@ class Ollama:
         return body | {"prompt": before, "suffix": after}
 
 
-def _piece(said: _Said) -> Piece:
+def _piece(said: _OllamaChunk) -> Piece:
     if said.done:
         return Piece(said.response, tokens=0, end="length" if said.done_reason == "length" else "stop")
     logprobs = tuple(one.logprob for one in said.logprobs or () if one.logprob is not None)

@@ -1,17 +1,17 @@
-"""Servers that speak OpenAI's /v1/completions: with a prompt of ours where they take raw ones, else with `suffix`."""
+"""Servers with OpenAI's /v1/completions: our raw prompt if possible, otherwise `suffix`."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
 
-from localdflash.lsp.foreign.pieces import Piece, Reply, Saying, decoder
-from localdflash.lsp.foreign.place import Draw, Place
-from localdflash.lsp.foreign.remote_prompt import Prompts, Sides
+from localdflash.lsp.foreign.pieces import Piece, Reply, StreamChunk, decoder
+from localdflash.lsp.foreign.place import InfillTask, Sampling
+from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
 from localdflash.server.client import Connection
 
-MOST_STOPS = 4  # strings that a request may name
+MAX_STOPS = 4  # strings that a request may name
 
 
 class _Probabilities(msgspec.Struct):
@@ -25,26 +25,28 @@ class _Choice(msgspec.Struct):
     logprobs: _Probabilities | None = None
 
 
-class _Said(Saying):
+class _OpenAiChunk(StreamChunk):
     choices: list[_Choice] = msgspec.field(default_factory=list)
 
 
 class OpenAi:
-    """One connection to such a server. `how` makes its prompts; `logprobs`: it tells how sure the model is."""
+    """A connection to such a server. `how` makes its prompts; `logprobs`: the server reports probabilities."""
 
-    def __init__(self, address: Address, model: str, how: Prompts | Sides, *, logprobs: bool) -> None:
+    def __init__(
+        self, address: Address, model: str, how: PromptBuilder | PrefixSuffixBuilder, *, logprobs: bool
+    ) -> None:
         self.model, self._how, self._logprobs = model, how, logprobs
-        self._connection = Connection(address, decoder(_Said))
+        self._connection = Connection(address, decoder(_OpenAiChunk))
 
-    def fill(self, place: Place, draw: Draw) -> Reply:
-        """See `FillServer`."""
+    def fill(self, place: InfillTask, draw: Sampling) -> Reply:
+        """See `InfillServer`."""
         return Reply(self._pieces(place, draw))
 
     def close(self) -> None:
-        """See `FillServer`."""
+        """See `InfillServer`."""
         self._connection.close()
 
-    async def _pieces(self, place: Place, draw: Draw) -> AsyncGenerator[Piece]:
+    async def _pieces(self, place: InfillTask, draw: Sampling) -> AsyncGenerator[Piece]:
         if not place.max_tokens:
             return
         async with aclosing(self._connection.events("/v1/completions", self._body(place, draw))) as events:
@@ -53,22 +55,22 @@ class OpenAi:
                     for piece in pieces_of(choice):
                         yield piece
 
-    def _body(self, place: Place, draw: Draw) -> dict[str, object]:
+    def _body(self, place: InfillTask, draw: Sampling) -> dict[str, object]:
         # a seed that nothing needs may be refused
         drawing = draw.fields() if draw.temperature else {"temperature": 0.0}
         body = {"model": self.model, "max_tokens": place.max_tokens, "stream": True, **drawing}
         if self._logprobs:
             body["logprobs"] = 1
-        if isinstance(self._how, Prompts):
+        if isinstance(self._how, PromptBuilder):
             form = self._how.form
             stops = [*form.stop_strings, *form.markers, *form.stops]
-            return body | {"prompt": self._how.spelled(place), "stop": stops[:MOST_STOPS]}
+            return body | {"prompt": self._how.spelled(place), "stop": stops[:MAX_STOPS]}
         before, after = self._how.of(place)
         return body | {"prompt": before, "suffix": after}
 
 
 def pieces_of(choice: _Choice) -> list[Piece]:
-    """The pieces of an event: one for each token where the tokens are told, and are the text."""
+    """Return the pieces of an event: one per token if the tokens are reported and spell the text."""
     text, told = choice.text or "", choice.logprobs or _Probabilities()
     end = {None: "", "length": "length"}.get(choice.finish_reason, "stop")
     tokens, logprobs = told.tokens or [], told.token_logprobs or []

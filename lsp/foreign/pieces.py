@@ -1,7 +1,7 @@
-"""What a server's text comes in, and the events that suggestions grow by: cut where our own engine would end it.
+"""Turn a server's stream into completion events, cut where our own engine would end the text.
 
-A server goes on to its own end, or to the limit; here the text is read token by token, and once it has come to an end
-by syntax the connection is closed, which stops the server.
+A server continues to its own end or limit. Here the text is read token by token, and at a syntactic end the connection
+is closed, which stops the server.
 """
 
 import math
@@ -14,15 +14,15 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from localdflash.lsp.engine_completer import Event
-from localdflash.lsp.foreign.place import Draw, Place
+from localdflash.lsp.foreign.place import InfillTask, Sampling
 from localdflash.server.client import Events
 from localdflash.server.refusals import refusal
 
-Said = TypeVar("Said", bound="Saying")
+ChunkT = TypeVar("ChunkT", bound="StreamChunk")
 
 
 class Piece(NamedTuple):
-    """A part of a text. `logprobs` are those of its tokens, as far as they are told."""
+    """A part of a text. `logprobs` are those of its tokens, if reported."""
 
     text: str
     logprobs: tuple[float, ...] = ()
@@ -32,34 +32,34 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Reply:
-    """A text as it comes. It begins with `word`, which stands before the cursor already."""
+    """A streamed text. It begins with `word`, which is before the cursor already."""
 
     pieces: AsyncGenerator[Piece]
     word: str = ""
 
 
-class FillServer(Protocol):
-    """A server that fills in the middle. `model` is the one that answers."""
+class InfillServer(Protocol):
+    """A server that can infill. `model` is its model."""
 
     model: str
 
-    def fill(self, place: Place, draw: Draw) -> Reply:
+    def fill(self, place: InfillTask, draw: Sampling) -> Reply:
         """Begin a text. Closing its pieces stops the server."""
 
     def close(self) -> None:
         """Close the connection."""
 
 
-class FillSource:
-    """The `Source` of suggestions that such a server is."""
+class InfillSource:
+    """The `CompletionSource` of such a server."""
 
-    def __init__(self, server: FillServer) -> None:
+    def __init__(self, server: InfillServer) -> None:
         self.server = server
         self.model = server.model
 
     async def complete(self, body: Mapping[str, Any]) -> AsyncGenerator[Event]:
-        """The events of all texts that are asked for, one text after the other."""
-        place = Place.of(body)
+        """Yield the events of all requested texts, one text after the other."""
+        place = InfillTask.of(body)
         for index, draw in enumerate(place.draws()):
             async with aclosing(_events(self.server.fill(place, draw), place, index)) as events:
                 async for event in events:
@@ -70,7 +70,7 @@ class FillSource:
         self.server.close()
 
 
-async def _events(reply: Reply, place: Place, index: int) -> AsyncGenerator[Event]:
+async def _events(reply: Reply, place: InfillTask, index: int) -> AsyncGenerator[Event]:
     ending = place.ending(reply.word)
     logprobs: list[float] = []
     tokens, finish, began = 0, "stop", time.monotonic()
@@ -92,31 +92,31 @@ async def _events(reply: Reply, place: Place, index: int) -> AsyncGenerator[Even
 
 
 def _confidence(logprobs: list[float]) -> float | None:
-    """The geometric mean of the probabilities; None if they are unknown."""
+    """Return the geometric mean of the probabilities; None if they are unknown."""
     return math.exp(sum(logprobs) / len(logprobs)) if logprobs else None
 
 
-class Saying(msgspec.Struct):
-    """A part of an answer, or an error instead."""
+class StreamChunk(msgspec.Struct):
+    """A part of an answer, or an error."""
 
     error: Any = None
 
 
 class JsonLines(Events):
-    """Splits a body that comes in pieces into lines of JSON."""
+    """Splits a streamed body into lines of JSON."""
 
     kind = b"application/x-ndjson"
 
     def push(self, piece: bytes) -> Iterator[bytes]:
-        """The lines that this piece completes."""
+        """Yield the lines that this piece completes."""
         return (line for line in self._lines(piece) if line.strip())
 
 
-def decoder(kind: type[Said]) -> Callable[[bytes], Said]:
-    """A function that decodes such a part; LocaldflashError if it reports an error or makes no sense."""
+def decoder(kind: type[ChunkT]) -> Callable[[bytes], ChunkT]:
+    """Return a function that decodes a chunk; LocaldflashError if it reports an error or is invalid."""
     read = msgspec.json.Decoder(kind)
 
-    def decode(data: bytes) -> Said:
+    def decode(data: bytes) -> ChunkT:
         try:
             said = read.decode(data)
         except (msgspec.DecodeError, RecursionError):  # which bad UTF-8 is, too

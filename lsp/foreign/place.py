@@ -1,10 +1,10 @@
-"""What a request for a completion asks of another server: the place, and how to draw the text."""
+"""A completion request for a remote server: the gap, and how to sample the text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from localdflash.code.fim.extent import Extent, Mode, find
+from localdflash.code.fim.extent import Extent, Mode, find_extent
 from localdflash.code.fim.presentable import PresentableEnding
 from localdflash.code.fim.prompt import Gap, InfillContext
 from localdflash.code.fim.python_lines import missing_blanks
@@ -12,25 +12,25 @@ from localdflash.code.fim.sound import Soundness
 from localdflash.text.syntax import language_of
 
 SHAPING = ("top_k", "top_p", "min_p", "repetition_penalty")
-VARIED = 0.8  # temperature of all texts of a place but the first
+VARIED_TEMPERATURE = 0.8  # temperature of all texts of a place but the first
 
 
 @dataclass(frozen=True)
-class Draw:
-    """How the tokens of one text are drawn; greedy at temperature 0. `shaping`: other parameters, as we name them."""
+class Sampling:
+    """How to sample one text; greedy at temperature 0. `shaping`: other parameters by our names."""
 
     temperature: float = 0.0
     seed: int = 0
     shaping: Mapping[str, float] = field(default_factory=dict)
 
     def fields(self) -> dict[str, object]:
-        """These as most servers name them."""
+        """Return the parameters by their usual names."""
         return {"temperature": self.temperature, "seed": self.seed, **self.shaping}
 
 
 @dataclass(frozen=True)
-class Place:
-    """A cursor, other code, and how far a text may go. No tokens: the server may read the prompt ahead of a request."""
+class InfillTask:
+    """A gap, other code, and limits of the text. `max_tokens` 0: the server may read the prompt ahead of a request."""
 
     hole: Gap
     others: tuple[InfillContext, ...]
@@ -38,12 +38,12 @@ class Place:
     max_tokens: int
     count: int
     least_sure: float  # 0: the user asked for it
-    draw: Draw
+    draw: Sampling
     lead: str = ""  # blanks at the end of the hole's middle that the file does not have, and every text begins with
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> "Place":
-        """The place in the body of a POST /complete, which is what our own engine would be sent."""
+    def of(cls, body: Mapping[str, Any]) -> "InfillTask":
+        """Return the task of the body of a POST /complete, as our own engine gets it."""
         path = " ".join(body.get("path", "").split())
         prefix, middle, suffix = (body[name].replace("\r\n", "\n") for name in ("prefix", "middle", "suffix"))
         return cls(
@@ -63,13 +63,13 @@ class Place:
             body["max_tokens"],
             body.get("count", 1) if body["max_tokens"] else 1,
             body.get("least_sure", 0.0),
-            Draw(
+            Sampling(
                 body.get("temperature", 0.0), body.get("seed") or 0, {one: body[one] for one in SHAPING if one in body}
             ),
         ).led()
 
-    def led(self) -> "Place":
-        """The same place, behind the blanks that a statement needs there."""
+    def led(self) -> "InfillTask":
+        """Return the task with the blanks that a statement needs at the cursor."""
         lead = missing_blanks(self.extent())
         return replace(self, hole=replace(self.hole, middle=self.hole.middle + lead), lead=lead) if lead else self
 
@@ -84,17 +84,17 @@ class Place:
         return self.before.rpartition("\n")[2]
 
     def extent(self) -> Extent:
-        """What ends a text here."""
-        return find(self.hole.language, self.before, self.hole.suffix, self.mode)
+        """Return the extent of a text here."""
+        return find_extent(self.hole.language, self.before, self.hole.suffix, self.mode)
 
     def ending(self, word: str) -> PresentableEnding:
-        """What ends a text here that begins with a word."""
+        """Return the ending of a text that begins with a word."""
         extent, texts = self.extent(), (self.before, self.hole.suffix, *(one.text for one in self.others))
         sound = Soundness.at(extent, self.before, self.hole.suffix, self.hole.closed)
         return PresentableEnding.at(extent, sound, texts, word, self.least_sure, self.lead)
 
-    def draws(self) -> list[Draw]:
-        """How to draw each of the texts that are asked for: the first as asked, others varied."""
+    def draws(self) -> list[Sampling]:
+        """Return how to sample each requested text: the first as requested, others varied."""
         first = self.draw
-        hot = max(first.temperature, VARIED)
+        hot = max(first.temperature, VARIED_TEMPERATURE)
         return [first, *(replace(first, temperature=hot, seed=first.seed + one) for one in range(1, self.count))]

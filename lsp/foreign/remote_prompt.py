@@ -1,8 +1,8 @@
-"""The prompt for a server whose vocabulary is not here: put together as for our own engine, in estimated tokens.
+"""The prompt for a server whose vocabulary is unknown: assembled as for our own engine, in estimated tokens.
 
-A vocabulary of short pieces of text stands for the server's, so that `code.fim.prompt` decides what goes in, in
-which order, and where it is cut. What comes out is text again, with the markers of the model's format between: either
-one string, or strings and markers apart, for servers that take markers as ids.
+A vocabulary of short pieces of text replaces the server's, so that `code.fim.prompt` decides what goes in, in which
+order, and where it is cut. The result is text with the markers of the model's format: one string, or strings and
+markers for servers that take markers as ids.
 """
 
 import re
@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 
 from localdflash.base.errors import ModelError
 from localdflash.code.fim.encoder import Encoder
-from localdflash.code.fim.prompt import MOST, assemble
-from localdflash.lsp.foreign.place import Place
+from localdflash.code.fim.prompt import MAX_PROMPT_TOKENS, assemble
+from localdflash.lsp.foreign.place import InfillTask
 from localdflash.text.fim import FimFormat
 
 # About what vocabularies for code have as one token; where they have longer ones, the estimate is on the safe side.
 _PIECES = re.compile(r"\n[ \t]*| ?[A-Za-z_]{1,5}|[ \t]+|.", re.DOTALL)
-UNKNOWN_CONTEXT = 4096  # tokens, where a server does not say
-SHARE = 0.75  # of the context that is counted on: the estimate may be wrong
+DEFAULT_CONTEXT_TOKENS = 4096  # tokens, where a server does not say
+CONTEXT_SHARE = 0.75  # of the context that is counted on: the estimate may be wrong
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ Part = str | Marker
 PLAIN = FimFormat("plain", "<before>", "<after>", "<typed>")  # for servers that have markers of their own
 
 
-class Pieces:
+class PieceVocabulary:
     """A `Vocabulary` whose ids are pieces of text, and whose special tokens are these markers."""
 
     ends: frozenset[int] = frozenset()
@@ -57,7 +57,7 @@ class Pieces:
         return spelling in self._markers
 
     def bos(self) -> int | None:
-        """See `Vocabulary`. None: the server puts it there."""
+        """See `Vocabulary`. None: the server adds it."""
         return None
 
     def metadata(self, key: str) -> str | None:
@@ -65,7 +65,7 @@ class Pieces:
         return self._model if key == "general.name" else None
 
     def parts(self, ids: Sequence[int]) -> list[Part]:
-        """The text of these ids, and the markers in it."""
+        """Return the text of these ids, and the markers in it."""
         parts: list[Part] = []
         text: list[str] = []
         for one in ids:
@@ -83,45 +83,45 @@ class Pieces:
         return self._ids[piece]
 
 
-class Prompts:
+class PromptBuilder:
     """Makes prompts in one format. `markers` are those that the model has, and `context` its tokens."""
 
     def __init__(self, form: FimFormat, markers: Iterable[str] = (), context: int = 0) -> None:
         known = {*form.markers, *markers}
         self.form = form if known.issuperset(form.files or ()) else replace(form, files=None)
-        self._pieces = Pieces(known)
+        self._pieces = PieceVocabulary(known)
         self._encoder = Encoder(self._pieces)
-        self._context = int((context or UNKNOWN_CONTEXT) * SHARE)
+        self._context = int((context or DEFAULT_CONTEXT_TOKENS) * CONTEXT_SHARE)
         own = "|".join(map(re.escape, (*form.markers, *form.stops, *(form.files or ()))))
         self._spelled = re.compile(rf"{own}|<\|\w+\|>|</?s>")
 
-    def parts(self, place: Place, word: str = "") -> list[Part]:
-        """The prompt of a place, without the `word` at its cursor, which is left to be drawn."""
+    def parts(self, place: InfillTask, word: str = "") -> list[Part]:
+        """Return the prompt of a task, without the `word` at its cursor, which will be sampled."""
         hole = place.hole.without(word)
-        most = min(MOST, self.form.longest)
+        most = min(MAX_PROMPT_TOKENS, self.form.longest)
         prompt = assemble(self._encoder, self.form, self._context, hole, place.others, place.max_tokens, word, most)
         return self._pieces.parts(prompt.ids)
 
     def broken(self, text: str) -> list[str]:
-        """Code, cut inside of whatever spells a marker, so that no part does."""
+        """Return code, split inside of whatever spells a marker."""
         cuts = [found.start() + 1 for found in self._spelled.finditer(text)]
         return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
-    def spelled(self, place: Place) -> str:
-        """The prompt of a place as one text. A marker that code spells gets a blank inside, which makes it none."""
+    def spelled(self, place: InfillTask) -> str:
+        """Return the prompt of a task as one text. A marker in code gets a blank inside, which disarms it."""
         parts = self.parts(place)
         return "".join(part.spelling if isinstance(part, Marker) else " ".join(self.broken(part)) for part in parts)
 
 
-class Sides:
-    """Makes the two texts before and after a cursor, for servers that build the prompt themselves."""
+class PrefixSuffixBuilder:
+    """Makes the texts before and after a cursor, for servers that build the prompt themselves."""
 
     def __init__(self, context: int = 0) -> None:
-        self._prompts = Prompts(PLAIN, context=context)
+        self._prompts = PromptBuilder(PLAIN, context=context)
 
-    def of(self, place: Place, word: str = "") -> tuple[str, str]:
-        """What to send of the text before the cursor, other code at its head, and of the text after it; see
-        `Prompts.parts`.
+    def of(self, place: InfillTask, word: str = "") -> tuple[str, str]:
+        """Return the text before the cursor, with other code first, and the text after it; see
+        `PromptBuilder.parts`.
         """
         before, after, side = "", "", 0
         for part in self._prompts.parts(place, word):

@@ -16,7 +16,7 @@ from localdflash.base.files import paths
 from localdflash.lab.scripts.support import instant_engine
 from localdflash.lab.scripts.support.instant_engine import Oracle
 from localdflash.lsp import transport
-from localdflash.lsp.foreign.named import NamedEngine
+from localdflash.lsp.foreign.named import RemoteServer
 from localdflash.lsp.lsp_methods import create_server
 from localdflash.models.config import load_config
 from localdflash.server.wanted import Wanted
@@ -108,7 +108,7 @@ def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
         home: Path | None = None,
     ) -> AsyncIterator[Editor]:
         with nullcontext(home) if home else daemons.short_home(monkeypatch), oracle_thread(oracle, delay):
-            engine = NamedEngine.of(load_config(), model) or Wanted({"pair": model} if model else {"threads": 1})
+            engine = RemoteServer.of(load_config(), model) or Wanted({"pair": model} if model else {"threads": 1})
             async with _listening(lambda: create_server(engine)) as port:
                 client = LanguageClient("editor", "1")
                 found = Editor(client)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import cast
 
-from localdflash.lsp.engine_completer import Completer, Event
+from localdflash.lsp.engine_completer import DaemonCompleter, Event
 from localdflash.lsp.generation import Generator
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
 from localdflash.lsp.typing_pace import TypingPace
@@ -52,7 +52,7 @@ class Desk:
     def __init__(self) -> None:
         self.engine, self.pace, self.pulse = ScriptedEngine(), TypingPace(), Pulse()
         self.generator = Generator(
-            cast(Completer, self.engine), self.pulse.beat, self.pace.answered, lambda _numbers: None
+            cast(DaemonCompleter, self.engine), self.pulse.beat, self.pace.answered, lambda _numbers: None
         )
         self.session = self.session_of("file:///a.py")
         self.before, self.after, self.version = HEAD, TAIL, 0

@@ -13,7 +13,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.base.files import paths
 from localdflash.lab.scripts.support.instant_engine import serving
 from localdflash.lsp import engine_completer as module
-from localdflash.lsp.engine_completer import Completer
+from localdflash.lsp.engine_completer import DaemonCompleter
 from localdflash.server.wanted import Wanted
 from tests.lsp.desk import settled
 from tests.support import daemons
@@ -88,7 +88,7 @@ class Client:
             return connect()
 
         monkeypatch.setattr(module, "connect", looking)
-        self.completer = Completer(Wanted({}), lambda _: None, self.told.append)
+        self.completer = DaemonCompleter(Wanted({}), lambda _: None, self.told.append)
 
     async def ask(self) -> str:
         return "".join([event["text"] async for event in self.completer.complete({"prefix": "x"})])
@@ -129,7 +129,7 @@ async def test_a_daemon_that_ends_at_every_request_is_not_started_for_every_key(
 
 
 async def test_a_daemon_that_ends_within_an_answer_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
     client = Client(monkeypatch)
     half = HEAD + chunk(f"data: {json.dumps(PIECE)}\n\n".encode())
     async with scripted(Script(half, None, half, None, HEAD + events(PIECE, END)), client):

@@ -17,7 +17,7 @@ ON = {"nextEdit": True}
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
-    monkeypatch.setattr(next_edit, "PAUSE", 0.2)
+    monkeypatch.setattr(next_edit, "PAUSE_SECONDS", 0.2)
     with serving_in_thread() as path, connected(path) as wire:
         yield wire
 
@@ -41,7 +41,7 @@ def received(server: Wire) -> Any:
 
 def is_silent(server: Wire) -> bool:
     """Whether nothing comes within the pause and some time after it."""
-    end = time.monotonic() + next_edit.PAUSE + 0.2
+    end = time.monotonic() + next_edit.PAUSE_SECONDS + 0.2
     while time.monotonic() < end:
         server.ask("localdflash/status", {})
         time.sleep(0.05)
@@ -64,11 +64,11 @@ def test_it_comes_after_a_pause_and_at_once_after_an_accepted_one(server: Wire) 
     begun = time.monotonic()
     edit(server, 2, RENAMED)
     first = received(server)["edit"]
-    assert time.monotonic() - begun >= next_edit.PAUSE
+    assert time.monotonic() - begun >= next_edit.PAUSE_SECONDS
     begun = time.monotonic()
     edit(server, 3, {"range": first["range"], "text": first["newText"]})
     assert received(server)["edit"]["range"]["start"] == {"line": 2, "character": 11}
-    assert time.monotonic() - begun < next_edit.PAUSE
+    assert time.monotonic() - begun < next_edit.PAUSE_SECONDS
     edit(server, 4, change((2, 11), (2, 16), "w"))
     assert is_silent(server)
 

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from localdflash.lsp.typing_pace import LEAST_SURE, LONGEST_DELAY, MOST_SURE, SURE, TypingPace
+from localdflash.lsp.typing_pace import MAX_CONFIDENCE, MAX_DELAY_SECONDS, MIN_CONFIDENCE, START_CONFIDENCE, TypingPace
 
 
 def typing(pace: TypingPace, gap: float, keys: int = 100) -> float:
@@ -26,7 +26,7 @@ def test_a_fast_engine_is_asked_at_once_and_a_slow_one_in_a_pause() -> None:
     last = typing(slow, 0.15)
     assert 0.05 < slow.delay(last) < 0.1
     assert slow.delay(last + 0.2) == 0
-    assert slow.delay(typing(TypingPace(), 0.9)) <= LONGEST_DELAY
+    assert slow.delay(typing(TypingPace(), 0.9)) <= MAX_DELAY_SECONDS
 
 
 def test_long_pauses_do_not_count_as_typing() -> None:
@@ -44,19 +44,19 @@ def asked_for(pace: TypingPace) -> float:
 
 def test_refusals_ask_for_more_confidence_and_acceptance_for_less() -> None:
     pace = TypingPace()
-    assert asked_for(pace) == SURE
+    assert asked_for(pace) == START_CONFIDENCE
     pace.refused()
     first = asked_for(pace)
     pace.refused(dismissed=True)
-    assert asked_for(pace) - first > 2 * (first - SURE) > 0
+    assert asked_for(pace) - first > 2 * (first - START_CONFIDENCE) > 0
     pace.accepted()
-    assert asked_for(pace) < SURE
+    assert asked_for(pace) < START_CONFIDENCE
     for _ in range(1000):
         pace.refused()
-    assert asked_for(pace) == MOST_SURE
+    assert asked_for(pace) == MAX_CONFIDENCE
     for _ in range(1000):
         pace.accepted()
-    assert asked_for(pace) == LEAST_SURE
+    assert asked_for(pace) == MIN_CONFIDENCE
 
 
 def test_the_confidence_asked_for_settles_where_the_wanted_share_is_accepted() -> None:
@@ -74,7 +74,7 @@ def test_the_confidence_asked_for_settles_where_the_wanted_share_is_accepted() -
 
 def test_confidence_grows_with_agreeing_characters_and_may_be_unknown() -> None:
     pace = TypingPace()
-    assert not pace.confident(SURE / 2)
-    assert pace.confident(SURE / 2, agreed=3)
+    assert not pace.confident(START_CONFIDENCE / 2)
+    assert pace.confident(START_CONFIDENCE / 2, agreed=3)
     assert not pace.confident(0.0)
     assert pace.confident(None)

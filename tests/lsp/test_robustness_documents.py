@@ -170,7 +170,7 @@ def test_a_change_too_large_to_read_drops_its_document_only(client: Local, monke
 
 
 def test_documents_beyond_the_limit_are_not_kept(client: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "LARGEST", 100)
+    monkeypatch.setattr(protocol, "MAX_DOCUMENT_CHARS", 100)
     heard = Heard(client)
     client.open(B, "b" * 101)
     assert (client.text(B), heard) == (None, [])

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from localdflash.lsp.session import Cursor
-from localdflash.lsp.suggestions import NewestSuggestions, Spot, Suggestion
+from localdflash.lsp.suggestions import Anchor, NewestSuggestions, Suggestion
 from tests.lsp.desk import ADD, HEAD, TAIL, Desk, Request, settled, texts
 
 OTHER = "file:///b.py"
@@ -411,6 +411,6 @@ def test_large_documents_are_remembered_less_often() -> None:
     known = NewestSuggestions()
     for number in range(100):
         text = f"{number}" + "x" * 1_000_000
-        known.add(Suggestion(Spot(OTHER, text, text), ""))
+        known.add(Suggestion(Anchor(OTHER, text, text), ""))
     kept = {id(part): len(part) for spot in known._spots for part in (spot.before, spot.after)}
     assert 0 < sum(kept.values()) < 40_000_000

@@ -9,7 +9,7 @@ from lsprotocol import types
 
 from localdflash.code.context.denied import Refusal
 from localdflash.lab.bench.lsp_process import Json, LanguageServer
-from localdflash.lsp.engine_completer import Asker
+from localdflash.lsp.engine_completer import CompletionClient
 from localdflash.lsp.lsp_methods import register
 from localdflash.lsp.lsp_server import SuggestionServer
 from localdflash.lsp.request_context import EditorContext
@@ -38,11 +38,11 @@ class _Alone(EditorContext):
 class _Server(SuggestionServer):
     """Asks the engine that it is given."""
 
-    def __init__(self, asker: Asker) -> None:
+    def __init__(self, asker: CompletionClient) -> None:
         self._asker = asker
         super().__init__(Wanted({}, []))
 
-    def _of(self, engine: object) -> tuple[Asker, TypingPace]:
+    def _of(self, engine: object) -> tuple[CompletionClient, TypingPace]:
         return self._asker, TypingPace()
 
     def initialized_with(self, params: types.InitializeParams) -> None:
@@ -54,7 +54,7 @@ class _Server(SuggestionServer):
 class NearServer(LanguageServer):
     """The editor's end. What either side sends is handled by the other in its turn of the loop."""
 
-    def __init__(self, asker: Asker, heard: Callable[[str, Any], None]) -> None:
+    def __init__(self, asker: CompletionClient, heard: Callable[[str, Any], None]) -> None:
         self._heard, self._open, self._number, self._gone = heard, {}, 0, ""
         self._server, self._sent = _Server(asker), asyncio.Queue[Json]()
         register(self._server)

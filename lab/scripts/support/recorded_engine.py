@@ -15,13 +15,13 @@ from typing import Any, cast
 
 import msgspec
 
-from localdflash.code.fim.choices import past_its_end
+from localdflash.code.fim.choices import continue_past_end
 from localdflash.code.fim.infill_plan import InfillPlanner
 from localdflash.engine.generate import Generation, Request
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import SampledToken
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.lsp.engine_completer import Asker, Event, Source
+from localdflash.lsp.engine_completer import CompletionClient, CompletionSource, Event
 from localdflash.server.answering import TextDelta
 from localdflash.server.api import complete_endpoint
 from localdflash.server.api.api_state import AppState
@@ -79,23 +79,23 @@ class Records:
             file.write(msgspec.json.encode(record) + b"\n")
 
 
-class RecordedEngine(Asker):
+class RecordedEngine(CompletionClient):
     """What the language server asks instead of the daemon."""
 
     def __init__(self, loaded: LoadedPair, path: Path) -> None:
         super().__init__(lambda _: None, lambda _: None)
         self._loaded, self._filler, self._records = loaded, InfillPlanner(loaded, patience=None), Records(loaded, path)
 
-    async def find(self) -> Source:
-        """See `Asker`."""
-        return cast(Source, self)
+    async def find(self) -> CompletionSource:
+        """See `CompletionClient`."""
+        return cast(CompletionSource, self)
 
     async def model(self) -> str:
-        """See `Asker`."""
+        """See `CompletionClient`."""
         return self._loaded.files.id
 
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
-        """See `Asker`: what `POST /complete` answers."""
+        """See `CompletionClient`: what `POST /complete` answers."""
         asked = msgspec.convert(dict(body), CompleteRequest)
         filling = complete_endpoint.fill(self._filler, asked)
         worker = _Worker(self._loaded, self._records, filling.word)
@@ -138,7 +138,7 @@ class _Worker:
             if text.stopped:
                 break
             if token in request.ends and self._loaded.vocab_size and text.resumes():
-                current, word, begins = past_its_end(current, ids, self._loaded.vocab_size), NO_END, number + 1
+                current, word, begins = continue_past_end(current, ids, self._loaded.vocab_size), NO_END, number + 1
                 ids.pop()
         request.finish_reason = "length" if request.stats.tokens == request.max_tokens else "stop"
         if rest := text.finish():

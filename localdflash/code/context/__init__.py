@@ -1,1 +1,1 @@
-"""What is known of the code around an open file: definitions, open files, edits. Secrets and ignored files stay out."""
+"""The code around an open file: definitions, open files, edits. Secrets and ignored files stay out."""

@@ -1,13 +1,13 @@
-"""A queue of changed paths; each is returned at most once per `PAUSE`, however often it changes."""
+"""A queue of changed paths. Each path is returned at most once per `PAUSE_SECONDS`."""
 
 import threading
 import time
 
-PAUSE = 0.2  # seconds from a file's first change to its next look
+PAUSE_SECONDS = 0.2  # seconds from a file's first change to its next look
 
 
-class Changes:
-    """Filled from any thread, emptied by one."""
+class ChangeQueue:
+    """A queue that any thread fills and one thread empties."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -16,8 +16,10 @@ class Changes:
         self._closed = False
         self._busy = False
 
-    def put(self, path: str, *, gone: bool = False, pause: float = PAUSE) -> None:
-        """Queue a changed path. `gone`: what has that name now, on a disk that ignores case, is another file."""
+    def put(self, path: str, *, gone: bool = False, pause: float = PAUSE_SECONDS) -> None:
+        """Queue a changed path. `gone`: the file was renamed away, even if a file of that name exists (on a disk
+        that ignores case).
+        """
         with self._changed:
             due = time.monotonic() + pause
             self._due[path] = min(self._due.get(path, due), due)
@@ -25,7 +27,7 @@ class Changes:
             self._changed.notify_all()
 
     def take(self) -> list[tuple[str, bool]]:
-        """Wait for paths that are due: each with whether it is gone. Empty when closed."""
+        """Wait for paths that are due; return each with its `gone`. Return [] once the queue is closed."""
         with self._changed:
             self._busy = False
             self._changed.notify_all()
@@ -42,16 +44,16 @@ class Changes:
             return []
 
     def settled(self, timeout: float) -> bool:
-        """Wait until the queue is empty and nothing is being processed; False after so many seconds."""
+        """Wait until the queue is empty and no path is being processed; return False after the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self._closed or not (self._due or self._busy), timeout)
 
     def start(self) -> None:
-        """Mark the thread that takes as busy, until it takes again."""
+        """Mark the consumer as busy until its next `take`."""
         self._busy = True
 
     def close(self) -> None:
-        """Let the thread that takes end."""
+        """Let the consumer's `take` return."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""What goes into a prompt besides the text around the cursor."""
+"""The parts of a prompt besides the text around the cursor."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ ContextKind = Literal["import", "definition", "open", "recent", "edit"]
 
 @dataclass(frozen=True, slots=True)
 class ContextPiece:
-    """A piece of context. `name` is the path relative to its root; `weight`, from 0 to 1, says what it is worth."""
+    """A piece of context. `name` is the path relative to its root; `weight` (0 to 1) is its importance."""
 
     kind: ContextKind
     name: str
@@ -19,7 +19,7 @@ class ContextPiece:
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A document as the editor has it; without a path if it was never saved. `language` as in text/syntax."""
+    """An open document. It has no path if it was never saved; `language` is one of text/syntax."""
 
     path: Path | None
     name: str

@@ -1,7 +1,7 @@
-"""What a file defines at its top level and in its classes, with the few lines that show how it is used.
+"""Find the definitions of a file, at its top level and in its classes, with the few lines that show how to use them.
 
-A function's text is its signature, in Python with its docstring's first line; a class's is all of it if it is small,
-otherwise its head and the first line of each member. Kinds: function, method, class, type, constant.
+The text of a function is its signature, for Python with the first line of its docstring. The text of a small class is
+the whole class, otherwise its head and the first line of each member. Kinds: function, method, class, type, constant.
 """
 
 import re
@@ -12,19 +12,18 @@ from tree_sitter import Node
 
 from localdflash.text import syntax
 
-LONGEST = 600  # characters of a definition's text
-MOST = 2_000  # definitions of one file
-_SMALL = 12  # lines of a class that is kept whole
-_LAST = re.compile(r"[\w$]+$")
-_OPENING = re.compile(r"""[rRuU]?('{3}|"{3})\s*""")
-_OWNER_WORDS = re.compile(r"__\w+__$")  # Python's own methods: nobody looks for them by name
+MAX_TEXT_CHARS = 600  # characters of a definition's text
+MAX_DEFINITIONS = 2_000  # definitions of one file
+_SMALL_CLASS_LINES = 12  # lines of a class that is kept whole
+_LAST_NAME = re.compile(r"[\w$]+$")
+_DOCSTRING_OPENING = re.compile(r"""[rRuU]?('{3}|"{3})\s*""")
+_DUNDER_NAME = re.compile(r"__\w+__$")  # Python's own methods: nobody looks for them by name
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A name that a file defines. `path` is relative to the root, `line` counts from 0.
-
-    `owner`: the class that it is a member of, or "". `lines`: the first and the last line of the whole definition.
+    """A definition. `path` is relative to the root; `line` and `lines` (the first and last line of the whole) count
+    from 0. `owner` is the class that a member belongs to, or "".
     """
 
     name: str
@@ -37,7 +36,7 @@ class Definition:
 
     @property
     def qualified(self) -> str:
-        """The name, with its owner's before it."""
+        """The name with its owner's before it."""
         return f"{self.owner}.{self.name}" if self.owner else self.name
 
 
@@ -118,13 +117,13 @@ _WRAPPERS = {"decorated_definition", "export_statement", "template_declaration",
 _OWNERS = {"impl_item", "trait_item"}  # Rust: their functions are methods
 
 
-def family(language: str) -> str:
-    """The family of a language; languages of one family see each other's definitions."""
+def language_family(language: str) -> str:
+    """Return the family of a language. Languages of one family see each other's definitions."""
     return _FAMILIES.get(language, language)
 
 
-def definitions(path: str, language: str, text: str) -> list[Definition]:
-    """The definitions in the order of the file; none if the language has no grammar."""
+def find_definitions(path: str, language: str, text: str) -> list[Definition]:
+    """Return the definitions in the order of the file; [] if the language has no grammar."""
     tree, rules = syntax.parse(language, text), _RULES.get(language)
     if tree is None or rules is None:
         return []
@@ -133,7 +132,7 @@ def definitions(path: str, language: str, text: str) -> list[Definition]:
     variables = set()
     for node, kind, owner in _walk(tree.root_node, rules):
         name = _name(node)
-        if name is None or _OWNER_WORDS.match(name):
+        if name is None or _DUNDER_NAME.match(name):
             continue
         refined = _refined(node, kind)
         if refined == "constant" and name in variables:
@@ -142,13 +141,13 @@ def definitions(path: str, language: str, text: str) -> list[Definition]:
             variables.add(name)
         shown = _text(source, node, refined)
         found.append(Definition(name, path, node.start_point.row, shown, refined, owner, _lines(node)))
-        if len(found) == MOST:
+        if len(found) == MAX_DEFINITIONS:
             break
     return found
 
 
 def _walk(root: Node, rules: _Rules) -> Iterator[tuple[Node, str, str]]:
-    """Definitions with their kinds and owners, top down, without recursion: a text may nest as deep as it likes."""
+    """Yield definitions with their kinds and owners, top down. No recursion: a text may nest deeper than the stack."""
     waiting = [(child, False, "") for child in reversed(root.named_children)]
     while waiting:
         node, member, owner = waiting.pop()
@@ -165,21 +164,21 @@ def _walk(root: Node, rules: _Rules) -> Iterator[tuple[Node, str, str]]:
 
 
 def _owner(node: Node) -> str:
-    """The type that an `impl` of Rust is for; "" for anything else that surrounds definitions."""
+    """Return the type of a Rust `impl`; "" for any other node."""
     named = node.child_by_field_name("type") if node.type in _OWNERS else None
     found = re.match(r"\w+", named.text.decode("utf-8", "replace")) if named is not None and named.text else None
     return found[0] if found else ""
 
 
 def _lines(node: Node) -> tuple[int, int]:
-    """The first and last line of a definition, its decorators included."""
+    """Return the first and last line of a definition, including its decorators."""
     parent = node.parent
     whole = parent if parent is not None and parent.type in _WRAPPERS else node
     return whole.start_point.row, whole.end_point.row
 
 
 def _refined(node: Node, kind: str) -> str:
-    """Correct a kind by a node's parts: a variable that holds a function, a declaration that declares none."""
+    """Correct a kind: a variable may hold a function, and a declaration may declare none."""
     value = node.child_by_field_name("value")
     if value is not None and value.type in {"arrow_function", "function_expression", "generator_function"}:
         return "function"
@@ -189,7 +188,7 @@ def _refined(node: Node, kind: str) -> str:
 
 
 def _name(node: Node) -> str | None:
-    """The name that a node defines; of a qualified name the last part."""
+    """Return the name that a node defines; of a qualified name the last part."""
     if node.type == "field_declaration" and _declares(node) is None:
         return None  # C++: a field, no method
     if node.type in _SPECIFIERS and node.child_by_field_name("body") is None:
@@ -203,14 +202,14 @@ def _name(node: Node) -> str | None:
             named = node
     if named is None or named.text is None:
         return None
-    last = _LAST.search(named.text.decode("utf-8", "replace"))
+    last = _LAST_NAME.search(named.text.decode("utf-8", "replace"))
     name = last[0] if last else ""
     plain = named.type in {"attribute", "subscript", "pattern_list", "tuple_pattern", "list_pattern"}
     return None if plain or not name.isidentifier() else name
 
 
 def _declares(node: Node) -> Node | None:
-    """The function that a declaration of C declares."""
+    """Return the function that a C declaration declares."""
     inner = node.child_by_field_name("declarator")
     while inner is not None and inner.type != "function_declarator":
         inner = inner.child_by_field_name("declarator")
@@ -229,7 +228,7 @@ def _text(source: bytes, node: Node, kind: str) -> str:
 def _own_text(source: bytes, node: Node, kind: str, inner: Node | None = None) -> str:
     if kind in _CLASSES:
         whole = _cut(source, node.start_byte, node.end_byte, node.start_point.column)
-        if whole.count("\n") < _SMALL and len(whole) <= LONGEST:
+        if whole.count("\n") < _SMALL_CLASS_LINES and len(whole) <= MAX_TEXT_CHARS:
             return whole
         return _head(source, node)
     if kind == "constant":
@@ -238,7 +237,7 @@ def _own_text(source: bytes, node: Node, kind: str, inner: Node | None = None) -
 
 
 def _signature(source: bytes, node: Node, inner: Node) -> str:
-    """The source up to the body, with a docstring's first line."""
+    """Return the source up to the body, with the first line of the docstring."""
     holder = inner.child_by_field_name("value") or inner
     body = holder.child_by_field_name("body")
     before = body.prev_sibling if body is not None else None
@@ -250,17 +249,17 @@ def _signature(source: bytes, node: Node, inner: Node) -> str:
     if first is not None and first.type == "expression_statement" and first.named_children:
         first = first.named_children[0]
     if first is None or first.type != "string" or node.type not in {"function_definition", "class_definition"}:
-        return text[:LONGEST]
+        return text[:MAX_TEXT_CHARS]
     whole = _cut(source, first.start_byte, first.end_byte, 0)
-    opening = _OPENING.match(whole)
+    opening = _DOCSTRING_OPENING.match(whole)
     if opening is None or "\n" not in whole:
-        return f"{text[:LONGEST]}\n    {whole[:LONGEST]}"
+        return f"{text[:MAX_TEXT_CHARS]}\n    {whole[:MAX_TEXT_CHARS]}"
     line = whole[opening.end() :].split("\n")[0]
-    return f"{text[:LONGEST]}\n    {opening[0].rstrip()}{line[:LONGEST]}{opening[1]}"
+    return f"{text[:MAX_TEXT_CHARS]}\n    {opening[0].rstrip()}{line[:MAX_TEXT_CHARS]}{opening[1]}"
 
 
 def _head(source: bytes, node: Node) -> str:
-    """The first lines of a class and of each of its members."""
+    """Return the first lines of a class and of each of its members."""
     lines, length = [_signature(source, node, node)], 0
     body = node.child_by_field_name("body")
     docstring = lines[0].count("\n") > 0 and node.type == "class_definition"
@@ -270,7 +269,7 @@ def _head(source: bytes, node: Node) -> str:
         member = child.child_by_field_name("definition") or child  # without decorators
         line = source[member.start_byte : member.start_byte + 160].decode("utf-8", "ignore").split("\n")[0].rstrip()
         length += len(line) + 5
-        if length > LONGEST:
+        if length > MAX_TEXT_CHARS:
             lines.append("    ...")
             break
         lines.append(f"    {line}")
@@ -278,7 +277,7 @@ def _head(source: bytes, node: Node) -> str:
 
 
 def _cut(source: bytes, start: int, end: int, column: int) -> str:
-    """A piece of the source, its further lines moved left by the indent of the first."""
+    """Return a piece of the source, its further lines dedented by the indentation of the first."""
     first, *others = source[start:end].decode("utf-8", "ignore").split("\n")
     moved = [line[column:] if not line[:column].strip() else line for line in others]
     return "\n".join(line.rstrip() for line in (first, *moved))

@@ -1,8 +1,8 @@
-"""Files that hold secrets: never read, indexed or put into a prompt, not even when they are open in the editor.
+"""Files with secrets: never read, indexed or put into a prompt, not even if they are open in the editor.
 
-This is the whole list. Names are compared without regard to case, and without what editors and people add to a copy
-(`.env~`, `#.env#`, `server.key.bak`). No setting and no ignore file takes a name off the list; `.localdflashignore`
-adds to it, folder by folder.
+This is the whole list. Names are compared without regard to case, and without the additions of backup copies (`.env~`,
+`#.env#`, `server.key.bak`). No setting and no ignore file removes a name from the list. `.localdflashignore` adds
+names, folder by folder.
 """
 
 import re
@@ -36,7 +36,7 @@ _COPY = re.compile(r"^(?:\.?#)|(?:~|#|[._-](?:bak|backup|old|orig|save|copy|tmp|
 
 @lru_cache(4096)
 def is_secret(path: PurePath) -> bool:
-    """Whether a path holds a name on the list: the file's own, or that of a folder above it."""
+    """Return whether the name of the file, or of a folder above it, is on the list."""
     *folders, name = [part.casefold() for part in path.parts] or [""]
     if any(folder in SECRET_FOLDERS for folder in (*folders, name)):
         return True
@@ -48,7 +48,7 @@ def is_secret(path: PurePath) -> bool:
 
 
 class Refusal(Enum):
-    """The reasons, as a user is told them. What git ignores is completed all the same where somebody asks by hand."""
+    """The reasons, as users read them. A file that git ignores is still completed on request by hand."""
 
     SECRET = "its name is one of files with secrets"
     OUTSIDE = "it is a link to a file outside of the project"

@@ -1,9 +1,8 @@
-"""Recent changes of open documents, grouped into few edits: a run of typing is one.
+"""Recent changes of open documents, grouped into a few edits: a run of typing is one edit.
 
-A change next to the newest edit of its file (`NEAR` lines) and soon after it (`SOON` seconds), or on the very lines
-that it changed, is added to it, until it reaches `LARGEST`. An edit is a list of hunks; those that touch become one.
-Applied one after the other, the edits of a file lead from what it was to what it is, unless a single change was too
-large.
+A change joins the newest edit of its file if it is near (`NEAR_LINES`) and soon (`SOON_SECONDS`), or on the same lines,
+until that edit reaches `MAX_EDIT_CHARS`. An edit is a list of hunks; hunks that touch are merged. Applied in order, the
+edits of a file lead from its old text to its new one, unless a single change was too large.
 """
 
 import threading
@@ -13,17 +12,17 @@ from pathlib import PurePath
 
 from localdflash.code.context.context import ContextPiece
 from localdflash.code.context.denied import is_secret
-from localdflash.code.context.files import clean
+from localdflash.code.context.files import clean_name
 
-NEAR = 8  # lines
-SOON = 1.0  # seconds
-KEPT = 32  # edits
-LARGEST = 3_000  # characters of an edit, old and new together
+NEAR_LINES = 8  # lines
+SOON_SECONDS = 1.0  # seconds
+MAX_EDITS = 32  # edits
+MAX_EDIT_CHARS = 3_000  # characters of an edit, old and new together
 
 
 @dataclass(frozen=True, slots=True)
 class EditHunk:
-    """Lines that were replaced: `line` counts from 0 in the document before the edit."""
+    """Replaced lines: `line` counts from 0 in the document before the edit."""
 
     line: int
     old: tuple[str, ...]
@@ -44,30 +43,32 @@ class RecentEdit:
     last: float = 0.0
 
     def placed(self) -> Iterator[tuple[int, EditHunk]]:
-        """Hunks with their lines in the document after the edit."""
+        """Yield the hunks with their lines in the document after the edit."""
         shift = 0
         for hunk in self.hunks:
             yield hunk.line + shift, hunk
             shift += hunk.delta
 
     def distance(self, first: int, last: int) -> int:
-        """Lines between the edit and the lines `first` to `last`, both in the document after the edit."""
-        return min((max(at - last, first - at - len(hunk.new), 0) for at, hunk in self.placed()), default=NEAR + 1)
+        """Return the lines between the edit and the lines `first` to `last`, in the document after the edit."""
+        return min(
+            (max(at - last, first - at - len(hunk.new), 0) for at, hunk in self.placed()), default=NEAR_LINES + 1
+        )
 
     def size(self) -> int:
-        """The number of characters."""
+        """Return the number of characters."""
         return sum(len(line) + 1 for hunk in self.hunks for line in (*hunk.old, *hunk.new))
 
 
 class EditHistory:
-    """The newest edits of all documents. Safe to use from several threads."""
+    """The newest edits of all documents. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._edits: list[RecentEdit] = []
 
     def changed(self, name: str, line: int, old: Sequence[str], new: Sequence[str], now: float) -> None:
-        """Note that lines from `line` (from 0) on were replaced. Lines without their ends; `now` in seconds."""
+        """Record that lines from `line` (from 0) on were replaced. Lines have no line ends; `now` is in seconds."""
         if is_secret(PurePath(name)):
             return
         line, old, new = _trimmed(line, tuple(old), tuple(new))
@@ -75,47 +76,52 @@ class EditHistory:
             return
         with self._lock:
             self._add(name, EditHunk(line, old, new), now)
-            del self._edits[:-KEPT]
+            del self._edits[:-MAX_EDITS]
 
     def _add(self, name: str, change: EditHunk, now: float) -> None:
         edit = next((one for one in reversed(self._edits) if one.name == name), None)
         if edit and _goes_on(edit, change.line, change.line + len(change.old), now):
             merged = RecentEdit(name, _merged(edit, change), now)
-            if merged.size() <= LARGEST:
+            if merged.size() <= MAX_EDIT_CHARS:
                 self._edits.remove(edit)
                 self._edits += [merged] if merged.hunks else []
                 return
         fresh = RecentEdit(name, [change], now)
         # Of what is too large nothing is kept but that it was: lines of older edits no longer fit.
-        self._edits.append(fresh if fresh.size() <= LARGEST else RecentEdit(name, [], now))
+        self._edits.append(fresh if fresh.size() <= MAX_EDIT_CHARS else RecentEdit(name, [], now))
 
     def edits(self) -> list[RecentEdit]:
-        """All edits, newest last."""
+        """Return all edits, newest last."""
         with self._lock:
             return [RecentEdit(edit.name, list(edit.hunks), edit.last) for edit in self._edits if edit.hunks]
 
     def diffs(self, limit: int, typing: tuple[str, int] | None = None) -> list[ContextPiece]:
-        """The newest edits, at most `limit`, newest last, as hunks of a unified diff without context.
+        """Return the newest `limit` edits, newest last, as hunks of a unified diff without context.
 
-        `typing`: a document and the line of its cursor. The edit under way there is left out: it changes with every
-        key, and its text is around the cursor anyhow.
+        `typing` is a document and its cursor's line. The edit under way there is left out, because it changes with
+        every key and its text is near the cursor anyway.
         """
         known = self.edits()
-        if typing and known and known[-1].name == typing[0] and known[-1].distance(typing[1], typing[1] + 1) <= NEAR:
+        if (
+            typing
+            and known
+            and known[-1].name == typing[0]
+            and known[-1].distance(typing[1], typing[1] + 1) <= NEAR_LINES
+        ):
             known.pop()
         newest = known[max(len(known) - limit, 0) :]
         return [
-            ContextPiece("edit", clean(edit.name), _diff(edit), 1 / (len(newest) - at))
+            ContextPiece("edit", clean_name(edit.name), _diff(edit), 1 / (len(newest) - at))
             for at, edit in enumerate(newest)
         ]
 
     def replaced(self, limit: int) -> list[str]:
-        """Texts that were replaced or deleted, newest first, at most `limit`: drafts may be copied from them."""
+        """Return at most `limit` texts that were replaced or deleted, newest first, for lookup drafts."""
         texts = ("\n".join(hunk.old) for edit in reversed(self.edits()) for hunk in reversed(edit.hunks))
         return list(dict.fromkeys(text for text in texts if text.strip()))[:limit]
 
     def forget(self, name: str) -> None:
-        """Drop a document that was closed, or may no longer be used."""
+        """Drop the edits of a document that was closed or may no longer be used."""
         with self._lock:
             self._edits = [edit for edit in self._edits if edit.name != name]
 
@@ -123,12 +129,12 @@ class EditHistory:
 def _goes_on(edit: RecentEdit, first: int, last: int, now: float) -> bool:
     distance = edit.distance(first, last)
     return any(at < last and first < at + len(hunk.new) for at, hunk in edit.placed()) or (
-        distance <= NEAR and now - edit.last <= SOON
+        distance <= NEAR_LINES and now - edit.last <= SOON_SECONDS
     )
 
 
 def _trimmed(line: int, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
-    """The lines without those at either end that stay the same."""
+    """Return the change without the lines at either end that stay the same."""
     shorter = min(len(old), len(new))
     before = next((at for at in range(shorter) if old[at] != new[at]), shorter)
     rest = shorter - before
@@ -137,7 +143,7 @@ def _trimmed(line: int, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int
 
 
 def _merged(edit: RecentEdit, change: EditHunk) -> list[EditHunk]:
-    """The hunks of an edit with one more change, whose line counts in the document after the edit."""
+    """Return the hunks of an edit with one more change, whose line counts in the document after the edit."""
     start, end = change.line, change.line + len(change.old)
     before, after, touched, shift = [], [], [], 0
     for at, hunk in edit.placed():

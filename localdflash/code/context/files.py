@@ -1,7 +1,7 @@
-"""Read a file of a workspace, but only a plain, small text file that is reached without any link.
+"""Read a file of a workspace: only plain, small text files, and never through a link.
 
-Every folder on the way is opened from the one before and no link is followed, so that nothing that changes meanwhile
-leads out of the root. FIFOs, sockets and devices are refused before a byte is read, and opening them does not wait.
+Every folder is opened from its parent without following links, so concurrent changes cannot lead out of the root.
+FIFOs, sockets and devices are refused before a byte is read, and opening them does not block.
 """
 
 import os
@@ -12,8 +12,8 @@ from typing import NamedTuple
 from localdflash.base.system.open_folder import OpenFolder
 from localdflash.text.sanitize import sanitize
 
-LARGEST = 1_000_000  # bytes
-LONGEST_LINE = 5_000  # characters: what has longer ones was not written by hand
+MAX_FILE_BYTES = 1_000_000  # bytes
+MAX_LINE_CHARS = 5_000  # characters: what has longer ones was not written by hand
 
 
 class Signature(NamedTuple):
@@ -24,8 +24,8 @@ class Signature(NamedTuple):
     changed_ns: int
 
 
-def signature(path: str) -> Signature | None:
-    """The signature of a plain file; None if there is none."""
+def read_signature(path: str) -> Signature | None:
+    """Return the signature of a plain file; None if there is none."""
     try:
         found = os.lstat(path)
     except (OSError, ValueError):
@@ -34,7 +34,7 @@ def signature(path: str) -> Signature | None:
 
 
 def read_text(root: str, name: str) -> str | None:
-    """The text of a file by its path below a root; None if it is not what the module says."""
+    """Return the text of a file by its path below a root; None if it is refused."""
     data = read_bytes(root, name)
     if data is None or b"\0" in data:
         return None
@@ -46,7 +46,7 @@ def read_text(root: str, name: str) -> str | None:
 
 
 def read_bytes(root: str, name: str) -> bytes | None:
-    """The bytes of such a file, text or not."""
+    """Return the bytes of a file, text or not; None if it is refused."""
     *folders, last = name.split("/")
     if not all(part not in {"", ".", ".."} for part in (*folders, last)):
         return None
@@ -57,21 +57,21 @@ def read_bytes(root: str, name: str) -> bytes | None:
                 here = opened.enter_context(OpenFolder(folder, here))
             file = opened.enter_context(open(here.open(last), "rb", buffering=0))
             found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE_BYTES:
                 return None
-            data = file.read(LARGEST + 1)
-            return data if data is not None and len(data) <= LARGEST else None
+            data = file.read(MAX_FILE_BYTES + 1)
+            return data if data is not None and len(data) <= MAX_FILE_BYTES else None
     except (OSError, ValueError):
         return None
 
 
 def is_minified(text: str) -> bool:
-    """Whether a line is longer than people write."""
-    return len(text) > LONGEST_LINE and max(map(len, text.split("\n"))) > LONGEST_LINE
+    """Return whether a line is longer than hand-written ones."""
+    return len(text) > MAX_LINE_CHARS and max(map(len, text.split("\n"))) > MAX_LINE_CHARS
 
 
-def clean(name: str) -> str:
-    """A name that is safe in a prompt or a message: one line, without invisible characters."""
+def clean_name(name: str) -> str:
+    """Return a name that is safe in a prompt or a message: one line, without invisible characters."""
     return sanitize(name.replace("\r", "\u240d").replace("\n", "\u240a").replace("\t", "\u2409"))
 
 

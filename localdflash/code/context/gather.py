@@ -1,9 +1,9 @@
-"""The context of a completion: what other files define and do that matters at the cursor.
+"""Gather the context of a completion: code of other files that matters at the cursor.
 
 The order goes from what changes rarely to what changes often, so that a cached prompt stays valid: definitions of
-imported names, of names used near the cursor, similar passages of other open files, recent edits. What is typed adds to
-the end of its group: names below the cursor come before those above it, and the word being typed does not count. The
-line of the cursor counts for nothing else, and windows begin at steps.
+imported names, definitions of names near the cursor, similar passages of other open files, recent edits. Typing adds to
+the end of its group: names below the cursor come before those above it, and an unfinished word does not count. The
+cursor's line counts for nothing else, and windows begin at steps.
 """
 
 import re
@@ -17,27 +17,32 @@ from localdflash.code.context.context import ContextKind, ContextPiece, OpenFile
 from localdflash.code.context.definitions import Definition
 from localdflash.code.context.denied import is_secret
 from localdflash.code.context.edits import EditHistory
-from localdflash.code.context.files import clean
-from localdflash.code.context.imports import head_of, imports
+from localdflash.code.context.files import clean_name
+from localdflash.code.context.imports import cut_head, parse_imports
 from localdflash.code.context.index import Workspace
 
-NEAR = 20  # lines around the cursor whose names are looked up
-STEP = 5  # lines by which that window moves
-AMBIGUOUS = 3  # a name that more files define is not looked up without an import
-PASSAGES = 4
-EDITS = 8
-LEAST_SIMILAR = 0.05
-SHARES = {"import": 0.35, "definition": 0.6, "passage": 0.85, "edit": 1.0}  # of the characters, with all groups before
+NEAR_LINES = 20  # lines around the cursor whose names are looked up
+STEP_LINES = 5  # lines by which that window moves
+MAX_AMBIGUOUS_FILES = 3  # a name that more files define is not looked up without an import
+MAX_PASSAGES = 4
+MAX_EDITS = 8
+MIN_SIMILARITY = 0.05
+CUMULATIVE_SHARES = {
+    "import": 0.35,
+    "definition": 0.6,
+    "passage": 0.85,
+    "edit": 1.0,
+}  # of the characters, with all groups before
 _NAME = re.compile(r"[^\W\d]\w{2,}")
 _FINISHED_NAME = re.compile(r"[^\W\d]\w{2,}(?=\W)")
 _DEFINED_HERE = re.compile(
     r"\b(?:def|class|func|fn|function|type|struct|interface|enum|trait|const|let|var|local|static)\s+(\w+)"
 )
 
-_TELLING = re.compile(r"^[^\W_].*(?:[a-z0-9][A-Z]|\w_\w)")  # several words, not private
+_DISTINCTIVE_NAME = re.compile(r"^[^\W_].*(?:[a-z0-9][A-Z]|\w_\w)")  # several words, not private
 
 
-class _Found(NamedTuple):
+class _WeightedDefinition(NamedTuple):
     definition: Definition
     weight: float
 
@@ -50,7 +55,7 @@ def gather(
     edits: EditHistory,
     characters: int,
 ) -> list[ContextPiece]:
-    """The parts in prompt order, their texts together at most `characters` long.
+    """Return the parts in prompt order, together at most `characters` long.
 
     `line` is the cursor's, from 0. A file that is not allowed gets no context and gives none.
     """
@@ -58,10 +63,12 @@ def gather(
         return []
     names = _names_near(current.text.split("\n"), line)
     imported, used = _definitions(workspace, current, names)
-    parts = _as_parts("import", imported, int(characters * SHARES["import"]))
-    parts += _as_parts("definition", used, int(characters * SHARES["definition"]) - _length(parts))
-    parts += _passages(workspace, current, line, others, edits, int(characters * SHARES["passage"]) - _length(parts))
-    recent = [part for part in edits.diffs(EDITS, (current.name, line)) if workspace.allowed_name(part.name)]
+    parts = _as_parts("import", imported, int(characters * CUMULATIVE_SHARES["import"]))
+    parts += _as_parts("definition", used, int(characters * CUMULATIVE_SHARES["definition"]) - _length(parts))
+    parts += _passages(
+        workspace, current, line, others, edits, int(characters * CUMULATIVE_SHARES["passage"]) - _length(parts)
+    )
+    recent = [part for part in edits.diffs(MAX_EDITS, (current.name, line)) if workspace.allowed_name(part.name)]
     return parts + _fitting(recent, characters - _length(parts))
 
 
@@ -76,20 +83,27 @@ def _length(parts: Sequence[ContextPiece]) -> int:
 
 
 def _names_near(lines: Sequence[str], line: int) -> dict[str, None]:
-    """Names around the cursor, each once: those below it, those above it, the finished ones of its own line."""
-    start, end = max(line - NEAR, 0) // STEP * STEP, (line + NEAR) // STEP * STEP + STEP
+    """Return each name around the cursor once: those below it, those above it, the finished ones of its line."""
+    start, end = (
+        max(line - NEAR_LINES, 0) // STEP_LINES * STEP_LINES,
+        (line + NEAR_LINES) // STEP_LINES * STEP_LINES + STEP_LINES,
+    )
     far = "\n".join((*lines[line + 1 : end], *lines[start:line]))
     own = "".join(lines[line : line + 1])
     return dict.fromkeys((*_NAME.findall(far), *_FINISHED_NAME.findall(own)))
 
 
-def _definitions(workspace: Workspace, current: OpenFile, names: dict[str, None]) -> tuple[list[_Found], list[_Found]]:
-    """Definitions of the imported names, in the order of the imports, then of the names near by in other files."""
+def _definitions(
+    workspace: Workspace, current: OpenFile, names: dict[str, None]
+) -> tuple[list[_WeightedDefinition], list[_WeightedDefinition]]:
+    """Return the definitions of imported names, in the order of the imports, then those of nearby names in other
+    files.
+    """
     path = workspace.real(current.path) if current.path else ""
     own = set(workspace.defined_in(path))
     taken: dict[Definition, float] = {}
     modules: dict[str, Definition] = {}
-    for one in imports(current.language, head_of(current.text)) if path else ():
+    for one in parse_imports(current.language, cut_head(current.text)) if path else ():
         files = next((found for module in one.paths if (found := workspace.locate(path, module))), ())
         defined = [definition for file in files for definition in workspace.defined_in(file)]
         modules |= {definition.name: definition for definition in defined if definition.name in names}
@@ -97,7 +111,7 @@ def _definitions(workspace: Workspace, current: OpenFile, names: dict[str, None]
             here = [each for each in defined if each.name == name and each.kind != "method"]
             for each in here or _unambiguous(workspace, name, current.language):
                 taken.setdefault(each, 1.0 if name in names else 0.6)
-    imported = [_Found(each, weight) for each, weight in taken.items() if each not in own]
+    imported = [_WeightedDefinition(each, weight) for each, weight in taken.items() if each not in own]
     used: dict[Definition, float] = {}
     here_too = set(_DEFINED_HERE.findall(current.text))
     for name in names:
@@ -106,24 +120,26 @@ def _definitions(workspace: Workspace, current: OpenFile, names: dict[str, None]
         elif name not in here_too:
             likely = [each for each in _unambiguous(workspace, name, current.language) if _is_likely(each, current)]
             used |= {each: 0.7 / len(likely) for each in likely if each not in used}
-    return imported, [_Found(each, weight) for each, weight in used.items() if each not in taken and each not in own]
+    return imported, [
+        _WeightedDefinition(each, weight) for each, weight in used.items() if each not in taken and each not in own
+    ]
 
 
 def _unambiguous(workspace: Workspace, name: str, language: str) -> Sequence[Definition]:
     found = workspace.find(name, language)
-    return found if len(found) <= AMBIGUOUS else ()
+    return found if len(found) <= MAX_AMBIGUOUS_FILES else ()
 
 
 def _is_likely(definition: Definition, current: OpenFile) -> bool:
-    """Whether a name that was not imported means this definition: a neighbour's, or too distinctive for another."""
+    """Return whether a name that was not imported means this definition: it is in the same folder, or distinctive."""
     here, there = PurePath(current.name), PurePath(definition.path)
     if "test" in definition.path.lower() and "test" not in current.name.lower():
         return False
-    return here.parent == there.parent or bool(_TELLING.search(definition.name))
+    return here.parent == there.parent or bool(_DISTINCTIVE_NAME.search(definition.name))
 
 
-def _as_parts(kind: ContextKind, found: Sequence[_Found], room: int) -> list[ContextPiece]:
-    """The weightiest definitions that fit, in their order; neighbours in one file form one part."""
+def _as_parts(kind: ContextKind, found: Sequence[_WeightedDefinition], room: int) -> list[ContextPiece]:
+    """Return the definitions of highest weight that fit, in their order; neighbours in one file form one part."""
     kept = set()
     for at, one in sorted(enumerate(found), key=lambda pair: (-pair[1].weight, pair[0])):
         if len(one.definition.text) + 1 <= room:
@@ -140,23 +156,23 @@ def _as_parts(kind: ContextKind, found: Sequence[_Found], room: int) -> list[Con
 def _passages(
     workspace: Workspace, current: OpenFile, line: int, others: Sequence[OpenFile], edits: EditHistory, room: int
 ) -> list[ContextPiece]:
-    """The most similar passages of other open files, by name."""
-    wanted = similar.around(current.text.split("\n"), line)
+    """Return the most similar passages of other open files, by name."""
+    wanted = similar.identifiers_around(current.text.split("\n"), line)
     edited = {edit.name for edit in edits.edits()}
     parts = []
     for other in others:
         if other.name == current.name or not _allowed(workspace, other):
             continue
-        found = similar.most_similar(wanted, other.text)
-        if found and found.score >= LEAST_SIMILAR:
+        found = similar.find_most_similar(wanted, other.text)
+        if found and found.score >= MIN_SIMILARITY:
             kind: ContextKind = "recent" if other.name in edited else "open"
-            parts.append(ContextPiece(kind, clean(other.name), found.text, round(found.score, 3)))
+            parts.append(ContextPiece(kind, clean_name(other.name), found.text, round(found.score, 3)))
     parts.sort(key=lambda part: (-part.weight, part.name))
-    return sorted(_fitting(parts[:PASSAGES], room), key=lambda part: part.name)
+    return sorted(_fitting(parts[:MAX_PASSAGES], room), key=lambda part: part.name)
 
 
 def _fitting(parts: Sequence[ContextPiece], room: int) -> list[ContextPiece]:
-    """The weightiest parts that fit, in their order."""
+    """Return the parts of highest weight that fit, in their order."""
     kept = set()
     for at, part in sorted(enumerate(parts), key=lambda pair: (-pair[1].weight, pair[0])):
         if len(part.text) <= room:

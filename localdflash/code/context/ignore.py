@@ -1,8 +1,8 @@
-"""Ignore files: `.gitignore` at every level as git reads it, and `.localdflashignore`, which has the last word.
+"""Ignore files: `.gitignore` at every level as git reads it, and `.localdflashignore`, which overrides it.
 
-Rules of the folders above the root count too, up to the repository's top. They are kept in memory until `forget`. A
-file of rules that may not be read, or is larger than a megabyte, ignores all of its folder: better too little than what
-somebody wanted kept out.
+Rules of the folders above the root count too, up to the repository's top. Rules are cached until `forget`. A file of
+rules that cannot be read, or is larger than a megabyte, ignores its whole folder, so nothing leaks that a user wanted
+to keep out.
 """
 
 import re
@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-from localdflash.code.context.files import read_bytes, signature
+from localdflash.code.context.files import read_bytes, read_signature
 
-OWN = ".localdflashignore"
-IGNORE_FILES = (OWN, ".gitignore")
-MOST_STARS = 3  # in a part of a pattern between slashes, and as parts: each is one more power of a path's length
+OWN_IGNORE_FILE = ".localdflashignore"
+IGNORE_FILES = (OWN_IGNORE_FILE, ".gitignore")
+MAX_STARS = 3  # in a part of a pattern between slashes, and as parts: each is one more power of a path's length
 _STARS = re.compile(r"(?<!\\)\*{3,}")  # git reads them as two
-_FOLDERS_END = "ps_d"  # pathspec's group: the slash after the part of a path that a pattern names
+_DIRECTORY_GROUP = "ps_d"  # pathspec's group: the slash after the part of a path that a pattern names
 
 
 class _Rule(NamedTuple):
@@ -27,13 +27,13 @@ class _Rule(NamedTuple):
     ignores: bool
 
     def names(self, path: str) -> bool:
-        """Whether the line names this path itself: what lies in a folder is ignored with it, but cannot be
+        """Return whether the line names this path itself. Files in an ignored folder are ignored too, but cannot be
         re-included.
         """
         return any(self._is_whole(found, path) for found in self.pattern.finditer(path))
 
     def _is_whole(self, found: re.Match[str], path: str) -> bool:
-        if _FOLDERS_END in self.pattern.groupindex and (end := found.end(_FOLDERS_END)) != -1:
+        if _DIRECTORY_GROUP in self.pattern.groupindex and (end := found.end(_DIRECTORY_GROUP)) != -1:
             return end == len(path)
         return found.end() < len(path) or not found[0].endswith("/")  # `x/**` is what lies in x, not x
 
@@ -42,7 +42,7 @@ _ALL = (_Rule(re.compile("."), True),)
 
 
 class IgnoreRules:
-    """The rules that hold below one root. Safe to use from several threads."""
+    """The rules below one root. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self._top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
@@ -50,18 +50,18 @@ class IgnoreRules:
         self._rules: dict[tuple[str, str], tuple[_Rule, ...]] = {}
 
     def ignored(self, name: str, folder: bool = False) -> bool:
-        """Whether rules leave out a path below the root, or a folder that it lies in."""
+        """Return whether a path below the root, or a folder above it, is ignored."""
         return bool(self.ignored_by(name, folder))
 
     def ignored_by(self, name: str, folder: bool = False) -> str:
-        """The kind of file of rules that leaves it out, our own before git's; "" where none does."""
+        """Return the kind of file whose rule ignores the path, our own before git's; "" if none does."""
         parts = (*self._above, *name.split("/"))
         first = len(self._above) + 1
         kinds = {self._verdict(parts[:end], folder or end < len(parts)) for end in range(first, len(parts) + 1)}
         return next((kind for kind in IGNORE_FILES if kind in kinds), "")
 
     def ignored_entry(self, name: str, folder: bool = False) -> bool:
-        """Whether rules leave out a path whose folder is known not to be ignored."""
+        """Return whether a path is ignored whose folder is known not to be."""
         return bool(self._verdict((*self._above, *name.split("/")), folder))
 
     def forget(self) -> None:
@@ -69,8 +69,8 @@ class IgnoreRules:
         self._rules = {}
 
     def _verdict(self, parts: tuple[str, ...], folder: bool) -> str:
-        """The kind of the file whose rule ignores it, or "". That is the last matching rule of the deepest file of
-        rules that has one; our own files are asked first.
+        """Return the kind of file whose rule ignores the path, or "". The last matching rule of the deepest file
+        counts; our own files are read first.
         """
         end = "/" if folder else ""
         for kind in IGNORE_FILES:
@@ -89,7 +89,7 @@ class IgnoreRules:
 
 
 def _rules_of(top: str, name: str) -> tuple[_Rule, ...]:
-    if signature(f"{top}/{name}") is None:
+    if read_signature(f"{top}/{name}") is None:
         return ()  # nothing, or no plain file: git does not follow a link here either
     data = read_bytes(top, name)
     if data is None:
@@ -106,9 +106,9 @@ def _rules_of(top: str, name: str) -> tuple[_Rule, ...]:
 
 
 def _bounded(line: str) -> str:
-    """A line with few enough stars to be matched fast, whoever wrote it; one with more is replaced by a wider one."""
+    """Return a line with few enough stars to match fast; one with more becomes a wider pattern."""
     line = _STARS.sub("**", line)
     segments = line.split("/")
-    if segments.count("**") <= MOST_STARS and all(len(re.findall(r"\*+", one)) <= MOST_STARS for one in segments):
+    if segments.count("**") <= MAX_STARS and all(len(re.findall(r"\*+", one)) <= MAX_STARS for one in segments):
         return line
     return "" if line.startswith("!") else line[: line.index("*")] + "*"

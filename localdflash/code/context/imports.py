@@ -1,6 +1,6 @@
-"""What a file imports, as paths where its modules may be.
+"""Parse the imports of a file into paths where the modules may be.
 
-`./` and `../` count from the importing file, other paths from a folder of sources; one that ends with `/` is a folder.
+`./` and `../` count from the importing file, other paths from a source folder. A path that ends with `/` is a folder.
 Nothing is looked up here. Path mappings and the module files of build tools are not read.
 """
 
@@ -13,7 +13,7 @@ from tree_sitter import Node
 
 from localdflash.text import syntax
 
-HEAD = 16_000  # characters of a file in which its imports are looked for
+MAX_HEAD_CHARS = 16_000  # characters of a file in which its imports are looked for
 _AROUND = {
     *("if_statement", "else_clause", "try_statement", "except_clause", "block", "import_declaration"),
     *("import_spec_list", "preproc_ifdef", "preproc_if", "linkage_specification", "lexical_declaration"),
@@ -25,20 +25,20 @@ _WORD = re.compile(r"\w+")
 
 
 class Import(NamedTuple):
-    """One module: where it may be, best first, and the names taken from it; no names mean the module as such."""
+    """One module: its candidate paths, best first, and the imported names. No names mean the module itself."""
 
     paths: tuple[str, ...]
     names: tuple[str, ...] = ()
 
 
-def head_of(text: str) -> str:
-    """The whole lines at a file's start that hold its imports."""
-    return text if len(text) <= HEAD else text[: text.rfind("\n", 0, HEAD) + 1]
+def cut_head(text: str) -> str:
+    """Return the whole lines at the start of a file that hold its imports."""
+    return text if len(text) <= MAX_HEAD_CHARS else text[: text.rfind("\n", 0, MAX_HEAD_CHARS) + 1]
 
 
 @lru_cache(32)
-def imports(language: str, head: str) -> tuple[Import, ...]:
-    """The imports of a file, from its `head_of`, in order."""
+def parse_imports(language: str, head: str) -> tuple[Import, ...]:
+    """Return the imports of a file, from its `cut_head`, in order."""
     read = _READERS.get(language)
     tree = syntax.parse(language, head) if read else None
     if read is None or tree is None:
@@ -79,7 +79,7 @@ def _python_files(path: str) -> tuple[str, ...]:
 
 
 def _script(node: Node) -> Iterator[Import]:
-    """The imports of JavaScript and TypeScript; only relative modules are files of the workspace."""
+    """Yield the imports of JavaScript and TypeScript. Only relative modules are files of the workspace."""
     source = node.child_by_field_name("source")
     if node.type == "variable_declarator" and _text(node.child_by_field_name("value")).startswith("require("):
         source = node.child_by_field_name("value")
@@ -93,7 +93,7 @@ def _script(node: Node) -> Iterator[Import]:
 
 
 def _script_names(node: Node) -> Iterator[str]:
-    """Imported names; nothing for `import * as module`, `require` and `export ... from`."""
+    """Yield imported names; none for `import * as module`, `require` and `export ... from`."""
     for clause in node.named_children if node.type == "import_statement" else ():
         for part in clause.named_children if clause.type == "import_clause" else ():
             if part.type == "identifier":
@@ -109,7 +109,7 @@ def _go(node: Node) -> Iterator[Import]:
 
 
 def _rust(node: Node) -> Iterator[Import]:
-    """The imports of Rust: `mod name;` and `use` of this crate, up to the first brace or type."""
+    """Yield the imports of Rust: `mod name;` and `use` of this crate, up to the first brace or type."""
     if node.type == "mod_item" and node.child_by_field_name("body") is None:
         name = _text(node.child_by_field_name("name"))
         yield Import((f"./{name}.rs", f"./{name}/mod.rs"))

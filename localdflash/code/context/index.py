@@ -1,9 +1,9 @@
-"""The index of a workspace: what its files define, kept up to date by one thread; lookups never touch the disk.
+"""The index of a workspace: the definitions of its files, kept up to date by one thread. Lookups never touch the disk.
 
-The thread reads all files once, in short slices, and then looks at what the watcher says has changed. Events only say
-where to look: the content of the index always comes from the disk, through the rules of `allowed`. Left out are files
-without a grammar, beyond a megabyte, binary or minified ones, folders of dependencies and build results, links, and
-everything beyond `MOST_FILES` files or `MOST_FOLDERS` folders.
+The thread reads all files once, in short slices, and then the paths that the watcher reports. Events only say where to
+look: content always comes from the disk, through the rules of `allowed`. Left out are files without a grammar, files
+over a megabyte, binary and minified files, dependencies and build results, links, and everything beyond `MAX_FILES`
+files or `MAX_FOLDERS` folders.
 """
 
 import os
@@ -17,17 +17,17 @@ from typing import NamedTuple
 from watchdog.observers.api import BaseObserver
 
 from localdflash.code.context import watch
-from localdflash.code.context.changes import Changes
-from localdflash.code.context.definitions import Definition, definitions
+from localdflash.code.context.changes import ChangeQueue
+from localdflash.code.context.definitions import Definition, find_definitions
 from localdflash.code.context.denied import Refusal, is_secret
-from localdflash.code.context.files import LARGEST, clean, read_text, signature
-from localdflash.code.context.ignore import IGNORE_FILES, OWN, IgnoreRules
+from localdflash.code.context.files import MAX_FILE_BYTES, clean_name, read_signature, read_text
+from localdflash.code.context.ignore import IGNORE_FILES, OWN_IGNORE_FILE, IgnoreRules
 from localdflash.code.context.index_store import FileStore, IndexedFile
-from localdflash.code.context.listing import SKIPPED, entries_of, may_enter
+from localdflash.code.context.listing import SKIPPED, list_entries, may_enter
 from localdflash.text.syntax import language_of
 
-MOST_FILES = 20_000
-MOST_FOLDERS = watch.MOST_FOLDERS
+MAX_FILES = 20_000
+MAX_FOLDERS = watch.MAX_FOLDERS
 SOURCES = ("", "src", "lib", "include", "python", "app", "src/main/java", "main/java")  # where modules are looked for
 
 
@@ -40,7 +40,7 @@ class _Root(NamedTuple):
 class Workspace:
     """The folders that an editor has open. `warn` gets each warning once, from any thread.
 
-    `before` is a workspace that this one takes the place of, with what it knows of the folders that stay.
+    `before` is the workspace that this one replaces; the index of the folders that stay is reused.
     """
 
     def __init__(self, roots: Sequence[Path], warn: Callable[[str], None], before: "Workspace | None" = None) -> None:
@@ -53,7 +53,7 @@ class Workspace:
         self._warn = warn
         self._warned: set[str] = before._warned if before else set()
         self._store: FileStore = before._store if before else FileStore()
-        self._changes = Changes()
+        self._changes = ChangeQueue()
         self._located: tuple[int, dict[tuple[str, str], Sequence[str]]] = (0, {})
         self._folders = 0
         self._stop, self._unwatched = threading.Event(), threading.Event()
@@ -63,32 +63,32 @@ class Workspace:
         self._thread = threading.Thread(target=self._run, name="workspace", daemon=True)
 
     def start(self, when_read: Callable[[], None] = lambda: None) -> None:
-        """Read the files and then watch them, in the background; `when_read` is called there between the two, unless
-        the workspace was closed before. May be called once.
+        """Read the files in the background, then watch them. `when_read` is called in between, unless the workspace
+        was closed. May be called once.
         """
         self._when_read = when_read
         self._changes.start()
         self._thread.start()
 
     def close(self, patience: float | None = 1.0) -> None:
-        """Stop, and wait so many seconds for that; what is known stays. May be called again."""
+        """Stop, and wait at most this many seconds for the thread. The index stays. May be called again."""
         self._stop.set()
         self._changes.close()
         if self._thread.is_alive():
             self._thread.join(patience)
 
     def settled(self, timeout: float) -> bool:
-        """Wait, not on an event loop, until all changes seen are in the index; False after so many seconds."""
+        """Block until all changes seen are in the index; return False after the timeout."""
         return self._changes.settled(timeout)
 
     def allowed(self, path: Path) -> bool:
-        """Whether a file may be read, indexed or put into a prompt."""
+        """Return whether a file may be read, indexed or put into a prompt."""
         return self.refusal(path) is None
 
     def refusal(self, path: Path) -> Refusal | None:
-        """Why a file may not be used: it holds secrets, is ignored, or a link leads out of its root.
+        """Return why a file may not be used: it holds secrets, is ignored, or a link leads out of its root.
 
-        Of files outside all roots, which an editor may have open, only secrets are refused.
+        Outside all roots only secrets are refused, because an editor may have such a file open.
         """
         try:
             lexical, real = os.path.abspath(path), os.path.realpath(path)
@@ -100,20 +100,20 @@ class Workspace:
         if root is None:
             return None if self._root_of(lexical) is None else Refusal.OUTSIDE
         kind = root.rules.ignored_by(_below(root, real))
-        return {"": None, OWN: Refusal.OURS}.get(kind, Refusal.GIT)
+        return {"": None, OWN_IGNORE_FILE: Refusal.OURS}.get(kind, Refusal.GIT)
 
     def allowed_name(self, name: str) -> bool:
-        """The same for a path relative to a root, whichever root that is."""
+        """Return whether a path relative to a root may be used, whichever root that is."""
         if is_secret(PurePath(name)):
             return False
         return os.path.isabs(name) or all(self.allowed(Path(root.path, name)) for root in self._roots)
 
     def find(self, name: str, language: str) -> Sequence[Definition]:
-        """Definitions of a name in all files of the workspace, at most 64, by file and line."""
+        """Return at most 64 definitions of a name in all files, by file and line."""
         return self._store.find(name, language)
 
     def definitions(self) -> Sequence[Definition]:
-        """All definitions read so far, by file and line."""
+        """Return all definitions read so far, by file and line."""
         return self._store.all()
 
     @property
@@ -122,15 +122,15 @@ class Workspace:
         return self._store.edition
 
     def defined_in(self, path: str) -> Sequence[Definition]:
-        """The definitions of one file, by its absolute path."""
+        """Return the definitions of one file, by its absolute path."""
         entry = self._store.get(path)
         return entry.definitions if entry else ()
 
     def locate(self, path: str, module: str) -> Sequence[str]:
-        """The absolute paths of the files of a module named in the file at `path`; none if they are not indexed.
+        """Return the absolute paths of the indexed files of a module named in the file at `path`.
 
-        `./` and `../` count from that file. Others are looked for in each folder from there up to the root, and in
-        `SOURCES` of it. A name that ends with `/` is a folder's: all of its files. `path` has no links.
+        `./` and `../` count from that file. Other modules are searched in each folder from there up to the root, and in
+        `SOURCES` of it. A name that ends with `/` is a folder: all of its files. `path` has no links.
         """
         folder, version = os.path.dirname(path), self._store.version
         if self._located[0] != version:
@@ -141,11 +141,11 @@ class Workspace:
         return located[folder, module]
 
     def real(self, path: Path) -> str:
-        """An absolute path without links, as the index stores it."""
+        """Return an absolute path without links, as the index stores it."""
         return os.path.realpath(path)
 
     def refresh(self, path: Path) -> None:
-        """Look again at a file that was opened or saved. Returns at once."""
+        """Read a file again that was opened or saved. Returns at once."""
         self._changes.put(os.path.abspath(path), pause=0.0)
 
     def _locate(self, folder: str, module: str) -> Sequence[str]:
@@ -187,7 +187,7 @@ class Workspace:
         self._stop_watching()
 
     def _follow(self, before: "Workspace") -> None:
-        """Wait until the workspace before this one has ended, and forget the folders that only it had."""
+        """Wait until the previous workspace has ended, and drop the folders that only it had."""
         before.close(None)
         for root in before._roots:
             if self._root_of(root.path) is None:
@@ -198,24 +198,24 @@ class Workspace:
         listener = watch.WatchListener(self._notice, self._is_wanted, self._lost, self._failed)
         self._unwatched.clear()
         try:
-            self._observer = watch.start([root.path for root in self._roots], listener)
+            self._observer = watch.start_watching([root.path for root in self._roots], listener)
         except OSError as error:
             self._unwatched.set()
-            self._tell(watch.warning(error))
+            self._tell(watch.format_warning(error))
 
     def _stop_watching(self) -> None:
         if self._observer:
-            watch.stop(self._observer)
+            watch.stop_watching(self._observer)
         self._observer = None
 
     def _notice(self, path: str, gone: bool, folder: bool) -> None:
-        """Note that something happened to a path (called by watchdog)."""
+        """Queue a path (called by watchdog)."""
         name = os.path.basename(path)
         if folder or name in IGNORE_FILES or language_of(name):
             self._changes.put(path, gone=gone)
 
     def _is_wanted(self, folder: str) -> bool:
-        """Whether to watch a folder (called by watchdog)."""
+        """Return whether to watch a folder (called by watchdog)."""
         root = self._root_of(folder)
         if root is None or self._stop.is_set() or self._unwatched.is_set():
             return False
@@ -227,7 +227,7 @@ class Workspace:
 
     def _failed(self, error: OSError) -> None:
         self._unwatched.set()
-        self._tell(watch.warning(error))
+        self._tell(watch.format_warning(error))
         self._lost()  # also wakes the thread, which stops the observer
 
     def _look(self, path: str, gone: bool) -> None:
@@ -252,7 +252,7 @@ class Workspace:
             self._store.drop(path)
 
     def _scan(self, root: _Root, top: str) -> None:
-        """Read all files below a folder, and forget those that are no longer there."""
+        """Read all files below a folder, and drop those that no longer exist."""
         seen, waiting = set(), [top]
         if top and not may_enter(root.rules, top):
             waiting.clear()
@@ -262,10 +262,10 @@ class Workspace:
                 return
             folder = waiting.pop()
             self._folders += 1
-            if self._folders > MOST_FOLDERS:
+            if self._folders > MAX_FOLDERS:
                 self._too_many(root)
                 break
-            for entry in entries_of(f"{root.path}/{folder}"):
+            for entry in list_entries(f"{root.path}/{folder}"):
                 name = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_dir(follow_symlinks=False):
                     if may_enter(root.rules, name):
@@ -276,29 +276,29 @@ class Workspace:
         self._store.keep_below(f"{root.path}/{top}".rstrip("/"), seen)
 
     def _index(self, root: _Root, name: str) -> bool:
-        """Read a file whose folder may be entered, unless it is known already; return whether it is indexed now."""
+        """Read a file whose folder may be entered, unless it is unchanged; return whether it is indexed now."""
         language, path = language_of(name), f"{root.path}/{name}"
         if not language or is_secret(PurePath(name)) or root.rules.ignored_entry(name):
             return False
-        found, known = signature(path), self._store.get(path)
-        if found is None or found.size > LARGEST:
+        found, known = read_signature(path), self._store.get(path)
+        if found is None or found.size > MAX_FILE_BYTES:
             return False
         if known and known.signature == found:
             return True
-        if known is None and len(self._store) >= MOST_FILES:
+        if known is None and len(self._store) >= MAX_FILES:
             self._too_many(root)
             return False
         text = read_text(root.path, name)
         if text is None:
             return False
-        self._store.put(path, IndexedFile(found, language, tuple(definitions(clean(name), language, text))))
+        self._store.put(path, IndexedFile(found, language, tuple(find_definitions(clean_name(name), language, text))))
         time.sleep(0)  # a waiting event loop goes first
         return True
 
     def _too_many(self, root: _Root) -> None:
         self._tell(
-            f"{clean(root.given)} has more than {MOST_FILES} source files or {MOST_FOLDERS} folders: the rest is not "
-            "indexed; list folders to leave out in .localdflashignore"
+            f"{clean_name(root.given)} has more than {MAX_FILES} source files or {MAX_FOLDERS} folders: the rest is "
+            "not indexed; list folders to leave out in .localdflashignore"
         )
 
     def _tell(self, line: str) -> None:
@@ -308,7 +308,7 @@ class Workspace:
 
 
 def _below(root: _Root, path: str) -> str:
-    """A path without its root, which is "" for the root itself."""
+    """Return a path without its root; "" for the root itself."""
     return path.removeprefix(root.path).removeprefix(root.given).strip("/")
 
 

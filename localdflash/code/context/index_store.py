@@ -1,4 +1,4 @@
-"""The index itself: files and what they define, in memory. Safe to use from several threads."""
+"""The index in memory: files and their definitions. Thread-safe."""
 
 import heapq
 import threading
@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import NamedTuple
 
-from localdflash.code.context.definitions import Definition, family
+from localdflash.code.context.definitions import Definition, language_family
 from localdflash.code.context.files import Signature
 
-MOST_FOUND = 64  # definitions of one name: what so many files define says nothing
+MAX_FOUND = 64  # definitions of one name: what so many files define says nothing
 
 
 class IndexedFile(NamedTuple):
@@ -35,24 +35,24 @@ class FileStore:
         return len(self._files)
 
     def get(self, path: str) -> IndexedFile | None:
-        """What is known of a file."""
+        """Return the entry of a file."""
         return self._files.get(path)
 
     def folder(self, path: str) -> list[str]:
-        """The files directly in a folder, in order."""
+        """Return the files directly in a folder, in order."""
         with self._lock:
             return sorted(self._folders.get(path, ()))
 
     def find(self, name: str, language: str) -> list[Definition]:
-        """Definitions of a name in languages that see each other, in the order of files and lines."""
+        """Return the definitions of a name in languages of one family, in the order of files and lines."""
         with self._lock:
-            by_file = self._names.get((family(language), name))
-            files = heapq.nsmallest(MOST_FOUND, by_file) if by_file else []
+            by_file = self._names.get((language_family(language), name))
+            files = heapq.nsmallest(MAX_FOUND, by_file) if by_file else []
             found = [definition for file in files for definition in by_file[file]] if by_file else []
-        return found[:MOST_FOUND]
+        return found[:MAX_FOUND]
 
     def all(self) -> list[Definition]:
-        """Every definition, in the order of files and lines."""
+        """Return every definition, in the order of files and lines."""
         with self._lock:
             entries = sorted(self._files.items())
         return [definition for _, entry in entries for definition in entry.definitions]
@@ -69,7 +69,7 @@ class FileStore:
             self._files[path] = entry
             self._folders[path.rpartition("/")[0]].add(path)
             for name, defined in names.items():
-                self._names[family(entry.language), name][path] = tuple(defined)
+                self._names[language_family(entry.language), name][path] = tuple(defined)
 
     def drop(self, path: str) -> None:
         """Remove a file, or all files below a folder."""
@@ -95,7 +95,7 @@ class FileStore:
         if not self._folders[folder]:
             del self._folders[folder]
         for name in {definition.name for definition in entry.definitions}:
-            key = (family(entry.language), name)
+            key = (language_family(entry.language), name)
             self._names[key].pop(path, None)
             if not self._names[key]:
                 del self._names[key]

@@ -1,7 +1,7 @@
 """List the files below a folder that may be used: no ignored files, no secrets, no links.
 
-Folders of dependencies and build results are left out, and names that cannot be shown as they are. The walk goes
-breadth first, so that a list that is cut short has what lies near the top.
+Dependencies, build results and names with invisible characters are left out. The walk is breadth-first, so a list that
+is cut short holds the files near the top.
 """
 
 import os
@@ -11,11 +11,11 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from localdflash.code.context.denied import is_secret
-from localdflash.code.context.files import clean
+from localdflash.code.context.files import clean_name
 from localdflash.code.context.ignore import IgnoreRules
 
-MOST = 100_000  # files
-SECONDS = 2.0
+MAX_FILES = 100_000  # files
+MAX_SECONDS = 2.0
 VERSION_CONTROL = {".git", ".hg", ".svn", ".jj"}
 SKIPPED = VERSION_CONTROL | {
     *("node_modules", "bower_components", ".venv", "venv", ".tox", ".nox", "site-packages", "__pycache__", ".eggs"),
@@ -25,29 +25,29 @@ SKIPPED = VERSION_CONTROL | {
 
 
 class Listing(NamedTuple):
-    """Paths below the root; `cut` says that there are more."""
+    """Paths below the root; `cut`: there are more."""
 
     names: tuple[str, ...]
     cut: bool
 
 
 def may_enter(rules: IgnoreRules, name: str) -> bool:
-    """Whether to list a folder, by its path below the root; the folders above it may be entered."""
+    """Return whether to list a folder, by its path below the root, if the folders above it may be entered."""
     path = PurePath(name)
     return path.name not in SKIPPED and not is_secret(path) and not rules.ignored_entry(name, True)
 
 
-def list_files(root: str, rules: IgnoreRules, *, most: int = MOST, seconds: float = SECONDS) -> Listing:
-    """The files in order, as many as there is room and time for."""
+def list_files(root: str, rules: IgnoreRules, *, most: int = MAX_FILES, seconds: float = MAX_SECONDS) -> Listing:
+    """Return the files in order, within the limits."""
     names: list[str] = []
     waiting, end = deque([""]), time.monotonic() + seconds
     while waiting:
         folder = waiting.popleft()
-        for entry in entries_of(f"{root}/{folder}"):
+        for entry in list_entries(f"{root}/{folder}"):
             if len(names) >= most or time.monotonic() > end:
                 return Listing(tuple(names), True)
             name = f"{folder}/{entry.name}" if folder else entry.name
-            if clean(name) != name:
+            if clean_name(name) != name:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 if may_enter(rules, name):
@@ -61,8 +61,8 @@ def _may_use(rules: IgnoreRules, name: str) -> bool:
     return not is_secret(PurePath(name)) and not rules.ignored_entry(name)
 
 
-def entries_of(folder: str) -> list[os.DirEntry[str]]:
-    """The entries of a folder, by name; none if it may not be read."""
+def list_entries(folder: str) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder, by name; [] if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)

@@ -1,7 +1,7 @@
-"""Find passages of other files that look like the one around the cursor: Jaccard similarity of their identifiers.
+"""Find passages of other files that resemble the one around the cursor, by Jaccard similarity of their identifiers.
 
-Files are cut into windows at fixed lines, and the passage around the cursor is cut in steps, without the line that is
-being typed: a typed character changes neither.
+Files are cut into windows at fixed lines. The passage around the cursor is cut in steps and without the cursor's line,
+so that a typed character changes neither.
 """
 
 import re
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from localdflash.code.context.files import LARGEST, is_minified
+from localdflash.code.context.files import MAX_FILE_BYTES, is_minified
 
-WINDOW = 40  # lines
-STEP = 20  # lines between two windows' starts
+WINDOW_LINES = 40  # lines
+STEP_LINES = 20  # lines between two windows' starts
 _IDENTIFIER = re.compile(r"[^\W\d]\w{2,}")
 _COMMON = frozenset(
     re.findall(
@@ -35,19 +35,19 @@ class Passage(NamedTuple):
     score: float
 
 
-def identifiers(text: str) -> frozenset[str]:
-    """The names in a text of any language, without common keywords."""
+def find_identifiers(text: str) -> frozenset[str]:
+    """Return the names in a text of any language, without common keywords."""
     return frozenset(_IDENTIFIER.findall(text)) - _COMMON
 
 
-def around(lines: Sequence[str], line: int) -> frozenset[str]:
-    """The identifiers of the window around a line, without that line's own."""
-    start = max(line - WINDOW // 2, 0) // 10 * 10
-    return identifiers("\n".join((*lines[start:line], *lines[line + 1 : start + WINDOW + 10])))
+def identifiers_around(lines: Sequence[str], line: int) -> frozenset[str]:
+    """Return the identifiers of the window around a line, without those of the line itself."""
+    start = max(line - WINDOW_LINES // 2, 0) // 10 * 10
+    return find_identifiers("\n".join((*lines[start:line], *lines[line + 1 : start + WINDOW_LINES + 10])))
 
 
-def most_similar(wanted: frozenset[str], text: str) -> Passage | None:
-    """The window of a text that shares most identifiers; None if none shares any."""
+def find_most_similar(wanted: frozenset[str], text: str) -> Passage | None:
+    """Return the window of a text that shares most identifiers; None if none shares any."""
     best = (0.0, 0)
     windows = _windows(text)
     for number, names in enumerate(windows):
@@ -56,16 +56,17 @@ def most_similar(wanted: frozenset[str], text: str) -> Passage | None:
         best = max(best, (score, -number))
     if not best[0]:
         return None
-    start = -best[1] * STEP
-    return Passage(start, "\n".join(text.split("\n")[start : start + WINDOW]).strip("\n"), best[0])
+    start = -best[1] * STEP_LINES
+    return Passage(start, "\n".join(text.split("\n")[start : start + WINDOW_LINES]).strip("\n"), best[0])
 
 
 @lru_cache(64)
 def _windows(text: str) -> tuple[frozenset[str], ...]:
-    """The identifiers of each window; cached, because other files hardly change while one is typed in."""
-    if len(text) > LARGEST or is_minified(text):
+    """Return the identifiers of each window. Cached, because other files rarely change while a user types."""
+    if len(text) > MAX_FILE_BYTES or is_minified(text):
         return ()
     lines = text.split("\n")
     return tuple(
-        identifiers("\n".join(lines[start : start + WINDOW])) for start in range(0, max(len(lines) - STEP, 1), STEP)
+        find_identifiers("\n".join(lines[start : start + WINDOW_LINES]))
+        for start in range(0, max(len(lines) - STEP_LINES, 1), STEP_LINES)
     )

@@ -1,7 +1,7 @@
-"""Watch folders: one watchdog observer for all roots, and only folders that are read.
+"""Watch folders: one watchdog observer for all roots, and only folders that are indexed.
 
-On Linux watchdog would watch everything below a root, `node_modules` included, and say nothing when the system runs out
-of watches. So it is told here which folders are wanted, and what to do then. Files are never polled.
+On Linux watchdog would watch everything below a root, including `node_modules`, and stay silent if the system runs out
+of watches. The subclasses here ask a listener which folders to watch and report errors to it. Files are never polled.
 """
 
 import errno
@@ -28,7 +28,7 @@ from watchdog.events import (
 from watchdog.observers.api import BaseObserver
 from watchdog.observers.polling import PollingObserver
 
-MOST_FOLDERS = 20_000  # of one root; watches are taken from all programs of the user
+MAX_FOLDERS = 20_000  # of one root; watches are taken from all programs of the user
 EVENTS: list[type[FileSystemEvent]] = [
     *(DirCreatedEvent, DirDeletedEvent, DirMovedEvent),
     *(FileClosedEvent, FileCreatedEvent, FileDeletedEvent, FileModifiedEvent, FileMovedEvent),
@@ -41,7 +41,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class WatchListener:
-    """The callbacks of a watch. They are called from watchdog's threads and must return at once."""
+    """The callbacks of a watch. watchdog's threads call them; they must return at once."""
 
     changed: Callable[[str, bool, bool], None]  # a path, whether it is certainly gone, whether it is a folder
     wanted: Callable[[str], bool]  # whether a folder is to be watched
@@ -49,28 +49,28 @@ class WatchListener:
     failed: Callable[[OSError], None]  # no more watches
 
 
-def start(roots: Iterable[str], listener: WatchListener) -> BaseObserver:
-    """Watch all folders below the roots. Raises OSError if that is not possible."""
+def start_watching(roots: Iterable[str], listener: WatchListener) -> BaseObserver:
+    """Watch all folders below the roots. Raises OSError if that is impossible."""
     observer = _observer(listener)
     try:
         for root in roots:
             observer.schedule(_Handler(listener), root, recursive=True, event_filter=EVENTS)
         observer.start()
     except BaseException:
-        stop(observer)
+        stop_watching(observer)
         raise
     return observer
 
 
-def stop(observer: BaseObserver) -> None:
+def stop_watching(observer: BaseObserver) -> None:
     """Stop watching; the listener is not called afterwards."""
     observer.stop()
     if observer.is_alive():
         observer.join(1.0)
 
 
-def warning(error: OSError) -> str:
-    """A line that says that nothing is watched, why, and what to do."""
+def format_warning(error: OSError) -> str:
+    """Return a line that says that nothing is watched, why, and what to do."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     remedy = _REMEDIES.get(error.errno or 0)
     return (
@@ -106,7 +106,7 @@ if sys.platform == "linux":
 
         def _add_all_callbacks(self, path: bytes) -> None:
             waiting = [path]
-            while waiting and len(self._active_callbacks_by_path) < MOST_FOLDERS:
+            while waiting and len(self._active_callbacks_by_path) < MAX_FOLDERS:
                 folder = waiting.pop()
                 if folder != self.path and not self.listener.wanted(os.fsdecode(folder)):
                     continue
@@ -116,7 +116,7 @@ if sys.platform == "linux":
                 time.sleep(0)
 
         def _add_callback(self, path: bytes) -> None:
-            """As the base class has it, but a folder that is watched already, perhaps by another name, is fine."""
+            """Override: a folder that is watched already, perhaps by another name, is no error."""
             try:
                 with self._inotify_fd._lock:
                     watch = self._inotify_fd._get_or_create_watch(path, self.event_mask)
@@ -131,7 +131,7 @@ if sys.platform == "linux":
             self._active_callbacks_by_watch[watch.wd] = path
 
         def _remove_watch_internally(self, wd: WatchDescriptor) -> None:
-            """As the base class has it, but for a folder that came and went under several names."""
+            """Override for a folder that came and went under several names."""
             path = self._active_callbacks_by_watch.pop(wd, b"")
             if self._active_callbacks_by_path.get(path) == wd:
                 del self._active_callbacks_by_path[path]

@@ -1,1 +1,1 @@
-"""Completions at a cursor, the part that needs the model: the prompt by tokens, and where the text ends."""
+"""Completions at a cursor, the part that needs a tokenizer: the prompt, and where the text ends."""

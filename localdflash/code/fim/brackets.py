@@ -1,7 +1,7 @@
-"""Tracks which brackets are open in a text that comes character by character, and whether it is in a string or comment.
+"""Track open brackets, strings and comments in a text that comes character by character.
 
-It knows only a language's quotes and what begins its comments. A string of one line that was not closed ends with its
-line, so a mistake does not last.
+Only the quotes and comment signs of a language are known. An unclosed one-line string ends with its line, so an error
+does not last.
 """
 
 from dataclasses import dataclass, replace
@@ -15,9 +15,7 @@ _LASTING = ("`", "*/", '"""', "'''")  # what may hold line feeds
 
 @dataclass(frozen=True)
 class Opener:
-    """An open bracket, the indentation of its line in characters, and whether nothing but blanks follows on that
-    line.
-    """
+    """An open bracket, the indentation of its line in characters, and whether only blanks follow on that line."""
 
     bracket: str
     indent: int
@@ -25,21 +23,21 @@ class Opener:
 
     @property
     def opens_block(self) -> bool:
-        """Whether it is a brace around lines; Python's are not, but there nothing asks."""
+        """Whether the bracket is a brace around lines (not used for Python)."""
         return self.bracket == "{" and self.ends_line
 
     @property
     def closer(self) -> str:
-        """The closing bracket that matches."""
+        """The matching closing bracket."""
         return CLOSERS[OPENERS.index(self.bracket)]
 
     def is_closed_by(self, closer: str) -> bool:
-        """Whether this closing bracket matches."""
+        """Return whether this closing bracket matches."""
         return closer == self.closer
 
 
 class Brackets:
-    """Feed it characters. `inside` is what ends the string or comment that it is in, or "" in code."""
+    """Feed it characters. `inside` is what ends the current string or comment, or "" in code."""
 
     def __init__(self, language: str) -> None:
         self._comments = _COMMENTS.get(language, _SLASHES)
@@ -53,7 +51,7 @@ class Brackets:
         self._empty = self._after_opener = False
 
     def feed(self, text: str) -> None:
-        """Take the next characters."""
+        """Read the next characters."""
         for char in text:
             if char == "\n" and self._after_opener:
                 self.stack[-1] = replace(self.stack[-1], ends_line=True)

@@ -1,6 +1,4 @@
-"""Different answers at one place: each begins with a token that none before it had there, and none is empty. And one
-answer that goes on past an end.
-"""
+"""Constraints for several answers at one cursor: each begins with another token, and none is empty."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,9 +11,7 @@ from localdflash.engine.generate import Request
 
 
 class DistinctStart:
-    """A `Constraint`: after the word that the answer begins with, none of the tokens in `taken`, to which its own is
-    added.
-    """
+    """A `Constraint`: after the healed word, the first token is none of `taken`, to which it is then added."""
 
     renormalizes = False  # how likely a token is, is among all of them
 
@@ -54,9 +50,9 @@ class DistinctStart:
         return ()
 
 
-def past_its_end(request: Request, ids: Sequence[int], vocab_size: int) -> Request:
-    """The request that goes on with an answer whose end, the last of all its `ids`, does not count. It counts what it
-    does in the same `stats`.
+def continue_past_end(request: Request, ids: Sequence[int], vocab_size: int) -> Request:
+    """Return a request that continues an answer whose end, the last of its `ids`, does not count. Both share their
+    `stats`.
     """
     return replace(
         request, ids=list(ids[:-1]), constraint=DistinctStart(None, vocab_size, {*request.ends}), finish_reason=""

@@ -1,21 +1,21 @@
 """Cut a text to a number of tokens, in whole lines, encoding little more than that.
 
-A prefix is cut where the prompt may keep its keys and values as the file grows: at lines whose number in the file is a
-multiple of a step, so that the cut moves rarely, and then far.
+A prefix is cut at lines whose number is a multiple of a step. The cut moves rarely, and then far, so that the prompt
+keeps its KV cache as the file grows.
 """
 
 from dataclasses import dataclass
 
 from localdflash.code.fim.encoder import Encoder, lines_of
 
-DENSE = 10  # characters a token: more than code has, so this much text surely fills the room
-STEP_SHARE, TOKENS_A_LINE = 4, 12  # the step of a prefix is about a quarter of its room
-CHARACTERS = 256  # the step inside of a line that is too long
+MAX_CHARS_PER_TOKEN = 10  # characters a token: more than code has, so this much text surely fills the room
+STEP_SHARE, TOKENS_PER_LINE = 4, 12  # the step of a prefix is about a quarter of its room
+LINE_STEP_CHARS = 256  # the step inside of a line that is too long
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A piece of a text: its beginning and end in the text, in characters, and its ids."""
+    """A piece of a text: its start and end in characters, and its token ids."""
 
     start: int
     end: int
@@ -23,10 +23,10 @@ class Cut:
 
 
 def first_of(encoder: Encoder, text: str, room: int) -> Cut:
-    """The first whole lines of a text; if the first line is too long, its beginning."""
+    """Return the first whole lines of a text; if the first line is too long, its beginning."""
     ids: list[int] = []
     end = 0
-    for line in lines_of(text[: room * DENSE]):
+    for line in lines_of(text[: room * MAX_CHARS_PER_TOKEN]):
         more = encoder.line(line)
         if len(ids) + len(more) > room:
             break
@@ -34,18 +34,18 @@ def first_of(encoder: Encoder, text: str, room: int) -> Cut:
         end += len(line)
     if end or not text or room < 1:
         return Cut(0, end, tuple(ids))
-    piece = text[: room * DENSE].partition("\n")[0]
+    piece = text[: room * MAX_CHARS_PER_TOKEN].partition("\n")[0]
     while len(more := encoder.line(piece)) > room:
         piece = piece[: len(piece) // 2]
     return Cut(0, len(piece), tuple(more))
 
 
 def last_of(encoder: Encoder, text: str, room: int, first_line: int = 0) -> Cut:
-    """The last lines of a text whose first line is number `first_line` of its file, from a multiple of a step on.
+    """Return the last lines of a text from a multiple of the step on; if the last line is too long, its end.
 
-    If the last line is too long, its end.
+    `first_line` is the number of the text's first line in its file.
     """
-    away = max(len(text) - room * DENSE, 0)
+    away = max(len(text) - room * MAX_CHARS_PER_TOKEN, 0)
     if away:
         away = text.find("\n", away) + 1 or len(text)
     lines = list(lines_of(text[away:]))
@@ -63,12 +63,12 @@ def last_of(encoder: Encoder, text: str, room: int, first_line: int = 0) -> Cut:
 
 
 def _on_grid(lines: list[str], first: int, number: int, room: int) -> int:
-    """The first line from `first` on where a step begins; if there is none, where a smaller step does.
+    """Return the first line from `first` on where a step begins, else where a smaller step does.
 
-    `number` is that of the first line; empty lines, which are kept at the end of another, may be where a step begins.
+    `number` is that of the first line. A step may also begin in the empty lines at the end of an entry.
     """
     numbers = [number, *(number := number + line.count("\n") for line in lines)]
-    step = 1 << max(room // (STEP_SHARE * TOKENS_A_LINE), 1).bit_length() - 1
+    step = 1 << max(room // (STEP_SHARE * TOKENS_PER_LINE), 1).bit_length() - 1
     while step > 1:
         for index in range(first, len(lines)):
             if numbers[index] % step == 0 or (index and numbers[index - 1] // step < numbers[index] // step):
@@ -78,12 +78,12 @@ def _on_grid(lines: list[str], first: int, number: int, room: int) -> int:
 
 
 def _end_of_line(encoder: Encoder, text: str, room: int) -> Cut:
-    """The end of a last line that does not fit, from a multiple of `CHARACTERS` on if that is possible."""
+    """Return the end of a last line that does not fit, from a multiple of `LINE_STEP_CHARS` on if possible."""
     if room < 1:
         return Cut(len(text), len(text), ())
     begin = text.rfind("\n", 0, len(text) - 1) + 1
     for dense in (3, 2, 1):
-        start = max(begin, begin + -(-(len(text) - begin - room * dense) // CHARACTERS) * CHARACTERS)
+        start = max(begin, begin + -(-(len(text) - begin - room * dense) // LINE_STEP_CHARS) * LINE_STEP_CHARS)
         if start < len(text) and len(ids := encoder.line(text[start:])) <= room:
             return Cut(start, len(text), ids)
     start = max(begin, len(text) - room)

@@ -1,7 +1,7 @@
-"""Encode text line by line and cache each line: at the next key only the line that changed is encoded again.
+"""Encode text line by line and cache each line, so that a key costs only the line that changed.
 
-Lines are encoded apart, so the ids of a text do not depend on what surrounds it and a longer text only adds ids.
-Pre-tokenizers cut after a line feed too, except for empty lines: those stay with the line before them.
+Lines are encoded separately: the ids of a text do not depend on its surroundings, and a longer text only adds ids.
+Pre-tokenizers split after a line feed too, except for empty lines, which stay with the line before them.
 """
 
 import re
@@ -10,29 +10,29 @@ from functools import lru_cache
 
 from localdflash.text.fim import Vocabulary
 
-REMEMBERED = 16_384  # lines
-LONG_LINE = 1024  # characters; longer ones are not remembered
+MAX_CACHED_LINES = 16_384  # lines
+MAX_CACHED_LINE_CHARS = 1024  # characters; longer ones are not remembered
 _LINES = re.compile(r"[^\n]*\n(?:[ \t]*\n)*|[^\n]+")
 
 
 def lines_of(text: str) -> Iterator[str]:
-    """The lines of a text, each with its line feed and the empty lines after it. Together they are the text."""
+    """Return the lines of a text, each with its line feed and the empty lines after it."""
     return (found.group() for found in _LINES.finditer(text))
 
 
 class Encoder:
-    """An encoder for one vocabulary; safe to use from several threads."""
+    """A caching encoder for one vocabulary. Thread-safe."""
 
     def __init__(self, tokenizer: Vocabulary) -> None:
         self.tokenizer = tokenizer
-        self._remembered = lru_cache(REMEMBERED)(self._encode)
+        self._remembered = lru_cache(MAX_CACHED_LINES)(self._encode)
 
     def line(self, line: str) -> tuple[int, ...]:
-        """The ids of one line of `lines_of`, as they are inside a text."""
-        return self._remembered(line) if len(line) <= LONG_LINE else self._encode(line)
+        """Return the ids of one line of `lines_of`, as inside a text."""
+        return self._remembered(line) if len(line) <= MAX_CACHED_LINE_CHARS else self._encode(line)
 
     def text(self, text: str) -> list[int]:
-        """The ids of a text."""
+        """Return the ids of a text."""
         return [token for line in lines_of(text) for token in self.line(line)]
 
     def _encode(self, line: str) -> tuple[int, ...]:

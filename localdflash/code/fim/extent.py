@@ -1,8 +1,8 @@
 """How far a completion may go, by the code around the cursor: to the end of the line, the statement or the block.
 
-`x = f|` goes to the end of the statement, over lines while a bracket is open. `def f(a):|` and an empty line go to the
-end of the block by its indentation, or of the next group of statements. `x = |(a, b)` ends with its line, because more
-follows there than closing brackets, and so does a completion inside a string or a comment.
+`x = f|` goes to the end of the statement, over several lines while a bracket is open. `def f(a):|` and an empty line go
+to the end of the block by its indentation, or of the next group of statements. `x = |(a, b)` ends with its line,
+because more than closing brackets follow, and so does a completion inside a string or a comment.
 """
 
 import re
@@ -17,8 +17,8 @@ from localdflash.text import syntax
 Mode = Literal["auto", "line", "lines"]
 ExtentKind = Literal["line", "statement", "block"]
 
-BEFORE, AFTER = 4000, 3000  # characters that are looked at
-ABOVE, BELOW = 8, 3  # lines that an answer must not repeat
+MAX_BEFORE_CHARS, MAX_AFTER_CHARS = 4000, 3000  # characters that are looked at
+LINES_ABOVE, LINES_BELOW = 8, 3  # lines that an answer must not repeat
 _CLOSING = re.compile(r"[\s)\]}\"'`;:,]*")
 _CLOSERS = re.compile(r"[)\]}]+")
 _OPENING = {
@@ -39,8 +39,8 @@ _BEGINS_INSIDE = re.compile(r"^[ \t]+(?:async )?def \w+\(|^[ \t]+class \w+[(:]",
 
 @dataclass(frozen=True)
 class Extent:
-    """What ends a completion. `owed` are the brackets open at the cursor that the text after it does not close,
-    `awaited` the closing ones below that wait for the cursor's line to open what they close.
+    """The surroundings that end a completion. `owed` are the brackets open at the cursor that the text after it does
+    not close; `awaited` are the closing ones below that wait for the cursor's line to open them.
     """
 
     kind: ExtentKind
@@ -63,23 +63,23 @@ class Extent:
 
     @property
     def unclosed(self) -> str:
-        """What would close the innermost of the brackets that other lines have opened and nothing closes."""
+        """The closers of the innermost brackets that other lines opened and nothing closes."""
         first = self.outer
         while first and first - 1 in self.owed:
             first -= 1
         return "".join(one.closer for one in reversed(self.brackets.stack[first : self.outer]))
 
     def opens_what_is_awaited(self, stack: Sequence[Opener]) -> bool:
-        """Whether the innermost of the open brackets are closed by those that wait below."""
+        """Return whether the innermost open brackets match the awaited closers below."""
         return bool(self.awaited) and all(
             len(stack) > place and stack[-1 - place].is_closed_by(closer) for place, closer in enumerate(self.awaited)
         )
 
 
-def find(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
-    """The extent of a completion between two texts whose lines end with a line feed."""
+def find_extent(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
+    """Return the extent of a completion between two texts with LF line ends."""
     before = _window(before)
-    line, (rest, _, later) = before.rpartition("\n")[2], after[:AFTER].partition("\n")
+    line, (rest, _, later) = before.rpartition("\n")[2], after[:MAX_AFTER_CHARS].partition("\n")
     brackets = Brackets(language)
     brackets.feed(_short(before[: len(before) - len(line)]))
     outer, begins_in_text = len(brackets.stack), bool(brackets.inside)
@@ -88,8 +88,8 @@ def find(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
         outer = min(outer, len(brackets.stack))
     if not _is_text(language, before, brackets):
         brackets.inside, begins_in_text = "", False
-    above = [one for one in before.split("\n")[:-1] if one.strip()][-ABOVE:]
-    below = [one.rstrip() for one in later.split("\n") if one.strip()][:BELOW]
+    above = [one for one in before.split("\n")[:-1] if one.strip()][-LINES_ABOVE:]
+    below = [one.rstrip() for one in later.split("\n") if one.strip()][:LINES_BELOW]
     last = line if line.strip() or not above else above[-1]
     opens = opens_block(language, last) and (not line.strip() or not rest.strip())
     kind = _kind(mode, line, rest, brackets, opens)
@@ -98,12 +98,12 @@ def find(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
 
 
 def opens_block(language: str, line: str) -> bool:
-    """Whether a line begins a block."""
+    """Return whether a line begins a block."""
     return bool(_OPENING.get(language, _BRACES).search(line))
 
 
 def indent_of(line: str) -> int:
-    """The number of blanks that a line begins with."""
+    """Return the number of blanks that a line begins with."""
     return len(line) - len(line.lstrip(" \t"))
 
 
@@ -118,22 +118,26 @@ def _kind(mode: Mode, line: str, rest: str, brackets: Brackets, opens: bool) -> 
 
 
 def _short(text: str) -> str:
-    """The same brackets, quotes and indentation in a third of the characters."""
+    """Return a text with the same brackets, quotes and indentation in a third of the characters."""
     return _WORDS.sub("a", text)
 
 
 def _window(before: str) -> str:
-    """The last lines, starting at one that, as far as one can see, is not inside a string."""
-    if len(before) <= BEFORE:
+    """Return the last lines, starting at one that is probably not inside a string."""
+    if len(before) <= MAX_BEFORE_CHARS:
         return before
-    for begins, most in ((_BEGINS, BEFORE), (_BEGINS, 2 * BEFORE), (_BEGINS_INSIDE, BEFORE)):
+    for begins, most in (
+        (_BEGINS, MAX_BEFORE_CHARS),
+        (_BEGINS, 2 * MAX_BEFORE_CHARS),
+        (_BEGINS_INSIDE, MAX_BEFORE_CHARS),
+    ):
         if found := begins.search(before, max(len(before) - most, 0)):
             return before[found.start() :]
-    return before[-BEFORE:]
+    return before[-MAX_BEFORE_CHARS:]
 
 
 def _is_text(language: str, before: str, brackets: Brackets) -> bool:
-    """Whether the cursor is in a string or a comment; where grammar and brackets disagree, the grammar is right."""
+    """Return whether the cursor is in a string or a comment. If grammar and brackets disagree, the grammar is right."""
     if brackets.in_code:
         return False
     tree = syntax.parse(language, before + brackets.inside)  # without its end a string is not read as one
@@ -149,8 +153,8 @@ def _is_text(language: str, before: str, brackets: Brackets) -> bool:
 
 
 def _awaited(brackets: Brackets, indent: int, rest: str, later: str) -> str:
-    """The closers on the first line below that is not further right than the cursor's, if that is as far left and the
-    line of no bracket that is open by then.
+    """Return the closers on the first line below that is indented no more than the cursor's, if it is indented the
+    same and closes no bracket that is open by then.
     """
     outer = next((line for line in later.split("\n") if line.strip() and indent_of(line) <= indent), "")
     found = _CLOSERS.match(outer, indent)
@@ -163,13 +167,14 @@ def _awaited(brackets: Brackets, indent: int, rest: str, later: str) -> str:
 
 
 def _owed(stack: Sequence[Opener], after: str, outer: int) -> frozenset[int]:
-    """The brackets that the text after the cursor leaves open, by its closers and the indentation of their lines.
+    """Return the brackets that the text after the cursor leaves open, by its closers and the indentation of their
+    lines.
 
-    Of a long text only the beginning is read: there the `outer` ones count as closed.
+    Only the beginning of a long text is read: then the `outer` brackets count as closed.
     """
     owed = set(range(len(stack)))
     depth, indent, first, blank = 0, 0, True, True
-    for char in _short(after[:AFTER]):
+    for char in _short(after[:MAX_AFTER_CHARS]):
         if char == "\n":
             indent, first, blank = 0, False, True
         elif blank and char in " \t":
@@ -185,4 +190,4 @@ def _owed(stack: Sequence[Opener], after: str, outer: int) -> frozenset[int]:
                 if not fitting:
                     continue
                 owed -= {max(fitting)}
-    return frozenset(owed if len(after) <= AFTER else owed - set(range(outer)))
+    return frozenset(owed if len(after) <= MAX_AFTER_CHARS else owed - set(range(outer)))

@@ -1,8 +1,8 @@
-"""Token healing: the end of the cursor's line is drawn again, so that the model spells it in tokens of its own.
+"""Token healing: sample the end of the cursor's line again, so that the model spells it in its own tokens.
 
-`retu` may be two tokens, `return` is one: after those two the model has to continue in a way it has seldom seen. As
-seldom does a word follow a lone blank or full stop, for ` word` and `.word` are one token, or a new line a lone `):`.
-So the word, the signs or the blank are taken out of the prompt, and what is drawn first must begin with them.
+`retu` may be two tokens and `return` one: after those two the model has to continue in a way it has rarely seen. A word
+after a lone blank or full stop is as rare, because ` word` and `.word` are one token, and so is a new line after a lone
+`):`. So the word, the signs or the blank are removed from the prompt, and the answer must begin with them.
 """
 
 import re
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 # As pre-tokenizers cut: letters with the one character before them that is none, signs with a blank, or a blank.
 _WORD = re.compile(r"(?:[^\r\n\w]|_)?[^\W\d_]+\Z| ?[^\w\s]+\Z|(?<=\S) \Z")
-LONGEST = 32  # characters
+MAX_WORD_CHARS = 32  # characters
 
 
 def unfinished_word(line: str) -> str:
-    """The word at the end of a line, with the blank or the sign before it; or the signs; or the one blank.
+    """Return the word at the end of a line, with the blank or sign before it; or the signs; or the single blank.
 
-    Empty after a digit, and if the line is blank. Blanks that the line begins with stay where they are.
+    Return "" after a digit and for a blank line. Leading blanks of the line stay.
     """
-    found = _WORD.search(line, max(len(line) - LONGEST, 0))
+    found = _WORD.search(line, max(len(line) - MAX_WORD_CHARS, 0))
     if not found:
         return ""
     return found.group() if line[: found.start() + 1].strip() else found.group().lstrip()
 
 
 class Spellings:
-    """The tokens of a vocabulary by their bytes; made once for each, in about 0.7 s for 150 000 tokens."""
+    """The tokens of a vocabulary by their bytes; built once per vocabulary, in about 0.7 s for 150 000 tokens."""
 
     def __init__(self, tokenizer: "Tokenizer", vocab_size: int) -> None:
         self.size = vocab_size
@@ -44,7 +44,7 @@ class Spellings:
         self.of = {token: piece for piece, token in spelled}
 
     def beginning(self, wanted: bytes) -> NDArray[np.bool_]:
-        """A mask of the tokens [V] that begin with these bytes, or with which these bytes begin."""
+        """Return a mask of the tokens [V] that begin with these bytes, or that these bytes begin with."""
         mask = np.zeros(self.size, np.bool_)
         for length in range(1, len(wanted) + 1):
             end = wanted + b"\xff" * 64 if length == len(wanted) else wanted[:length] + b"\0"
@@ -86,5 +86,5 @@ class Healing:
         return len(tokens)
 
     def forced_tokens(self) -> Sequence[int]:
-        """See `Constraint`. None: how to spell the word is the model's choice."""
+        """See `Constraint`. None: the model chooses how to spell the word."""
         return ()

@@ -1,7 +1,7 @@
-"""Whether the word at the cursor becomes one that there is: `re.compi` may become `re.compile`, not `re.compilement`.
+"""Judge whether the word at the cursor becomes a known one: `re.compi` may become `re.compile`, not `re.compilement`.
 
-Known are the words of the file and of other code in the prompt, and those of the language. A new one passes where a
-name is given, in texts and comments, or where the model is sure of it.
+Known are the words of the file, of other code in the prompt, and of the language. A new word passes where code names
+something, in strings and comments, or if the model is confident.
 """
 
 import builtins
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from localdflash.code.fim.extent import Extent
 
-SURE = 0.5  # geometric mean of the probabilities of a new word's tokens
+SURE_PROBABILITY = 0.5  # geometric mean of the probabilities of a new word's tokens
 _TAIL = re.compile(r"[^\W\d]\w*\Z")
 _NAMED = re.compile(
     r"(?:\b(?:def|class|function|const|let|var|fn|func|type|interface|struct|enum|trait|impl|mod|import|from|as|for|"
@@ -35,8 +35,8 @@ _PYTHON = frozenset([*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "self
 _WORDS = {"python": _PYTHON, "javascript": _SCRIPT, "typescript": _SCRIPT, "tsx": _SCRIPT}
 
 
-class Names:
-    """Judges one answer whose first `len(word)` characters stand before the cursor already."""
+class KnownNames:
+    """Judges one answer whose first `len(word)` characters are before the cursor already."""
 
     def __init__(self, extent: Extent, word: str, texts: Iterable[str]) -> None:
         tail = _TAIL.search(extent.line)
@@ -50,7 +50,7 @@ class Names:
         self._logprobs = list[float]()
 
     def plausible(self, text: str, logprob: float) -> bool:
-        """Take the next token; False if the word is complete now, new, and the model was not sure of it."""
+        """Read the next token; return False if the word is now complete, unknown, and of low probability."""
         if not self._open:
             return True
         added, self._skipped = text[self._skipped :], max(self._skipped - len(text), 0)
@@ -64,7 +64,7 @@ class Names:
         return self._judge(self._added[:end])
 
     def plausible_at_the_end(self) -> bool:
-        """The same once nothing more comes."""
+        """Return the judgement once the answer has ended."""
         return not self._open or self._judge(self._added)
 
     def _judge(self, rest: str) -> bool:
@@ -72,7 +72,7 @@ class Names:
         word = self._begun + rest
         if not rest or word in _WORDS[self._language] or self._is_known(word):
             return True
-        return sum(self._logprobs) / len(self._logprobs) >= math.log(SURE)
+        return sum(self._logprobs) / len(self._logprobs) >= math.log(SURE_PROBABILITY)
 
     def _is_known(self, word: str) -> bool:
         whole = re.compile(rf"\b{re.escape(word)}\b")

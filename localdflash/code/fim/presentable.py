@@ -1,9 +1,9 @@
-"""Lets through of an answer what can stand at the cursor by itself, however the answer goes on or breaks off.
+"""Let through of an answer what can stand at the cursor, however the answer continues or breaks off.
 
-Lines come as soon as they are whole and sound. At the end the longest sound beginning is kept: all of it, else without
-what stands after the cursor already, else up to an earlier line, word or sign. Where nothing of it is sound, a text
-whose first line the model was sure of goes on past its end to where it is: a header into its body, a docstring to its
-quotes. Where the user asked, a text that is not sound anywhere is better than none, and comes whole.
+Lines are passed on as soon as they are complete and sound. At the end the longest sound beginning is kept: all of it,
+else without the text that follows the cursor already, else up to an earlier line, word or sign. If nothing is sound, a
+text whose first line is of high probability continues past its end to a sound one: a header into its body, a docstring
+to its quotes. If the user requested the text, an unsound one is returned whole.
 """
 
 import math
@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 
 from localdflash.code.fim.extent import Extent
-from localdflash.code.fim.known_names import Names
+from localdflash.code.fim.known_names import KnownNames
 from localdflash.code.fim.repeats import stutter
 from localdflash.code.fim.stopping import Stopping
 
-SURE = 0.1  # product of the probabilities of a first line's tokens, above which a text may go on past its end
-PASSED = 2  # ends that it may go on past
+MIN_LINE_PROBABILITY = (
+    0.1  # product of the probabilities of a first line's tokens, above which a text may go on past its end
+)
+MAX_PASSED_ENDS = 2  # ends that it may go on past
 _PASSABLE = frozenset({"line", "statement", "unsure"})
-TRIED = 24  # ends of one answer: each costs a parse
+MAX_TRIED_ENDS = 24  # ends of one answer: each costs a parse
 _END = re.compile(r"(?<=[\w)\]}\"'`;])(?![\w\"'`])")
 _WANTS_MORE = re.compile(
     r"\b(?:return|yield|raise|throw|assert|del|import|from|with|for|while|elif|except|as|await|case|new|typeof|extends|"
@@ -29,14 +31,14 @@ _SENTENCE = re.compile(r"(?<=[.!?])(?=\s|\Z)")
 
 
 class PresentableEnding:
-    """An `Ending` around another one. `lead` comes before any text; `asked`: the user asked for it."""
+    """An `Ending` around another one. `lead` comes before any text; `asked`: the user requested the text."""
 
     def __init__(
         self,
         stopping: Stopping,
         extent: Extent,
         sound: Callable[[str], bool],
-        names: Names | None,
+        names: KnownNames | None,
         lead: str = "",
         *,
         asked: bool,
@@ -59,12 +61,13 @@ class PresentableEnding:
         least_sure: float,
         lead: str = "",
     ) -> "PresentableEnding":
-        """The end of a text that begins with `word`, see `Stopping`; `least_sure` is 0 where the user asked.
+        """Return the ending of a text that begins with `word`, see `Stopping`. `least_sure` is 0 if the user requested
+        it.
 
         `texts` are the file and other code, whose words are known.
         """
         asked = least_sure == 0
-        names = None if asked else Names(extent, word, texts)
+        names = None if asked else KnownNames(extent, word, texts)
         return cls(Stopping(extent, len(word), least_sure), extent, sound, names, lead, asked=asked)
 
     @property
@@ -78,7 +81,7 @@ class PresentableEnding:
         return self._doubt or self._stopping.reason
 
     def push(self, text: str, logprob: float | None = None) -> str:
-        """See `Ending`. Whole lines only; the rest comes with `finish`."""
+        """See `Ending`. Returns complete lines only; the rest comes with `finish`."""
         if self._names and not self._names.plausible(text, math.inf if logprob is None else logprob):
             self._doubt = "unsure"
             return ""
@@ -111,41 +114,46 @@ class PresentableEnding:
         return self._up_to(len(whole)) if self._asked and not self._sent else ""
 
     def _is_to_go_on(self) -> bool:
-        """Whether a text that would end here goes on."""
-        if self._asked or self._sent or self._passed == PASSED or self._logprob < math.log(SURE):
+        """Return whether a text that would end here continues."""
+        if (
+            self._asked
+            or self._sent
+            or self._passed == MAX_PASSED_ENDS
+            or self._logprob < math.log(MIN_LINE_PROBABILITY)
+        ):
             return False
         whole = (self._text + copy(self._stopping).finish()).rstrip()
         return bool(whole) and self._sound_end(whole) is None
 
     def _weigh(self, logprob: float | None) -> None:
-        """Count how sure the model was of the newest piece, if that is of the first line."""
+        """Add the log-probability of the newest piece, if it belongs to the first line."""
         if "\n" not in "".join(self._pieces[:-1]).lstrip():
             self._logprob += -math.inf if logprob is None else logprob
 
     def _pass(self) -> None:
-        """Go on past this end: what came is read again up to a later one."""
+        """Continue past this end: read the pieces again up to a later one."""
         self._passed += 1
         self._stopping = self._stopping.later()
         self._text = "".join(map(self._stopping.push, self._pieces))
 
     def _sound_end(self, whole: str) -> int | None:
-        """The end of the longest beginning that is sound; None if there is none behind what was sent."""
+        """Return the end of the longest sound beginning; None if there is none behind the text sent."""
         for number, (end, text) in enumerate(self._ends(whole)):
-            if number == TRIED or end < self._sent:
+            if number == MAX_TRIED_ENDS or end < self._sent:
                 break
             if self._sound(text):
                 return end
         return None
 
     def _up_to(self, end: int) -> str:
-        """The text from what was sent up to there."""
+        """Return the text after the part sent, up to this end."""
         text, self._sent = self._text[self._sent : end], max(end, self._sent)
         if text:
             text, self._lead = self._lead + text, ""
         return text
 
     def _ends(self, whole: str) -> Iterator[tuple[int, str]]:
-        """Where the text may end, the best place first."""
+        """Yield where the text may end, the best place first."""
         overlap = self._overlap(whole)
         if overlap:
             kept = len(whole) - overlap
@@ -164,7 +172,7 @@ class PresentableEnding:
                 yield end, text
 
     def _overlap(self, whole: str) -> int:
-        """How much of the text's end stands after the cursor, too: as much as begins the rest of its line."""
+        """Return how many characters at the text's end also begin the rest of the cursor's line."""
         rest = self._extent.rest.strip()
         if "\n" in whole or not rest:
             return 0

@@ -1,32 +1,34 @@
-"""The prompt of a completion: what goes in within a budget of tokens, in which order, and what was left out.
+"""Assemble the prompt of a completion within a budget of tokens.
 
-    head (other code) | prefix up to the anchor | suffix | middle: what was typed since the anchor
+    head (other code) | prefix up to the anchor | suffix | middle: text typed since the anchor
 
-Prefix and suffix are in the order of the model's format. What changes least comes first, so that the next key adds
-a few ids at the end and all others keep their keys and values. Room for what will be typed is reserved from the start,
-and other room is used in coarse steps, because otherwise every key would move the cuts.
+Prefix and suffix are in the order of the model's format. Parts that change least come first, so that the next key adds
+a few ids at the end and all others keep their KV cache. Room for typing is reserved from the start, and other room is
+used in coarse steps; otherwise every key would move the cuts.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from localdflash.code.fim.cut import DENSE, Cut, first_of, last_of
+from localdflash.code.fim.cut import MAX_CHARS_PER_TOKEN, Cut, first_of, last_of
 from localdflash.code.fim.encoder import Encoder
 from localdflash.text.fim import FimFormat, arrange, head_of_files
 
-MOST = 2048  # tokens of a prompt: a cold prefill stays short
-HEAD, SUFFIX = 0.35, 0.20  # their shares of a prompt, at most
-STEP = 64  # tokens: the step in which room is taken, and the least of a part that is cut
-MARKERS = 8  # tokens
-LONGEST_LINE = 400  # characters of the cursor's line that may go after the middle's marker
-ANSWER = 128  # room for the answer that is kept at least, so that a warming request has the prompt of what follows it
+MAX_PROMPT_TOKENS = 2048  # tokens of a prompt: a cold prefill stays short
+HEAD_SHARE, SUFFIX_SHARE = 0.35, 0.20  # their shares of a prompt, at most
+STEP_TOKENS = 64  # tokens: the step in which room is taken, and the least of a part that is cut
+MARKER_TOKENS = 8  # tokens
+MAX_LINE_CHARS = 400  # characters of the cursor's line that may go after the middle's marker
+MIN_ANSWER_TOKENS = (
+    128  # room for the answer that is kept at least, so that a warming request has the prompt of what follows it
+)
 _COMMENTS = {"python": "#", "lua": "--"}
 
 
 @dataclass(frozen=True)
 class InfillContext:
-    """Other code: where it is from, and how much it matters. `kind`: definition, import, open, recent or edit."""
+    """Other code: its origin and its importance. `kind`: definition, import, open, recent or edit."""
 
     kind: str
     name: str
@@ -36,9 +38,9 @@ class InfillContext:
 
 @dataclass(frozen=True)
 class Gap:
-    """The place to complete. `prefix` ends at the anchor; it begins with line `first_line`, from 0, of its file.
+    """The position to complete. `prefix` ends at the anchor and begins with line `first_line`, from 0, of its file.
 
-    `closed` stands between cursor and `suffix`: what an editor closed there, which an answer may close again.
+    `closed` is between cursor and `suffix`: brackets that an editor closed, which an answer may close again.
     """
 
     path: str
@@ -50,7 +52,7 @@ class Gap:
     closed: str = ""
 
     def without(self, word: str) -> "Gap":
-        """The place without a word that stands at the cursor."""
+        """Return the gap without a word at the cursor."""
         length = len(word)
         if len(self.middle) >= length:
             return replace(self, middle=self.middle[: len(self.middle) - length])
@@ -60,10 +62,10 @@ class Gap:
 
 @dataclass(frozen=True)
 class PromptPart:
-    """A part of the prompt as it went in. `lines` are the first and last line in the file, from 0, if known.
+    """A part of the prompt. `lines` are its first and last line in the file, from 0, if known.
 
-    `cut`: there is more of it than went in. What was left out has no tokens, and its whole text. A part of kind "word"
-    has none either: it is what the answer will be made to begin with.
+    `cut`: only a piece of it went in. A part that was left out has no tokens, and its whole text. A part of kind "word"
+    has no tokens either: the answer will begin with it.
     """
 
     kind: str
@@ -77,7 +79,7 @@ class PromptPart:
 
 @dataclass(frozen=True)
 class TokenBudget:
-    """Tokens: what the model holds, what the prompt may take, and the most of each part."""
+    """Tokens: the model's context, the prompt's limit, and the limit of each part."""
 
     context: int
     prompt: int
@@ -90,7 +92,7 @@ class TokenBudget:
 
 @dataclass(frozen=True)
 class InfillPrompt:
-    """The ids, what they are made of, and the most tokens that an answer may have."""
+    """The ids, their parts, and the maximum number of answer tokens."""
 
     ids: list[int]
     parts: list[PromptPart]
@@ -99,11 +101,11 @@ class InfillPrompt:
 
     @property
     def truncated(self) -> bool:
-        """Whether there is more before or after the cursor than went in."""
+        """Whether text before or after the cursor was cut."""
         return any(part.cut for part in self.parts if part.kind in ("prefix", "suffix"))
 
     def explained(self) -> dict[str, Any]:
-        """What went in and what was left out, as JSON values."""
+        """Return the parts, included or left out, as JSON values."""
         return {"prompt": [asdict(part) for part in self.parts], "budget": asdict(self.budget)}
 
 
@@ -115,20 +117,20 @@ def assemble(
     others: Sequence[InfillContext],
     max_tokens: int,
     word: str = "",
-    most: int = MOST,
+    most: int = MAX_PROMPT_TOKENS,
 ) -> InfillPrompt:
-    """The prompt for a hole in a model that holds `context` tokens. `word` is before the cursor and left to be
-    drawn.
+    """Return the prompt for a gap in a model with a context of `context` tokens. `word` is before the cursor and
+    will be sampled.
     """
     hole = _normal(hole)
     if not fim.markers:  # one text, encoded as one
         hole = replace(hole, prefix=hole.prefix + hole.middle, middle="", suffix="")
     max_tokens = min(max_tokens, context // 2)
-    answer = min(_up(max(max_tokens, ANSWER)), context // 2)
-    room = max(min(most, context - answer) - MARKERS, 0)
+    answer = min(_up(max(max_tokens, MIN_ANSWER_TOKENS)), context // 2)
+    room = max(min(most, context - answer) - MARKER_TOKENS, 0)
     most_middle = room // 8
     hole, middle = _middle(encoder, hole, most_middle)
-    most_head, most_suffix = int(room * HEAD), int(room * SUFFIX)
+    most_head, most_suffix = int(room * HEAD_SHARE), int(room * SUFFIX_SHARE)
     head, others_told = _head(encoder, fim, hole, others, most_head)
     after = first_of(encoder, hole.suffix, most_suffix)
     left = max(room - most_middle - _up(len(head)) - _up(len(after.ids)), 0)
@@ -140,17 +142,17 @@ def assemble(
 
 
 def _up(tokens: int) -> int:
-    return -(-tokens // STEP) * STEP
+    return -(-tokens // STEP_TOKENS) * STEP_TOKENS
 
 
 def _normal(hole: Gap) -> Gap:
-    """The same place with line feeds alone, and the anchor at code: before the first code of its line.
+    """Return the gap with LF line ends, and the anchor before the first code of its line.
 
-    Middles of training text begin with code. After blanks, or in the middle of a word, models tend to end at once.
+    Middles of training text begin with code. After blanks or within a word, models tend to end at once.
     """
     prefix, middle, suffix = (text.replace("\r\n", "\n") for text in (hole.prefix, hole.middle, hole.suffix))
     line = prefix.rfind("\n") + 1
-    if len(prefix) - line < LONGEST_LINE:
+    if len(prefix) - line < MAX_LINE_CHARS:
         prefix, middle = prefix[:line], prefix[line:] + middle
     typed = middle.lstrip(" \t\n")
     blanks = middle[: len(middle) - len(typed)]
@@ -158,12 +160,12 @@ def _normal(hole: Gap) -> Gap:
 
 
 def _middle(encoder: Encoder, hole: Gap, most: int) -> tuple[Gap, list[int]]:
-    """What was typed; of a long run, the lines before the cursor's join the prefix."""
-    if len(hole.middle) <= most * DENSE and len(middle := encoder.text(hole.middle)) <= most:
+    """Return the typed text; if it is long, the lines before the cursor's join the prefix."""
+    if len(hole.middle) <= most * MAX_CHARS_PER_TOKEN and len(middle := encoder.text(hole.middle)) <= most:
         return hole, middle
     line = hole.middle.rfind("\n") + 1
     prefix, typed = hole.prefix + hole.middle[:line], hole.middle[line:]
-    if len(typed) > most * DENSE or len(middle := encoder.text(typed)) > most:
+    if len(typed) > most * MAX_CHARS_PER_TOKEN or len(middle := encoder.text(typed)) > most:
         prefix, typed, middle = prefix + typed, "", []
     return replace(hole, prefix=prefix, middle=typed), middle
 
@@ -171,7 +173,7 @@ def _middle(encoder: Encoder, hole: Gap, most: int) -> tuple[Gap, list[int]]:
 def _head(
     encoder: Encoder, fim: FimFormat, hole: Gap, others: Sequence[InfillContext], most: int
 ) -> tuple[list[int], list[PromptPart]]:
-    """The ids of other code, in the order given, and what became of each piece; what weighs least is left out first."""
+    """Return the ids of other code in the given order, and its parts; the pieces of least weight are left out first."""
     frame = head_of_files(fim, encoder.tokenizer)
     kept: dict[int, list[int]] = {}
     cut: dict[int, Cut] = {}
@@ -182,7 +184,7 @@ def _head(
         title = [*frame.before_each, *encoder.text(label.replace("\r", " "))]
         text = one.text.replace("\r\n", "\n").rstrip() + "\n"
         piece = first_of(encoder, text, room - len(title))
-        if piece.end < len(text) and len(piece.ids) < STEP:
+        if piece.end < len(text) and len(piece.ids) < STEP_TOKENS:
             continue  # the beginning of it would say too little
         kept[index], cut[index] = [*title, *piece.ids], piece
         room -= len(kept[index])
@@ -198,7 +200,7 @@ def _head(
 
 
 def _own_parts(hole: Gap, before: Cut, after: Cut, middle: int, word: str) -> list[PromptPart]:
-    """The parts from the file itself, in its order."""
+    """Return the parts from the file itself, in its order."""
     start = hole.first_line + hole.prefix.count("\n", 0, before.start)
     anchor = hole.first_line + hole.prefix.count("\n")
     cursor = anchor + hole.middle.count("\n")

@@ -1,11 +1,11 @@
-"""Python's own parser reads the lines of an answer: in a skeleton of the blocks that the cursor is in.
+"""Check the lines of an answer with Python's parser, in a skeleton of the blocks around the cursor.
 
     if 1:               the blocks around the cursor, by the indentation of the lines above it
         pass            the line above, unless it begins a block
         <the answer>
-    pass                the next line below, as far as it is indented
+    pass                the next line below, by its indentation
 
-Tree-sitter takes almost any indentation for Python, and statements on one line.
+Tree-sitter accepts almost any indentation for Python, and several statements on one line.
 """
 
 import ast
@@ -17,12 +17,12 @@ from functools import cached_property
 from localdflash.code.fim.brackets import CLOSERS
 from localdflash.code.fim.extent import Extent, indent_of, opens_block
 
-UNIT = 4  # blanks, where no line says how many
+INDENT_UNIT = 4  # blanks, where no line says how many
 _BRANCH = re.compile(r"\s*(?:elif|else|except|finally|case)\b")
 
 
 class PythonLines:
-    """What the lines around one cursor allow, whose text is between `before` and `after`."""
+    """Checks texts at one cursor between `before` and `after`."""
 
     def __init__(self, extent: Extent, before: str, after: str) -> None:
         self._extent, self._before, self._text_after = extent, before, after
@@ -31,10 +31,10 @@ class PythonLines:
         self._below = next((line for line in extent.below if not line.lstrip().startswith("#")), "")
 
     def fit(self, text: str) -> bool:
-        """Whether a text at the cursor makes statements that may stand where they do, and the next line below them.
+        """Return whether a text makes valid statements there, before the next line below.
 
-        Lines that belong to a statement above the cursor's, or that are not complete yet, are judged with the file,
-        if that parses without them or without the cursor's line.
+        Lines that belong to a statement above the cursor's, or that are incomplete, are parsed with the file, if the
+        file parses without them or without the cursor's line.
         """
         extent, brackets = self._extent, deepcopy(self._extent.brackets)
         brackets.feed(text + extent.rest)
@@ -46,13 +46,13 @@ class PythonLines:
 
     @cached_property
     def _parses_now(self) -> bool:
-        """Whether the file parses as it is, or without the cursor's line."""
+        """Whether the file parses unchanged, or without the cursor's line."""
         line, rest = self._extent.line, self._extent.rest
         without = self._before[: len(self._before) - len(line)] + self._text_after[len(rest) :]
         return _parses(self._before + self._text_after) or _parses(without)
 
     def _after(self, lines: str) -> str:
-        """What stands for the line below."""
+        """Return a stand-in for the line below."""
         below = self._below
         if lines.rpartition("\n")[2].lstrip().startswith("@"):
             return " " * indent_of(lines.rpartition("\n")[2]) + "def decorated(): pass\n"
@@ -64,20 +64,20 @@ class PythonLines:
 
 
 def missing_blanks(extent: Extent) -> str:
-    """The blanks that a statement on an empty line begins with at least, so far as they are not there."""
+    """Return the missing indentation of a statement on an empty line."""
     lines = [*extent.above[-1:], *extent.below[:1]]
     if extent.language != "python" or extent.line.strip(" ") or extent.rest.strip() or extent.outer:
         return ""
     if not extent.above or extent.begins_in_text or any(line.startswith("\t") for line in lines):
         return ""
     above, below = indent_of(lines[0]), indent_of(lines[1]) if extent.below else 0
-    inner = below if below > above else above + UNIT
+    inner = below if below > above else above + INDENT_UNIT
     least = inner if opens_block("python", lines[0]) else min(above, below)
     return " " * (least - len(extent.line))
 
 
 def _skeleton(above: list[str]) -> str:
-    """The blocks that the last of these lines is in, and itself."""
+    """Return the blocks around the last of these lines, and the line itself."""
     blocks: list[str] = []
     for line in reversed(above):
         blanks = line[: indent_of(line)]

@@ -1,5 +1,5 @@
-"""Finds repetitions: lines that stand before or after the cursor already, once or in turns, and a line's own
-stuttering.
+"""Find repetitions: lines that are before or after the cursor already, alone or alternating, and repeats within a
+line.
 """
 
 import re
@@ -7,27 +7,30 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 PERIODS = (1, 2, 3, 4)  # lines
-TRIVIAL = 10  # characters: a shorter line may stand twice
-LONGEST_PIECE, PHRASE = 40, 8  # characters of what a line may say again and again; from so many on it is a phrase
-LONG_LINE = 32  # characters before a line is looked at for shorter pieces
+MAX_TRIVIAL_CHARS = 10  # characters: a shorter line may stand twice
+MAX_PIECE_CHARS, MIN_PHRASE_CHARS = (
+    40,
+    8,
+)  # characters of what a line may say again and again; from so many on it is a phrase
+LONG_LINE_CHARS = 32  # characters before a line is looked at for shorter pieces
 _WORD = re.compile(r"\w")
 _SIGNS = re.compile(r"[\"'`()\[\]{},]")  # lines of others are rules: -----
 
 
 class Stutter(NamedTuple):
-    """A line's end that repeats one piece: where the second time ends, and whether it is often enough."""
+    """A line's end that repeats one piece: where the second time ends, and whether it repeats often enough to stop."""
 
     end: int
     enough: bool
 
 
 def stutter(line: str) -> Stutter | None:
-    """Whether a line ends with a phrase three times, a shorter piece four times, or one without a word eight times.
+    """Detect a phrase three times, a shorter piece four times, or one without a word eight times at the end of a line.
 
     Reported from the second time of a phrase on.
     """
-    tail = line[-4 * LONGEST_PIECE :]
-    for period in range(1, min(LONGEST_PIECE, len(tail) // 2) + 1):
+    tail = line[-4 * MAX_PIECE_CHARS :]
+    for period in range(1, min(MAX_PIECE_CHARS, len(tail) // 2) + 1):
         if tail[-1] != tail[-1 - period]:
             continue
         run = 1
@@ -36,40 +39,40 @@ def stutter(line: str) -> Stutter | None:
         if run < period:
             continue
         piece, times = tail[-period:], run // period + 1
-        if period >= PHRASE and _WORD.search(piece):
+        if period >= MIN_PHRASE_CHARS and _WORD.search(piece):
             return Stutter(len(line) - run + period, times >= 3)
         least = 4 if _WORD.search(piece) else 8 if _SIGNS.search(piece) else times + 1
-        if times >= least and (least > 4 or len(line) >= LONG_LINE):
+        if times >= least and (least > 4 or len(line) >= LONG_LINE_CHARS):
             return Stutter(len(line), enough=True)
     return None
 
 
 class Repeats:
-    """Feed it whole lines; it says which of them an incomplete line may turn out to repeat."""
+    """Feed it complete lines; it tells which of them an incomplete line may repeat."""
 
     def __init__(self, above: Sequence[str], below: Sequence[str]) -> None:
         self._lines = [line.rstrip() for line in above]
-        self._below = [line for i, line in enumerate(below) if i == 0 or len(line.strip()) >= TRIVIAL]
+        self._below = [line for i, line in enumerate(below) if i == 0 or len(line.strip()) >= MAX_TRIVIAL_CHARS]
         self._runs = dict.fromkeys(PERIODS, 0)  # lines that were equal to those one period before
         self._starts = dict.fromkeys(PERIODS, 0)  # where such a run begins in the text
 
     def begins(self, line: str, at: int) -> int | None:
-        """Where a repetition may begin that the line starting `at` belongs to; None if there is none."""
+        """Return where a repetition may begin that includes the line starting `at`; None if there is none."""
         starts = [self._starts[p] if self._runs[p] else at for p in self._periods() if self._expected(p, line)]
         return min(starts, default=at if any(one.startswith(line) for one in self._below) else None)
 
     def is_suffix(self, line: str) -> bool:
-        """Whether a complete line stands after the cursor too."""
+        """Return whether a complete line is after the cursor too."""
         return bool(line.strip()) and line.rstrip() in self._below
 
     def repeated(self, line: str, at: int) -> int | None:
-        """Where the repetition begins that a complete line completes; None if it completes none."""
+        """Return where the repetition begins that a complete line completes; None if it completes none."""
         line = line.rstrip()
         for period in self._periods():
             if line != self._lines[-period]:
                 continue
             run, start = self._runs[period] + 1, self._starts[period] if self._runs[period] else at
-            if run >= (period if period > 1 or len(line.strip()) >= TRIVIAL else 2):
+            if run >= (period if period > 1 or len(line.strip()) >= MAX_TRIVIAL_CHARS else 2):
                 return start
         return None
 

@@ -1,8 +1,8 @@
-"""Where the text of a completion ends, decided while decoding: no token is wasted, no text is taken back.
+"""Decide while decoding where the text of a completion ends: no token is wasted, no text is taken back.
 
-`push` returns the text that is certain by now. Held back are blanks at the end, what could turn out to repeat the text
-around the cursor or itself, and what could be the rest of the cursor's line. It works character by character, so the
-pieces in which text comes do not matter, except for how sure the model is, which is reported token by token.
+`push` returns the text that is certain. Held back are trailing blanks, text that may repeat the surroundings or itself,
+and text that may be the rest of the cursor's line. Characters are read one by one, so pieces may be of any size, except
+that probabilities are reported per token.
 """
 
 import math
@@ -19,18 +19,18 @@ from localdflash.code.fim.repeats import Repeats, stutter
 
 Reason = Literal["line", "statement", "block", "suffix", "repeat", "unsure"]
 _LATER: Mapping[str, ExtentKind] = {"line": "statement", "statement": "block"}
-LINES = 12  # of a block or a statement
-EMPTY_LINES = 2
+MAX_LINES = 12  # of a block or a statement
+MAX_EMPTY_LINES = 2
 _WITHIN_WORD = re.compile(r"\w\w")
 _GOES_ON = re.compile(r"(\\|[,+\-*/%=&|^<.?:])$")
 _DONE = re.compile(r"(\+\+|--)$")
 
 
 class Stopping:
-    """The end of one text, whose first `skipped` characters stand before the cursor already.
+    """The end of one text, whose first `skipped` characters are before the cursor already.
 
-    `reason` is why it ended, or "" while it goes on. It ends before two tokens in a row whose probabilities have a
-    geometric mean below `least_sure`; 0 lets everything pass.
+    `reason` is why it ended, or "". A text ends before two consecutive tokens whose probabilities have a geometric mean
+    below `least_sure`; 0 disables that.
     """
 
     def __init__(self, extent: Extent, skipped: int = 0, least_sure: float = 0.0) -> None:
@@ -59,8 +59,8 @@ class Stopping:
         self._lead: str | None = "" if blank else None  # blanks that the text begins with on an empty line
 
     def later(self) -> "Stopping":
-        """What ends the same text, read from its beginning, where this end does not count: a line at the end of its
-        statement, a statement at that of its block, over empty lines too, however unsure the model is.
+        """Return a stopping rule for the same text, read from its beginning, that ignores this end: a line ends with
+        its statement, a statement with its block, over empty lines and at any probability.
         """
         kind = _LATER.get(self.reason, self._extent.kind)
         later = Stopping(replace(self._extent, kind=kind), self._word)
@@ -69,11 +69,11 @@ class Stopping:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing comes any more."""
+        """Whether the text has ended."""
         return bool(self.reason)
 
     def push(self, text: str, logprob: float | None = None) -> str:
-        """The text that is certain by now. `logprob` is that of the token whose text this is, where it is known."""
+        """Return the text that is certain by now. `logprob` is that of the token with this text, if known."""
         text, self._skipped = text[self._skipped :], max(self._skipped - len(text), 0)
         start = len(self._text)
         for char in text:
@@ -97,7 +97,7 @@ class Stopping:
         return at
 
     def finish(self) -> str:
-        """The text held back so far, at the end, without what turned out to be a repetition."""
+        """Return the text held back, without repetitions."""
         if not self.reason and self._doubtful:
             self._judge()
         if not self.reason:
@@ -105,16 +105,16 @@ class Stopping:
         return self._certain(len(self._text))
 
     def _begin(self, char: str) -> str:
-        """The character, with the blanks before it once it is the first non-blank; blanks on an empty line wait.
+        """Return the character, with the blanks before it once it is the first non-blank. Blanks on an empty line wait.
 
-        The text begins on that line: line feeds are dropped, except before a line further left than the code above,
-        which set apart what ended.
+        The text begins on that line: line feeds are dropped, except before a line that is indented less than the code
+        above.
         """
         if self._lead is None:
             return char
         if char.isspace():
             self._lead += char
-            if self._lead.count("\n") > EMPTY_LINES:
+            if self._lead.count("\n") > MAX_EMPTY_LINES:
                 self._stop("block")
             return ""
         lead, self._lead = self._lead, None
@@ -131,7 +131,7 @@ class Stopping:
         return certain
 
     def _held_from(self) -> int:
-        """Where the uncertain part of the text begins."""
+        """Return where the uncertain part of the text begins."""
         text, line = self._text, self._text[self._line :]
         held = len(text)
         start = self._repeats.begins(self._head + line, self._line) if not self._rest or self._line else None
@@ -168,7 +168,7 @@ class Stopping:
             self._stop("repeat", self._line + again.end)
 
     def _code(self, char: str) -> None:
-        """Handle that a non-blank character is about to come."""
+        """Handle the next non-blank character."""
         if not (self._head + self._text[self._line :]).strip():
             self._first_of_line(char)
         if self.reason:
@@ -181,7 +181,7 @@ class Stopping:
             self._stop("suffix")
 
     def _closes_again(self, closer: str) -> bool:
-        """Whether a bracket closes what the text after the cursor closes."""
+        """Return whether a bracket closes what the text after the cursor closes."""
         stack = self._brackets.stack
         if len(stack) > self._before:
             return False
@@ -190,7 +190,7 @@ class Stopping:
         return len(stack) - 1 not in self._extent.owed or not stack[-1].is_closed_by(closer)
 
     def _first_of_line(self, char: str) -> None:
-        """Handle the first non-blank character of a line: does its indentation end the block?"""
+        """Handle the first non-blank character of a line: its indentation may end the block."""
         indent = indent_of(self._head + self._text[self._line :])
         if self._linking:
             self._linking = False
@@ -214,7 +214,7 @@ class Stopping:
             self._stop("block")
 
     def _judge(self) -> None:
-        """Decide about a line that is as far left as what ends the block, now that its first word is known."""
+        """Decide about a line at the indentation that ends the block, now that its first word is known."""
         line, language = self._head + self._text[self._line :], self._extent.language
         indent, below = indent_of(line), next(iter(self._extent.below), "")
         there = indent_of(below) == indent  # what follows the cursor goes on with what the line would
@@ -229,16 +229,16 @@ class Stopping:
             self._stop("statement" if self._kind == "statement" else "block", self._line)
 
     def _least(self) -> int:
-        """The indentation of the line that begins the block."""
+        """Return the indentation of the line that begins the block."""
         line = self._extent.line
         return indent_of(line) if line.strip() else self._above()
 
     def _above(self) -> int:
-        """The indentation of the last line with code above the cursor's."""
+        """Return the indentation of the last line with code above the cursor's."""
         return indent_of(self._extent.above[-1] if self._extent.above else self._extent.line)
 
     def _line_feed(self) -> None:
-        """Handle that a line is complete."""
+        """Handle a complete line."""
         line = self._head + self._text[self._line :]
         if self._end_of_line():
             return
@@ -246,20 +246,20 @@ class Stopping:
         self._count += bool(line.strip())
         if self._text.strip() or self._kind != "block":
             self._stop_after(line)
-        if self._empty > EMPTY_LINES or (self._text.strip() and self._empty >= EMPTY_LINES):
+        if self._empty > MAX_EMPTY_LINES or (self._text.strip() and self._empty >= MAX_EMPTY_LINES):
             self._stop("block")
         if self._line or not self._rest:
             self._repeats.add(line, self._line)
         self._line, self._head = len(self._text) + 1, ""
 
     def _stop_after(self, line: str) -> None:
-        """Stop after a complete line, if that is the end of what was to be completed."""
+        """Stop after a complete line that ends the completion."""
         language = self._extent.language
         if self._kind == "line":
             self._stop("line")
         elif self._opens_what_stands_below(line):
             self._stop("statement")
-        elif self._count >= LINES or (self._linking and not line.strip()):
+        elif self._count >= MAX_LINES or (self._linking and not line.strip()):
             self._stop(self._kind)
         elif self._closing:
             self._closing = False
@@ -277,7 +277,7 @@ class Stopping:
                 self._stop("statement")
 
     def _opens_what_stands_below(self, line: str) -> bool:
-        """Whether a line begins a block whose lines, or whose end, stand after the cursor already."""
+        """Return whether a line begins a block whose lines, or whose end, are after the cursor already."""
         extent = self._extent
         if extent.opens_what_is_awaited(self._brackets.stack):
             return True
@@ -286,7 +286,7 @@ class Stopping:
         return indented and indent_of(line) < below and not self._rest
 
     def _leaves(self, line: str) -> bool:
-        """Whether the block cannot continue after a line."""
+        """Return whether the block cannot continue after a line."""
         if self._new and clauses.leaves(self._extent.language, line):
             self._leaving = indent_of(line)
         self._new = not self._goes_on(line)
@@ -296,7 +296,7 @@ class Stopping:
         return self._left == self._indent and not self._begun
 
     def _goes_on(self, line: str) -> bool:
-        """Whether a statement continues after a line, by what is open and by the line's last sign."""
+        """Return whether a statement continues after a line, by its open brackets and its last sign."""
         brackets, owed, language = self._brackets, self._extent.owed, self._extent.language
         if brackets.inside and brackets.inside != "\n":
             return len(brackets.inside) > 1 or brackets.inside == "`"
@@ -311,7 +311,7 @@ class Stopping:
         return bool(_GOES_ON.search(code)) and not _DONE.search(code)
 
     def _end_of_line(self) -> bool:
-        """Drop the part of a complete line that stands elsewhere already; return whether there was one."""
+        """Drop the part of a complete line that duplicates its surroundings; return whether there was one."""
         text = self._text[self._line :]
         line = self._head + text
         if self._rest and not self._line:

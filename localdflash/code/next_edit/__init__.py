@@ -1,1 +1,1 @@
-"""What a user is likely to change next, from what was just changed. By rules, without a model."""
+"""Propose what a user is likely to change next, from the latest changes, by rules and without a model."""

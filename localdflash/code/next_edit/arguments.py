@@ -1,6 +1,6 @@
-"""A parameter or an argument was added or removed: the next call that no longer fits.
+"""A parameter or an argument was added or removed: propose the next call that no longer fits.
 
-Only for functions that are defined once in the same file, and only with text whose meaning is the same there.
+Only for functions that are defined once in the same file, and only with text that has the same meaning there.
 
 Measured on 38 signature edits of real commits (Textual, Black, Werkzeug; each changed calls in the same file, too): 10
 of them get a proposal, and 9 of the 12 proposals are what the commit did.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tree_sitter import Node
 
-from localdflash.code.next_edit.bindings import Names
+from localdflash.code.next_edit.bindings import BindingIndex
 from localdflash.code.next_edit.signatures import (
     ARGUMENTS,
     PARAMETERS,
@@ -26,11 +26,11 @@ from localdflash.code.next_edit.signatures import (
     keyword,
     name_of,
 )
-from localdflash.code.next_edit.source import Change, Proposal, Source
+from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource
 
 
-class Listed(NamedTuple):
-    """One entry more, or one less, in a list of parameters or arguments of a function."""
+class EntryPattern(NamedTuple):
+    """An entry added to or removed from the parameters or arguments of a function."""
 
     function: str
     number: int
@@ -39,11 +39,11 @@ class Listed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Edited:
-    """The list that changed, and the entry that came (a node of `after`) or went (a node of `before`)."""
+class _EntryEdit:
+    """The changed list and its entry that was added (a node of `after`) or removed (a node of `before`)."""
 
-    before: Source
-    after: Source
+    before: ParsedSource
+    after: ParsedSource
     old: Node
     new: Node
     index: int
@@ -52,12 +52,12 @@ class _Edited:
 
     @property
     def text(self) -> str:
-        """The entry."""
+        """The text of the entry."""
         return (self.after if self.added else self.before).cut(self.entry)
 
 
-def next_argument(before: Source, after: Source, change: Change) -> Proposal | None:
-    """Where the change has to be made next."""
+def next_argument(before: ParsedSource, after: ParsedSource, change: Change) -> EditProposal | None:
+    """Return the next edit of an argument that follows from a change."""
     old, new = _list(before, change.start, change.old_end), _list(after, change.start, change.new_end)
     if old is None or new is None or (old.start_byte, old.type) != (new.start_byte, new.type):
         return None
@@ -67,8 +67,8 @@ def next_argument(before: Source, after: Source, change: Change) -> Proposal | N
     return _after_definition(edited) if new.type in PARAMETERS else _after_call(edited)
 
 
-def _list(source: Source, start: int, end: int) -> Node | None:
-    """The innermost list of parameters or arguments around these bytes."""
+def _list(source: ParsedSource, start: int, end: int) -> Node | None:
+    """Return the innermost list of parameters or arguments around these bytes."""
     node = source.root.descendant_for_byte_range(start, end)
     while node is not None:
         if node.type in PARAMETERS | ARGUMENTS and node.start_byte < start and end < node.end_byte:
@@ -77,8 +77,8 @@ def _list(source: Source, start: int, end: int) -> Node | None:
     return None
 
 
-def _edited(before: Source, after: Source, old: Node, new: Node) -> _Edited | None:
-    """What came or went, if it is one entry and nothing else."""
+def _edited(before: ParsedSource, after: ParsedSource, old: Node, new: Node) -> _EntryEdit | None:
+    """Return the entry that was added or removed, if nothing else changed."""
     gone, come = items(old), items(new)
     if abs(len(gone) - len(come)) != 1:
         return None
@@ -89,12 +89,12 @@ def _edited(before: Source, after: Source, old: Node, new: Node) -> _Edited | No
     index = next((at for at, text in enumerate(fewer) if text != texts[at]), len(fewer))
     if texts[:index] + texts[index + 1 :] != fewer:
         return None
-    return _Edited(before, after, old, new, index, longer[index], added)
+    return _EntryEdit(before, after, old, new, index, longer[index], added)
 
 
-def _after_definition(edited: _Edited) -> Proposal | None:
-    """The next call that has to follow a changed definition."""
-    after, names = edited.after, Names(edited.after)
+def _after_definition(edited: _EntryEdit) -> EditProposal | None:
+    """Return the next edit of a call after its definition changed."""
+    after, names = edited.after, BindingIndex(edited.after)
     named = name_of(after, edited.new)
     name = names.at(named) if named is not None else None
     scope = names.scope(name) if name else None
@@ -117,8 +117,10 @@ def _after_definition(edited: _Edited) -> Proposal | None:
     return None
 
 
-def _missing(after: Source, names: Names, call: Call, now: Function, edited: _Edited) -> Proposal | None:
-    """The new parameter's name as an argument, where something is called so."""
+def _missing(
+    after: ParsedSource, names: BindingIndex, call: Call, now: Function, edited: _EntryEdit
+) -> EditProposal | None:
+    """Add the new parameter's name as an argument, if that name is visible at the call."""
     name, position = now.parameters[edited.index].name, edited.index - now.hidden
     if not name or names.visible(name, call.brackets) is None:
         return None
@@ -132,18 +134,18 @@ def _missing(after: Source, names: Names, call: Call, now: Function, edited: _Ed
     return _inserted(call.brackets, call.items, position, text, _pattern(after, call, edited, text))
 
 
-def _surplus(after: Source, call: Call, was: Function, edited: _Edited) -> Proposal | None:
-    """The argument that a removed parameter took."""
+def _surplus(after: ParsedSource, call: Call, was: Function, edited: _EntryEdit) -> EditProposal | None:
+    """Remove the argument of a removed parameter."""
     for at, argument in enumerate(call.items):
         if was.index_of(at, keyword(after, argument)) == edited.index:
             return _removed(call.brackets, call.items, at, _pattern(after, call, edited, ""))
     return None
 
 
-def _after_call(edited: _Edited) -> Proposal | None:
-    """The next call that has to follow a changed call."""
+def _after_call(edited: _EntryEdit) -> EditProposal | None:
+    """Return the next edit after a call changed."""
     after, before = edited.after, edited.before
-    names, names_before = Names(after), Names(before)
+    names, names_before = BindingIndex(after), BindingIndex(before)
     call, old = call_with(after, names, edited.new), call_with(before, names_before, edited.old)
     function = called_function(after, names, call) if call else None
     if call is None or old is None or function is None:
@@ -154,8 +156,10 @@ def _after_call(edited: _Edited) -> Proposal | None:
     return None
 
 
-def _same_of_next_call(edited: _Edited, names: Names, changed: Call, function: Function) -> Proposal | None:
-    """The next call that does not fit, and would with the same change."""
+def _same_of_next_call(
+    edited: _EntryEdit, names: BindingIndex, changed: Call, function: Function
+) -> EditProposal | None:
+    """Return the same change of the next call that does not fit and would then."""
     after = edited.after
     named = keyword(after if edited.added else edited.before, edited.entry)
     for call in _onward(calls(after, names, changed.name), edited.new):
@@ -173,15 +177,15 @@ def _same_of_next_call(edited: _Edited, names: Names, changed: Call, function: F
     return None
 
 
-def _place(after: Source, call: Call, index: int, named: str) -> int | None:
-    """Where the argument that was removed elsewhere stands in a call."""
+def _place(after: ParsedSource, call: Call, index: int, named: str) -> int | None:
+    """Return where the argument that was removed elsewhere is in a call."""
     if named:
         return next((at for at, one in enumerate(call.items) if keyword(after, one) == named), None)
     return index if index < call.positional else None
 
 
-def _means_the_same(edited: _Edited, names: Names, call: Call) -> bool:
-    """Whether the names in an argument mean in another call what they mean in this one."""
+def _means_the_same(edited: _EntryEdit, names: BindingIndex, call: Call) -> bool:
+    """Return whether the names in an argument have the same meaning in another call."""
     for leaf in _leaves(edited.entry):
         one = names.at(leaf)
         if "identifier" not in leaf.type or one is None:
@@ -193,7 +197,7 @@ def _means_the_same(edited: _Edited, names: Names, call: Call) -> bool:
 
 
 def _onward(found: list[Call], here: Node) -> Iterator[Call]:
-    """Calls from a place on, and then those before it."""
+    """Yield the calls after a node, then those before it."""
     yield from (call for call in found if call.brackets.start_byte > here.start_byte)
     yield from (call for call in found if call.brackets.start_byte < here.start_byte)
 
@@ -205,25 +209,25 @@ def _leaves(node: Node) -> Iterator[Node]:
         yield from _leaves(child)
 
 
-def _pattern(after: Source, call: Call, edited: _Edited, text: str) -> Listed:
-    return Listed(after.cut(call.name.node), edited.index, text, edited.added)
+def _pattern(after: ParsedSource, call: Call, edited: _EntryEdit, text: str) -> EntryPattern:
+    return EntryPattern(after.cut(call.name.node), edited.index, text, edited.added)
 
 
-def _inserted(listed: Node, entries: list[Node], at: int, text: str, pattern: Listed) -> Proposal:
-    """An entry more in a list."""
+def _inserted(listed: Node, entries: list[Node], at: int, text: str, pattern: EntryPattern) -> EditProposal:
+    """Return the edit that adds an entry to a list."""
     if not entries:
-        return Proposal(listed.start_byte + 1, listed.start_byte + 1, text, pattern)
+        return EditProposal(listed.start_byte + 1, listed.start_byte + 1, text, pattern)
     if at < len(entries):
-        return Proposal(entries[at].start_byte, entries[at].start_byte, f"{text}, ", pattern)
-    return Proposal(entries[-1].end_byte, entries[-1].end_byte, f", {text}", pattern)
+        return EditProposal(entries[at].start_byte, entries[at].start_byte, f"{text}, ", pattern)
+    return EditProposal(entries[-1].end_byte, entries[-1].end_byte, f", {text}", pattern)
 
 
-def _removed(listed: Node, entries: list[Node], at: int, pattern: Listed) -> Proposal | None:
-    """An entry less in a list; None if the list has it on a line of its own."""
+def _removed(listed: Node, entries: list[Node], at: int, pattern: EntryPattern) -> EditProposal | None:
+    """Return the edit that removes an entry from a list; None if the entry has its own line."""
     first, last = entries[max(at - 1, 0)], entries[min(at + 1, len(entries) - 1)]
     if first.start_point.row != last.end_point.row or listed.start_point.row != entries[at].end_point.row:
         return None
     if at:
-        return Proposal(entries[at - 1].end_byte, entries[at].end_byte, "", pattern)
+        return EditProposal(entries[at - 1].end_byte, entries[at].end_byte, "", pattern)
     end = entries[1].start_byte if len(entries) > 1 else entries[0].end_byte
-    return Proposal(entries[0].start_byte, end, "", pattern)
+    return EditProposal(entries[0].start_byte, end, "", pattern)

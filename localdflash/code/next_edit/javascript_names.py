@@ -1,4 +1,4 @@
-"""What an identifier is in JavaScript and TypeScript."""
+"""Roles of identifiers in JavaScript and TypeScript."""
 
 from collections.abc import Callable, Iterator
 
@@ -54,7 +54,7 @@ _UNCLEAR = {"import_alias", "import_require_clause", "infer_type", "mapped_type_
 
 
 def role(node: Node) -> Role | None:
-    """See `names`."""
+    """See `_Grammar`."""
     parent = node.parent
     if parent is None:
         return None
@@ -66,7 +66,7 @@ def role(node: Node) -> Role | None:
 
 
 def scopes(node: Node) -> Iterator[Scope]:
-    """See `names`."""
+    """See `_Grammar`."""
     child, parent = node, node.parent
     while parent is not None:
         named = parent.type in _DECLARATIONS and is_field(child, "name")
@@ -76,7 +76,7 @@ def scopes(node: Node) -> Iterator[Scope]:
 
 
 def class_of_this(node: Node) -> Node | None:
-    """The class whose object `this` is at a node."""
+    """Return the class whose object `this` is at a node."""
     child, parent = node, node.parent
     while parent is not None:
         if parent.type == "class_body":
@@ -118,7 +118,7 @@ def _defined(node: Node, parent: Node) -> Role | None:
 
 
 def _plain(node: Node, _parent: Node) -> Role | None:
-    """The role of a name in the pattern of a declaration or of a parameter, or else of a use."""
+    """Return the role of a name in the pattern of a declaration or parameter, or else of a use."""
     whole = _pattern(node)
     outer = whole.parent if whole is not None else None
     if whole is None or outer is None:
@@ -134,7 +134,7 @@ def _plain(node: Node, _parent: Node) -> Role | None:
 
 
 def _pattern(node: Node) -> Node | None:
-    """The whole pattern that a name is a target of; None if it is not a target but a default."""
+    """Return the whole pattern that a name is a target of; None if it is a default."""
     while node.parent is not None and node.parent.type in _PATTERNS:
         wanted = _PATTERNS[node.parent.type]
         if wanted and not is_field(node, wanted):
@@ -176,7 +176,7 @@ def _member(node: Node, parent: Node) -> Role | None:
 
 
 def _block(node: Node) -> Scope | None:
-    """The innermost block around a node."""
+    """Return the innermost block around a node."""
     parent = node.parent
     while parent is not None and parent.type not in {*_BLOCKS, *_FUNCTIONS}:
         parent = parent.parent
@@ -184,7 +184,7 @@ def _block(node: Node) -> Scope | None:
 
 
 def _hoist(node: Node) -> Scope | None:
-    """The function, or the file, that a `var` belongs to."""
+    """Return the function or file that a `var` belongs to."""
     parent = node.parent
     while parent is not None and parent.type not in _HOISTS:
         parent = parent.parent

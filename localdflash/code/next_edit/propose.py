@@ -1,32 +1,32 @@
-"""The rules, one after the other: what to change next in a document, after its latest edits."""
+"""Apply the rules in order: what to change next in a document, after its latest edits."""
 
 from collections.abc import Sequence
 
 from localdflash.code.next_edit.arguments import next_argument
 from localdflash.code.next_edit.renames import RenameRun, begun_rename
 from localdflash.code.next_edit.repetitions import next_repetition
-from localdflash.code.next_edit.source import Change, Proposal, Source, difference
+from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource, difference
 
-LARGEST_CHANGE = 400  # bytes, old and new together
-KEPT = 4  # parsed texts
+MAX_CHANGE_BYTES = 400  # bytes, old and new together
+MAX_PARSED_TEXTS = 4  # parsed texts
 
 
 class Proposer:
-    """Proposes in one document. It keeps the texts that it parsed, and the rename that is under way."""
+    """Proposes edits in one document. Keeps the parsed texts and the rename under way."""
 
     def __init__(self, language: str) -> None:
         self._language = language
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, ParsedSource] = {}
         self._run: RenameRun | None = None
 
-    def propose(self, steps: Sequence[str]) -> tuple[Proposal, Source] | None:
-        """What to do next, and in which text, of which `steps` holds the latest versions, oldest first."""
+    def propose(self, steps: Sequence[str]) -> tuple[EditProposal, ParsedSource] | None:
+        """Return the next edit and the text that it applies to. `steps` are the latest versions, oldest first."""
         if not steps or not (after := self._source(steps[-1])).sound:
             return None
         sound = (source for text in reversed(steps[:-1]) if (source := self._source(text)).sound)
         before = next(sound, None)
         change = difference(before.bytes, after.bytes) if before else None
-        if before is None or change is None or change.old_end + change.new_end - 2 * change.start > LARGEST_CHANGE:
+        if before is None or change is None or change.old_end + change.new_end - 2 * change.start > MAX_CHANGE_BYTES:
             return None
         found = self._rename(before, after, change) or next_argument(before, after, change)
         if found is None:
@@ -35,14 +35,14 @@ class Proposer:
             found = next_repetition(before, after, change, (earlier, last) if earlier and last else None)
         return (found, after) if found else None
 
-    def _rename(self, before: Source, after: Source, change: Change) -> Proposal | None:
+    def _rename(self, before: ParsedSource, after: ParsedSource, change: Change) -> EditProposal | None:
         if self._run is None or not self._run.follow(before, after, change):
             self._run = begun_rename(before, after, change)
         return self._run.proposal(after, change) if self._run else None
 
-    def _source(self, text: str) -> Source:
-        found = self._sources.pop(text, None) or Source(self._language, text)
+    def _source(self, text: str) -> ParsedSource:
+        found = self._sources.pop(text, None) or ParsedSource(self._language, text)
         self._sources[text] = found  # the one used last at the end
-        for old in [*self._sources][:-KEPT]:
+        for old in [*self._sources][:-MAX_PARSED_TEXTS]:
             del self._sources[old]
         return found

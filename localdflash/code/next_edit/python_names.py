@@ -1,4 +1,4 @@
-"""What an identifier is in Python."""
+"""Roles of identifiers in Python."""
 
 from collections.abc import Callable, Iterator
 
@@ -23,14 +23,14 @@ _TARGETS = {
 
 
 def role(node: Node) -> Role | None:
-    """See `names`."""
+    """See `_Grammar`."""
     if node.type != "identifier" or node.parent is None:
         return None
     return _ROLES.get(node.parent.type, _plain)(node, node.parent)
 
 
 def scopes(node: Node) -> Iterator[Scope]:
-    """See `names`. A class is only looked into from its own body, not from its methods."""
+    """See `_Grammar`. A class scope is visible from its own body, not from its methods."""
     below, child, parent, inside = None, node, node.parent, False
     while parent is not None:
         if parent.type == "module":
@@ -45,7 +45,7 @@ def scopes(node: Node) -> Iterator[Scope]:
 
 
 def method_class(function: Node) -> Node | None:
-    """The class that a function is a method of, whose first parameter is the object or the class."""
+    """Return the class that a function is a method of, whose first parameter is the object or the class."""
     outer = function.parent
     if outer is not None and outer.type == "decorated_definition":
         if any(b"staticmethod" in (one.text or b"") for one in outer.children if one.type == "decorator"):
@@ -56,7 +56,7 @@ def method_class(function: Node) -> Node | None:
 
 
 def parameter_name(parameter: Node) -> Node | None:
-    """The identifier of a parameter; None for `*` and `/` alone."""
+    """Return the identifier of a parameter; None for a lone `*` or `/`."""
     named = parameter.child_by_field_name("name")
     if named is None and parameter.type in {"typed_parameter", *_SPLATS}:
         named = parameter.named_children[0]
@@ -67,7 +67,7 @@ def parameter_name(parameter: Node) -> Node | None:
 
 
 def _is_entered(parent: Node, child: Node, below: Node | None) -> bool:
-    """Whether a function, or what is like one, has scope over the child that we come from."""
+    """Return whether a function or comprehension is a scope of this child."""
     if parent.type in _FUNCTIONS:
         return is_field(child, "body")
     return parent.type in _COMPREHENSIONS and not _is_first_iterable(parent, child, below)
@@ -98,7 +98,7 @@ def _defined(node: Node, parent: Node) -> Role:
 
 
 def _bound(node: Node) -> Role:
-    """The role of what binds a name at a node."""
+    """Return the role of a name that is bound at a node."""
     for scope in scopes(node):
         inside = node.parent is not None and node.parent.type == "for_in_clause"
         if scope.node.type not in _COMPREHENSIONS or inside or _in_clause(node):
@@ -107,14 +107,14 @@ def _bound(node: Node) -> Role:
 
 
 def _in_clause(node: Node) -> bool:
-    """Whether a name is a target of a comprehension's `for`, within a pattern."""
+    """Return whether `node` is a target of a comprehension's `for`, within a pattern."""
     while node.parent is not None and node.parent.type in _PATTERNS:
         node = node.parent
     return node.parent is not None and node.parent.type == "for_in_clause"
 
 
 def _is_first_iterable(comprehension: Node, clause: Node, below: Node | None) -> bool:
-    """Whether we come from what is evaluated outside of a comprehension."""
+    """Return whether a child is evaluated outside of its comprehension."""
     first = next((child for child in comprehension.children if child.type == "for_in_clause"), None)
     return clause == first and below is not None and is_field(below, "right")
 
@@ -153,7 +153,7 @@ def _imported(node: Node) -> Role:
 
 
 def _function_of_parameter(node: Node) -> Node | None:
-    """The function whose parameter this identifier names."""
+    """Return the function whose parameter this identifier names."""
     parameter = node
     while parameter.parent is not None and parameter.parent.type not in _PARAMETERS:
         parameter = parameter.parent
@@ -179,7 +179,7 @@ def _member(node: Node, attribute: Node) -> Role | None:
 
 
 def _class_of_self(holder: Node) -> Node | None:
-    """The class whose object an identifier is: the first parameter of a method around it."""
+    """Return the class whose object an identifier is: the first parameter of a method around it."""
     function = holder.parent
     while function is not None:
         listed = function.child_by_field_name("parameters") if function.type in _FUNCTIONS else None

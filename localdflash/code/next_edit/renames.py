@@ -1,4 +1,4 @@
-"""A name was changed at one place: the next place that means the same thing."""
+"""A name was changed at one place: propose the next place with the same meaning."""
 
 import builtins
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from tree_sitter import Node
 
-from localdflash.code.next_edit.bindings import Names, Occurrence
+from localdflash.code.next_edit.bindings import BindingIndex, Occurrence
 from localdflash.code.next_edit.javascript_names import SHORTHAND
 from localdflash.code.next_edit.scopes import Scope
 from localdflash.code.next_edit.signatures import calls, keyword, name_of
-from localdflash.code.next_edit.source import Change, Proposal, Source
+from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource
 
-ALIKE = 0.5  # of two names, as difflib counts: a use that changes into another kind of name is no rename
+MIN_SIMILARITY = 0.5  # of two names, as difflib counts: a use that changes into another kind of name is no rename
 _BUILTINS = {*dir(builtins), *kwlist, *softkwlist}
 
 
@@ -25,8 +25,8 @@ class Rename(NamedTuple):
     new: str
 
 
-class _Place(NamedTuple):
-    """A place of the old name, in the text that a run began with, and what it has to become."""
+class _RenameSite(NamedTuple):
+    """An occurrence of the old name in the text that a run began with, and its new text."""
 
     start: int
     text: str
@@ -34,19 +34,20 @@ class _Place(NamedTuple):
 
 @dataclass
 class RenameRun:
-    """A rename under way. What the name meant is decided once, when it begins: later, half of its places have another.
+    """A rename under way. The meaning of the name is resolved once, at the start, because later half of its sites are
+    renamed.
 
-    `done` holds by how much each changed place has grown; `text` is the one that all of this leads to.
+    `done` holds how many bytes each changed site has grown; `text` is the result so far.
     """
 
     rename: Rename
-    places: list[_Place]
+    places: list[_RenameSite]
     done: dict[int, int]
     text: str
-    offered: tuple[_Place, str] | None = None  # and the text once it is accepted
+    offered: tuple[_RenameSite, str] | None = None  # and the text once it is accepted
 
-    def follow(self, before: Source, after: Source, change: Change) -> bool:
-        """Take note of a change, if it is the rename of one more place."""
+    def follow(self, before: ParsedSource, after: ParsedSource, change: Change) -> bool:
+        """Record a change and return True if it renames one more site."""
         place = self._changed(before, after, change) if before.text == self.text else None
         if place is None or place.start in self.done:
             return False
@@ -54,18 +55,18 @@ class RenameRun:
         self.text, self.offered = after.text, None
         return True
 
-    def proposal(self, after: Source, change: Change) -> Proposal | None:
-        """The next place behind a change, or else the first of all."""
+    def proposal(self, after: ParsedSource, change: Change) -> EditProposal | None:
+        """Return the next site after a change, or else the first of all."""
         left = [(self._now(place.start), place) for place in self.places if place.start not in self.done]
         following = [pair for pair in left if pair[0] > change.start]
         if not left:
             return None
         start, place = (following or left)[0]
-        found = Proposal(start, start + len(self.rename.old.encode()), place.text, self.rename)
+        found = EditProposal(start, start + len(self.rename.old.encode()), place.text, self.rename)
         self.offered = place, after.applied(found)
         return found
 
-    def _changed(self, before: Source, after: Source, change: Change) -> _Place | None:
+    def _changed(self, before: ParsedSource, after: ParsedSource, change: Change) -> _RenameSite | None:
         if self.offered and after.text == self.offered[1]:
             return self.offered[0]
         if rename_of(before, after, change) != self.rename:
@@ -78,39 +79,39 @@ class RenameRun:
 
 
 @dataclass(frozen=True)
-class _Edited:
+class _WordEdit:
     """The word that changed, in both texts."""
 
-    before: Source
-    after: Source
+    before: ParsedSource
+    after: ParsedSource
     change: Change
     place: Node
     rename: Rename
 
 
-def rename_of(before: Source, after: Source, change: Change) -> Rename | None:
-    """The words, if just one word has become another."""
+def rename_of(before: ParsedSource, after: ParsedSource, change: Change) -> Rename | None:
+    """Return the rename if a change replaced exactly one word."""
     (old_start, old_end), (start, end) = _words(before, after, change)
     if not before.is_word(old_start, old_end) or not after.is_word(start, end):
         return None
     return Rename(before.bytes[old_start:old_end].decode("utf-8", "replace"), after.bytes[start:end].decode())
 
 
-def begun_rename(before: Source, after: Source, change: Change) -> RenameRun | None:
-    """The rename that a change begins, if a name was changed and its other places are known."""
+def begun_rename(before: ParsedSource, after: ParsedSource, change: Change) -> RenameRun | None:
+    """Return the rename that a change begins, if a name was changed and its other sites are known."""
     rename = rename_of(before, after, change)
     place = before.leaf(*_words(before, after, change)[0])
     if rename is None or place is None:
         return None
-    return _begun(_Edited(before, after, change, place, rename))
+    return _begun(_WordEdit(before, after, change, place, rename))
 
 
-def _words(before: Source, after: Source, change: Change) -> tuple[tuple[int, int], tuple[int, int]]:
+def _words(before: ParsedSource, after: ParsedSource, change: Change) -> tuple[tuple[int, int], tuple[int, int]]:
     return before.word(change.start, change.old_end), after.word(change.start, change.new_end)
 
 
-def _begun(edited: _Edited) -> RenameRun | None:
-    names, (old, new) = Names(edited.before), edited.rename
+def _begun(edited: _WordEdit) -> RenameRun | None:
+    names, (old, new) = BindingIndex(edited.before), edited.rename
     one = names.at(edited.place)
     if one is None or names.is_unclear(old) or names.is_unclear(new):
         return None
@@ -125,8 +126,8 @@ def _begun(edited: _Edited) -> RenameRun | None:
     return RenameRun(edited.rename, places, {edited.place.start_byte: edited.change.growth}, edited.after.text)
 
 
-def _keywords(source: Source, names: Names, name: str, scope: Scope) -> list[Node]:
-    """Where calls name a parameter of Python that a function has."""
+def _keywords(source: ParsedSource, names: BindingIndex, name: str, scope: Scope) -> list[Node]:
+    """Return where calls name a Python parameter of a function."""
     parameters = scope.node.child_by_field_name("parameters")
     named = name_of(source, parameters) if parameters is not None else None
     function = names.at(named) if named is not None else None
@@ -140,12 +141,12 @@ def _keywords(source: Source, names: Names, name: str, scope: Scope) -> list[Nod
     return [node for node in found if node is not None]
 
 
-def _place(node: Node, rename: Rename) -> _Place:
-    return _Place(node.start_byte, f"{rename.old}: {rename.new}" if node.type in SHORTHAND else rename.new)
+def _place(node: Node, rename: Rename) -> _RenameSite:
+    return _RenameSite(node.start_byte, f"{rename.old}: {rename.new}" if node.type in SHORTHAND else rename.new)
 
 
-def _is_rename(edited: _Edited, names: Names, one: Occurrence, meant: list[Occurrence]) -> bool:
-    """Whether the thing has a new name, rather than another thing being used in its place."""
+def _is_rename(edited: _WordEdit, names: BindingIndex, one: Occurrence, meant: list[Occurrence]) -> bool:
+    """Return whether the thing has a new name; otherwise another thing is used in its place."""
     old, new = edited.rename
     inside = meant[0].role.scope or names.scope(meant[0])
     if inside is None or _is_taken(edited, names, inside.node):
@@ -157,11 +158,11 @@ def _is_rename(edited: _Edited, names: Names, one: Occurrence, meant: list[Occur
         return False  # another file knows it by its name: more likely another thing of that file is meant
     if one.node.type in SHORTHAND or (edited.before.language == "python" and new in _BUILTINS):
         return False
-    return SequenceMatcher(None, old.lower(), new.lower()).ratio() >= ALIKE
+    return SequenceMatcher(None, old.lower(), new.lower()).ratio() >= MIN_SIMILARITY
 
 
-def _is_taken(edited: _Edited, names: Names, inside: Node) -> bool:
-    """Whether the new name means something already, where the old one is known."""
+def _is_taken(edited: _WordEdit, names: BindingIndex, inside: Node) -> bool:
+    """Return whether the new name is used already where the old one is known."""
     for other in names.occurrences(edited.rename.new):
         near = inside.start_byte <= other.node.start_byte < inside.end_byte
         if near and (names.scope(other) or edited.rename.new in _BUILTINS):
@@ -169,9 +170,9 @@ def _is_taken(edited: _Edited, names: Names, inside: Node) -> bool:
     return names.visible(edited.rename.new, edited.place) is not None
 
 
-def _begun_dangling(edited: _Edited, one: Occurrence) -> RenameRun | None:
-    """The uses of a name that nothing binds any more, where the new name is bound."""
-    names, (old, new) = Names(edited.after), edited.rename
+def _begun_dangling(edited: _WordEdit, one: Occurrence) -> RenameRun | None:
+    """Return a rename of the uses of a name that is no longer bound, where the new name is bound."""
+    names, (old, new) = BindingIndex(edited.after), edited.rename
     fresh = edited.after.leaf(edited.place.start_byte, edited.place.start_byte + len(new.encode()))
     known = names.at(fresh) if fresh is not None else None
     if known is None or one.role.binds or (edited.before.language == "python" and old in _BUILTINS):

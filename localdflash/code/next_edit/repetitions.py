@@ -1,8 +1,8 @@
-"""The same edit on the same kind of syntax node was made in one line: the line after it where it can be made again.
+"""The same edit of the same kind of syntax node was made before: propose it for the next line that matches.
 
-An edit is one where a node became another text, or got some text around it. Once is enough where the node names
-something (a function, an attribute, a type) and the very next statement has the same name at the same place; anything
-else must have been done twice, in statements that follow each other.
+An edit replaces the text of a node, or puts text around it. One example is enough if the node names something (a
+function, an attribute, a type) and the very next statement has the same name in the same position. Anything else must
+have been edited twice, in consecutive statements.
 """
 
 import re
@@ -13,30 +13,30 @@ from typing import NamedTuple
 
 from tree_sitter import Node
 
-from localdflash.code.next_edit.source import Change, Proposal, Source
+from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource
 
-NEAR = 3  # statements after the edited one that are looked at, once it is known that an edit is repeated
-SHORTEST = 3  # characters of a name that is found again by itself
+MAX_STATEMENTS = 3  # statements after the edited one that are looked at, once it is known that an edit is repeated
+MIN_NAME_CHARS = 3  # characters of a name that is found again by itself
 _NAMING = {"attribute", "property", "function", "type", "constructor", "field"}
 
 
 class _Step(NamedTuple):
-    """From a node to one below it: a field's name, or the number among the children, and the type there."""
+    """A step from a node to one below it: a field name or child number, and the type there."""
 
     field: str | int
     type: str
 
 
-class Repeated(NamedTuple):
-    """An edit as it can be made elsewhere: the way to the node, what it became, what came around it (or None)."""
+class EditPattern(NamedTuple):
+    """An edit that can be repeated: the path to the node, its new text, the text put around it (or None)."""
 
     way: tuple[_Step, ...]
     old: str
     new: str
     around: tuple[str, str] | None
 
-    def is_like(self, other: "Repeated") -> bool:
-        """Whether both are the same edit of two places."""
+    def is_like(self, other: "EditPattern") -> bool:
+        """Return whether both are the same edit at two nodes."""
         same_text = (self.old, self.new) == (other.old, other.new)
         return self.way == other.way and (same_text or (self.around is not None and self.around == other.around))
 
@@ -45,15 +45,15 @@ class Repeated(NamedTuple):
 class _Edit:
     """An edit, its node and the statement that begins the line."""
 
-    repeated: Repeated
+    repeated: EditPattern
     node: Node
     statement: Node
 
 
 def next_repetition(
-    before: Source, after: Source, change: Change, earlier: tuple[Source, Change] | None
-) -> Proposal | None:
-    """Where the change can be made again. `earlier`: the text before the last edit but one, and that edit."""
+    before: ParsedSource, after: ParsedSource, change: Change, earlier: tuple[ParsedSource, Change] | None
+) -> EditProposal | None:
+    """Return where the change can be repeated. `earlier`: the text before the previous edit, and that edit."""
     edit = _edit(before, after, change)
     if edit is None:
         return None
@@ -61,14 +61,14 @@ def next_repetition(
     twice = last is not None and last.repeated.is_like(edit.repeated) and _follows(edit, last, earlier)
     if not twice and not _is_telling(edit):
         return None
-    for statement in islice(_following(edit.statement), NEAR if twice else 1):
+    for statement in islice(_following(edit.statement), MAX_STATEMENTS if twice else 1):
         if found := _again(before, change, edit.repeated, statement, around=twice):
             return found
     return None
 
 
-def _edit(before: Source, after: Source, change: Change) -> _Edit | None:
-    """What a change did to a node."""
+def _edit(before: ParsedSource, after: ParsedSource, change: Change) -> _Edit | None:
+    """Return what a change did to a node."""
     node = _node(before, change)
     if node is None or b"\n" in after.bytes[change.start : change.new_end]:
         return None
@@ -77,18 +77,18 @@ def _edit(before: Source, after: Source, change: Change) -> _Edit | None:
         return None
     old = before.cut(node)
     new = after.bytes[node.start_byte : node.end_byte + change.growth].decode("utf-8", "replace")
-    return _Edit(Repeated(_way(statement, node), old, new, _around(old, new)), node, statement)
+    return _Edit(EditPattern(_way(statement, node), old, new, _around(old, new)), node, statement)
 
 
 def _around(old: str, new: str) -> tuple[str, str] | None:
-    """What was put before and after a text, if it is still there, as whole words and just once."""
+    """Return the text put before and after an old text that remains as whole words, exactly once."""
     before, after = (r"(?<![\w$])" if old[:1].isalnum() else ""), (r"(?![\w$])" if old[-1:].isalnum() else "")
     found = [*re.finditer(before + re.escape(old) + after, new)]
     return (new[: found[0].start()], new[found[0].end() :]) if old and len(found) == 1 else None
 
 
-def _node(source: Source, change: Change) -> Node | None:
-    """The smallest node that holds what was replaced, or that text was added to."""
+def _node(source: ParsedSource, change: Change) -> Node | None:
+    """Return the smallest node around the replaced text, or the one that text was added to."""
     start, end = change.start, change.old_end
     if start < end or not start:
         return source.root.descendant_for_byte_range(start, end)
@@ -99,8 +99,8 @@ def _node(source: Source, change: Change) -> Node | None:
     return next((one for one in leaves if one.is_named), leaves[0] if leaves else ahead)
 
 
-def _statement(source: Source, node: Node) -> Node | None:
-    """The innermost node around this one that begins its line and has others like it after it."""
+def _statement(source: ParsedSource, node: Node) -> Node | None:
+    """Return the innermost node around this one that begins its line and has siblings of its type after it."""
     while (parent := node.parent) is not None:
         line = source.bytes.rfind(b"\n", 0, node.start_byte) + 1
         starts = not source.bytes[line : node.start_byte].strip()
@@ -111,7 +111,7 @@ def _statement(source: Source, node: Node) -> Node | None:
 
 
 def _following(statement: Node) -> Iterator[Node]:
-    """The nodes after one that are of the same type, each on later lines, to the first that is of another."""
+    """Yield the siblings after a statement on later lines, up to the first of another type."""
     one = statement
     while (other := one.next_named_sibling) is not None and other.type == statement.type:
         if other.start_point.row <= one.end_point.row:
@@ -120,12 +120,12 @@ def _following(statement: Node) -> Iterator[Node]:
         one = other
 
 
-def _follows(edit: _Edit, last: _Edit, earlier: tuple[Source, Change] | None) -> bool:
-    """Whether the edit before was made in a statement shortly before this one."""
+def _follows(edit: _Edit, last: _Edit, earlier: tuple[ParsedSource, Change] | None) -> bool:
+    """Return whether the previous edit was in a statement shortly before this one."""
     assert earlier
     starts = {earlier[1].moved(last.statement.start_byte), last.statement.start_byte}
     one = edit.statement.prev_named_sibling
-    for _ in range(NEAR):
+    for _ in range(MAX_STATEMENTS):
         if one is not None and one.start_byte in starts:
             return True
         one = one.prev_named_sibling if one is not None else None
@@ -133,14 +133,14 @@ def _follows(edit: _Edit, last: _Edit, earlier: tuple[Source, Change] | None) ->
 
 
 def _is_telling(edit: _Edit) -> bool:
-    """Whether one example is enough: a name that is used for something, not a variable or a value."""
+    """Return whether one example is enough: a name that is used for something, not a variable or a value."""
     step = edit.repeated.way[-1] if edit.repeated.way else None
     plain = step is not None and "identifier" in step.type and edit.node.child_count == 0
-    return plain and step is not None and step.field in _NAMING and len(edit.repeated.old) >= SHORTEST
+    return plain and step is not None and step.field in _NAMING and len(edit.repeated.old) >= MIN_NAME_CHARS
 
 
 def _way(statement: Node, node: Node) -> tuple[_Step, ...]:
-    """The steps that lead down to a node; the first is the statement itself."""
+    """Return the steps that lead down to a node, the statement itself first."""
     steps = []
     while node != statement and node.parent is not None:
         steps.append(_step(node.parent, node))
@@ -158,7 +158,7 @@ def _step(parent: Node, node: Node) -> _Step:
 
 
 def _went(node: Node, way: tuple[_Step, ...]) -> Node | None:
-    """The node that the same steps lead to."""
+    """Return the node that the same steps lead to."""
     for step in way[1:]:
         if isinstance(step.field, str):
             below = node.child_by_field_name(step.field)
@@ -170,8 +170,10 @@ def _went(node: Node, way: tuple[_Step, ...]) -> Node | None:
     return node
 
 
-def _again(before: Source, change: Change, edit: Repeated, statement: Node, *, around: bool) -> Proposal | None:
-    """The edit in another statement."""
+def _again(
+    before: ParsedSource, change: Change, edit: EditPattern, statement: Node, *, around: bool
+) -> EditProposal | None:
+    """Return the edit in another statement."""
     node = _went(statement, edit.way)
     if node is None or node.start_point.row != node.end_point.row:
         return None
@@ -184,7 +186,7 @@ def _again(before: Source, change: Change, edit: Repeated, statement: Node, *, a
         return None
     start, end = change.moved(node.start_byte), change.moved(node.end_byte)
     if new.startswith(old):
-        return Proposal(end, end, new[len(old) :], edit)
+        return EditProposal(end, end, new[len(old) :], edit)
     if new.endswith(old):
-        return Proposal(start, start, new[: -len(old)], edit)
-    return Proposal(start, end, new, edit)
+        return EditProposal(start, start, new[: -len(old)], edit)
+    return EditProposal(start, end, new, edit)

@@ -1,4 +1,4 @@
-"""The words in which languages say what an identifier is."""
+"""Scopes and roles of identifiers, for all languages."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from tree_sitter import Node
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A part of a file that names belong to; `members`: those that a class gives to its objects."""
+    """A part of a file that binds names; `members`: those that a class gives to its objects."""
 
     node: Node
     members: bool = False
@@ -15,11 +15,11 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What an identifier is: a use of a name, unless one of these says something else.
+    """The role of an identifier: by default a use of a name.
 
-    `scope` is where it is bound or of which class it is a member; a plain use has none, its scope is looked for.
-    `imported`: it has the name that another file gave it. `declares_outer`: it says that the scope's name is bound
-    further out. `is_unclear`: nothing should be concluded from this name.
+    `scope` is where the name is bound, or the class that it is a member of; None for a plain use, which is looked up.
+    `imported`: the name comes from another file. `declares_outer`: the name is declared as bound further out.
+    `is_unclear`: nothing may be concluded from this name.
     """
 
     scope: Scope | None = None
@@ -30,5 +30,5 @@ class Role:
 
 
 def is_field(node: Node, name: str) -> bool:
-    """Whether a node is this field of its parent."""
+    """Return whether a node is this field of its parent."""
     return node.parent is not None and node.parent.child_by_field_name(name) == node

@@ -1,4 +1,4 @@
-"""What a function takes and what a call gives it, and whether the two fit."""
+"""The parameters of functions and the arguments of calls, and whether they match."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,9 +6,9 @@ from typing import NamedTuple
 from tree_sitter import Node
 
 from localdflash.code.next_edit import python_names
-from localdflash.code.next_edit.bindings import Names, Occurrence
+from localdflash.code.next_edit.bindings import BindingIndex, Occurrence
 from localdflash.code.next_edit.scopes import is_field
-from localdflash.code.next_edit.source import Source
+from localdflash.code.next_edit.source import ParsedSource
 
 PARAMETERS = {"parameters", "formal_parameters"}
 ARGUMENTS = {"argument_list", "arguments"}
@@ -19,7 +19,7 @@ _CONSTRUCTORS = {"__init__", "constructor"}
 
 
 class Parameter(NamedTuple):
-    """One parameter. `name` is "" where it has none, as in `*` or a pattern; `rest` takes any number."""
+    """One parameter. `name` is "" for `*` and patterns; `rest` takes any number."""
 
     name: str
     optional: bool
@@ -28,7 +28,7 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """A call with the arguments that it gives; `name` is what is called."""
+    """A call with its arguments; `name` is the called identifier."""
 
     name: Occurrence
     brackets: Node
@@ -43,13 +43,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Function:
-    """A definition. `hidden`: how many of its parameters a call does not give, such as `self`."""
+    """A definition. `hidden`: the number of parameters that a call does not pass, such as `self`."""
 
     parameters: list[Parameter]
     hidden: int
 
     def fits(self, positional: int, keywords: tuple[str, ...]) -> bool:
-        """Whether these arguments are neither too many nor too few."""
+        """Return whether these arguments are neither too many nor too few."""
         plain, named_only, given = self._plain(), self._named_only(), positional
         rests = {parameter.rest for parameter in self.parameters}
         if given > len(plain) and not rests & {"list_splat_pattern", "rest_pattern"}:
@@ -63,7 +63,7 @@ class Function:
         return not missing
 
     def index_of(self, position: int, keyword: str) -> int | None:
-        """The number of the parameter that takes an argument."""
+        """Return the number of the parameter that takes an argument."""
         if keyword:
             return next((at for at, one in enumerate(self.parameters) if one.name == keyword), None)
         return self.hidden + position if position < len(self._plain()) else None
@@ -78,18 +78,18 @@ class Function:
 
 
 def items(node: Node) -> list[Node]:
-    """The entries of a list of parameters or arguments. The `/` of Python changes nothing here."""
+    """Return the entries of a list of parameters or arguments, without the `/` of Python."""
     return [one for one in node.named_children if one.type not in {"comment", "positional_separator"}]
 
 
-def keyword(source: Source, argument: Node) -> str:
-    """The name that an argument is given with, or ""."""
+def keyword(source: ParsedSource, argument: Node) -> str:
+    """Return the name that an argument is passed by, or ""."""
     named = argument.child_by_field_name("name") if argument.type == "keyword_argument" else None
     return source.cut(named) if named is not None else ""
 
 
-def call_with(source: Source, names: Names, arguments: Node) -> Call | None:
-    """The call that a list of arguments belongs to; None if it is not clear what is called, or how much is given."""
+def call_with(source: ParsedSource, names: BindingIndex, arguments: Node) -> Call | None:
+    """Return the call of a list of arguments; None if the callee or the number of arguments is unclear."""
     call = arguments.parent
     if call is None or call.type not in _CALLS:
         return None
@@ -102,8 +102,8 @@ def call_with(source: Source, names: Names, arguments: Node) -> Call | None:
     return Call(name, arguments, given, tuple(filter(None, (keyword(source, one) for one in given))))
 
 
-def function_with(source: Source, parameters: Node, *, as_member: bool) -> Function | None:
-    """The function that a list of parameters belongs to. `as_member`: called as a method, or to make an object."""
+def function_with(source: ParsedSource, parameters: Node, *, as_member: bool) -> Function | None:
+    """Return the function of a list of parameters. `as_member`: called as a method, or to make an object."""
     node = parameters.parent
     if node is None:
         return None
@@ -111,8 +111,8 @@ def function_with(source: Source, parameters: Node, *, as_member: bool) -> Funct
     return Function([_parameter(source, one) for one in items(parameters)], hidden)
 
 
-def called_function(source: Source, names: Names, call: Call) -> Function | None:
-    """The one function in this file that a call calls."""
+def called_function(source: ParsedSource, names: BindingIndex, call: Call) -> Function | None:
+    """Return the one function in this file that a call calls."""
     scope = names.scope(call.name)
     bound = names.bindings(source.cut(call.name.node), scope) if scope else []
     parameters = _parameters_named(source, bound[0].node) if len(bound) == 1 else None
@@ -122,8 +122,8 @@ def called_function(source: Source, names: Names, call: Call) -> Function | None
     return function_with(source, parameters, as_member=scope.members or made)
 
 
-def name_of(source: Source, parameters: Node) -> Node | None:
-    """The identifier by which the function with these parameters is called: of a constructor, the class's."""
+def name_of(source: ParsedSource, parameters: Node) -> Node | None:
+    """Return the identifier that calls a function with these parameters; for a constructor, the class's."""
     function = parameters.parent
     named = function.child_by_field_name("name") if function is not None else None
     if named is None and function is not None and function.parent is not None and is_field(function, "value"):
@@ -138,8 +138,8 @@ def name_of(source: Source, parameters: Node) -> Node | None:
     return owner.child_by_field_name("name") if owner is not None else None
 
 
-def calls(source: Source, names: Names, name: Occurrence) -> list[Call]:
-    """All calls of what is bound at an identifier, in the order of the file."""
+def calls(source: ParsedSource, names: BindingIndex, name: Occurrence) -> list[Call]:
+    """Return all calls of the function bound at an identifier, in the order of the file."""
     scope = names.scope(name)
     found = []
     for one in names.meant(source.cut(name.node), scope) if scope else ():
@@ -155,8 +155,8 @@ def calls(source: Source, names: Names, name: Occurrence) -> list[Call]:
     return found
 
 
-def _parameters_named(source: Source, name: Node) -> Node | None:
-    """The parameters of the function, or of the class's constructor, that is defined by this identifier."""
+def _parameters_named(source: ParsedSource, name: Node) -> Node | None:
+    """Return the parameters of the function, or of the class's constructor, that this identifier defines."""
     defined = name.parent
     if defined is None:
         return None
@@ -171,12 +171,12 @@ def _parameters_named(source: Source, name: Node) -> Node | None:
     return defined.child_by_field_name("parameters") if defined is not None else None
 
 
-def _is_constructor(source: Source, member: Node) -> bool:
+def _is_constructor(source: ParsedSource, member: Node) -> bool:
     named = member.child_by_field_name("name")
     return named is not None and source.cut(named) in _CONSTRUCTORS
 
 
-def _parameter(source: Source, node: Node) -> Parameter:
+def _parameter(source: ParsedSource, node: Node) -> Parameter:
     if source.language == "python":
         return _python_parameter(source, node)
     inner = node.child_by_field_name("pattern") or node.child_by_field_name("left") or node
@@ -188,7 +188,7 @@ def _parameter(source: Source, node: Node) -> Parameter:
     return Parameter(name, optional, rest)
 
 
-def _python_parameter(source: Source, node: Node) -> Parameter:
+def _python_parameter(source: ParsedSource, node: Node) -> Parameter:
     named = python_names.parameter_name(node)
     inner = node.named_children[0] if node.type == "typed_parameter" else node
     rest = inner.type if inner.type in _REST | {"keyword_separator"} else ""

@@ -1,7 +1,7 @@
-"""How a document came to be what it is: the texts between one edit and the next.
+"""The history of a document as the texts between one edit and the next.
 
-Changes that touch are one edit. A text that was there before came back by undo or redo, and after several changes at
-once nobody can say what was meant: both begin anew, and nothing is proposed.
+Changes that touch are one edit. A text that was there before came back by undo or redo, and several changes at once are
+ambiguous: both restart the history, and nothing is proposed.
 """
 
 import re
@@ -9,38 +9,38 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from localdflash.code.next_edit.source import Proposal
+from localdflash.code.next_edit.source import EditProposal
 
-STEPS = 5  # texts between edits that are kept
-REMEMBERED = 64  # texts that are known again, and patterns that are not wanted
+MAX_STEPS = 5  # texts between edits that are kept
+MAX_REMEMBERED = 64  # texts that are known again, and patterns that are not wanted
 _FIRST_WORD, _LAST_WORD = re.compile(r"^\w+"), re.compile(r"\w+$")
-Place = tuple[int, int]  # line and column in characters, from 0
+Position = tuple[int, int]  # line and column in characters, from 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Offered:
-    """A proposal, the text that it is for and the one that it leads to."""
+class _Offer:
+    """A proposal, the text that it is for and the text with it accepted."""
 
-    proposal: Proposal
+    proposal: EditProposal
     text: str
     accepted: str
 
 
 class EditTrail:
-    """The edits of one document. Texts have LF as line ends."""
+    """The edits of one document. Texts have LF line ends."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._steps: deque[str] = deque(maxlen=STEPS)  # the texts before each edit
-        self._left: deque[int] = deque(maxlen=REMEMBERED)  # hashes of such texts
+        self._steps: deque[str] = deque(maxlen=MAX_STEPS)  # the texts before each edit
+        self._left: deque[int] = deque(maxlen=MAX_REMEMBERED)  # hashes of such texts
         self._start = self._end = (-1, 0)  # of the present edit
         self._begun = 0  # edits in the present notification
-        self._offered: _Offered | None = None
-        self._taken: _Offered | None = None  # what was accepted last
-        self._unwanted: deque[Hashable] = deque(maxlen=REMEMBERED)
+        self._offered: _Offer | None = None
+        self._taken: _Offer | None = None  # what was accepted last
+        self._unwanted: deque[Hashable] = deque(maxlen=MAX_REMEMBERED)
 
     def edited(self, line: int, old: Sequence[str], new: Sequence[str], text: str) -> None:
-        """Take note of one change: lines that were replaced, and the whole text after it."""
+        """Record one change: the replaced lines, and the whole text after it."""
         start, old_end, new_end = _trimmed(line, old, new)
         if self._is_accepted(text) or start > self._end or old_end < self._start:
             self._begin()
@@ -54,7 +54,7 @@ class EditTrail:
         self.text = text
 
     def notified(self) -> bool:
-        """Take note that these were all changes that came together. Whether a proposal was accepted by them."""
+        """Record the end of a notification; return whether its changes accepted a proposal."""
         if self._begun > 1:
             self._steps.clear()
             self._start = self._end = (-1, 0)
@@ -67,20 +67,22 @@ class EditTrail:
         return accepted
 
     def steps(self) -> list[str]:
-        """The texts before the latest edits and the present one, oldest first; none where nothing is to be proposed."""
+        """Return the texts before the latest edits and the present one, oldest first; [] if nothing is to be
+        proposed.
+        """
         if not self._steps or self._steps[-1] == self.text or hash(self.text) in self._left:
             return []
         return [*self._steps, self.text]
 
-    def offer(self, proposal: Proposal, accepted: str) -> bool:
-        """Take note of a proposal for the present text; whether it may be made."""
+    def offer(self, proposal: EditProposal, accepted: str) -> bool:
+        """Record a proposal for the present text; return whether it may be shown."""
         if proposal.pattern in self._unwanted:
             return False
-        self._offered = _Offered(proposal, self.text, accepted)
+        self._offered = _Offer(proposal, self.text, accepted)
         return True
 
     def refuse(self) -> None:
-        """The user does not want what was proposed: nothing like it again."""
+        """Record that the user rejected the proposal: nothing like it is proposed again."""
         if self._offered:
             self._unwanted.append(self._offered.proposal.pattern)
             self._offered = None
@@ -94,8 +96,8 @@ class EditTrail:
         self._begun += 1
 
 
-def _trimmed(line: int, old: Sequence[str], new: Sequence[str]) -> tuple[Place, Place, Place]:
-    """Where the change starts, where it ended before and where it ends now."""
+def _trimmed(line: int, old: Sequence[str], new: Sequence[str]) -> tuple[Position, Position, Position]:
+    """Return where the change starts, where it ended before and where it ends now."""
     if not old or not new:
         return (line, 0), (line + len(old), 0), (line + len(new), 0)
     head = _common(old[0], new[0])
@@ -105,26 +107,26 @@ def _trimmed(line: int, old: Sequence[str], new: Sequence[str]) -> tuple[Place, 
     return (line, head), old_end, (line + len(new) - 1, len(new[-1]) - tail)
 
 
-def _word_start(place: Place, line: int, lines: Sequence[str]) -> Place:
-    """Where the word begins that ends at a place."""
+def _word_start(place: Position, line: int, lines: Sequence[str]) -> Position:
+    """Return the start of the word that ends at a position."""
     head = lines[place[0] - line][: place[1]] if place[0] - line < len(lines) else ""
     return place[0], place[1] - len(head) + len(_LAST_WORD.sub("", head))
 
 
-def _word_end(place: Place, line: int, lines: Sequence[str]) -> Place:
-    """Where the word ends that begins at a place."""
+def _word_end(place: Position, line: int, lines: Sequence[str]) -> Position:
+    """Return the end of the word that begins at a position."""
     tail = lines[place[0] - line][place[1] :] if place[0] - line < len(lines) else ""
     return place[0], place[1] + len(tail) - len(_FIRST_WORD.sub("", tail))
 
 
 def _common(one: str, other: str) -> int:
-    """The number of characters that both begin with."""
+    """Return the number of characters that both begin with."""
     shorter = min(len(one), len(other))
     return next((at for at in range(shorter) if one[at] != other[at]), shorter)
 
 
-def _moved(place: Place, old_end: Place, new_end: Place) -> Place:
-    """Where a place behind a change has gone."""
+def _moved(place: Position, old_end: Position, new_end: Position) -> Position:
+    """Return the new position of one behind a change."""
     if place[0] > old_end[0]:
         return place[0] + new_end[0] - old_end[0], place[1]
     return new_end[0], place[1] + new_end[1] - old_end[1]

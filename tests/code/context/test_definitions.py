@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.code.context import definitions as module
-from localdflash.code.context.definitions import definitions, family
+from localdflash.code.context.definitions import find_definitions, language_family
 
 STANDARD = Path(sysconfig.get_paths()["stdlib"])
 SOURCES = {
@@ -130,7 +130,7 @@ TEXTS = {  # of some of them
 
 @pytest.mark.parametrize("language", SOURCES)
 def test_names_kinds_and_texts(language: str) -> None:
-    found = definitions("p", language, textwrap.dedent(SOURCES[language]))
+    found = find_definitions("p", language, textwrap.dedent(SOURCES[language]))
     assert " ".join(f"{one.name}:{one.kind}" for one in found) == FOUND[language]
     texts = {(language, one.name): one.text for one in reversed(found)}
     expected = {key: text for key, text in TEXTS.items() if key[0] == language}
@@ -141,10 +141,10 @@ def test_a_large_class_is_its_head() -> None:
     body = "\n".join(
         f"    @property\n    def m{at}(self) -> int:\n        # note\n        return {at}\n" for at in range(99)
     )
-    (found, *methods) = definitions("p", "python", f'class A(B):\n    """First.\n\n    More."""\n{body}')
+    (found, *methods) = find_definitions("p", "python", f'class A(B):\n    """First.\n\n    More."""\n{body}')
     assert found.text.startswith('class A(B):\n    """First."""\n    def m0(self) -> int:')
     assert found.text.endswith("...")
-    assert len(found.text) < 2 * module.LONGEST
+    assert len(found.text) < 2 * module.MAX_TEXT_CHARS
     assert [one.text for one in methods[:1]] * 99 == ["def m0(self) -> int:"] * len(methods)
 
 
@@ -168,13 +168,13 @@ def defined(body: list[ast.stmt], member: bool = False) -> Iterator[tuple[str, i
 def test_functions_and_classes_as_pythons_parser_has_them(name: str) -> None:
     text = (STANDARD / name).read_text("utf-8")
     expected = sorted(one for one in defined(ast.parse(text).body) if not one[0].startswith("__"))
-    found = [(one.name, one.line, one.kind) for one in definitions("p", "python", text) if one.kind != "constant"]
+    found = [(one.name, one.line, one.kind) for one in find_definitions("p", "python", text) if one.kind != "constant"]
     assert sorted(one for one in found if not one[0].startswith("__")) == expected
 
 
 def test_constants_and_docstrings_as_pythons_parser_has_them() -> None:
     text = (STANDARD / "argparse.py").read_text("utf-8")
-    body, found = ast.parse(text).body, definitions("p", "python", text)
+    body, found = ast.parse(text).body, find_definitions("p", "python", text)
     targets = [node.targets[0] for node in body if isinstance(node, ast.Assign)]
     names = {target.id for target in targets if isinstance(target, ast.Name) and not target.id.startswith("__")}
     assert names <= {one.name for one in found if one.kind == "constant"}
@@ -189,7 +189,7 @@ def test_constants_and_docstrings_as_pythons_parser_has_them() -> None:
 def test_any_text_gives_valid_definitions(language: str, noise: str, at: int, cut: int) -> None:
     source = SOURCES[language]
     text = source[:at] + noise + source[at + cut :]
-    for one in definitions("p", language, text):
+    for one in find_definitions("p", language, text):
         assert one.name.isidentifier()
         assert 0 <= one.line <= text.count("\n") + 1
         assert len(one.text) < 2_000
@@ -198,18 +198,20 @@ def test_any_text_gives_valid_definitions(language: str, noise: str, at: int, cu
 def test_deep_nesting_and_other_input_is_bounded() -> None:
     for text in ("class A:\n", "(" * 50_000, "if x:\n" + " " * 9 + "x\n", "{" * 20_000, "\0", ""):
         for language in ("python", "cpp", "typescript", "cobol"):
-            assert len(definitions("p", language, text)) <= 1
+            assert len(find_definitions("p", language, text)) <= 1
     text = "".join(f"namespace n{at} {{ " for at in range(3_000)) + "int f() { return 1; }" + " }" * 3_000
-    assert [one.name for one in definitions("p", "cpp", text)] == ["f"]  # deeper than the stack
-    assert len(definitions("p", "python", "def f(): pass\n" * 5_000)) == module.MOST
+    assert [one.name for one in find_definitions("p", "cpp", text)] == ["f"]  # deeper than the stack
+    assert len(find_definitions("p", "python", "def f(): pass\n" * 5_000)) == module.MAX_DEFINITIONS
     long = ", ".join(f"argument{at}" for at in range(500))
-    assert all(len(one.text) <= module.LONGEST for one in definitions("p", "python", f"def f({long}): pass"))
+    assert all(
+        len(one.text) <= module.MAX_TEXT_CHARS for one in find_definitions("p", "python", f"def f({long}): pass")
+    )
 
 
 def test_families() -> None:
-    assert family("tsx") == family("typescript") == family("javascript")
-    assert family("c") == family("cpp")
-    assert family("python") == "python"
+    assert language_family("tsx") == language_family("typescript") == language_family("javascript")
+    assert language_family("c") == language_family("cpp")
+    assert language_family("python") == "python"
 
 
 @pytest.mark.parametrize(
@@ -227,4 +229,4 @@ def test_families() -> None:
     ],
 )
 def test_owners_and_lines(language: str, text: str, found: list[tuple[str, tuple[int, int]]]) -> None:
-    assert [(one.qualified, one.lines) for one in definitions("x", language, text)] == found
+    assert [(one.qualified, one.lines) for one in find_definitions("x", language, text)] == found

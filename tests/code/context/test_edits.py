@@ -10,7 +10,7 @@ from localdflash.code.context.edits import EditHistory, RecentEdit
 LINES = st.lists(st.sampled_from("abcd"), max_size=4)
 CHANGES = st.lists(
     st.tuples(st.sampled_from(["a.py", "b.py"]), st.integers(0, 60), st.integers(0, 5), LINES, st.floats(0, 3)),
-    max_size=module.KEPT,
+    max_size=module.MAX_EDITS,
 )
 
 
@@ -102,7 +102,7 @@ def test_newest_last_limited_and_weighed() -> None:
     parts = history.diffs(3)
     assert [part.name for part in parts] == ["47.py", "48.py", "49.py"]
     assert parts == sorted(parts, key=lambda part: part.weight)
-    assert (len(history.diffs(1000)), history.diffs(0)) == (module.KEPT, [])
+    assert (len(history.diffs(1000)), history.diffs(0)) == (module.MAX_EDITS, [])
 
 
 def test_the_edit_under_way_is_left_out() -> None:
@@ -129,7 +129,7 @@ def test_a_change_too_large_to_keep_ends_the_edits_before_it() -> None:
     history.changed("a.py", 0, ["b"], ["x" * 100] * 1000, 0.1)
     history.changed("a.py", 0, ["x" * 100], ["y"], 0.2)
     assert len(texts(history)) == 2
-    assert all(len(text) < module.LARGEST + 200 for text in texts(history))
+    assert all(len(text) < module.MAX_EDIT_CHARS + 200 for text in texts(history))
 
 
 def test_a_long_run_of_typing_becomes_several_edits() -> None:

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.code.context.files import LARGEST, clean, read_bytes, read_text, signature
+from localdflash.code.context.files import MAX_FILE_BYTES, clean_name, read_bytes, read_signature, read_text
 
 
 def test_text_is_decoded_up_to_the_size_limit(root: Path) -> None:
     (root / "a").mkdir()
     (root / "a" / "b.py").write_bytes(b"\xef\xbb\xbfx = '\xc3\xa9'\r\n")
     assert read_text(str(root), "a/b.py") == "x = 'é'\r\n"
-    (root / "large").write_bytes(b"line\n" * (LARGEST // 5))
-    assert len(read_text(str(root), "large") or "") == LARGEST
+    (root / "large").write_bytes(b"line\n" * (MAX_FILE_BYTES // 5))
+    assert len(read_text(str(root), "large") or "") == MAX_FILE_BYTES
 
 
-@pytest.mark.parametrize("data", [b"a\0b", b"\xff\xfea\0", b"caf\xe9", b"x" * 5_001, b"x" * (LARGEST + 1)])
+@pytest.mark.parametrize("data", [b"a\0b", b"\xff\xfea\0", b"caf\xe9", b"x" * 5_001, b"x" * (MAX_FILE_BYTES + 1)])
 def test_binary_minified_and_large_files_are_refused(root: Path, data: bytes) -> None:
     (root / "a").write_bytes(data)
     assert read_text(str(root), "a") is None
@@ -38,7 +38,7 @@ def test_links_are_not_followed(root: Path) -> None:
     (root / "file.py").symlink_to(outside / "x.py")
     (root / "loop").symlink_to("loop")
     assert [read_bytes(str(root), name) for name in ("folder/x.py", "file.py", "loop", "loop/x")] == [None] * 4
-    assert signature(str(root / "file.py")) is None
+    assert read_signature(str(root / "file.py")) is None
 
 
 def test_special_files_are_refused_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_special_files_are_refused_at_once(root: Path, monkeypatch: pytest.Monke
         server.bind("socket.py")
         for name in ("fifo.py", "folder.py", "socket.py"):
             assert read_bytes(str(root), name) is None
-            assert signature(str(root / name)) is None
+            assert read_signature(str(root / name)) is None
     assert read_bytes("/dev", "zero") is None
     assert time.monotonic() - before < 1
 
@@ -64,5 +64,5 @@ def test_no_descriptor_is_left_open(root: Path) -> None:
 
 
 def test_names_are_one_printable_line() -> None:
-    assert clean("a/b.py") == "a/b.py"
-    assert clean("a\n\x1b]52;c;\x07\u202e\udc80\t.py").isprintable()
+    assert clean_name("a/b.py") == "a/b.py"
+    assert clean_name("a\n\x1b]52;c;\x07\u202e\udc80\t.py").isprintable()

@@ -1,10 +1,10 @@
 import pytest
 
-from localdflash.code.context.imports import HEAD, Import, head_of, imports
+from localdflash.code.context.imports import MAX_HEAD_CHARS, Import, cut_head, parse_imports
 
 
 def first(language: str, text: str) -> list[tuple[str, tuple[str, ...]]]:
-    return [(one.paths[0], one.names) for one in imports(language, text)]
+    return [(one.paths[0], one.names) for one in parse_imports(language, text)]
 
 
 @pytest.mark.parametrize(
@@ -40,20 +40,20 @@ def test_imports(language: str, text: str, expected: list[tuple[str, tuple[str, 
 
 
 def test_candidate_paths_of_a_module() -> None:
-    (one,) = imports("typescript", "import {a} from './x.js'")
+    (one,) = parse_imports("typescript", "import {a} from './x.js'")
     assert {"./x.js", "./x.ts", "./x.tsx", "./x.js/index.ts"} <= set(one.paths)
-    assert imports("go", 'import "x.org/a/b"') == (Import(("x.org/a/b/", "a/b/", "b/")),)  # any module name
+    assert parse_imports("go", 'import "x.org/a/b"') == (Import(("x.org/a/b/", "a/b/", "b/")),)  # any module name
 
 
 def test_only_the_head_is_read() -> None:
-    text = head_of("import a\n" + "x = 1\n" * HEAD)
-    assert len(text) <= HEAD
+    text = cut_head("import a\n" + "x = 1\n" * MAX_HEAD_CHARS)
+    assert len(text) <= MAX_HEAD_CHARS
     assert text.endswith("\n")
-    assert head_of("import a") == "import a"
+    assert cut_head("import a") == "import a"
     assert first("python", text) == [("a.py", ())]
 
 
 def test_half_typed_imports_are_no_error() -> None:
     for language in ("python", "c", "rust", "typescript", "go", "java", "lua"):
         for text in ("from import", "from . import (", "import", "#include", "use {", "import x from"):
-            assert all(one.paths for one in imports(language, text))
+            assert all(one.paths for one in parse_imports(language, text))

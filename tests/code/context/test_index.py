@@ -53,13 +53,13 @@ def test_dependencies_and_generated_files_are_skipped_silently(open_workspace: O
     assert opened.warnings == []
 
 
-@pytest.mark.parametrize(("limit", "name", "most"), [("MOST_FILES", "{}.py", 5), ("MOST_FOLDERS", "{}/a.py", 3)])
+@pytest.mark.parametrize(("limit", "name", "most"), [("MAX_FILES", "{}.py", 5), ("MAX_FOLDERS", "{}/a.py", 3)])
 def test_too_many_files_or_folders_are_warned_of_once(
     open_workspace: Opens, monkeypatch: pytest.MonkeyPatch, limit: str, name: str, most: int
 ) -> None:
     monkeypatch.setattr(index, limit, most)
     opened = open_workspace({name.format(at): "def f(): pass" for at in range(9)})
-    assert len(opened.paths("f")) == (most if limit == "MOST_FILES" else most - 1)
+    assert len(opened.paths("f")) == (most if limit == "MAX_FILES" else most - 1)
     opened.write("new.py", "def f(): pass")
     assert opened.workspace.settled(PATIENCE)
     (warning,) = opened.warnings

@@ -174,7 +174,7 @@ def test_warnings_show_names_that_are_clean(open_workspace: Opens, root: Path, m
     odd = root / "a\x1b]0;title\x07\n\u202e"
     odd.mkdir()
     (odd / "a.py").write_text(TEXT)
-    monkeypatch.setattr("localdflash.code.context.index.MOST_FILES", 0)
+    monkeypatch.setattr("localdflash.code.context.index.MAX_FILES", 0)
 
     def fail(*_: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

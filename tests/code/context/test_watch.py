@@ -14,7 +14,7 @@ from watchdog.observers import inotify_c
 from watchdog.observers.polling import PollingObserver
 
 from localdflash.code.context import watch
-from localdflash.code.context.changes import PAUSE
+from localdflash.code.context.changes import PAUSE_SECONDS
 from localdflash.code.context.files import read_text
 from tests.code.context.conftest import PATIENCE, Opened, Opens, until
 
@@ -67,7 +67,7 @@ def test_a_burst_is_read_a_few_times_only(opened: Opened, monkeypatch: pytest.Mo
     for number in range(300):
         opened.write("a.py", f"def burst{number}(): pass")
     assert opened.comes("burst299", "a.py")
-    assert read.count("a.py") <= 2 + (time.monotonic() - began) / PAUSE
+    assert read.count("a.py") <= 2 + (time.monotonic() - began) / PAUSE_SECONDS
 
 
 def test_folders_that_come_move_and_go(opened: Opened) -> None:
@@ -142,7 +142,7 @@ def test_ignored_folders_are_not_watched(open_workspace: Opens, root: Path) -> N
 
 
 def test_the_number_of_watches_is_bounded(open_workspace: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "MOST_FOLDERS", 3)
+    monkeypatch.setattr(watch, "MAX_FOLDERS", 3)
     opened = open_workspace({f"{at}/a.py": "def f(): pass" for at in range(9)})
     assert opened.workspace._observer
     (emitter,) = opened.workspace._observer.emitters

@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from localdflash.code.fim.extent import find
-from localdflash.code.fim.known_names import Names
+from localdflash.code.fim.extent import find_extent
+from localdflash.code.fim.known_names import KnownNames
 
 FILE = "import re\n\nlimit_of_words = 3\n"
 
 
 def plausible(line: str, answer: list[str], probability: float = 0.1, language: str = "python", word: str = "") -> bool:
-    names = Names(find(language, FILE + line, "\n"), word, (FILE + line, "def frequency(): ...\n"))
+    names = KnownNames(find_extent(language, FILE + line, "\n"), word, (FILE + line, "def frequency(): ...\n"))
     return all(names.plausible(text, math.log(probability)) for text in answer) and names.plausible_at_the_end()
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.code.fim.extent import find
-from localdflash.code.fim.known_names import Names
+from localdflash.code.fim.extent import find_extent
+from localdflash.code.fim.known_names import KnownNames
 from localdflash.code.fim.presentable import PresentableEnding
 from localdflash.code.fim.sound import Soundness
 from localdflash.code.fim.stopping import Stopping
@@ -16,12 +16,12 @@ from localdflash.code.fim.stopping import Stopping
 def ending(
     before: str, after: str = "\n", *, asked: bool = False, sure: float = 0.25, lead: str = ""
 ) -> PresentableEnding:
-    extent = find("python", before, after)
+    extent = find_extent("python", before, after)
     return PresentableEnding(
         Stopping(extent, least_sure=0.0 if asked else 0.25),
         extent,
         Soundness(extent, before, after),
-        None if asked else Names(extent, "", (before, after)),
+        None if asked else KnownNames(extent, "", (before, after)),
         lead,
         asked=asked,
     )

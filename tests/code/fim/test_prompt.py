@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import localdflash
 from localdflash.code.fim.cut import first_of, last_of
 from localdflash.code.fim.encoder import Encoder, lines_of
-from localdflash.code.fim.prompt import ANSWER, Gap, InfillContext, InfillPrompt, assemble
+from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap, InfillContext, InfillPrompt, assemble
 from localdflash.text.fim import FORMATS, FimFormat, build
 from localdflash.text.tokenizer import Tokenizer
 
@@ -64,7 +64,7 @@ def test_the_budget_holds(encoder: Encoder, name: str) -> None:
     others = tuple(InfillContext("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 1500]) for i in range(5))
     for context in (256, 1024, 4096, 32768):
         made = prompt(encoder, FORMATS[name], HOLE, others, context)
-        assert len(made.ids) + ANSWER <= context
+        assert len(made.ids) + MIN_ANSWER_TOKENS <= context
         assert len(made.ids) <= 2048
         assert tokens(made, "open") <= made.budget.head == int(made.budget.prompt * 0.35)
         assert tokens(made, "suffix") <= made.budget.suffix == int(made.budget.prompt * 0.2)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from localdflash.code.fim.extent import find
+from localdflash.code.fim.extent import find_extent
 from localdflash.code.fim.python_lines import missing_blanks
 
 
@@ -24,8 +24,8 @@ from localdflash.code.fim.python_lines import missing_blanks
     ],
 )
 def test_blanks(before: str, after: str, expected: int) -> None:
-    assert missing_blanks(find("python", before, after)) == " " * expected
+    assert missing_blanks(find_extent("python", before, after)) == " " * expected
 
 
 def test_other_languages_have_braces() -> None:
-    assert missing_blanks(find("javascript", "function f() {\n", "\n}\n")) == ""
+    assert missing_blanks(find_extent("javascript", "function f() {\n", "\n}\n")) == ""

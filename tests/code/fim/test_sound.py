@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.code.fim.extent import find
+from localdflash.code.fim.extent import find_extent
 from localdflash.code.fim.sound import Soundness
 
 
 def sound(text: str, before: str, after: str = "\n", language: str = "python") -> bool:
-    return Soundness(find(language, before, after), before, after)(text)
+    return Soundness(find_extent(language, before, after), before, after)(text)
 
 
 CLASS = "class A:\n    def f(self):\n        "
@@ -154,4 +154,4 @@ def test_a_line_of_a_list_ends_as_the_one_above() -> None:
     ],
 )
 def test_what_an_editor_closed_is_closed_again_or_left(text: str, before: str, closed: str, expected: bool) -> None:
-    assert Soundness.at(find("python", before, "\n"), before, "\n", closed)(text) == expected
+    assert Soundness.at(find_extent("python", before, "\n"), before, "\n", closed)(text) == expected

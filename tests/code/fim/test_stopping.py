@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.code.fim.extent import Mode, find
+from localdflash.code.fim.extent import Mode, find_extent
 from localdflash.code.fim.stopping import Stopping
 
 
 def told(language: str, before: str, after: str, text: str, *, mode: Mode = "auto", size: int = 1) -> tuple[str, str]:
     """The text that is left, and why it ended."""
-    stopping = Stopping(find(language, before, after, mode))
+    stopping = Stopping(find_extent(language, before, after, mode))
     pieces = []
     for start in range(0, len(text), size):
         pieces.append(stopping.push(text[start : start + size]))
@@ -156,20 +156,20 @@ def test_a_long_line_that_repeats_itself_ends() -> None:
 
 
 def test_what_stands_before_the_cursor_is_not_told_again() -> None:
-    stopping = Stopping(find("python", "    retu", "\n"), skipped=4)
+    stopping = Stopping(find_extent("python", "    retu", "\n"), skipped=4)
     assert [stopping.push("re"), stopping.push("turn"), stopping.push(" x\n")] == ["", "rn", " x"]
 
 
 def test_text_is_told_as_soon_as_it_is_certain() -> None:
-    stopping = Stopping(find("python", "import os\n", "\nimport sys\n"))
+    stopping = Stopping(find_extent("python", "import os\n", "\nimport sys\n"))
     assert [stopping.push(piece) for piece in ("im", "port", " re", "\n")] == ["", "", "import re", ""]
-    stopping = Stopping(find("python", "x = ", "\n"))
+    stopping = Stopping(find_extent("python", "x = ", "\n"))
     assert [stopping.push(piece) for piece in ("a", " +", " b")] == ["a", " +", " b"]
 
 
 def weighed(pieces: list[tuple[str, float]], least_sure: float = 0.2) -> tuple[str, str, list[str]]:
     """Of tokens with their probabilities: the text that is left, why it ended, and what was told after each."""
-    stopping = Stopping(find("python", "x = ", "\n"), least_sure=least_sure)
+    stopping = Stopping(find_extent("python", "x = ", "\n"), least_sure=least_sure)
     told = [stopping.push(text, math.log(probability)) for text, probability in pieces]
     return "".join(told) + stopping.finish(), stopping.reason, told
 
@@ -183,7 +183,7 @@ def test_it_ends_before_two_tokens_that_are_too_unlikely() -> None:
 
 def test_blanks_and_what_is_cut_off_are_not_weighed() -> None:
     assert weighed([("f", 0.05), ("\n", 0.01)])[:2] == ("f", "statement")
-    stopping = Stopping(find("python", "retu", "\n"), skipped=4, least_sure=0.2)
+    stopping = Stopping(find_extent("python", "retu", "\n"), skipped=4, least_sure=0.2)
     assert [stopping.push("retu", math.log(0.01)), stopping.push("rn", -0.1), stopping.finish()] == ["", "", "rn"]
 
 
@@ -208,7 +208,7 @@ CODE = st.text(alphabet="ab1 \n\n()[]{}'\"`#/*,;:=\\\té", max_size=80) | st.lis
 def test_the_pieces_do_not_matter(
     language: str, before: str, after: str, text: str, cuts: list[int], mode: Mode
 ) -> None:
-    extent = find(language, before, after, mode)
+    extent = find_extent(language, before, after, mode)
     whole = Stopping(extent)
     expected = whole.push(text) + whole.finish()
     stopping, pieces, at = Stopping(extent), list[str](), 0
@@ -233,13 +233,13 @@ def test_a_long_class_above_begins_in_no_docstring() -> None:
     method = '    def f(self):\n        """Return what is there.\n\n        In full.\n        """\n        return 1\n\n'
     before = "class A:\n" + method * 60 + "    def last(self):\n        x = "
     for cut in range(0, 200, 7):  # wherever the window begins
-        assert find("python", before[cut:], "\n").kind == "statement"
-        assert find("python", before[cut:] + '"""One', '\n        """\n').kind == "line"
+        assert find_extent("python", before[cut:], "\n").kind == "statement"
+        assert find_extent("python", before[cut:] + '"""One', '\n        """\n').kind == "line"
 
 
 def test_a_later_end_of_the_same_text() -> None:
     """Read again: over the end of the line, then over that of the statement and an empty line, however unsure."""
-    first = Stopping(find("python", "def f(a):\n    nu", "\n"), skipped=2, least_sure=0.25)
+    first = Stopping(find_extent("python", "def f(a):\n    nu", "\n"), skipped=2, least_sure=0.25)
     assert first.push("num = a\n", -0.1) == "m = a"
     assert first.reason == "statement"
     later = first.later()
@@ -249,7 +249,7 @@ def test_a_later_end_of_the_same_text() -> None:
 
 
 def test_where_a_line_ends_a_statement_may_go_on() -> None:
-    first = Stopping(find("python", 'def f():\n    """Sum', "\n    return 1\n"))
+    first = Stopping(find_extent("python", 'def f():\n    """Sum', "\n    return 1\n"))
     assert (first.push(".\n"), first.reason) == (".", "line")
     later = first.later()
     assert later.push('.\n    """\n') + later.finish() == '.\n    """'

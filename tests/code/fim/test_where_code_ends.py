@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.code.fim.extent import find
+from localdflash.code.fim.extent import find_extent
 from localdflash.code.fim.stopping import Stopping
 
 _FILE = Path(__file__).with_name("where_code_ends.txt").read_text("utf-8")
@@ -30,7 +30,7 @@ def test_an_answer_stops_where_a_user_would(language: str) -> None:
 
 
 def _left(language: str, before: str, after: str, text: str, size: int) -> str:
-    stopping = Stopping(find(language, before, after or "\n"))
+    stopping = Stopping(find_extent(language, before, after or "\n"))
     left = ""
     for start in range(0, len(text), size):
         left += stopping.push(text[start : start + size])

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.code.next_edit.bindings import Names
+from localdflash.code.next_edit.bindings import BindingIndex
 from localdflash.code.next_edit.signatures import call_with, function_with
-from localdflash.code.next_edit.source import Source
+from localdflash.code.next_edit.source import ParsedSource
 from tests.code.next_edit.marks import all_proposed, check
 
 
@@ -104,7 +104,7 @@ def test_whether_a_call_fits_is_what_python_says(
         fits = True
     except TypeError:
         fits = False
-    source = Source("python", text)
+    source = ParsedSource("python", text)
     definition, call = source.root.named_children
     parameters = definition.child_by_field_name("parameters")
     arguments = call.named_children[0].child_by_field_name("arguments")
@@ -112,7 +112,7 @@ def test_whether_a_call_fits_is_what_python_says(
     assert arguments
     function, made = (
         function_with(source, parameters, as_member=False),
-        call_with(source, Names(source), arguments),
+        call_with(source, BindingIndex(source), arguments),
     )
     assert function
     assert made

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.code.next_edit.source import Proposal
-from localdflash.code.next_edit.trail import STEPS, EditTrail
+from localdflash.code.next_edit.source import EditProposal
+from localdflash.code.next_edit.trail import MAX_STEPS, EditTrail
 
 TEXT = "one\ntwo\nthree\nfour\n"
 
@@ -31,10 +31,10 @@ class Typist:
         return self.trail.notified()
 
 
-def accept(typist: Typist, line: int, new: str) -> Proposal:
+def accept(typist: Typist, line: int, new: str) -> EditProposal:
     """Offer another line, and take it."""
     lines = [*typist.lines[:line], new, *typist.lines[line + 1 :]]
-    proposal = Proposal(0, 0, new, "pattern")
+    proposal = EditProposal(0, 0, new, "pattern")
     assert typist.trail.offer(proposal, "\n".join(lines))
     assert typist.put(line, new)
     return proposal
@@ -92,7 +92,7 @@ def test_an_accepted_proposal_is_an_edit_of_its_own() -> None:
     typist = Typist("x = x\n")
     typist.put(0, "y = x")
     begun = typist.text
-    assert typist.trail.offer(Proposal(4, 5, "y", "pattern"), "y = y\n")
+    assert typist.trail.offer(EditProposal(4, 5, "y", "pattern"), "y = y\n")
     assert typist.put(0, "y = y")
     assert typist.trail.steps() == ["x = x\n", begun, "y = y\n"]
 
@@ -109,11 +109,11 @@ def test_what_was_accepted_and_undone_is_not_proposed_again() -> None:
 def test_what_was_refused_is_not_proposed_again() -> None:
     typist = Typist()
     typist.put(0, "uno")
-    proposal = Proposal(0, 0, "x", "pattern")
+    proposal = EditProposal(0, 0, "x", "pattern")
     assert typist.trail.offer(proposal, "x")
     typist.trail.refuse()
     assert not typist.trail.offer(proposal, "x")
-    assert typist.trail.offer(Proposal(0, 0, "x", "another"), "x")
+    assert typist.trail.offer(EditProposal(0, 0, "x", "another"), "x")
 
 
 def test_several_places_at_once_say_nothing() -> None:
@@ -136,5 +136,5 @@ def test_the_last_step_is_the_document(changes: list[tuple[int, int, list[str]]]
         at = min(line, len(typist.lines) - 1)
         typist.put(at, *new, removed=min(removed, len(typist.lines) - 1 - at))
         steps = typist.trail.steps()
-        assert len(steps) <= STEPS + 1
+        assert len(steps) <= MAX_STEPS + 1
         assert not steps or (steps[-1] == typist.text and typist.text not in steps[:-1])

@@ -16,7 +16,7 @@ from localdflash.lab.scripts.keys_saved import typed
 from localdflash.lab.scripts.support import virtual_time
 from localdflash.lab.scripts.support.recorded_engine import Records
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.lsp.engine_completer import Asker, Event, Source
+from localdflash.lsp.engine_completer import CompletionClient, CompletionSource, Event
 from localdflash.models.registry.registry import load_registry, local_files
 from tests.support.scripted_pair import scripted_pair
 
@@ -25,13 +25,13 @@ JOB = from_line("size.py", WHOLE, 5, 60)
 MANNER = Manner("neovim", 60, 0)
 
 
-class Knowing(Asker):
+class Knowing(CompletionClient):
     """Has the rest of the line."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: None, lambda _: None)
 
-    async def find(self) -> Source:
+    async def find(self) -> CompletionSource:
         raise NotImplementedError
 
     async def model(self) -> str:

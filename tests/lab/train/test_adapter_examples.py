@@ -10,7 +10,7 @@ import pytest
 
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.infill_plan import InfillPlanner
-from localdflash.code.fim.prompt import ANSWER, Gap
+from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.train import adapter_examples
 from localdflash.lab.train.adapter_examples import CONTEXT, FillExamples
@@ -68,7 +68,9 @@ def asked(tokenizer: Tokenizer, before: str, after: str) -> tuple[list[int], str
         before_close=lambda _: None,
     )
     hole = Gap("shop/orders.py", "python", before, "", after)
-    filling = InfillPlanner(loaded, patience=None).fill(hole, max_tokens=ANSWER, params=SamplingParams(), most=ROOM)
+    filling = InfillPlanner(loaded, patience=None).fill(
+        hole, max_tokens=MIN_ANSWER_TOKENS, params=SamplingParams(), most=ROOM
+    )
     return filling.prompt.ids, filling.word
 
 

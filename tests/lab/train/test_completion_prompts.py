@@ -11,7 +11,7 @@ import pytest
 
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.infill_plan import InfillPlanner
-from localdflash.code.fim.prompt import ANSWER, Gap
+from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap
 from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.train import adapter_corpus, adapter_examples, adapter_mixture, completion_prompts
@@ -69,7 +69,7 @@ def asked(tokenizer: Tokenizer, before: str, after: str) -> list[int]:
     hole = Gap("shop/steps.py", "python", before, "", after)
     return (
         InfillPlanner(loaded, patience=None)
-        .fill(hole, max_tokens=ANSWER, params=SamplingParams(), most=ROOM)
+        .fill(hole, max_tokens=MIN_ANSWER_TOKENS, params=SamplingParams(), most=ROOM)
         .prompt.ids
     )
 

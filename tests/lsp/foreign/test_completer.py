@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.lsp.engine_completer import PATIENCE, Asker
+from localdflash.lsp.engine_completer import RETRY_SECONDS, CompletionClient
 from localdflash.lsp.foreign import llama_server as llama_module
 from localdflash.lsp.foreign import remote_completer as module
-from localdflash.lsp.foreign.named import NamedEngine
-from localdflash.lsp.foreign.remote_completer import ForeignCompleter
+from localdflash.lsp.foreign.named import RemoteServer
+from localdflash.lsp.foreign.remote_completer import RemoteCompleter
 from tests.lsp.foreign.made_up import BODY, Answer, Said, llama, llama_said, openai, serving
 
 
@@ -16,7 +16,7 @@ class Client:
     def __init__(self, url: str, key_file: Path | None = None) -> None:
         self.told: list[str] = []
         self.said: list[str] = []
-        self.completer = ForeignCompleter(NamedEngine(url, key_file), self.said.append, self.told.append)
+        self.completer = RemoteCompleter(RemoteServer(url, key_file), self.said.append, self.told.append)
 
     async def ask(self) -> str:
         return "".join([event["text"] async for event in self.completer.complete(BODY)])
@@ -41,7 +41,7 @@ async def test_the_server_is_detected_once_and_named_with_its_model(monkeypatch:
 async def test_a_server_that_was_started_anew_is_found_again_with_its_new_model(
     later: dict[str, Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(llama_module, "FRESH", 0.0)
+    monkeypatch.setattr(llama_module, "RECHECK_SECONDS", 0.0)
 
     async with serving(llama(llama_said("return x\n"))) as server:
         client = Client(server.url)
@@ -76,7 +76,7 @@ async def test_a_server_that_refuses_every_request_is_asked_once() -> None:
         assert client.told == ["no room"]
         assert len(server.bodies("/completion")) == len(server.bodies("/props")) == 1
         client.completer.close()
-    assert ForeignCompleter.refused_patience == PATIENCE > Asker.refused_patience
+    assert RemoteCompleter.refused_patience == RETRY_SECONDS > CompletionClient.refused_patience
 
 
 @pytest.mark.parametrize(("mode", "text", "told"), [(0o600, "rn x", ""), (0o644, "", "others may read this key")])

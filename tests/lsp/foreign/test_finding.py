@@ -6,13 +6,13 @@ from typing import Any, cast
 import pytest
 
 from localdflash.base.errors import EngineGone, LocaldflashError, ModelError, UsageError
-from localdflash.lsp.engine_completer import Daemon
-from localdflash.lsp.foreign.finding import find
+from localdflash.lsp.engine_completer import DaemonSource
+from localdflash.lsp.foreign.finding import find_server
 from localdflash.lsp.foreign.llama_server import InfillLlama, RawLlama
 from localdflash.lsp.foreign.ollama_server import Ollama
 from localdflash.lsp.foreign.openai_server import OpenAi
-from localdflash.lsp.foreign.pieces import FillSource
-from localdflash.lsp.foreign.remote_prompt import Prompts, Sides
+from localdflash.lsp.foreign.pieces import InfillSource
+from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
 from tests.lsp.foreign.made_up import QWEN, QWEN_SHOWN, Answer, Said, llama, ollama, openai, serving
 
@@ -25,13 +25,13 @@ CANNOT = "does not fill in the middle"
 
 async def found(answers: dict[str, Answer], model: str = "", key: str = "") -> Any:
     async with serving(answers, key) as server:
-        source = await find(server.address, model)
+        source = await find_server(server.address, model)
         source.close()
         return source
 
 
 def server_of(source: Any) -> Any:
-    return cast(FillSource, source).server
+    return cast(InfillSource, source).server
 
 
 async def refused(
@@ -39,7 +39,7 @@ async def refused(
 ) -> LocaldflashError:
     async with serving(answers, key) as server:
         with pytest.raises(LocaldflashError) as raised:
-            await find(Address.of_url(server.url, sent_key or ""), model)
+            await find_server(Address.of_url(server.url, sent_key or ""), model)
     assert "\n" not in str(raised.value)
     assert "http://127.0.0.1:" in str(raised.value)
     return raised.value
@@ -76,18 +76,18 @@ async def test_llama_server_that_still_loads_says_so() -> None:
 
 async def test_a_remote_daemon_is_asked_like_the_local_one() -> None:
     source = await found({"/ps": Said({"pair": "qwen3-8b"})})
-    assert isinstance(source, Daemon)
+    assert isinstance(source, DaemonSource)
     assert source.model == "qwen3-8b"
 
 
 @pytest.mark.parametrize(
     ("models", "loaded", "model", "expected", "how"),
     [
-        ({"qwen2.5-coder:1.5b": QWEN_SHOWN}, [], "", "qwen2.5-coder:1.5b", Prompts),
-        ({"llama3": CHAT, "qwen2.5-coder:1.5b": QWEN_SHOWN}, [], "", "qwen2.5-coder:1.5b", Prompts),
-        ({"a": QWEN_SHOWN, "b": QWEN_SHOWN}, ["b"], "", "b", Prompts),
-        ({"a": QWEN_SHOWN, "b": QWEN_SHOWN}, ["b"], "a", "a", Prompts),
-        ({"codellama:7b-code": INSERT}, [], "", "codellama:7b-code", Sides),
+        ({"qwen2.5-coder:1.5b": QWEN_SHOWN}, [], "", "qwen2.5-coder:1.5b", PromptBuilder),
+        ({"llama3": CHAT, "qwen2.5-coder:1.5b": QWEN_SHOWN}, [], "", "qwen2.5-coder:1.5b", PromptBuilder),
+        ({"a": QWEN_SHOWN, "b": QWEN_SHOWN}, ["b"], "", "b", PromptBuilder),
+        ({"a": QWEN_SHOWN, "b": QWEN_SHOWN}, ["b"], "a", "a", PromptBuilder),
+        ({"codellama:7b-code": INSERT}, [], "", "codellama:7b-code", PrefixSuffixBuilder),
     ],
 )
 async def test_ollama_answers_with_the_first_model_that_can(
@@ -107,7 +107,7 @@ async def test_a_model_of_ollama_without_a_template_is_tried_with_the_markers_of
         models={"hf.co/x/Qwen2.5-Coder-GGUF": CHAT}, generate=Said({"response": "", "prompt_eval_count": counted})
     )
     if fits:
-        assert type(server_of(await found(answers))._how) is Prompts
+        assert type(server_of(await found(answers))._how) is PromptBuilder
     else:
         assert CANNOT in str(await refused(answers))
 
@@ -121,9 +121,13 @@ async def test_ollama_without_a_model_and_without_the_one_asked_for() -> None:
 @pytest.mark.parametrize(
     ("answers", "model", "how"),
     [
-        (openai(), "some-model", Sides),
-        (openai(models=("chat", QWEN_7B), suffix=False, markers=QWEN), QWEN_7B, Prompts),
-        (openai(models=("qwen-behind-a-chat-template",)), "qwen-behind-a-chat-template", Sides),  # no marker is a token
+        (openai(), "some-model", PrefixSuffixBuilder),
+        (openai(models=("chat", QWEN_7B), suffix=False, markers=QWEN), QWEN_7B, PromptBuilder),
+        (
+            openai(models=("qwen-behind-a-chat-template",)),
+            "qwen-behind-a-chat-template",
+            PrefixSuffixBuilder,
+        ),  # no marker is a token
     ],
 )
 async def test_openai_gets_our_prompt_if_the_markers_are_tokens_else_the_suffix(
@@ -186,4 +190,4 @@ async def test_nobody_there() -> None:
         port = probe.getsockname()[1]
 
     with pytest.raises(EngineGone, match=rf"^http://127.0.0.1:{port} cannot be reached: Connection refused$"):
-        await find(Address.of_url(f"http://127.0.0.1:{port}/v1"), "")
+        await find_server(Address.of_url(f"http://127.0.0.1:{port}/v1"), "")

@@ -2,12 +2,12 @@
 
 from itertools import pairwise
 
-from localdflash.lsp.typing_pace import REMOTE_MAX_DELAY_SECONDS, REMOTE_MAX_PATIENCE_SECONDS, ForeignPace
+from localdflash.lsp.typing_pace import REMOTE_MAX_DELAY_SECONDS, REMOTE_MAX_PATIENCE_SECONDS, RemotePace
 
 
-def pace_of(answer: float, gap: float = 0.15) -> tuple[ForeignPace, float]:
+def pace_of(answer: float, gap: float = 0.15) -> tuple[RemotePace, float]:
     """The pace after many answers of so many seconds and keys so far apart, and the time of the last key."""
-    pace, now = ForeignPace(), 100.0
+    pace, now = RemotePace(), 100.0
     for _ in range(60):
         pace.answered(answer)
         pace.key(now := now + gap)
@@ -26,14 +26,14 @@ def test_a_slower_server_is_asked_later_and_awaited_longer() -> None:
 
 
 def test_an_unknown_server_counts_as_slow() -> None:
-    pace = ForeignPace()
+    pace = RemotePace()
     pace.key(100.0)
     assert pace.delay(100.0) > 0.1
     assert not pace.spare
 
 
 def test_the_time_to_load_a_model_hardly_counts() -> None:
-    pace = ForeignPace()
+    pace = RemotePace()
     pace.answered(60.0)
     assert pace.patience <= REMOTE_MAX_PATIENCE_SECONDS
     for _ in range(20):

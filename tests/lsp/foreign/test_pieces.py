@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.lsp.engine_completer import Event
-from localdflash.lsp.foreign.pieces import FillSource, Piece, Reply
-from localdflash.lsp.foreign.place import Draw, Place
+from localdflash.lsp.foreign.pieces import InfillSource, Piece, Reply
+from localdflash.lsp.foreign.place import InfillTask, Sampling
 from tests.lsp.foreign.made_up import BODY
 
 TEXT = "rn first + second\n\n\ndef other(third):\n    return third\n"
@@ -24,9 +24,9 @@ class Scripted:
     def __init__(self, pieces: Sequence[Piece], word: str = "") -> None:
         self.pieces, self.word = pieces, word
         self.said = 0
-        self.draws: list[Draw] = []
+        self.draws: list[Sampling] = []
 
-    def fill(self, place: Place, draw: Draw) -> Reply:
+    def fill(self, place: InfillTask, draw: Sampling) -> Reply:
         self.draws.append(draw)
         return Reply(self._pieces(), self.word)
 
@@ -41,7 +41,7 @@ class Scripted:
 
 def events(server: Scripted, **changes: Any) -> list[Event]:
     async def collect() -> list[Event]:
-        return [event async for event in FillSource(server).complete({**BODY, **changes})]
+        return [event async for event in InfillSource(server).complete({**BODY, **changes})]
 
     return asyncio.run(collect())
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from localdflash.base.errors import EngineGone, LocaldflashError
-from localdflash.lsp.engine_completer import Source
-from localdflash.lsp.foreign.finding import find
+from localdflash.lsp.engine_completer import CompletionSource
+from localdflash.lsp.foreign.finding import find_server
 from localdflash.lsp.foreign.llama_server import Probability, begins_with, logprob_of
 from tests.lsp.foreign.made_up import (
     BODY,
@@ -29,14 +29,14 @@ from tests.lsp.foreign.made_up import (
 Json = dict[str, Any]
 
 
-async def text_of(source: Source, **changes: Any) -> str:
+async def text_of(source: CompletionSource, **changes: Any) -> str:
     return "".join([event["text"] async for event in source.complete({**BODY, **changes})])
 
 
 async def asked(answers: dict[str, Answer], path: str, **changes: Any) -> tuple[str, Json]:
     """The text of one completion, and the last thing that this path was sent."""
     async with serving(answers) as server:
-        source = await find(server.address, "")
+        source = await find_server(server.address, "")
         text = await text_of(source, **changes)
         source.close()
         return text, server.bodies(path)[-1]
@@ -132,7 +132,7 @@ async def test_openai_tells_how_sure_each_token_is() -> None:
         return sse({"choices": [choice]}) if body.get("stream") else Said(probe)
 
     async with serving(openai(completions=complete)) as server:
-        source = await find(server.address, "")
+        source = await find_server(server.address, "")
         events = [event async for event in source.complete(BODY)]
         assert server.bodies("/v1/completions")[-1]["logprobs"] == 1
         assert events[-1]["tokens"] == 2
@@ -164,7 +164,7 @@ def hanging(part: bytes, kind: str = STREAM) -> Said:
 )
 async def test_a_client_that_leaves_closes_the_connection(answers: dict[str, Answer], path: str) -> None:
     async with serving(answers) as server:
-        source = await find(server.address, "")
+        source = await find_server(server.address, "")
         waiting = asyncio.create_task(text_of(source))
         while not server.bodies(path):
             await asyncio.sleep(0.01)
@@ -176,7 +176,7 @@ async def test_a_client_that_leaves_closes_the_connection(answers: dict[str, Ans
 async def test_an_end_by_syntax_closes_the_connection() -> None:
     whole = hanging(b'data: {"content":"return x\\n\\n\\ny = 1\\n","tokens":[1]}\n\n')
     async with serving(llama(completion=whole)) as server:
-        source = await find(server.address, "")
+        source = await find_server(server.address, "")
         assert await text_of(source) == "rn x"
         await asyncio.wait_for(server.left.wait(), 5)
         source.close()
@@ -196,7 +196,7 @@ async def test_an_end_by_syntax_closes_the_connection() -> None:
 )
 async def test_an_error_within_an_answer_is_one_line(answers: dict[str, Answer]) -> None:
     async with serving(answers) as server:
-        source = await find(server.address, "")
+        source = await find_server(server.address, "")
         with pytest.raises(LocaldflashError, match=r"^.+$") as raised:
             await text_of(source)
         assert "\n" not in str(raised.value)
@@ -205,6 +205,6 @@ async def test_an_error_within_an_answer_is_one_line(answers: dict[str, Answer])
 
 async def test_a_server_that_goes_away() -> None:
     async with serving(llama()) as server:
-        source = await find(server.address, "")
+        source = await find_server(server.address, "")
     with pytest.raises(EngineGone, match="cannot be reached"):
         await text_of(source)

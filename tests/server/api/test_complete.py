@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from localdflash.code.fim.infill_plan import SPARE, InfillPlan, InfillPlanner
-from localdflash.code.fim.prompt import ANSWER
+from localdflash.code.fim.infill_plan import SPARE_REQUESTS, InfillPlan, InfillPlanner
+from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
@@ -116,7 +116,7 @@ class Nothing:
         return ""
 
 
-@pytest.mark.parametrize(("empty", "count", "found"), [(1, 1, 1), (2, 2, 2), (SPARE + 1, 1, 0)])
+@pytest.mark.parametrize(("empty", "count", "found"), [(1, 1, 1), (2, 2, 2), (SPARE_REQUESTS + 1, 1, 0)])
 def test_an_empty_answer_makes_way_for_another(
     client: Any, monkeypatch: pytest.MonkeyPatch, empty: int, count: int, found: int
 ) -> None:
@@ -163,7 +163,7 @@ def test_explained(client: Any) -> None:
     assert kinds["prefix"]["lines"] == [10, 12]
     assert sum(part["tokens"] for part in told["prompt"]) <= told["budget"]["prompt"]
     assert told["budget"]["context"] == 1024
-    assert told["budget"]["answer"] == ANSWER
+    assert told["budget"]["answer"] == MIN_ANSWER_TOKENS
     end = events(client, explain=True)[-1]
     assert [part["kind"] for part in end["prompt"]] == ["prefix", "middle", "word", "suffix"]
 
