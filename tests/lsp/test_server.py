@@ -79,6 +79,11 @@ async def test_older_requests_get_no_answer(editor: Any) -> None:
         *older, newest = await asyncio.gather(*(e.ask(4, 4) for _ in range(9)))
         assert older == [None] * 8
         assert inserted(newest) == BODY
+
+
+async def test_a_request_for_an_older_text_gets_no_answer(editor: Any) -> None:
+    async with editor(oracle=TEXT, delay=50) as e:
+        e.open(HOLE)
         stale = asyncio.ensure_future(e.ask(4, 4))
         await asyncio.sleep(0)
         e.edit(0, 0, "# one more line\n")

@@ -291,21 +291,21 @@ async def test_another_document_stops_nothing_here(desk: Desk) -> None:
     assert texts(await waiting) == [ADD]
 
 
-async def test_a_document_that_is_left_generates_no_more(desk: Desk) -> None:
-    offer = await desk.shown()
-    desk.session.leave()
-    desk.session._ahead(offer.suggestion)  # as it was about to
-    await settled()
-    assert desk.engine.live == 0
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_document_that_is_left_generates_no_more(desk: Desk, waits: bool) -> None:
     waiting = desk.ask()
-    await settled()
-    desk.type(ADD + "\n")
-    waiting = desk.ask()
-    asked = await desk.asked()
+    asked = await desk.asked(1)
+    if not waits:
+        asked.say(ADD, end="line")
+        (offer,) = await waiting
     desk.session.leave()
-    assert await waiting == []
+    if waits:
+        assert await waiting == []
+    else:
+        desk.session._ahead(offer.suggestion)  # as it was about to
     await settled()
     assert asked.closed
+    assert desk.engine.live == 0
 
 
 async def cut_off(desk: Desk, asked: Request, how: str) -> None:
