@@ -185,7 +185,8 @@ def test_notifications_before_initialize(fresh: Wire) -> None:
 def test_initialize_with_wrong_parameters_can_be_tried_again(fresh: Wire) -> None:
     encodings = {"capabilities": {"general": {"positionEncodings": 5}}}
     without = {"processId": None, "rootUri": None}
-    for params in (None, [], without, initialize() | {"processId": "me"}, initialize() | encodings):
+    wrong: list[Any] = [None, [], without, initialize() | {"processId": "me"}, initialize() | encodings]
+    for params in wrong:
         assert code(fresh.ask("initialize", params)) == INVALID_PARAMS, params
     assert "result" in fresh.begin()
     fresh.check()
