@@ -80,7 +80,6 @@ def test_proposes_what_torch_does(variant: str, tiny_pair: Path, tmp_path: Path,
 
 
 def test_biases_and_yarn(tiny_pair: Path, tmp_path: Path, new_team: NewPool) -> None:
-    """Those of drafters for gpt-oss."""
     config = config_of("full", vocabulary_of(tiny_pair))
     config = replace(config, decoder=replace(config.decoder, attention_bias=True))
     scaling: dict[str, Any] = YARN | {"rope_type": "yarn", "truncate": False}
@@ -98,7 +97,6 @@ def test_a_confidence_head_without_a_bias(tiny_pair: Path, tmp_path: Path, new_t
 
 @pytest.mark.parametrize("variant", ["own embedding and head", "reduced vocabulary", *SEQUENTIAL])
 def test_its_memory_is_planned(variant: str, tiny_pair: Path, tmp_path: Path, new_team: NewPool) -> None:
-    """From the configuration alone, for safetensors; in the files of speculators and of z-lab."""
     config = config_of(variant, vocabulary_of(tiny_pair))
     config = replace(config, decoder=replace(config.decoder, attention_bias=True))
     write = write_speculators if config.short else write_zlab
@@ -112,16 +110,13 @@ def test_its_memory_is_planned(variant: str, tiny_pair: Path, tmp_path: Path, ne
         assert parts[SCRATCH] == pytest.approx(scratch, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("variant", "name"),
-    [("DSpark", "markov_head.markov_w2.weight"), ("DFlash 2", "layers.1.mlp_conv.base_kernel")],
-)
-def test_a_missing_part_is_named(variant: str, name: str, tiny_pair: Path, tmp_path: Path) -> None:
-    config = config_of(variant, vocabulary_of(tiny_pair))
-    weights = random_weights(config)
-    del weights[name]
-    with pytest.raises(ModelError, match=f"{name} is missing"):
-        open_drafter(write_zlab(tmp_path, config, weights))
+def test_a_missing_part_is_named(tiny_pair: Path, tmp_path: Path) -> None:
+    for variant, name in (("DSpark", "markov_head.markov_w2.weight"), ("DFlash 2", "layers.1.mlp_conv.base_kernel")):
+        config = config_of(variant, vocabulary_of(tiny_pair))
+        weights = random_weights(config)
+        del weights[name]
+        with pytest.raises(ModelError, match=f"{name} is missing"):
+            open_drafter(write_zlab(tmp_path, config, weights))
 
 
 # Threads and instruction sets
@@ -155,8 +150,7 @@ def test_drafts_do_not_depend_on_the_processor(
             assert found.confidence == pytest.approx(wanted.confidence, rel=1e-5)
 
 
-@pytest.mark.parametrize("variant", ["DSpark", "DFlash 2"])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("variant", "temperature"), [("DSpark", 0.0), ("DFlash 2", 1.0)])
 def test_drafts_change_no_token(
     variant: str, temperature: float, tiny_pair: Path, tmp_path: Path, new_team: NewPool
 ) -> None:

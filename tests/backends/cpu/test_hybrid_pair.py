@@ -1,9 +1,8 @@
-"""A pair over recurrent layers: its text is plain decoding's, and a cached prefix counts only where a state is kept."""
+"""A pair with recurrent layers: drafts change no token, and a prefix is reused only from a kept state."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from localdflash.backends.cpu.binding import open_target
@@ -11,25 +10,20 @@ from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.engine.checkpoints import APART
 from localdflash.engine.controller import Controller
-from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
-from localdflash.engine.sampling_params import SamplingParams
 from tests.backends.cpu.conftest import needs_library
 from tests.support import qwen35_models
+from tests.support.converted_models import ids_of
 from tests.support.lossless import same, verify
+from tests.support.requests import run
 
 pytestmark = needs_library
 NewTeam = Callable[..., ThreadPool]
-CONTEXT, VOCABULARY, BIG = 6 * APART, 97, 1 << 30
+CONTEXT, BIG = 6 * APART, 1 << 30
 VERIFY_MS = {1: 1.0, 4: 1.01, 32: 1.1}  # so cheap that whatever is drafted is verified
-
-
-def ids_of(count: int, vocabulary: int) -> list[int]:
-    """Token ids that are the same everywhere."""
-    return [int(n) for n in np.random.default_rng(7).integers(0, vocabulary, count)]
 
 
 @pytest.fixture(scope="module")
@@ -49,43 +43,35 @@ def pair(target: CpuTarget) -> HostPair:
     return HostPair(target, [LookupDrafter()], Controller(VERIFY_MS, {}))
 
 
-def run(
-    pair: HostPair, ids: list[int], prefixes: PrefixCache | None = None, **how: object
-) -> tuple[list[int], Request]:
-    request = Request(ids, 60, params=SamplingParams(temperature=0.0), **how)  # type: ignore[arg-type]
-    return [token for step in generate(pair, request, prefixes) for token in step.tokens], request
-
-
-def test_drafted_text_is_that_of_plain_decoding(pair: HostPair) -> None:
-    """With drafts that are right for a while: nearly this text stands in a document."""
-    ids = ids_of(50, VOCABULARY)
-    plain, _ = run(pair, ids, draft=False)
+def test_drafts_change_no_token(pair: HostPair) -> None:
+    ids = ids_of(50)
+    plain, _ = run(pair, ids, 60, draft=False)
     pair.forget()
-    document = [*ids, *(3 if i % 11 == 10 else token for i, token in enumerate(plain))]
-    drafted, request = run(pair, ids, documents=[document])
+    document = [*ids, *(3 if i % 11 == 10 else token for i, token in enumerate(plain))]  # nearly this text
+    drafted, request = run(pair, ids, 60, documents=[document])
     assert drafted == plain
     assert request.stats.accepted > 20
     assert request.stats.drafted > request.stats.accepted
 
 
 def test_going_back_computes_again_what_no_state_is_kept_of(pair: HostPair) -> None:
-    ids = ids_of(100, VOCABULARY)
-    text, first = run(pair, ids)
+    ids = ids_of(100)
+    text, first = run(pair, ids, 60)
     assert first.computed_tokens == 99
     pair.rollback(120)
     assert len(pair.cached) == 119
-    after, _ = run(pair, [*ids, *text[:20]])
+    after, _ = run(pair, [*ids, *text[:20]], 60)
     assert after[:40] == text[20:]
-    _, longer = run(pair, [*ids, 5, 6, 7])
+    _, longer = run(pair, [*ids, 5, 6, 7], 60)
     assert longer.computed_tokens == 3  # after the prompt's state
-    shorter, request = run(pair, ids[:50])
+    shorter, request = run(pair, ids[:50], 60)
     assert request.computed_tokens == 49
     pair.forget()
-    assert run(pair, ids[:50])[0] == shorter
+    assert run(pair, ids[:50], 60)[0] == shorter
 
 
 def test_a_long_prompt_leaves_states_on_the_way(target: CpuTarget) -> None:
-    ids = ids_of(5 * APART + 30, VOCABULARY)
+    ids = ids_of(5 * APART + 30)
     pair = HostPair(target)
     pair.prefill(ids)
     for length, kept in ((5 * APART + 10, 5 * APART), (4 * APART, 4 * APART), (3 * APART + 5, 3 * APART)):
@@ -100,19 +86,19 @@ def test_a_long_prompt_leaves_states_on_the_way(target: CpuTarget) -> None:
 
 
 def test_a_saved_sequence_counts_where_it_is_needed_whole(pair: HostPair, tmp_path: Path) -> None:
-    document, other = ids_of(150, VOCABULARY), ids_of(300, VOCABULARY)[150:]
+    document, other = ids_of(150), ids_of(300)[150:]
     prefixes = PrefixCache(BIG, DiskCache(tmp_path, "model", BIG))
-    text, _ = run(pair, document, prefixes)
-    run(pair, other, prefixes)
+    text, _ = run(pair, document, 60, prefixes)
+    run(pair, other, 60, prefixes)
     longer = [*document, *text]
-    again, request = run(pair, [*longer, 1], prefixes)
+    again, request = run(pair, [*longer, 1], 60, prefixes)
     assert request.computed_tokens <= 2
     pair.forget()
-    assert run(pair, [*longer, 1])[0] == again
-    run(pair, other)
-    assert run(pair, document[:100], prefixes)[1].computed_tokens == 99  # of which there are keys, and no state
+    assert run(pair, [*longer, 1], 60)[0] == again
+    run(pair, other, 60)
+    assert run(pair, document[:100], 60, prefixes)[1].computed_tokens == 99  # of which there are keys, and no state
     prefixes.write_to_disk(pair)
     pair.forget()
-    from_disk, request = run(pair, [*longer, 1], PrefixCache(BIG, DiskCache(tmp_path, "model", BIG)))
+    from_disk, request = run(pair, [*longer, 1], 60, PrefixCache(BIG, DiskCache(tmp_path, "model", BIG)))
     assert request.computed_tokens <= 2
     assert from_disk == again

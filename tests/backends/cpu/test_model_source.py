@@ -59,11 +59,9 @@ def test_a_tensor_that_does_not_fit_is_named(tmp_path: Path, changes: Tensors, p
 
 
 def test_rows_of_odd_length_are_refused(tmp_path: Path) -> None:
-    tensors = target_tensors()
-    for i in range(2):
-        for name, shape in (("ffn_gate", (40, HIDDEN)), ("ffn_up", (40, HIDDEN)), ("ffn_down", (HIDDEN, 40))):
-            tensors[f"blk.{i}.{name}.weight"] = floats(*shape)
-    path = write(tmp_path / "model.gguf", tensors, feed_forward_length=40)
+    shapes = {"ffn_gate": (40, HIDDEN), "ffn_up": (40, HIDDEN), "ffn_down": (HIDDEN, 40)}
+    odd = {f"blk.{i}.{name}.weight": floats(*shape) for i in range(2) for name, shape in shapes.items()}
+    path = write(tmp_path / "model.gguf", target_tensors() | odd, feed_forward_length=40)
     refused(path, "tensor blk.0.ffn_down.weight has rows of 40 weights")
 
 

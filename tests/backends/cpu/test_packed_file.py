@@ -21,8 +21,6 @@ from tests.backends.cpu.packed_models import dequantized, target_tensors, unpack
 
 
 class Usage(NamedTuple):
-    """Free disk space."""
-
     free: int
 
 
@@ -51,7 +49,7 @@ def record_calls(monkeypatch: pytest.MonkeyPatch, name: str, what: Callable[...,
 
 @pytest.fixture
 def packings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The sources packed in this test, in order."""
+    """The sources packed in this test."""
     return record_calls(monkeypatch, "pack", lambda source, *_: source.path)
 
 
@@ -119,14 +117,17 @@ def test_a_changed_source_is_packed_again(model: Path, folder: Path, packings: l
     assert the_only(folder)
 
 
-def test_a_drafter_is_packed_again_when_its_configuration_changes(tiny_pair: Path, tmp_path: Path) -> None:
+def test_a_drafter_is_packed_by_its_configuration_and_bits(tiny_pair: Path, tmp_path: Path, folder: Path) -> None:
     for name in ("drafter.safetensors", "config.json"):
         shutil.copy(tiny_pair / name, tmp_path)
-    config = tmp_path / "config.json"
-    block = open_drafter(tmp_path / "drafter.safetensors").config.block_size
-    text = config.read_text()
-    config.write_text(text.replace(f'"block_size": {block}', f'"block_size": {block - 1}'))
-    assert open_drafter(tmp_path / "drafter.safetensors").config.block_size == block - 1
+    path, config = tmp_path / "drafter.safetensors", tmp_path / "config.json"
+    for _ in range(2):
+        fine, coarse = open_drafter(path), open_drafter(path, bits=4)
+        assert coarse.nbytes < 0.6 * fine.nbytes
+    assert len({*folder.iterdir()}) == 2
+    block = fine.config.block_size
+    config.write_text(config.read_text().replace(f'"block_size": {block}', f'"block_size": {block - 1}'))
+    assert open_drafter(path).config.block_size == block - 1
 
 
 def test_a_file_cut_anywhere_is_packed_again(model: Path, folder: Path, packings: list[Path]) -> None:
@@ -210,22 +211,20 @@ def test_a_packed_target_is_still_no_drafter(tiny_pair: Path) -> None:
         open_target(tiny_pair / "drafter.gguf")
 
 
-# Where it cannot be written
-
-
-@pytest.mark.parametrize("after", [0, 20])
-def test_a_full_disk_only_causes_a_notice(
-    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, after: int
+@pytest.mark.parametrize(("name", "after"), [("pwrite", 0), ("pwrite", 20), ("open", 0), ("fsync", 0)])
+def test_a_failing_disk_only_causes_a_notice(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, after: int
 ) -> None:
-    left, pwrite = [after], os.pwrite
+    real, left = getattr(os, name), [after]
 
-    def full(*arguments: Any) -> int:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return pwrite(*arguments)
+    def fail(*arguments: Any, **options: Any) -> Any:
+        if name != "open" or (len(arguments) > 1 and arguments[1] & os.O_CREAT):
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*arguments, **options)
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, name, fail)
     assert is_right(model, notice="No space left on device")
     assert not list(folder.iterdir())
 
@@ -238,36 +237,18 @@ def test_short_writes_are_continued(model: Path, packings: list[Path], monkeypat
     assert packings == [model]
 
 
-def test_too_little_space_is_noticed_before_writing(model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(packed_file.SPARE_BYTES + 1000))
-    assert is_right(model, notice="258 MiB are needed and 256 MiB free")
-    assert not list(folder.iterdir())
-
-
-def test_an_old_file_is_removed_to_make_space_for_the_new_one(
+def test_space_is_checked_before_writing_and_an_old_file_makes_room(
     model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: Usage(packed_file.SPARE_BYTES + 1000))
+        assert is_right(model, notice="258 MiB are needed and 256 MiB free")
+    assert not list(folder.iterdir())
     assert is_right(model)
     write(model, target_tensors(seed=1))
     monkeypatch.setattr(shutil, "disk_usage", lambda at: Usage(0 if list(at.iterdir()) else 1 << 40))
     assert is_right(model, seed=1)
     assert the_only(folder)
-
-
-@pytest.mark.parametrize("name", ["open", "fsync"])
-def test_a_read_only_folder_only_causes_a_notice(
-    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    real = getattr(os, name)
-
-    def refuse(*arguments: Any, **options: Any) -> Any:
-        if name == "fsync" or (len(arguments) > 1 and arguments[1] & os.O_CREAT):
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(os, name, refuse)
-    assert is_right(model, notice="Read-only file system")
-    assert not list(folder.iterdir())
 
 
 def test_without_a_folder_and_without_memory_it_is_one_line(
@@ -284,23 +265,16 @@ def test_without_a_folder_and_without_memory_it_is_one_line(
         open_target(model)
 
 
-# Events while it is packed or in use
-
-
-def test_a_source_that_changes_or_shrinks_meanwhile_is_refused(model: Path, folder: Path) -> None:
-    with pytest.raises(ModelError, match="changed while it was read"):
-        open_target(model, lambda done, _: os.utime(model, ns=(1, done)))
-    with pytest.raises(ModelError, match="became shorter"):
-        open_target(model, lambda *_: os.truncate(model, 100_000))
-    assert not list(folder.iterdir())
-
-
-def test_an_interrupt_leaves_nothing_behind(model: Path, folder: Path) -> None:
+def test_an_interrupt_and_a_source_that_changes_leave_nothing_behind(model: Path, folder: Path) -> None:
     def interrupt(*_: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         open_target(model, interrupt)
+    with pytest.raises(ModelError, match="changed while it was read"):
+        open_target(model, lambda done, _: os.utime(model, ns=(1, done)))
+    with pytest.raises(ModelError, match="became shorter"):
+        open_target(model, lambda *_: os.truncate(model, 100_000))
     assert not list(folder.iterdir())
 
 
@@ -374,11 +348,3 @@ def test_other_faults_still_end_a_process_by_their_signal(model: Path, tmp_path:
     )
     command = [sys.executable, "-P", "-c", program, str(model), str(tmp_path / "other")]
     assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGBUS
-
-
-def test_a_drafter_in_four_bits_has_its_own_file(tiny_pair: Path, folder: Path) -> None:
-    path = tiny_pair / "drafter.safetensors"
-    for _ in range(2):
-        fine, coarse = open_drafter(path), open_drafter(path, bits=4)
-        assert coarse.nbytes < 0.6 * fine.nbytes
-    assert len({*folder.iterdir()}) == 2

@@ -37,14 +37,11 @@ def test_the_numbers_of_the_file_are_kept_exactly(kind: GGMLType) -> None:
         np.testing.assert_array_equal(raw, before)
     assert matrix.nbytes <= 1.05 * raw.nbytes or kind == GGMLType.Q6_K  # which takes a byte for each code
 
-
-@pytest.mark.parametrize("kind", QUANTIZED)
-def test_channels_that_fill_up_a_panel_weigh_nothing(kind: GGMLType) -> None:
     raw = random_blocks(np.random.default_rng(0), kind, (17, 256))
     arrays = [array[np.newaxis] for array in pack_rows(raw, kind)]
     weights = unpacked(PackedMatrix(KINDS[kind], 32, 256, 1, *arrays))[0]
     assert weights[:17].any(1).all()
-    assert not weights[17:].any()
+    assert not weights[17:].any()  # padding
 
 
 def test_codes_of_six_bits_stay_below_64() -> None:
@@ -90,17 +87,14 @@ def test_halves_are_rounded_away_from_zero() -> None:
     assert weights[0, :6].tolist() == [127, 1, -1, 3, -3, 0]
 
 
-@pytest.mark.parametrize("kind", QUANTIZED)
-def test_a_scale_that_is_not_finite_is_refused(kind: GGMLType) -> None:
-    for start in SCALES[kind]:
-        raw = random_blocks(np.random.default_rng(0), kind, (20, 512))
-        last = raw.shape[1] - kind.block_bytes
-        raw[19, last + start : last + start + 2] = np.array([-np.inf if start else np.nan], np.float16).view(np.uint8)
-        with pytest.raises(ModelError, match="finite"):
-            pack_rows(raw, kind)
-
-
-def test_only_the_largest_exponent_of_mxfp4_is_refused() -> None:
+def test_scales_that_are_not_finite_are_refused() -> None:
+    for kind in QUANTIZED:
+        for start in SCALES[kind]:
+            raw = random_blocks(np.random.default_rng(0), kind, (20, 512))
+            scale = raw[19, raw.shape[1] - kind.block_bytes + start :][:2]  # of the last block
+            scale[:] = np.array([-np.inf if start else np.nan], np.float16).view(np.uint8)
+            with pytest.raises(ModelError, match="finite"):
+                pack_rows(raw, kind)
     raw = random_blocks(np.random.default_rng(0), GGMLType.MXFP4, (20, 512))
     raw[19, -17] = 254
     pack_rows(raw, GGMLType.MXFP4)
@@ -109,21 +103,21 @@ def test_only_the_largest_exponent_of_mxfp4_is_refused() -> None:
         pack_rows(raw, GGMLType.MXFP4)
 
 
-@pytest.mark.parametrize("number", [np.nan, np.inf, 1e9])
-def test_a_weight_beyond_float16_scales_is_refused(number: float) -> None:
-    values = np.ones((3, 64), np.float32)
-    values[2, 40] = number
-    for becomes in (Kind.Q8_0, Kind.Q4_0):
-        with pytest.raises(ModelError, match="finite"):
-            pack_rows(raw_floats(GGMLType.F32, values), GGMLType.F32, becomes)
+def test_weights_beyond_float16_scales_are_refused() -> None:
+    for number in (np.nan, np.inf, 1e9):
+        values = np.ones((3, 64), np.float32)
+        values[2, 40] = number
+        for becomes in (Kind.Q8_0, Kind.Q4_0):
+            with pytest.raises(ModelError, match="finite"):
+                pack_rows(raw_floats(GGMLType.F32, values), GGMLType.F32, becomes)
 
 
-@pytest.mark.parametrize("kind", QUANTIZED)
-def test_selected_rows_are_those_of_the_matrix(kind: GGMLType) -> None:
+@pytest.mark.parametrize("count", [1, 16, 50])
+def test_selected_rows_are_those_of_the_matrix(count: int) -> None:
     random = np.random.default_rng(1)
-    raw = random_blocks(random, kind, (70, 512))
-    whole = packed(kind, raw, 512)
-    for count in (1, 16, 50):
+    for kind in QUANTIZED:
+        raw = random_blocks(random, kind, (70, 512))
+        whole = packed(kind, raw, 512)
         ids = np.sort(random.permutation(70)[:count]).astype(np.int32)
         short = select_rows(whole, ids)
         assert (short.kind, short.n, short.k) == (whole.kind, count, 512)

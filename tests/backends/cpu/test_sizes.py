@@ -48,7 +48,6 @@ def test_weights_and_cache(shape: Shape, tmp_path: Path) -> None:
 def test_hybrids_are_planned_with_their_states(
     architecture: str, tmp_path: Path, new_team: Callable[..., ThreadPool]
 ) -> None:
-    """Those of as many checkpoints as there may be included."""
     case = gpt_oss_models.case_of() if architecture == "gpt-oss" else qwen35_models.case_of(architecture)
     path = case.write(tmp_path / "model.gguf", "Q8_0")
     parts, target = CpuSizes(path, None, 1).parts(512, NO_DRAFTER), CpuTarget(open_target(path), new_team(1), 512)
@@ -59,7 +58,6 @@ def test_hybrids_are_planned_with_their_states(
 
 
 def test_headers_are_enough(model: Path, tiny_pair: Path, tmp_path: Path) -> None:
-    """Of a safetensors drafter its configuration."""
     hollow = tmp_path / "hollow.gguf"
     with model.open("rb") as stream, hollow.open("wb") as copy:
         copy.write(stream.read(read_header(model).data_offset))
@@ -74,8 +72,7 @@ def test_headers_are_enough(model: Path, tiny_pair: Path, tmp_path: Path) -> Non
     assert sizes.drafters == (AS_IT_IS, NO_DRAFTER)
 
 
-def test_what_waits_to_become_keys_is_planned(tiny_pair: Path) -> None:
-    """A prompt of the whole context leaves the target's hidden states with a drafter that nobody asks."""
+def test_waiting_features_are_planned(tiny_pair: Path) -> None:
     files = tiny_pair / "target.gguf", tiny_pair / "drafter.gguf"
     with LoadedPair(Options(str(files[0]), "cpu", threads=1, context=512)) as loaded:
         assert loaded.host
@@ -84,7 +81,7 @@ def test_what_waits_to_become_keys_is_planned(tiny_pair: Path) -> None:
     assert measured == pytest.approx(planned, rel=0.05)
 
 
-def test_what_the_engine_does_not_run_is_refused(tmp_path: Path, tiny_pair: Path) -> None:
+def test_pairs_that_the_engine_does_not_run_are_refused(tmp_path: Path, tiny_pair: Path) -> None:
     odd = write(tmp_path / "odd.gguf", Shape("Q8_0", 256, 1, 4, 2, 512, 512, head_dim=48))
     with pytest.raises(ModelError, match=r"heads of 48 .*use `--backend llama.cpp`"):
         CpuSizes(odd, None)

@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from localdflash.backends.cpu.binding import open_target
+from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, load
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, UsageError
+from localdflash.engine.draft import Draft
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import read_header
 from tests.backends.cpu.conftest import SHAPES, needs_library
@@ -21,7 +23,7 @@ from tests.backends.cpu.packed_models import QUANTIZED, dequantized, target_tens
 from tests.backends.cpu.packed_models import write as write_packed
 from tests.backends.cpu.rounded import logits_of, relative, round_inputs
 from tests.support import gpt_oss_models, qwen35_models, random_models
-from tests.support.lossless import Row, assert_lossless, fill, same, verify
+from tests.support.lossless import Row, assert_lossless, same, verify
 from tests.support.tiny_models import write_target
 
 pytestmark = needs_library
@@ -47,11 +49,13 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return HYBRIDS[request.param](file) if request.param in HYBRIDS else write_target(file, *SHAPES[request.param])
 
 
-@pytest.mark.parametrize("kv", ["f16", "int8"])
-def test_is_lossless(path: Path, kv: str, new_team: NewPool) -> None:
-    target = CpuTarget(open_target(path), new_team(), taps=TAPS, kv=kv)
-    widths = (2, 3, 5, 8, 16, 17, 33, MAX_ROWS) if target.is_recurrent or kv == "int8" else (*range(2, 34), MAX_ROWS)
-    assert_lossless(target, ids_of(71 + MAX_ROWS), widths, chunks=(1, 7, 33))
+def test_is_lossless(path: Path, new_team: NewPool) -> None:
+    for kv in KV_FORMATS:
+        target = CpuTarget(open_target(path), new_team(), taps=TAPS, kv=kv)
+        widths = (
+            (2, 3, 5, 8, 16, 17, 33, MAX_ROWS) if target.is_recurrent or kv == "int8" else (*range(2, 34), MAX_ROWS)
+        )
+        assert_lossless(target, ids_of(71 + MAX_ROWS), widths, chunks=(1, 7, 33))
 
 
 def test_threads_and_instruction_sets_change_no_bit(path: Path, new_team: NewPool) -> None:
@@ -59,7 +63,7 @@ def test_threads_and_instruction_sets_change_no_bit(path: Path, new_team: NewPoo
     teams = [*map(new_team, (1, 3, 5)), *(new_team(2, name) for name in load().instruction_sets)]
     assert [team.instruction_set for team in teams[3:]] == load().instruction_sets
     for team in teams:
-        for kv in ("f16", "int8"):
+        for kv in KV_FORMATS:
             target = CpuTarget(packed, team, taps=TAPS, kv=kv)
             target.extend(ids[:40])
             results.append(verify(target, ids[40:]))
@@ -87,18 +91,15 @@ def test_rounded_activations_are_near_float32(name: str, target_file: Files, new
     assert relative(found_logits, exact) < 0.12  # random weights: a mixture goes to other experts now and then
 
 
-# Every type of weights
-
-
 @pytest.mark.parametrize("kind", QUANTIZED, ids=[kind.name for kind in QUANTIZED])
 def test_every_type_of_weights(kind: GGMLType, tmp_path: Path, new_team: NewPool) -> None:
-    ids = ids_of(33, 70)
+    ids, teams = ids_of(33, 70), [new_team(3, name) for name in load().instruction_sets]
     for architecture in ("qwen3", "qwen3moe"):
         path = write_packed(tmp_path / f"{architecture}.gguf", target_tensors(architecture, kind), architecture)
         packed, model = open_target(path), load_decoder(path)
         rows = verify(CpuTarget(packed, new_team(1)), ids)
-        for name in load().instruction_sets:
-            assert same(verify(CpuTarget(packed, new_team(3, name)), ids), rows), name
+        for team in teams:
+            assert same(verify(CpuTarget(packed, team), ids), rows), team.instruction_set
         target = CpuTarget(packed, new_team(2))
         for width in (1, 2, 3, 4, 5, 8, 9, 16, 17, 32):
             assert same(verify(target, ids[:width]), rows[:width]), width
@@ -107,19 +108,16 @@ def test_every_type_of_weights(kind: GGMLType, tmp_path: Path, new_team: NewPool
         assert relative(found[:2], wanted[:2]) < 0.02  # a rounding may tip over; a wrong weight makes it more
         assert relative(found, wanted) < 0.05
 
-
-@pytest.mark.parametrize("kind", QUANTIZED, ids=[kind.name for kind in QUANTIZED])
-def test_embeddings_are_exact(kind: GGMLType, tmp_path: Path, new_team: NewPool) -> None:
-    """Blocks that add nothing leave a token's embedding unchanged, where a tap sees it."""
-    tensors, ids = target_tensors(kind=kind), ids_of(33, 70)
+    # Embeddings are exact: blocks that add nothing leave them unchanged, where a tap sees them.
+    tensors = target_tensors(kind=kind)
     embeddings = dequantized(*tensors["token_embd.weight"])
     for name, (its, raw) in tensors.items():
         if name.endswith(("attn_output.weight", "ffn_down.weight")):
             tensors[name] = its, np.zeros_like(raw)
     packed = open_target(write_packed(tmp_path / "model.gguf", tensors))
-    for name in load().instruction_sets:
-        rows = verify(CpuTarget(packed, new_team(2, name), taps=(0,)), ids)
-        assert np.array_equal(np.array([row[1] for row in rows]), embeddings[ids]), name
+    for team in teams:
+        rows = verify(CpuTarget(packed, team, taps=(0,)), ids)
+        assert np.array_equal(np.array([row[1] for row in rows]), embeddings[ids]), team.instruction_set
 
 
 # Quantized files of llama.cpp, and the types in them besides F32.
@@ -148,7 +146,22 @@ def test_files_that_llama_cpp_wrote(mix: str, tmp_path: Path, new_team: NewPool)
     assert relative(*(torch.from_numpy(np.stack([row[0] for row in rows])) for rows in (found, wanted))) < 0.05
 
 
-# Limits
+# Greedy verification, limits and refusals
+
+
+def test_the_likeliest_tokens_are_those_of_the_logits(target_file: Files, new_team: NewPool) -> None:
+    packed, draft = open_target(target_file("Q8_0")), Draft("test", (5, 9, 2), (0.5, 0.5, 0.5))
+    target = CpuTarget(packed, new_team(), taps=(0,))
+    target.extend([1, 2, 3])
+    logits = target.verify(4, draft).logits.copy()
+    taps = target.tapped(4)
+    likeliest, features = target.verify_greedy(4, draft)
+    assert likeliest == logits.argmax(1).tolist()
+    assert features is not None
+    assert np.array_equal(features, taps)
+    damaged = CpuTarget(replace(packed, norm=np.full_like(packed.norm, np.nan)), new_team())
+    with pytest.raises(LocaldflashError, match="not numbers"):
+        damaged.verify_greedy(4, draft)
 
 
 @pytest.fixture
@@ -189,7 +202,6 @@ def test_invalid_requests_are_refused(small: Path, new_team: NewPool) -> None:
 
 
 def test_a_router_that_overflows_shows(target_file: Files, new_team: NewPool) -> None:
-    """Its expert cannot be compared with the others, whether it would be chosen or not."""
     packed = open_target(target_file("mixture"))
     first = packed.layers[0]
     assert first.router is not None
@@ -197,20 +209,3 @@ def test_a_router_that_overflows_shows(target_file: Files, new_team: NewPool) ->
     router[3] = np.where(np.arange(router.shape[1]) % 2, 3e38, -3e38)
     damaged = replace(packed, layers=(replace(first, router=router), *packed.layers[1:]))
     assert np.isnan(CpuTarget(damaged, new_team()).verify(1).logits).all()
-
-
-def test_a_recurrent_target_goes_back_to_its_checkpoints(tmp_path: Path, new_team: NewPool) -> None:
-    from localdflash.engine.checkpoints import APART
-
-    case = qwen35_models.case_of("qwen35", "Q8_0")
-    case.numbers["context_length"] = 3 * APART
-    packed, ids = open_target(case.write(tmp_path / "model.gguf", "Q8_0")), ids_of(2 * APART + 30)
-    target, anew = (CpuTarget(packed, new_team()) for _ in range(2))
-    fill(target, ids, MAX_ROWS)
-    for length, kept in ((2 * APART + 20, 2 * APART), (2 * APART, 2 * APART), (APART + 5, APART)):
-        target.crop(length)
-        assert target.length == kept
-    fill(anew, ids[:APART], MAX_ROWS)
-    assert same(verify(target, ids[APART : APART + 9]), verify(anew, ids[APART : APART + 9]))
-    target.crop(APART - 1)
-    assert target.length == 0

@@ -98,7 +98,6 @@ def test_a_damaged_record_is_measured_again(tiny_pair: Path, home: Path, monkeyp
 
 @pytest.mark.nightly
 def test_what_is_certified_of_a_real_file_holds_its_whole_class(tiny_pair: Path) -> None:
-    """On any machine: without repacking and with two rows at least, rows of Q8_0 agree."""
     path = tiny_pair / "target.gguf"
     found = measure(lambda repack: llama_library.load_model(path, repack=repack), (ONE_PATH, NOT_REPACKED), 1)
     assert found.most == MOST
@@ -108,7 +107,6 @@ def test_what_is_certified_of_a_real_file_holds_its_whole_class(tiny_pair: Path)
 
 @pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])
 def test_recurrent_layers_are_certified_with_what_they_take_back(architecture: str, tmp_path: Path) -> None:
-    """On any machine: without repacking and with two rows at least, rows of Q8_0 agree, and states with them."""
     path = case_of(architecture, "Q8_0").write(tmp_path / "model.gguf", "Q8_0")
     found = measure(lambda repack: llama_library.load_model(path, repack=repack), (ONE_PATH, NOT_REPACKED), 1)
     assert found.most == unmeasured(path).most == MOST_WITH_STATES

@@ -17,10 +17,13 @@ Kernel = Callable[[int, int, int], float]  # (width, row, place) -> what the row
 
 
 class Made:
-    """A decoder whose row i holds its token and what a kernel adds; `hidden` rows are equal by luck."""
+    """A decoder whose row i holds its token and what a kernel adds; `hidden` rows are equal by luck.
 
-    def __init__(self, kernel: Kernel, hidden: Sequence[int] = ()) -> None:
-        self.kernel, self.hidden, self.place = kernel, hidden, 0
+    Decodes of the widths `forgetful` leave other states than single-token batches do.
+    """
+
+    def __init__(self, kernel: Kernel, hidden: Sequence[int] = (), forgetful: Sequence[int] = ()) -> None:
+        self.kernel, self.hidden, self.forgetful, self.place = kernel, hidden, forgetful, 0
         self.decodes = 0
 
     def go_to(self, place: int) -> None:
@@ -31,25 +34,14 @@ class Made:
         return np.array([[row, self._bits(width, row, row)] for row in range(width)], np.float32)
 
     def again(self, width: int) -> Rows | None:
-        return None
+        rows = self.rows(width)[width // 2 :]
+        return (rows + 1 if width in self.forgetful else rows) if self.forgetful else None
 
     def one_by_one(self, width: int, count: int) -> Rows:
         return np.array([[token, self._bits(width, 0, token)] for token in range(count)], np.float32)
 
     def _bits(self, width: int, slot: int, token: int) -> float:
         return 0.0 if token in self.hidden else self.kernel(width, slot, self.place)
-
-
-class Remembering(Made):
-    """One whose decodes of some widths leave other states than the plain ones."""
-
-    def __init__(self, forgetful: Sequence[int]) -> None:
-        super().__init__(lambda *_: 0.0)
-        self.forgetful = forgetful
-
-    def again(self, width: int) -> Rows | None:
-        rows = super().rows(width)[width // 2 :]
-        return rows + 1 if width in self.forgetful else rows
 
 
 def repacked(width: int, row: int, _place: int) -> float:
@@ -87,14 +79,14 @@ def test_rows_that_are_equal_by_luck_at_one_place_are_found_out_at_another() -> 
 
 
 def test_one_row_of_many_that_differs_is_enough() -> None:
-    """All rows but the sixth hide the difference."""
     found = classes(Made(repacked, hidden=[row for row in range(32) if row != 5]))
     assert (found[0].widths[0], {6, 7} & set(found[0].widths)) == (4, set())
 
 
 def test_widths_that_leave_other_states_are_no_class() -> None:
-    """Though their rows agree."""
-    assert classes(Remembering(forgetful=(3, 16)))[0].widths == tuple(width for width in WIDTHS if width not in (3, 16))
+    assert classes(Made(lambda *_: 0.0, forgetful=(3, 16)))[0].widths == tuple(
+        width for width in WIDTHS if width not in (3, 16)
+    )
 
 
 def test_only_what_is_asked_for_is_measured() -> None:

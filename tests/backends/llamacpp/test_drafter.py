@@ -98,7 +98,7 @@ def test_rollback_waiting_features_and_saved_states(tiny_pair: Path) -> None:
     target.close()
 
 
-def test_biases_are_refused(tiny_pair: Path, tmp_path: Path) -> None:
+def test_biases_in_attention_are_refused(tiny_pair: Path, tmp_path: Path) -> None:
     config = config_of("full", vocabulary_of(tiny_pair))
     config = replace(config, decoder=replace(config.decoder, attention_bias=True))
     path = write_gguf(tmp_path / "drafter.gguf", config, random_weights(config), tiny_pair / "target.gguf")

@@ -1,7 +1,7 @@
-"""A pair that drafts by a small model, by its own head or by EAGLE-3 writes what plain decoding does.
+"""A pair that drafts by a small model, by its own head or by EAGLE-3 writes the text of decoding without drafts.
 
-Drafters of random weights are hardly ever right, so what they propose is helped along: a random number of tokens is
-replaced by those that come. What is accepted, rejected, taken back and saved goes through their own caches.
+Drafters of random weights are hardly ever right, so a random number of their tokens is replaced by the right ones.
+Accepted, rejected, rolled back and saved tokens all pass through their caches.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,6 @@ from localdflash.backends.llamacpp.load_llamacpp import load
 from localdflash.backends.llamacpp.open_drafter import open_drafter
 from localdflash.base.errors import ModelError
 from localdflash.engine.draft import Draft
-from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Drafter, TargetFeatures
 from localdflash.engine.prefix import PrefixCache
@@ -34,12 +33,12 @@ from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.costs import drafting_pays
 from tests.support.eagle3_models import random_eagle3
 from tests.support.guessing import Eager
+from tests.support.requests import GREEDY, random_requests, run
 from tests.support.target_models import case_of
 
 WAY = Way(NOT_REPACKED, tuple(range(2, MOST_WITH_STATES + 1)), borders=True)
 CONTEXT, BIG = 200, 1 << 30
 TOKENS = [f"<{token}>" for token in range(VOCABULARY)]
-GREEDY = SamplingParams(temperature=0.0)
 KINDS = ("draft-model", "draft-model with recurrent layers", "mtp", "eagle3")
 
 
@@ -62,7 +61,7 @@ def files_of(kind: str, folder: Path) -> LocalPair:
 
 
 class Helped:
-    """A drafter some of whose tokens are those that `coming` has."""
+    """A drafter some of whose tokens are replaced by those of `coming`."""
 
     def __init__(self, drafter: Drafter, seed: int) -> None:
         self.drafter, self._random = drafter, np.random.default_rng(seed)
@@ -97,7 +96,7 @@ class Helped:
 
 
 class Tried:
-    """A pair, and plain decoding of the same target."""
+    """A pair, and decoding of the same target without drafts."""
 
     def __init__(self, kind: str, folder: Path, stack: ExitStack) -> None:
         files, mtp = files_of(kind, folder), kind == "mtp"
@@ -109,15 +108,9 @@ class Tried:
 
     def plain(self, ids: list[int], count: int, params: SamplingParams = GREEDY) -> list[int]:
         self._plain.crop(0)
-        request = Request(ids, count, params, draft=False)
-        found = [token for step in generate(HostPair(self._plain), request) for token in step.tokens]
+        found, _ = run(HostPair(self._plain), ids, count, params=params, draft=False)
         self.helped.coming = [*ids, *found]
         return found
-
-    def run(self, ids: list[int], count: int, **how: Any) -> tuple[list[int], Request]:
-        prefixes = how.pop("prefixes", None)
-        request = Request(ids, count, **{"params": GREEDY, **how})
-        return [token for step in generate(self.pair, request, prefixes) for token in step.tokens], request
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -126,30 +119,20 @@ def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield Tried(request.param, tmp_path_factory.mktemp("drafting"), stack)
 
 
-def test_random_requests(tried: Tried) -> None:
-    """Two documents and what was typed after a part of them, some answers cut short, sequences saved and loaded."""
-    random, documents, prefixes = np.random.default_rng(1), (ids_of(90, 1), ids_of(90, 2)), PrefixCache(BIG)
-    accepted = drafted = 0
+def test_random_requests_and_a_text_up_to_the_end_of_the_context(tried: Tried) -> None:
+    prefixes, accepted, drafted = PrefixCache(BIG), 0, 0
     tried.pair.forget()
-    for _ in range(8):
-        prompt = [*documents[random.integers(2)][: random.integers(1, 90)], *ids_of(int(random.integers(3)), 7)]
-        prompt = prompt if random.random() < 0.7 or len(tried.pair.ids) > 120 else [*tried.pair.ids, 5]
-        params = SamplingParams(temperature=1.0, seed=7) if random.random() < 0.3 else GREEDY
+    for prompt, count, params in random_requests(tried.pair, 8, seed=1):
         wanted = tried.plain(prompt, 24, params)
-        left = int(random.integers(1, 24)) if random.random() < 0.4 else 24
-        found, request = tried.run(prompt, left, prefixes=prefixes, params=params)
-        assert found == wanted[: len(found)]
-        assert len(found) == left
+        found, request = run(tried.pair, prompt, count, prefixes, params=params)
+        assert found == wanted[:count]
         accepted, drafted = accepted + request.stats.accepted, drafted + request.stats.drafted
     assert 20 < accepted < drafted
-
-
-def test_a_text_up_to_the_end_of_the_context(tried: Tried) -> None:
     ids = ids_of(160)
     wanted = tried.plain(ids, 99)
-    found, request = tried.run(ids, 99)
+    found, request = run(tried.pair, ids, 99)
     assert (found, request.finish_reason, len(ids) + len(found)) == (wanted, "context", CONTEXT)
-    assert tried.run(ids, 99)[0] == wanted
+    assert run(tried.pair, ids, 99)[0] == wanted
 
 
 @pytest.fixture(params=KINDS)
@@ -163,19 +146,15 @@ OPTIONS = Options(threads=1, context=CONTEXT, rows="exact", device="cpu", costs=
 
 
 def test_it_is_loaded_planned_and_drafts(files: LocalPair) -> None:
-    """By the file's own word; of a target with a head nothing needs to be said."""
     running = load(files, OPTIONS)
     with closing(running):
         name = running.drafters[-1]
         assert name == ("mtp" if not files.drafter_gguf else "draft-model" if name == "draft-model" else "eagle3")
         ids = ids_of(60)
-        requests = [Request(ids, 40, GREEDY, draft=draft) for draft in (True, False)]
-        texts = []
-        for request in requests:
-            running.pair.forget()
-            texts.append([token for step in generate(running.pair, request) for token in step.tokens])
-        assert texts[0] == texts[1]
-        assert requests[0].stats.steps_by_drafter.get(name) or name != "draft-model"  # the others are random
+        found, request = run(running.pair, ids, 40)
+        running.pair.forget()
+        assert found == run(running.pair, ids, 40, draft=False)[0]
+        assert request.stats.steps_by_drafter.get(name) or name != "draft-model"  # the others are random
         measured = running.measured()
         for part in (TARGET, DRAFTER):
             assert running.predicted[part] == measured[part] > 0

@@ -95,32 +95,23 @@ def test_experts_of_some_layers_on_the_processor(gpu: Device, mixture: Path) -> 
         check_close(logits(mixture, Placement(gpu, ALL, experts)), expected)
 
 
-@pytest.fixture(scope="module")
-def drafted(gpu: Device) -> dict[bool, Seen]:
-    """Taps, a draft and its saved state, on the GPU and on the processor."""
-    found = {}
-    for placement in (Placement(gpu, ALL), PROCESSOR):
-        with opened(EMBEDDED, placement) as target, closing(beside(target)) as drafter:
-            target.set_taps(drafter.config.taps)
-            taps = target.extend(PROMPT)
-            assert taps is not None
-            drafter.observe(PROMPT, taps.copy())
-            found[placement == PROCESSOR] = taps.copy(), drafter.propose(7, 7), drafter.save()
-    return found
+def taps_draft_and_state(placement: Placement) -> Seen:
+    with opened(EMBEDDED, placement) as target, closing(beside(target)) as drafter:
+        target.set_taps(drafter.config.taps)
+        taps = target.extend(PROMPT)
+        assert taps is not None
+        drafter.observe(PROMPT, taps.copy())
+        return taps.copy(), drafter.propose(7, 7), drafter.save()
 
 
-def test_taps(drafted: dict[bool, Seen]) -> None:
-    check_close(drafted[False][0], drafted[True][0])
-
-
-def test_a_drafter_beside_it_shares_embedding_and_head(
-    drafted: dict[bool, Seen],
-) -> None:
-    on_gpu, on_processor = drafted[False][1], drafted[True][1]
+def test_taps_and_a_drafter_that_shares_embedding_and_head(gpu: Device) -> None:
+    drafted = [taps_draft_and_state(placement) for placement in (Placement(gpu, ALL), PROCESSOR)]
+    check_close(drafted[0][0], drafted[1][0])
+    on_gpu, on_processor = drafted[0][1], drafted[1][1]
     np.testing.assert_allclose(on_gpu.confidence, on_processor.confidence, atol=0.05)
     sure = [i for i, one in enumerate(on_processor.confidence) if one > 0.6]  # a near tie may go either way
     assert [on_gpu.tokens[i] for i in sure] == [on_processor.tokens[i] for i in sure]
-    assert len(drafted[False][2]) == len(drafted[True][2])
+    assert len(drafted[0][2]) == len(drafted[1][2])
 
 
 def test_a_saved_state_gives_the_same_bits(gpu: Device) -> None:

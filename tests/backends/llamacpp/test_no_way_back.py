@@ -1,25 +1,22 @@
-"""Qwen3-Next, of whose states llama.cpp keeps no copies: decoded plainly, its text is Hugging Face's, and prompts that
-were read are reused as far as states are kept.
+"""Qwen3-Next, of whose states llama.cpp keeps no copies: without drafting its text is Hugging Face's, and prompts are
+reused as far as states are kept.
 """
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.llama_kv_cache import most_rows
 from localdflash.backends.llamacpp.load_llamacpp import load
-from localdflash.engine.generate import Request, generate
 from localdflash.engine.prefix import PrefixCache
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.running_pair import Running
 from tests.support.converted_models import Case, ids_of
+from tests.support.requests import random_requests, run
 from tests.support.target_models import WITHOUT_WAY_BACK, case_of
 
 pytestmark = pytest.mark.measures_rows  # though there is nothing to measure
@@ -44,7 +41,7 @@ def running(files: LocalPair) -> Iterator[Running]:
 
 
 def likeliest(case: Case, ids: list[int], count: int) -> list[int]:
-    """What Hugging Face's model goes on with."""
+    """Hugging Face's greedy text."""
     ids = list(ids)
     with torch.inference_mode():
         for _ in range(count):
@@ -52,32 +49,19 @@ def likeliest(case: Case, ids: list[int], count: int) -> list[int]:
     return ids[-count:]
 
 
-def text_of(running: Running, ids: list[int], count: int, prefixes: PrefixCache | None = None) -> Request:
-    """The request; `tokens` are in its documents, for want of another place."""
-    request = Request(ids, count, SamplingParams(), documents=[ids])
-    tokens = [token for step in generate(running.pair, request, prefixes) for token in step.tokens]
-    return replace(request, documents=[tokens])
-
-
 def test_nothing_is_drafted_and_one_line_says_so(running: Running, case: Case, files: LocalPair) -> None:
     assert most_rows(llama_library.load_model(files.target)) == 1
-    assert running.rows.startswith("plain: nothing is drafted, for llama.cpp cannot take back the states")
-    ids = ids_of(40) * 2  # a copy would be drafted
-    request = text_of(running, ids, 30)
-    assert request.documents[0] == likeliest(case, ids, 30)
+    assert "recurrent layers" in running.rows
+    ids = ids_of(40) * 2  # prompt lookup would find a draft
+    found, request = run(running.pair, ids, 30, documents=[ids])
+    assert found == likeliest(case, ids, 30)
     assert request.stats.drafted == 0
 
 
-def test_any_requests_one_after_the_other(running: Running, case: Case) -> None:
-    """Documents that are typed on, answers that are cut short, a chat that goes on, sequences that are swapped out."""
-    random, documents = np.random.default_rng(0), (ids_of(100, 1), ids_of(100, 2))
-    prefixes, computed, asked = PrefixCache(1 << 30), 0, 0
-    for _ in range(10):
-        ids = documents[random.integers(2)][: random.integers(1, 100)]
-        if random.random() < 0.4 and 0 < len(running.pair.ids) < 150:
-            ids = [*running.pair.ids, 5]
-        count = int(random.integers(1, 12))
-        request = text_of(running, ids, count, prefixes)
-        assert request.documents[0] == likeliest(case, ids, count)
-        computed, asked = computed + request.computed_tokens, asked + len(ids)
-    assert computed < 0.9 * asked, "some go on from a state that is kept"
+def test_random_requests(running: Running, case: Case) -> None:
+    prefixes, computed, prompts = PrefixCache(1 << 30), 0, 0
+    for ids, count, _ in random_requests(running.pair, 10, seed=0):  # type: ignore[arg-type]
+        found, request = run(running.pair, ids, count := count // 2 + 1, prefixes)
+        assert found == likeliest(case, ids, count)
+        computed, prompts = computed + request.computed_tokens, prompts + len(ids)
+    assert computed < 0.9 * prompts, "some prompts continue from a kept state"

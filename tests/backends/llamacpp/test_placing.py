@@ -74,28 +74,23 @@ def test_experts_go_first_then_layers_then_the_drafter(
         assert "the drafter was left out" in placed.fit.notice
 
 
-def test_what_is_left_goes_to_the_context() -> None:
+def test_the_rest_goes_to_the_context_and_too_little_is_reported_with_numbers() -> None:
     placed = place(Layered, steps(5, False), budget(1050 + 80 + 1000), 0)
     assert placed.fit
     assert (placed.placement.layers, placed.fit.context) == (11, 9984)
-    assert "the context has 9984 of 16384 tokens" in placed.fit.notice
-
-
-def test_too_little_is_said_with_numbers() -> None:
+    assert "9984 of 16384 tokens" in placed.fit.notice
     with pytest.raises(OutOfMemory, match=r"5 of 11 layers and a context of 4000 tokens need 615.0 MB .* Vulkan0 are"):
         place(Layered, steps(5, False), budget(50 + 4 * 140 - 1), 4000)
 
 
-@pytest.mark.parametrize(("free", "fits"), [(1050 + 819 + 80, True), (1050 + 819 + 79, False)])
-def test_a_roomy_pair_lies_on_the_gpu_with_its_drafter_and_its_context_or_is_refused(free: int, fits: bool) -> None:
-    if fits:
-        placed = place(Layered, steps(1, True), budget(free), 0, roomy=True)
-        assert placed.fit
-        assert (placed.placement.layers, placed.fit.drafter, placed.fit.context) == (11, AS_IT_IS, 8192)
-    else:
-        with pytest.raises(OutOfMemory, match="all 11 layers and a context of 8192 tokens need"):
-            place(Layered, steps(1, True), budget(free), 0, roomy=True)
-        assert place(Layered, steps(1, True), budget(free), 0).fit, "it is there, and cramped"
+def test_a_roomy_pair_lies_on_the_gpu_with_its_drafter_and_its_context_or_is_refused() -> None:
+    least = 1050 + 819 + 80
+    placed = place(Layered, steps(1, True), budget(least), 0, roomy=True)
+    assert placed.fit
+    assert (placed.placement.layers, placed.fit.drafter, placed.fit.context) == (11, AS_IT_IS, 8192)
+    with pytest.raises(OutOfMemory, match="all 11 layers and a context of 8192 tokens need"):
+        place(Layered, steps(1, True), budget(least - 1), 0, roomy=True)
+    assert place(Layered, steps(1, True), budget(least - 1), 0).fit, "it fits, but is cramped"
 
 
 def test_the_memory_beside_the_gpu_counts_too() -> None:
@@ -123,62 +118,64 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("mixture") / "model.gguf", MIXTURE)
 
 
-class TestFiles:
-    def test_of_layers(self, dense: Path, mixture: Path) -> None:
-        found = {
-            options: [(one.layers, [*one.experts]) for one in ladder(path, GPU, Options(device=name, gpu_layers=count))]
-            for options, path, name, count in (
-                ("auto", dense, "auto", -1),
-                ("named", dense, "Vulkan0", -1),
-                ("asked", dense, "auto", 2),
-                ("most", dense, "auto", 99),
-                ("mixture", mixture, "auto", -1),
-                ("asked of a mixture", mixture, "Vulkan0", 3),
-            )
-        }
-        nothing: list[int] = []
-        assert found["auto"] == [(5, nothing), (4, nothing), (3, nothing)]
-        assert found["named"] == [(count, nothing) for count in (5, 4, 3, 2, 1)]
-        assert found["asked"] == [(2, nothing)]
-        assert found["most"] == [(5, nothing)]
-        kept = [(5, [*range(count)]) for count in range(5)]
-        assert found["mixture"] == [*kept, (4, [1, 2, 3]), (3, [2, 3])]
-        assert found["asked of a mixture"] == [(3, nothing), (3, [2]), (3, [2, 3])]
+def test_placements_in_order(dense: Path, mixture: Path) -> None:
+    found = {
+        options: [(one.layers, [*one.experts]) for one in ladder(path, GPU, Options(device=name, gpu_layers=count))]
+        for options, path, name, count in (
+            ("auto", dense, "auto", -1),
+            ("named", dense, "Vulkan0", -1),
+            ("asked", dense, "auto", 2),
+            ("most", dense, "auto", 99),
+            ("mixture", mixture, "auto", -1),
+            ("asked of a mixture", mixture, "Vulkan0", 3),
+        )
+    }
+    nothing: list[int] = []
+    assert found["auto"] == [(5, nothing), (4, nothing), (3, nothing)]
+    assert found["named"] == [(count, nothing) for count in (5, 4, 3, 2, 1)]
+    assert found["asked"] == [(2, nothing)]
+    assert found["most"] == [(5, nothing)]
+    kept = [(5, [*range(count)]) for count in range(5)]
+    assert found["mixture"] == [*kept, (4, [1, 2, 3]), (3, [2, 3])]
+    assert found["asked of a mixture"] == [(3, nothing), (3, [2]), (3, [2, 3])]
 
-    def test_bytes_by_the_header(self, dense: Path, mixture: Path) -> None:
-        header, of_mixture = read_header(dense), read_header(mixture)
-        sizes = {name: info.nbytes for name, info in header.tensors.items()}
-        table, everything = sizes["token_embd.weight"], sum(sizes.values())
-        last = sum(size for name, size in sizes.items() if name.startswith("blk.3."))
-        assert offloaded(header, PROCESSOR) == (0, everything)
-        assert offloaded(header, Placement(GPU, 5)) == (everything, table)  # the table is the head, too
-        head = sizes["output_norm.weight"]
-        assert offloaded(header, Placement(GPU, 2)) == (last + head + table, everything - last - head)
-        assert [cache_share(header, Placement(GPU, layers)) for layers in (0, 1, 3, 5)] == [0, 0, 0.5, 1]
-        experts = sum(info.nbytes for name, info in of_mixture.tensors.items() if "_exps" in name)
-        there, beside = offloaded(of_mixture, Placement(GPU, ALL))
-        assert offloaded(of_mixture, Placement(GPU, ALL, range(1, 3))) == (there - experts // 2, beside + experts // 2)
 
-    def test_nobody_is_given_a_gpu_that_is_not_there(self, dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (gpus, placing):
-            monkeypatch.setattr(module, "devices", lambda: [])
-        assert plan(dense, None, Options(backend="llama.cpp")).placement == PROCESSOR
-        with pytest.raises(NoDevice, match=r"--device gpu: llama.cpp has no such GPU, this llama-cpp-python sees none"):
-            plan(dense, None, Options(device="gpu"))
-        monkeypatch.setattr(gpus, "devices", lambda: [GPU])
-        with pytest.raises(NoDevice, match=r"--device CUDA3: llama.cpp has no such GPU, there are Vulkan0"):
-            plan(dense, None, Options(device="CUDA3"))
+def test_bytes_by_the_header(dense: Path, mixture: Path) -> None:
+    header, of_mixture = read_header(dense), read_header(mixture)
+    sizes = {name: info.nbytes for name, info in header.tensors.items()}
+    table, everything = sizes["token_embd.weight"], sum(sizes.values())
+    last = sum(size for name, size in sizes.items() if name.startswith("blk.3."))
+    assert offloaded(header, PROCESSOR) == (0, everything)
+    assert offloaded(header, Placement(GPU, 5)) == (everything, table)  # the table is the head, too
+    head = sizes["output_norm.weight"]
+    assert offloaded(header, Placement(GPU, 2)) == (last + head + table, everything - last - head)
+    assert [cache_share(header, Placement(GPU, layers)) for layers in (0, 1, 3, 5)] == [0, 0, 0.5, 1]
+    experts = sum(info.nbytes for name, info in of_mixture.tensors.items() if "_exps" in name)
+    there, beside = offloaded(of_mixture, Placement(GPU, ALL))
+    assert offloaded(of_mixture, Placement(GPU, ALL, range(1, 3))) == (there - experts // 2, beside + experts // 2)
 
-    def test_a_full_gpu_leaves_the_pair_to_the_processor(self, dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        full = Device("Vulkan0", "a card", False, 1000, 8000 * MB)
-        monkeypatch.setattr(gpus, "devices", lambda: [full])
-        monkeypatch.setattr(placing, "devices", lambda: [full])
-        monkeypatch.setattr(placing, "LlamaCppSizes", OnProcessor)
-        placed = plan(dense, None, Options(backend="llama.cpp"))
-        assert placed.placement == PROCESSOR
-        assert placed.notice.startswith("llama.cpp runs on the processor: 3 of 5 layers and a context of 4096 tokens")
-        with pytest.raises(OutOfMemory):
-            plan(dense, None, Options(device="gpu"))
+
+def test_nobody_is_given_a_gpu_that_is_not_there(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (gpus, placing):
+        monkeypatch.setattr(module, "devices", lambda: [])
+    assert plan(dense, None, Options(backend="llama.cpp")).placement == PROCESSOR
+    with pytest.raises(NoDevice, match=r"--device gpu: llama.cpp has no such GPU, this llama-cpp-python sees none"):
+        plan(dense, None, Options(device="gpu"))
+    monkeypatch.setattr(gpus, "devices", lambda: [GPU])
+    with pytest.raises(NoDevice, match=r"--device CUDA3: llama.cpp has no such GPU, there are Vulkan0"):
+        plan(dense, None, Options(device="CUDA3"))
+
+
+def test_a_full_gpu_leaves_the_pair_to_the_processor(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Device("Vulkan0", "a card", False, 1000, 8000 * MB)
+    monkeypatch.setattr(gpus, "devices", lambda: [full])
+    monkeypatch.setattr(placing, "devices", lambda: [full])
+    monkeypatch.setattr(placing, "LlamaCppSizes", OnProcessor)
+    placed = plan(dense, None, Options(backend="llama.cpp"))
+    assert placed.placement == PROCESSOR
+    assert placed.notice.startswith("llama.cpp runs on the processor: 3 of 5 layers and a context of 4096 tokens")
+    with pytest.raises(OutOfMemory):
+        plan(dense, None, Options(device="gpu"))
 
 
 class OnProcessor(LlamaCppSizes):

@@ -1,6 +1,7 @@
 """A short head in llama.cpp: it reads the rows in the drafter's file, which are checked before it sees them."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import llama_cpp.llama_cpp as api
@@ -62,28 +63,18 @@ def test_the_plan_counts_it(form: str, folder: Path, tiny_pair: Path) -> None:
     assert planned[0] - planned[1] == (in_file if form == "gguf" else len(IDS) * 64 * 4)
 
 
-def damage(folder: Path, path: Path, change: Callable[[bytearray, int], None]) -> Path:
-    """The drafter with something changed in its file, at the offset of d2t."""
-    raw = bytearray((folder / "drafter.gguf").read_bytes())
-    change(raw, read_header(folder / "drafter.gguf").tensors["d2t"].offset)
-    path.write_bytes(raw)
-    return path
+Change = Callable[[bytearray, int], None]  # the file, and the offset of d2t
 
 
 def another_id(raw: bytearray, at: int) -> None:
     raw[at : at + 8] = (4).to_bytes(8, "little")
 
 
-def out_of_range(raw: bytearray, at: int) -> None:
+def out_of_range(raw: bytearray, at: int, token: int = 1 << 40) -> None:
     key = b"localdflash.short_vocabulary"
     start = raw.index(key)
     raw[start : start + len(key)] = b"localdflash.short_something!"
-    raw[at : at + 8] = (1 << 40).to_bytes(8, "little")
-
-
-def below_zero(raw: bytearray, at: int) -> None:
-    out_of_range(raw, at)
-    raw[at : at + 8] = (-1).to_bytes(8, "little", signed=True)
+    raw[at : at + 8] = token.to_bytes(8, "little", signed=True)
 
 
 def other_name(raw: bytearray, at: int) -> None:
@@ -95,14 +86,14 @@ def other_name(raw: bytearray, at: int) -> None:
     [
         (another_id, "d2t is not its short vocabulary; make it again"),
         (out_of_range, "the ids of its short vocabulary do not ascend; make it again"),
-        (below_zero, "id -1 of its short vocabulary is not one of"),
+        (partial(out_of_range, token=-1), "id -1 of its short vocabulary is not one of"),
         (other_name, "d2t and output.weight do not belong together; make it again"),
     ],
 )
-def test_a_head_that_would_end_the_process_is_refused(
-    change: Callable[[bytearray, int], None], said: str, folder: Path, tmp_path: Path
-) -> None:
-    path = damage(folder, tmp_path / "drafter.gguf", change)
+def test_a_head_that_would_end_the_process_is_refused(change: Change, said: str, folder: Path, tmp_path: Path) -> None:
+    raw, path = bytearray((folder / "drafter.gguf").read_bytes()), tmp_path / "drafter.gguf"
+    change(raw, read_header(folder / "drafter.gguf").tensors["d2t"].offset)
+    path.write_bytes(raw)
     target = LlamaCppTarget(folder / "target.gguf", threads=1, taps=(1, 3, 4))
     with pytest.raises(ModelError, match=said) as caught:
         LlamaCppDFlashDrafter(path, target)

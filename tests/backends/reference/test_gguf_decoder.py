@@ -1,133 +1,126 @@
-"""A Qwen3 GGUF as a decoder: the weights that were written, and a refusal by name of everything that does not fit."""
+"""GGUF files as decoders: Hugging Face's logits for every architecture, and a refusal by name of what does not fit."""
 
-from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
-from localdflash.backends.reference.decoder import Decoder
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.base.errors import ModelError
+from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.models.weights import quants
 from localdflash.models.weights.ggml_types import GGMLType
+from tests.support.converted_models import CONTEXT, MODELS, Case, case_of, ids_of
+from tests.support.llama_ways import WIDE
+from tests.support.lossless import assert_lossless, fill
 
-Tensors = dict[str, NDArray[np.float32]]
-Write = Callable[..., Path]
-
-SIZES: dict[str, Any] = {
-    "context_length": 128,
-    "embedding_length": 64,
-    "block_count": 2,
-    "feed_forward_length": 96,
-    "attention.head_count": 4,
-    "attention.head_count_kv": 2,
-    "attention.key_length": 32,
-    "attention.value_length": 32,
-    "rope.freq_base": 5e5,
-    "attention.layer_norm_rms_epsilon": 1e-5,
-}
-BLOCK = {  # llama.cpp's name -> Hugging Face's name, shape
-    "attn_norm": ("input_layernorm", (64,)),
-    "attn_q": ("self_attn.q_proj", (128, 64)),
-    "attn_k": ("self_attn.k_proj", (64, 64)),
-    "attn_v": ("self_attn.v_proj", (64, 64)),
-    "attn_output": ("self_attn.o_proj", (64, 128)),
-    "attn_q_norm": ("self_attn.q_norm", (32,)),
-    "attn_k_norm": ("self_attn.k_norm", (32,)),
-    "ffn_norm": ("post_attention_layernorm", (64,)),
-    "ffn_gate": ("mlp.gate_proj", (96, 64)),
-    "ffn_up": ("mlp.up_proj", (96, 64)),
-    "ffn_down": ("mlp.down_proj", (64, 96)),
-}
-NAMES = {"token_embd.weight": "embed_tokens.weight", "output_norm.weight": "norm.weight"} | {
-    f"blk.{i}.{theirs}.weight": f"layers.{i}.{ours}.weight" for i in range(2) for theirs, (ours, _) in BLOCK.items()
-}
+known_case = cache(case_of)
 
 
-def tensors_of(seed: int = 0) -> Tensors:
-    """Random weights under llama.cpp's names."""
-    rng = np.random.default_rng(seed)
-    shapes = {"token_embd.weight": (80, 64), "output_norm.weight": (64,)}
-    shapes |= {f"blk.{i}.{name}.weight": shape for i in range(2) for name, (_, shape) in BLOCK.items()}
-    return {name: rng.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes.items()}
+def changed(name: str, numbers: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None) -> Case:
+    """A model with other metadata or tensors; None leaves one out."""
+    case = known_case(name)
+    its = {key: value for key, value in (case.numbers | (numbers or {})).items() if value is not None}
+    held = {key: value for key, value in (case.tensors | (tensors or {})).items() if value is not None}
+    return replace(case, numbers=its, tensors=held)
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """(tensors, sizes, architecture, matrix type) -> a GGUF file from the reference writer."""
-
-    def make(
-        tensors: Tensors | None = None,
-        sizes: dict[str, Any] | None = None,
-        architecture: str = "qwen3",
-        kind: str = "Q8_0",
-    ) -> Path:
-        path = tmp_path / "model.gguf"
-        writer = gguf.GGUFWriter(path, architecture)
-        for name, value in (SIZES if sizes is None else sizes).items():
-            add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
-            add[type(value)](f"{architecture}.{name}", value)
-        for name, values in (tensors_of() if tensors is None else tensors).items():
-            if values.ndim == 1:
-                writer.add_tensor(name, values)
-                continue
-            quantized = gguf.GGMLQuantizationType[kind]
-            writer.add_tensor(name, gguf.quants.quantize(values, quantized), raw_dtype=quantized)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        return path
-
-    return make
+@torch.inference_mode()
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_hidden_states_are_those_of_hugging_face(name: str, tmp_path: Path) -> None:
+    kind = {"qwen3": "F32", "llama": "Q4_1"}.get(name, "Q8_0")
+    case = case_of(name, kind)
+    ours = load_decoder(case.write(tmp_path / "model.gguf", kind))
+    ids = torch.tensor([ids_of(120), ids_of(120, seed=1)])
+    expected = case.model(ids, output_hidden_states=True)
+    hidden, taps = ours(ids, torch.arange(120), causal, (0, 1))
+    assert float(expected.logits.std()) > 0.5  # there is something to compare
+    torch.testing.assert_close(ours.logits(hidden), expected.logits, atol=1e-4, rtol=1e-4)
+    for tap, values in zip((0, 1), taps, strict=True):
+        torch.testing.assert_close(values, expected.hidden_states[tap + 1], atol=1e-4, rtol=1e-4)
+    assert ours.config.context_length == CONTEXT
+    assert not ours.training
+    assert not any(parameter.requires_grad for parameter in ours.parameters())
 
 
-def assert_weights(model: Decoder, tensors: Tensors, tolerance: float) -> None:
-    """Every weight is in its place, within a share of the largest weight of its block of 32."""
-    state = model.state_dict()
-    for theirs, ours in NAMES.items():
-        written, read = tensors[theirs], state[ours].numpy()
-        assert read.dtype == np.float32
-        if written.ndim == 1:
-            np.testing.assert_array_equal(read, written)
-            continue
-        largest = np.abs(written.reshape(-1, 32)).max(1, keepdims=True)
-        assert (np.abs(read - written).reshape(-1, 32) <= tolerance * largest).all(), ours
+@pytest.mark.parametrize("name", MODELS)
+def test_llama_cpp_reads_the_same_model_from_the_file(name: str, tmp_path: Path) -> None:
+    path, ids = known_case(name).write(tmp_path / "model.gguf"), ids_of(60)
+    target = LlamaCppTarget(path, threads=1, way=WIDE)
+    fill(target, ids[:-1], 32)
+    seen = target.verify(ids[-1], EMPTY_DRAFT).logits[0].copy()
+    target.close()
+    model = load_decoder(path)
+    with torch.inference_mode():
+        expected = model.logits(model(torch.tensor([ids]), torch.arange(60), causal)[0])[0, -1].numpy()
+    assert np.linalg.norm(seen - expected) < 5e-3 * np.linalg.norm(expected)  # its KV cache is in float16
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [("F32", 0.0), ("F16", 1e-3), ("Q8_0", 0.51 / 127 + 1e-3)])
-def test_the_weights_are_those_that_were_written(write: Write, kind: str, tolerance: float) -> None:
-    tensors = tensors_of()
-    model = load_decoder(write(tensors, kind=kind))
-    assert_weights(model, tensors, tolerance)
-    assert model.lm_head.weight is model.embed_tokens.weight or torch.equal(
-        model.lm_head.weight, model.embed_tokens.weight
-    )
-    assert not model.training
-    assert not any(parameter.requires_grad for parameter in model.parameters())
+@pytest.mark.parametrize("name", ["qwen3moe", "llama 3.1"])
+def test_is_lossless(name: str, tmp_path: Path) -> None:
+    target = TorchTarget(load_decoder(known_case(name).write(tmp_path / "model.gguf")))
+    assert_lossless(target, ids_of(16 + 17), (2, 16, 17), lengths=(16,))
 
 
-def test_the_shape_is_that_of_the_metadata(write: Write) -> None:
-    c = load_decoder(write()).config
-    assert (c.vocab_size, c.hidden_size, c.num_hidden_layers, c.intermediate_size) == (80, 64, 2, 96)
-    assert (c.num_attention_heads, c.num_key_value_heads, c.head_dim, c.context_length) == (4, 2, 32, 128)
-    assert (c.rope_theta, c.tie_word_embeddings, c.attention_bias) == (5e5, True, False)
-    assert c.rms_norm_eps == pytest.approx(1e-5)
+def zeros(*shape: int) -> Any:
+    return np.zeros(shape, np.float32)
 
 
-def test_a_free_head_is_read(write: Write) -> None:
-    head = np.random.default_rng(7).normal(size=(80, 64)).astype(np.float32)
-    model = load_decoder(write(tensors_of() | {"output.weight": head}, kind="F32"))
-    assert not model.config.tie_word_embeddings
-    np.testing.assert_array_equal(model.lm_head.weight.numpy(), head)
+ELSEWHERE = "use llama.cpp"
+NO_HEAD_SIZE = dict.fromkeys(("attention.key_length", "attention.value_length", "rope.dimension_count"))
 
 
-def refused(path: Path, *words: str) -> None:
+UNSUPPORTED: tuple[tuple[str, dict[str, Any], list[str]], ...] = (
+    ("qwen3", {"rope.scaling.type": "yarn"}, ["scaled RoPE", ELSEWHERE]),
+    ("qwen3", {"rope.scaling.factor": 4.0}, ["scaled RoPE", ELSEWHERE]),  # llama.cpp applies it without a type, too
+    ("qwen3", {"rope.scale_linear": 4.0}, ["scaled RoPE"]),
+    ("qwen3", {"rope.scaling.attn_factor": 4.0}, ["scaled RoPE"]),
+    ("qwen3", {"rope.dimension_count": 16}, ["whole heads", ELSEWHERE]),
+    ("qwen3", {"attention.head_count_kv": 3}, ["4 heads", "3 key-value heads"]),
+    ("qwen3", {"block_count": 4}, ["layers.3."]),
+    ("qwen3", {"rope.freq_base": None}, ["qwen3.rope.freq_base is missing"]),
+    *(("qwen3", {"embedding_length": value}, ["embedding_length"]) for value in ("4", [4, 4], 4.0, 0, 2**32 - 1)),
+    *(("qwen3", {"rope.freq_base": float(value)}, ["rope.freq_base"]) for value in ("nan", "inf", "0", "-1")),
+    ("qwen3moe", {"expert_feed_forward_length": None}, ["qwen3moe.expert_feed_forward_length is missing"]),
+    ("qwen3moe", {"expert_used_count": 9}, ["expert_used_count is 9", "expert_count is 8"]),
+    ("llama", {"expert_count": 8}, ["mixture of experts", ELSEWHERE]),
+    ("llama", NO_HEAD_SIZE, ["attn_q.weight", "[128, 64]", "[64, 64]"]),  # heads of hidden size / 4
+)
+MISFITS: tuple[tuple[str, str, Any, list[str]], ...] = (
+    ("qwen3", "blk.1.ffn_down.weight", None, ["layers.1.mlp.down_proj.weight"]),
+    ("qwen3moe", "blk.1.ffn_up_exps.weight", None, ["layers.1.mlp.experts.up_proj.weight"]),
+    ("qwen3", "rope_freqs.weight", zeros(64), ["tensor rope_freqs.weight", ELSEWHERE]),
+    ("qwen3", "blk.0.attn_q.bias", zeros(64), ["tensor blk.0.attn_q.bias", ELSEWHERE]),
+    ("qwen3", "blk.3.attn_q.weight", zeros(64), ["tensor blk.3.attn_q.weight", ELSEWHERE]),
+    ("qwen3", "blk.0.attn_k.weight", zeros(128, 64), ["tensor blk.0.attn_k.weight", "[128, 64]", "[64, 64]"]),
+    ("qwen3", "output_norm.weight", zeros(32), ["tensor output_norm.weight", "[32]", "[64]"]),
+    ("llama 3.1", "rope_freqs.weight", zeros(32) + 1, ["rope_freqs.weight", "[32]", "[16]"]),
+    ("llama 3.1", "rope_freqs.weight", zeros(16), ["rope_freqs.weight", "positive"]),
+    ("llama 3.1", "rope_freqs.weight", zeros(16) + np.nan, ["rope_freqs.weight", "positive"]),
+)
+
+
+def test_unsupported_metadata_and_tensors_are_named(tmp_path: Path) -> None:
+    for name, numbers, words in UNSUPPORTED:
+        refused(changed(name, numbers).write(tmp_path / "model.gguf"), words)
+    for name, tensor, values, words in MISFITS:
+        refused(changed(name, tensors={tensor: values}).write(tmp_path / "model.gguf"), words)
+
+
+def test_another_architecture_or_quantization_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused(replace(changed("qwen3"), architecture="gemma3").write(tmp_path / "a.gguf"), ["'gemma3'", ELSEWHERE])
+    monkeypatch.setattr(quants, "SUPPORTED", quants.SUPPORTED - {GGMLType.Q5_0})  # gguf writes all that torch reads
+    refused(changed("qwen3").write(tmp_path / "b.gguf", "Q5_0"), ["token_embd.weight", "Q5_0", "llama.cpp"])
+
+
+def refused(path: Path, words: list[str]) -> None:
     with pytest.raises(ModelError) as caught:
         load_decoder(path)
     message = str(caught.value)
@@ -137,59 +130,9 @@ def refused(path: Path, *words: str) -> None:
         assert word in message
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"rope.scaling.type": "yarn"}, ["scaled RoPE", "use llama.cpp"]),
-        ({"rope.scaling.factor": 4.0}, ["scaled RoPE", "use llama.cpp"]),  # llama.cpp applies it without a type, too
-        ({"rope.scale_linear": 4.0}, ["scaled RoPE"]),
-        ({"rope.scaling.attn_factor": 4.0}, ["scaled RoPE"]),
-        ({"rope.dimension_count": 16}, ["whole heads", "use llama.cpp"]),
-        ({"attention.head_count_kv": 3}, ["4 heads", "3 key-value heads"]),
-        ({"block_count": 3}, ["layers.2."]),
-        *(({name: None}, [f"qwen3.{name} is missing"]) for name in ("block_count", "rope.freq_base")),
-        *(({"embedding_length": value}, ["qwen3.embedding_length"]) for value in ("4", [4, 4], 4.0, 0, 2**32 - 1)),
-        *(({"rope.freq_base": value}, ["qwen3.rope.freq_base"]) for value in (float("nan"), float("inf"), 0.0, -1.0)),
-    ],
-)
-def test_metadata_that_it_does_not_run_is_named(write: Write, changes: dict[str, Any], words: list[str]) -> None:
-    sizes = {name: value for name, value in (SIZES | changes).items() if value is not None}
-    refused(write(sizes=sizes), *words)
-
-
-def test_metadata_that_changes_nothing_is_accepted(write: Write) -> None:
-    for changes in (
+def test_metadata_that_changes_nothing_is_accepted(tmp_path: Path) -> None:
+    for numbers in (
         {"rope.scaling.type": "none", "rope.scaling.factor": 4.0},
         {"rope.scaling.factor": 1.0, "rope.scale_linear": 1.0, "rope.scaling.attn_factor": 1.0},
-        {"rope.dimension_count": 32},
     ):
-        load_decoder(write(sizes=SIZES | changes))
-
-
-def test_another_architecture_is_refused(write: Write) -> None:
-    refused(write(architecture="gemma3"), "qwen3", "'gemma3'", "use llama.cpp")
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "words"),
-    [
-        ("output_norm.weight", None, ["norm.weight"]),
-        ("blk.1.ffn_down.weight", None, ["layers.1.mlp.down_proj.weight"]),
-        ("rope_freqs.weight", (64,), ["tensor rope_freqs.weight", "use llama.cpp"]),
-        ("blk.0.attn_q.bias", (64,), ["tensor blk.0.attn_q.bias", "use llama.cpp"]),
-        ("blk.2.attn_q.weight", (64,), ["tensor blk.2.attn_q.weight", "use llama.cpp"]),
-        ("blk.0.attn_k.weight", (128, 64), ["tensor blk.0.attn_k.weight", "[128, 64]", "[64, 64]"]),
-        ("output_norm.weight", (32,), ["tensor output_norm.weight", "[32]", "[64]"]),
-    ],
-)
-def test_a_tensor_that_does_not_fit_is_named(
-    write: Write, name: str, shape: tuple[int, ...] | None, words: list[str]
-) -> None:
-    tensors = {theirs: values for theirs, values in tensors_of().items() if theirs != name}
-    refused(write(tensors if shape is None else tensors | {name: np.zeros(shape, np.float32)}), *words)
-
-
-def test_a_quantization_that_torch_cannot_read_is_named(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    """gguf's writer can write none, so one is made so."""
-    monkeypatch.setattr(quants, "SUPPORTED", quants.SUPPORTED - {GGMLType.Q5_0})
-    refused(write(kind="Q5_0"), "token_embd.weight", "Q5_0", "llama.cpp")
+        load_decoder(changed("qwen3", numbers).write(tmp_path / "model.gguf"))

@@ -13,14 +13,14 @@ from localdflash.backends.cpu import cpu_library as installed
 from localdflash.backends.cpu.cpu_library import Library
 
 SOURCES = Path(__file__).parents[3] / "kernels" / "cpu"
+BUILD = runpy.run_path(str(SOURCES / "sources.py"))
 
 
 def instruction_sets() -> list[str]:
-    """Those of this processor where the installed library tells, else all that are compiled here."""
+    """Return those of this processor if the installed library knows them, else all that are compiled here."""
     if not installed.available():
         return installed.load().instruction_sets
-    compiled = runpy.run_path(str(SOURCES / "sources.py"))["instruction_sets"]()
-    return [Path(name).stem.removeprefix("isa_") for name in compiled]
+    return [Path(name).stem.removeprefix("isa_") for name in BUILD["instruction_sets"]()]
 
 
 @pytest.fixture(scope="session")
@@ -36,16 +36,11 @@ def library(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Library
     compiled = shared / "libldf.so"
     with FileLock(shared / "libldf.lock"):
         if not compiled.exists():
-            compile_library(compiled)
+            try:
+                BUILD["compile_library"](compiled)
+            except subprocess.CalledProcessError as error:
+                pytest.fail(error.stderr, pytrace=False)
     return Library(compiled)
-
-
-def compile_library(target: Path) -> None:
-    """See kernels/cpu/sources.py; what the compiler says becomes the failure."""
-    try:
-        runpy.run_path(str(SOURCES / "sources.py"))["compile_library"](target)
-    except subprocess.CalledProcessError as error:
-        pytest.fail(error.stderr, pytrace=False)
 
 
 @pytest.fixture(scope="session", params=instruction_sets())
@@ -57,6 +52,6 @@ def kernels(request: pytest.FixtureRequest, library: Library) -> Any:
 
 
 @pytest.fixture(scope="session")
-def portable(library: Library) -> Any:
-    """The table in plain C++, which every instruction set is compared with."""
-    return library.kernels("portable")
+def all_kernels(library: Library) -> list[Any]:
+    """The tables of all instruction sets of this processor, the best first and "portable" last."""
+    return [library.kernels(name) for name in library.instruction_sets]

@@ -31,16 +31,13 @@ class Case:
 
     @property
     def scale(self) -> float:
-        """Of a score."""
         return float(self.q.shape[1] ** -0.5)
 
     @property
     def struct(self) -> CacheStruct:
-        """The cache as it is handed over."""
         return CacheStruct(*map(address, self.cached))
 
     def copied(self) -> "Case":
-        """With a cache of its own."""
         return replace(self, cached=tuple(array.copy() for array in self.cached))
 
 
@@ -102,22 +99,10 @@ def random_case(kv: str, rows: int, head_dim: int, capacity: int = 320, seed: in
 
 
 def attend(kernels: Any, case: Case, rows: slice = slice(None)) -> Floats:
-    """[rows, head_dim]"""
     q, begin, end = (np.ascontiguousarray(array[rows]) for array in (case.q, case.begin, case.end))
     out: Floats = np.full(q.shape, np.nan, np.float32)
-    width = q.shape[1]
-    kernels.attend(
-        ctypes.byref(case.struct),
-        address(q),
-        width,
-        address(begin),
-        address(end),
-        len(q),
-        width,
-        case.scale,
-        address(out),
-        width,
-    )
+    (count, width), ranges = q.shape, (address(begin), address(end))
+    kernels.attend(ctypes.byref(case.struct), address(q), width, *ranges, count, width, case.scale, address(out), width)
     return out
 
 
@@ -141,125 +126,113 @@ def exact(case: Case) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def assert_same_bits(a: Floats, b: Floats) -> None:
-    """Of numbers."""
     np.testing.assert_array_equal(a.view(np.int32), b.view(np.int32))
 
 
 @pytest.mark.parametrize(("kv", "head_dim"), SHAPES)
 def test_near_float64_with_the_same_bits_on_every_instruction_set(
-    kernels: Any, portable: Any, kv: str, head_dim: int
+    all_kernels: list[Any], kv: str, head_dim: int
 ) -> None:
     for rows, times in ((1, 1), (3, 1), (16, 1000), (150, 1)):  # also with scores far apart
         case = random_case(kv, rows, head_dim)
         case.q *= times
-        (expected, off), found = exact(case), attend(kernels, case)
-        assert (np.abs(found - expected) <= off).all()
-        assert_same_bits(found, attend(portable, case))
-
-
-@pytest.mark.parametrize(("kv", "head_dim"), [("f16", 80), ("int8", 96)])
-def test_a_row_is_the_same_alone_and_among_any_others(kernels: Any, kv: str, head_dim: int) -> None:
-    case = random_case(kv, 70, head_dim)
-    alone = np.concatenate([attend(kernels, case, slice(r, r + 1)) for r in range(70)])
-    for width in (*range(2, 33), 70):
-        for first in {0, min(5, 70 - width)}:
-            rows = slice(first, first + width)
-            assert_same_bits(attend(kernels, case, rows), alone[rows])
-
-
-@pytest.mark.parametrize("kv", FORMS)
-def test_what_a_row_does_not_see_has_no_influence(kernels: Any, kv: str) -> None:
-    rows = 24
-    case = random_case(kv, rows, 64)
-    expected = attend(kernels, case)
-    for r in range(rows):
-        unseen = np.ones(320, bool)
-        unseen[case.begin[r] : case.end[r]] = False
-        stale = case.copied()
-        spoil(stale, unseen)
-        assert_same_bits(attend(kernels, stale)[r], expected[r])
-
-
-@pytest.mark.parametrize("kv", FORMS)
-def test_what_is_no_number_shows_in_the_rows_that_see_it(kernels: Any, kv: str) -> None:
-    at = 100
-    for name, wrong in (("put_key", np.nan), ("put_key", np.inf), ("put_value", np.nan), ("put_value", np.inf)):
-        case = random_case(kv, 24, 64)
-        case.q = np.abs(case.q)
-        expected = attend(kernels, case)
-        getattr(kernels, name)(ctypes.byref(case.struct), 64, at, address(np.full(64, wrong, np.float32)))
-        out = attend(kernels, case)
-        sees = (case.begin <= at) & (at < case.end)
-        assert sees.any()
-        assert not sees.all()
-        assert not np.isfinite(out[sees]).any()
-        assert_same_bits(out[~sees], expected[~sees])
-
-
-@pytest.mark.parametrize("kv", FORMS)
-def test_a_query_that_is_no_number_spoils_its_own_row_only(kernels: Any, kv: str) -> None:
-    case = random_case(kv, 12, 64)
-    expected = attend(kernels, case)
-    case.q[5, 7] = np.nan
-    out = attend(kernels, case)
-    assert np.isnan(out[5]).all()
-    others = np.arange(12) != 5
-    assert_same_bits(out[others], expected[others])
-
-
-@pytest.mark.parametrize("kv", FORMS)
-def test_edges_of_blocks(kernels: Any, kv: str) -> None:
-    case = random_case(kv, 6, 64)
-    values = unpack(kv, case.cached)[1]
-    for begin, end in ((0, 64), (1, 64), (0, 65), (63, 65), (64, 128), (15, 17), (48, 320)):
-        case.begin[:], case.end[:] = begin, end
-        expected, off = exact(case)
-        assert (np.abs(attend(kernels, case) - expected) <= off).all()
-    for key in (0, 15, 16, 63, 64, 319):  # alone: its value
-        case.begin[:], case.end[:] = key, key + 1
-        np.testing.assert_allclose(attend(kernels, case), np.tile(values[key], (6, 1)), rtol=1e-6 * (kv == "int8"))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kv", FORMS)
-def test_the_last_keys_of_a_long_context(kernels: Any, kv: str) -> None:
-    head_dim, capacity, last = 256, 262144, 320
-    short = random_case(kv, 2, head_dim, last)
-    cached = [np.zeros((len(array) * capacity // last, *array.shape[1:]), array.dtype) for array in short.cached]
-    moved = capacity - last  # whole blocks, so that the bits stay
-    for array, part in zip(cached, short.cached, strict=True):
-        at = moved * len(part) // last
-        array[at : at + len(part)] = part
-    long = replace(short, cached=tuple(cached), begin=short.begin + np.int32(moved), end=short.end + np.int32(moved))
-    assert_same_bits(attend(kernels, long), attend(kernels, short))
-
-
-@pytest.mark.parametrize("kv", FORMS)
-def test_only_the_heads_of_wider_rows_are_read_and_written(kernels: Any, kv: str) -> None:
-    case = random_case(kv, 9, 64)
-    expected = attend(kernels, case)
-    q, out = np.full((9, 200), np.nan, np.float32), np.full((9, 100), 7, np.float32)
-    q[:, :64] = case.q
-    ranges = address(case.begin), address(case.end)
-    kernels.attend(ctypes.byref(case.struct), address(q), 200, *ranges, 9, 64, case.scale, address(out), 100)
-    assert_same_bits(np.ascontiguousarray(out[:, :64]), expected)
-    assert (out[:, 64:] == 7).all()
+        (expected, off), portable = exact(case), attend(all_kernels[-1], case)
+        assert (np.abs(portable - expected) <= off).all()
+        for kernels in all_kernels[:-1]:
+            assert_same_bits(attend(kernels, case), portable)
 
 
 @pytest.mark.parametrize(("kv", "head_dim"), SHAPES)
-def test_keys_and_values_are_put_in_their_places(kernels: Any, kv: str, head_dim: int) -> None:
-    rng = np.random.default_rng(head_dim)
-    keys, values = rng.standard_normal((2, 48, head_dim)).astype(np.float32) * np.float32(1e-3)
-    case = Case(kv, pack(kv, keys, values), keys, np.zeros(0, np.int32), np.zeros(0, np.int32))
-    for position in (0, 15, 16, 47):
-        keys[position], values[position] = rng.standard_normal((2, head_dim))
-        kernels.put_key(ctypes.byref(case.struct), head_dim, position, address(keys[position]))
-        kernels.put_value(ctypes.byref(case.struct), head_dim, position, address(values[position]))
-    for found, expected in zip(case.cached, pack(kv, keys, values), strict=True):
-        np.testing.assert_array_equal(found, expected)
+def test_keys_and_values_are_put_in_their_places(all_kernels: list[Any], kv: str, head_dim: int) -> None:
+    for kernels in all_kernels:
+        rng = np.random.default_rng(head_dim)
+        keys, values = rng.standard_normal((2, 48, head_dim)).astype(np.float32) * np.float32(1e-3)
+        case = Case(kv, pack(kv, keys, values), keys, np.zeros(0, np.int32), np.zeros(0, np.int32))
+        for position in (0, 15, 16, 47):
+            keys[position], values[position] = rng.standard_normal((2, head_dim))
+            kernels.put_key(ctypes.byref(case.struct), head_dim, position, address(keys[position]))
+            kernels.put_value(ctypes.byref(case.struct), head_dim, position, address(values[position]))
+        for found, expected in zip(case.cached, pack(kv, keys, values), strict=True):
+            np.testing.assert_array_equal(found, expected)
 
 
-def test_what_is_too_small_for_a_scale_is_nothing(kernels: Any) -> None:
+@pytest.mark.parametrize("kv", FORMS)
+class TestEveryForm:
+    """Both formats of the KV cache, on every instruction set of this processor."""
+
+    def test_a_row_is_the_same_alone_and_among_any_others(self, kernels: Any, kv: str) -> None:
+        case = random_case(kv, 70, 80 if kv == "f16" else 96)
+        alone = np.concatenate([attend(kernels, case, slice(r, r + 1)) for r in range(70)])
+        for width in (*range(2, 33), 70):
+            for first in {0, min(5, 70 - width)}:
+                rows = slice(first, first + width)
+                assert_same_bits(attend(kernels, case, rows), alone[rows])
+
+    def test_unseen_keys_have_no_influence(self, kernels: Any, kv: str) -> None:
+        case = random_case(kv, 24, 64)
+        expected = attend(kernels, case)
+        for r in range(24):
+            unseen = np.ones(320, bool)
+            unseen[case.begin[r] : case.end[r]] = False
+            stale = case.copied()
+            spoil(stale, unseen)
+            assert_same_bits(attend(kernels, stale)[r], expected[r])
+
+    def test_a_nan_or_infinity_shows_in_the_rows_that_see_it(self, kernels: Any, kv: str) -> None:
+        at = 100
+        for name, wrong in (("put_key", np.nan), ("put_key", np.inf), ("put_value", np.nan), ("put_value", np.inf)):
+            case = random_case(kv, 24, 64)
+            case.q = np.abs(case.q)
+            expected = attend(kernels, case)
+            getattr(kernels, name)(ctypes.byref(case.struct), 64, at, address(np.full(64, wrong, np.float32)))
+            out, sees = attend(kernels, case), (case.begin <= at) & (at < case.end)
+            assert 0 < sees.sum() < 24
+            assert not np.isfinite(out[sees]).any()
+            assert_same_bits(out[~sees], expected[~sees])
+        case = random_case(kv, 12, 64)
+        expected = attend(kernels, case)
+        case.q[5, 7] = np.nan
+        out, others = attend(kernels, case), np.arange(12) != 5
+        assert np.isnan(out[5]).all()
+        assert_same_bits(out[others], expected[others])
+
+    def test_edges_of_blocks(self, kernels: Any, kv: str) -> None:
+        case = random_case(kv, 6, 64)
+        values = unpack(kv, case.cached)[1]
+        for begin, end in ((0, 64), (1, 64), (0, 65), (63, 65), (64, 128), (15, 17), (48, 320)):
+            case.begin[:], case.end[:] = begin, end
+            expected, off = exact(case)
+            assert (np.abs(attend(kernels, case) - expected) <= off).all()
+        for key in (0, 15, 16, 63, 64, 319):  # alone: its value
+            case.begin[:], case.end[:] = key, key + 1
+            np.testing.assert_allclose(attend(kernels, case), np.tile(values[key], (6, 1)), rtol=1e-6 * (kv == "int8"))
+
+    @pytest.mark.nightly
+    def test_the_last_keys_of_a_long_context(self, kernels: Any, kv: str) -> None:
+        head_dim, capacity, last = 256, 262144, 320
+        short = random_case(kv, 2, head_dim, last)
+        cached = [np.zeros((len(array) * capacity // last, *array.shape[1:]), array.dtype) for array in short.cached]
+        moved = capacity - last  # whole blocks, so that the bits stay
+        for array, part in zip(cached, short.cached, strict=True):
+            at = moved * len(part) // last
+            array[at : at + len(part)] = part
+        long = replace(
+            short, cached=tuple(cached), begin=short.begin + np.int32(moved), end=short.end + np.int32(moved)
+        )
+        assert_same_bits(attend(kernels, long), attend(kernels, short))
+
+    def test_only_the_heads_of_wider_rows_are_read_and_written(self, kernels: Any, kv: str) -> None:
+        case = random_case(kv, 9, 64)
+        expected = attend(kernels, case)
+        q, out = np.full((9, 200), np.nan, np.float32), np.full((9, 100), 7, np.float32)
+        q[:, :64] = case.q
+        ranges = address(case.begin), address(case.end)
+        kernels.attend(ctypes.byref(case.struct), address(q), 200, *ranges, 9, 64, case.scale, address(out), 100)
+        assert_same_bits(np.ascontiguousarray(out[:, :64]), expected)
+        assert (out[:, 64:] == 7).all()
+
+
+def test_values_too_small_for_a_scale_count_as_zero(kernels: Any) -> None:
     case = random_case("int8", 3, 64)
     case.begin[:], case.end[:] = 0, 320
     for wrong in (0.0, 1e-38, 1e-42):

@@ -1,7 +1,6 @@
-"""What is done to single rows on the CPU, against numpy, and with the same bits on every instruction set."""
+"""Functions of single rows on the CPU, against numpy, and with the same bits on every instruction set."""
 
 import ctypes
-import runpy
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -16,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from localdflash.backends.cpu.cpu_library import Library, RowsStruct, address
+from tests.kernels.cpu.conftest import BUILD, SOURCES
 
-CPU = Path(__file__).parents[3] / "kernels" / "cpu"
 EPSILON = 2.0**-24  # half a unit in the last place, relative
 Floats = NDArray[np.float32]
 
@@ -33,20 +32,19 @@ def harnesses(library: Library, tmp_path_factory: pytest.TempPathFactory) -> dic
     """rows.cpp for the instruction sets whose floats differ in code and that this processor has."""
     if shutil.which("c++") is None:
         pytest.skip("there is no C++ compiler")
-    sources = runpy.run_path(str(CPU / "sources.py"))
     folder, loaded = tmp_path_factory.mktemp("rows"), {}
     for name in {"portable", "avx2", "avx512vnni", "neon"} & set(library.instruction_sets):
         target = folder / f"{name}.so"
-        own = sources["instruction_sets"]()[f"isa_{name}.cpp"]
+        own = BUILD["instruction_sets"]()[f"isa_{name}.cpp"]
         here = str(Path(__file__).with_name("rows.cpp"))
-        flags = [*sources["FLAGS"], "-fvisibility=default", *own, f"-I{CPU}", f"-DLDF_ISA={name}", "-shared"]
+        flags = [*BUILD["FLAGS"], "-fvisibility=default", *own, f"-I{SOURCES}", f"-DLDF_ISA={name}", "-shared"]
         subprocess.run(["c++", *flags, here, "-o", str(target)], check=True)
         loaded[name] = ctypes.CDLL(str(target))
     return loaded
 
 
 def same(results: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    """What all instruction sets have computed, bit for bit but for those of NaN."""
+    """Return the result of all instruction sets, which must agree bit for bit, NaN apart."""
     first, *others = results.values()
     for other in others:
         np.testing.assert_array_equal(other, first)
@@ -56,7 +54,7 @@ def same(results: dict[str, NDArray[Any]]) -> NDArray[Any]:
 
 
 def mapped(harnesses: dict[str, ctypes.CDLL], function: str, x: NDArray[Any], kind: type) -> NDArray[Any]:
-    """A function of the harness over x, whose size is a multiple of 16."""
+    """Apply a function of the harness to x, whose size is a multiple of 16."""
     results: dict[str, NDArray[Any]] = {}
     for name, harness in harnesses.items():
         results[name] = np.empty(x.size, kind)
@@ -64,28 +62,20 @@ def mapped(harnesses: dict[str, ctypes.CDLL], function: str, x: NDArray[Any], ki
     return same(results)
 
 
-def test_exponential_is_within_two_units_in_the_last_place(harnesses: dict[str, ctypes.CDLL]) -> None:
+def test_exponential_is_within_two_units_in_the_last_place_up_to_its_ends(harnesses: dict[str, ctypes.CDLL]) -> None:
     x = np.linspace(-88, 88, 1 << 18, dtype=np.float32)
     exact = np.exp(x.astype(np.float64))
     unit = np.spacing(exact.astype(np.float32)).astype(np.float64)
     assert np.max(np.abs(mapped(harnesses, "exponentials", x, np.float32) - exact) / unit) < 2
-
-
-def test_exponential_at_the_ends(harnesses: dict[str, ctypes.CDLL]) -> None:
-    x = np.array(
-        [-np.inf, -3e38, -1000, -104.1, 89.1, 1000, 3e38, np.inf, np.nan, 0, -0.0, 1e-30, 0, 0, 0, 0], np.float32
-    )
-    out = mapped(harnesses, "exponentials", x, np.float32)
+    ends = [-np.inf, -3e38, -1000, -104.1, 89.1, 1000, 3e38, np.inf, np.nan, 0, -0.0, 1e-30, 0, 0, 0, 0]
+    out = mapped(harnesses, "exponentials", np.array(ends, np.float32), np.float32)
     np.testing.assert_array_equal(out, [0] * 4 + [np.inf] * 4 + [np.nan] + [1] * 7)
 
 
-def test_every_half_is_read(harnesses: dict[str, ctypes.CDLL]) -> None:
-    halves = np.arange(65536, dtype=np.uint16)
-    out = mapped(harnesses, "from_halves", halves, np.float32)
-    np.testing.assert_array_equal(out, halves.view(np.float16).astype(np.float32))
-
-
-def test_halves_are_rounded_to_nearest_even(harnesses: dict[str, ctypes.CDLL]) -> None:
+def test_every_half_is_read_and_rounding_is_to_nearest_even(harnesses: dict[str, ctypes.CDLL]) -> None:
+    every = np.arange(65536, dtype=np.uint16)
+    read = mapped(harnesses, "from_halves", every, np.float32)
+    np.testing.assert_array_equal(read, every.view(np.float16).astype(np.float32))
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
     ties = (halves[:-1] + halves[1:]) / 2  # exact in float32
     around = [ties, np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf))]
@@ -99,44 +89,35 @@ def test_halves_are_rounded_to_nearest_even(harnesses: dict[str, ctypes.CDLL]) -
     np.testing.assert_array_equal(np.signbit(out), np.signbit(expected))
 
 
-def best_of(harness: ctypes.CDLL, logits: Floats, first: int = 0) -> Best:
-    """Of the tokens first, first + 1, ..."""
+def best_of(harness: ctypes.CDLL, logits: Floats, first: int = 0, function: str = "best") -> Best:
+    """The best of the tokens first, first + 1, ...; "likeliest" leaves out the sum."""
     out = Best()
-    harness.best(ctypes.c_void_p(address(logits)), first, logits.size, ctypes.byref(out))
+    getattr(harness, function)(ctypes.c_void_p(address(logits)), first, logits.size, ctypes.byref(out))
     return out
 
 
 def likeliest_of(harness: ctypes.CDLL, logits: Floats, first: int = 0) -> Best:
-    """The same, without the sum."""
-    out = Best()
-    harness.likeliest(ctypes.c_void_p(address(logits)), first, logits.size, ctypes.byref(out))
-    return out
+    return best_of(harness, logits, first, "likeliest")
 
 
 def merged(harness: ctypes.CDLL, a: Best, b: Best) -> Best:
-    """Of both parts."""
     out = Best()
     harness.merge(ctypes.byref(a), ctypes.byref(b), ctypes.byref(out))
     return out
 
 
-def bits(best: Best) -> bytes:
-    """For comparison."""
-    return bytes(best)
-
-
-@pytest.mark.parametrize("count", [1, 15, 17, 4093])
-def test_best_of_is_the_first_highest_and_its_total(harnesses: dict[str, ctypes.CDLL], count: int) -> None:
-    logits = np.random.default_rng(count).standard_normal(count).astype(np.float32) * 4
-    logits[count // 2] = logits[-1] = logits.max()
-    found = [best_of(harness, logits, 7) for harness in harnesses.values()]
-    assert len({bits(best) for best in found}) == 1
-    assert (found[0].token, found[0].logit) == (7 + int(np.argmax(logits)), logits.max())
-    for harness in harnesses.values():
-        alone = likeliest_of(harness, logits, 7)
-        assert (alone.token, alone.logit, alone.total) == (found[0].token, found[0].logit, 0)
-    exact = np.exp(logits.astype(np.float64) - logits.max()).sum()
-    assert found[0].total == pytest.approx(exact, rel=(count / 16 + 8) * EPSILON * 2)
+def test_best_of_is_the_first_highest_and_its_total(harnesses: dict[str, ctypes.CDLL]) -> None:
+    for count in (1, 15, 17, 4093):
+        logits = np.random.default_rng(count).standard_normal(count).astype(np.float32) * 4
+        logits[count // 2] = logits[-1] = logits.max()
+        found = [best_of(harness, logits, 7) for harness in harnesses.values()]
+        assert len({bytes(best) for best in found}) == 1
+        assert (found[0].token, found[0].logit) == (7 + int(np.argmax(logits)), logits.max())
+        for harness in harnesses.values():
+            alone = likeliest_of(harness, logits, 7)
+            assert (alone.token, alone.logit, alone.total) == (found[0].token, found[0].logit, 0)
+        exact = np.exp(logits.astype(np.float64) - logits.max()).sum()
+        assert found[0].total == pytest.approx(exact, rel=(count / 16 + 8) * EPSILON * 2)
 
 
 def test_parts_merge_to_the_same_token_in_any_order(harnesses: dict[str, ctypes.CDLL]) -> None:
@@ -150,7 +131,7 @@ def test_parts_merge_to_the_same_token_in_any_order(harnesses: dict[str, ctypes.
             assert best.total == pytest.approx(np.exp(logits.astype(np.float64) - 5).sum(), rel=1e-6)
 
 
-def test_logits_that_are_no_numbers_show_in_the_total(harnesses: dict[str, ctypes.CDLL]) -> None:
+def test_nan_and_infinite_logits_show_in_the_total(harnesses: dict[str, ctypes.CDLL]) -> None:
     logits = np.linspace(0, 1, 37, dtype=np.float32)
     for at in (0, 5, 16, 36):
         for what, sound in ((np.nan, False), (np.inf, False), (-np.inf, True), (3e38, True)):
@@ -165,7 +146,7 @@ def test_logits_that_are_no_numbers_show_in_the_total(harnesses: dict[str, ctype
                     assert np.isnan([b.total, merged(harness, a, b).total, merged(harness, b, a).total]).all()
 
 
-def test_tokens_that_are_ruled_out_add_nothing(harnesses: dict[str, ctypes.CDLL]) -> None:
+def test_ruled_out_tokens_add_nothing(harnesses: dict[str, ctypes.CDLL]) -> None:
     none, some = np.full(20, -np.inf, np.float32), np.array([-np.inf, 1, 1], np.float32)
     for harness in harnesses.values():
         parts = best_of(harness, none), best_of(harness, some, 20)
@@ -192,7 +173,7 @@ def quantized(library: Library, x: Floats) -> tuple[NDArray[np.int8], Floats, ND
 
 
 def expected_codes(x: Floats) -> tuple[NDArray[np.float32], Floats]:
-    """As the contract says, for rows x."""
+    """Codes and scales of rows x, in numpy."""
     groups = x.reshape(len(x), -1, 32)
     amax = np.abs(groups).max(axis=2)
     with np.errstate(all="ignore"):
@@ -221,7 +202,7 @@ def test_quantized_as_numpy_does(library: Library, numbers: list[float]) -> None
     np.testing.assert_array_equal(sums, expected.reshape(2, -1, 16).sum(axis=2))
 
 
-def test_a_group_that_is_not_finite_is_no_number_and_spoils_no_other(library: Library) -> None:
+def test_a_group_that_is_not_finite_becomes_nan_and_spoils_no_other(library: Library) -> None:
     for wrong in (np.nan, -np.inf):
         x = np.ones((3, 96), np.float32)
         x[1, 40] = wrong
@@ -235,7 +216,7 @@ def test_a_group_that_is_not_finite_is_no_number_and_spoils_no_other(library: Li
 
 
 def run(library: Library, size: int, call: Callable[[Any, int | None], None]) -> Floats:
-    """What `call` of every table writes to an address, the same for all of them."""
+    """Return what `call` writes to an address, which must be the same for every instruction set."""
     results: dict[str, NDArray[Any]] = {}
     for name in library.instruction_sets:
         results[name] = np.full(size, np.nan, np.float32)
@@ -243,43 +224,41 @@ def run(library: Library, size: int, call: Callable[[Any, int | None], None]) ->
     return same(results)
 
 
-@pytest.mark.parametrize("size", [16, 80, 2048])
-def test_norm(library: Library, size: int) -> None:
-    rng = np.random.default_rng(size)
-    x, weight = (rng.standard_normal(size).astype(np.float32) for _ in range(2))
-    out = run(library, size, lambda kernels, to: kernels.norm(address(x), address(weight), 1e-6, size, to))
-    exact = x / np.sqrt(np.mean(x.astype(np.float64) ** 2) + 1e-6) * weight
-    # The sum of squares is rounded size / 16 + 4 times, of which the root takes half; then five more roundings.
-    np.testing.assert_allclose(out, exact, rtol=(size / 32 + 7) * EPSILON)
+def test_norm(library: Library) -> None:
+    for size in (16, 80, 2048):
+        rng = np.random.default_rng(size)
+        x, weight = (rng.standard_normal(size).astype(np.float32) for _ in range(2))
+        at = address(x), address(weight)
+        out = run(library, size, lambda kernels, to: kernels.norm(*at, 1e-6, size, to))  # noqa: B023
+        exact = x / np.sqrt(np.mean(x.astype(np.float64) ** 2) + 1e-6) * weight
+        # The sum of squares is rounded size / 16 + 4 times, of which the root takes half; then five more roundings.
+        np.testing.assert_allclose(out, exact, rtol=(size / 32 + 7) * EPSILON)
 
 
-def test_norm_in_place_of_what_is_no_number(library: Library) -> None:
+def test_norm_in_place_and_of_a_nan(library: Library) -> None:
     for name in library.instruction_sets:
         kernels, weight = library.kernels(name), np.ones(32, np.float32)
         x = np.arange(32, dtype=np.float32)
         expected = np.empty_like(x)
-        kernels.norm(address(x), address(weight), 0.0, 32, address(expected))
-        kernels.norm(address(x), address(weight), 0.0, 32, address(x))
+        for to in (expected, x):
+            kernels.norm(address(x), address(weight), 0.0, 32, address(to))
         np.testing.assert_array_equal(x, expected)
         x[3] = np.nan
         kernels.norm(address(x), address(weight), 0.0, 32, address(x))
         assert np.isnan(x).all()
 
 
-@pytest.mark.parametrize("head_dim", [32, 80, 128])
-def test_rotate(library: Library, head_dim: int) -> None:
-    rng = np.random.default_rng(head_dim)
-    x = rng.standard_normal(head_dim).astype(np.float32)
-    angles = rng.uniform(0, 7, head_dim // 2)
-    cosines, sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-    first, second = x[: head_dim // 2], x[head_dim // 2 :]
-    expected = np.concatenate([first * cosines - second * sines, second * cosines + first * sines])
-
-    def rotate(kernels: Any, to: int | None) -> None:
-        ctypes.memmove(to or 0, address(x) or 0, x.nbytes)
-        kernels.rotate(to, address(cosines), address(sines), head_dim)
-
-    np.testing.assert_array_equal(run(library, head_dim, rotate), expected)
+def test_rotate(library: Library) -> None:
+    for head_dim in (32, 80, 128):
+        rng = np.random.default_rng(head_dim)
+        x, angles = rng.standard_normal(head_dim).astype(np.float32), rng.uniform(0, 7, head_dim // 2)
+        cosines, sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        first, second = x[: head_dim // 2], x[head_dim // 2 :]
+        expected = np.concatenate([first * cosines - second * sines, second * cosines + first * sines])
+        for name in library.instruction_sets:
+            out = x.copy()
+            library.kernels(name).rotate(address(out), address(cosines), address(sines), head_dim)
+            np.testing.assert_array_equal(out, expected)
 
 
 def test_swiglu(library: Library) -> None:
@@ -291,7 +270,7 @@ def test_swiglu(library: Library) -> None:
     np.testing.assert_allclose(out, wide / (1 + np.exp(-wide)) * up, rtol=7 * EPSILON)
 
 
-def test_swiglu_of_extremes_and_of_what_is_no_number(library: Library) -> None:
+def test_swiglu_of_extremes_and_of_a_nan(library: Library) -> None:
     gate = np.array([-1000, 1000, np.nan, 1, 0, -0.0, np.inf, 3e38] * 2, np.float32)
     up = np.array([1, 1, 1, np.nan, 1, 1, 1, 1e-30] * 2, np.float32)
     out = run(library, 16, lambda kernels, to: kernels.swiglu(address(gate), address(up), 16, to))

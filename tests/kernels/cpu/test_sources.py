@@ -1,15 +1,14 @@
 """Compiling the library by a compiler that does not know every instruction set, as GCC before 11."""
 
 import platform
-import runpy
 import shutil
 from pathlib import Path
 
 import pytest
 
 from localdflash.backends.cpu.cpu_library import Library
+from tests.kernels.cpu.conftest import BUILD
 
-SOURCES = Path(__file__).parents[3] / "kernels" / "cpu" / "sources.py"
 OLD = """#!/bin/sh
 for option; do
   case $option in -mamx-*|-mavxvnni) echo "error: unrecognized command-line option '$option'" >&2; exit 1;; esac
@@ -24,7 +23,7 @@ def test_flags_that_a_compiler_lacks_cost_their_instruction_sets_alone(tmp_path:
     compiler = tmp_path / "old"
     compiler.write_text(OLD)
     compiler.chmod(0o755)
-    left_out = runpy.run_path(str(SOURCES))["compile_library"](tmp_path / "libldf.so", (str(compiler),))
+    left_out = BUILD["compile_library"](tmp_path / "libldf.so", (str(compiler),))
     assert left_out == ["amx", "avxvnni"]
     here = Library(tmp_path / "libldf.so").instruction_sets
     assert here == [name for name in ("avx512vnni", "avx2", "portable") if name in here]
