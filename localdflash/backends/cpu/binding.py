@@ -22,7 +22,7 @@ from localdflash.backends.cpu.cpu_library import (
     ModelStruct,
     address,
 )
-from localdflash.backends.cpu.model_source import CONVOLVED, drafter_source, target_source
+from localdflash.backends.cpu.model_source import CONVOLVED, check_drafter_file, check_target_file
 from localdflash.backends.cpu.packed_file import Progress, open_packed
 from localdflash.backends.cpu.packing import Floats, PackedMatrix
 from localdflash.models.shapes.decoder_config import DecoderConfig
@@ -146,7 +146,7 @@ class PackedDrafter:
 
 def open_target(path: Path, progress: Progress | None = None) -> PackedDecoder:
     """Open a GGUF file's packed model, packing it first if needed; raise ModelError if the file cannot be run."""
-    config, parts, notice = open_packed(path, DecoderConfig, target_source, progress)
+    config, parts, notice = open_packed(path, DecoderConfig, check_target_file, progress)
     head = parts.get("head", parts["embedding"])
     layers = _layers(parts, config.num_hidden_layers)
     return PackedDecoder(config, parts["embedding"], head, parts["norm"], layers, notice)
@@ -157,7 +157,7 @@ def open_drafter(path: Path, progress: Progress | None = None, bits: int = 8) ->
 
     With 4 bits its float and Q8_0 matrices are rounded to Q4_0. Raise ModelError if the file cannot be run.
     """
-    read_source = partial(drafter_source, bits=bits)
+    read_source = partial(check_drafter_file, bits=bits)
     config, parts, notice = open_packed(path, DFlashConfig, read_source, progress, bits)
     layers = _layers(parts, config.decoder.num_hidden_layers)
     own = parts.get("embedding"), parts.get("head")

@@ -13,7 +13,13 @@ from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.binding import bound_drafter, bound_model, check_shape
 from localdflash.backends.cpu.cpu_drafter import check_drafter, logit_bytes, waiting_bytes
 from localdflash.backends.cpu.cpu_kv_cache import cache_bytes, room
-from localdflash.backends.cpu.model_source import OTHERWISE, drafter_shapes, drafter_source, is_vector, target_source
+from localdflash.backends.cpu.model_source import (
+    OTHERWISE,
+    check_drafter_file,
+    check_target_file,
+    is_vector,
+    list_drafter_shapes,
+)
 from localdflash.backends.cpu.packing import GROUP, Kind, MatrixShape
 from localdflash.backends.cpu.states import state_bytes
 from localdflash.base.errors import ModelError
@@ -39,7 +45,7 @@ class CpuSizes:
     ) -> None:
         self._library, self._threads, self._kv = cpu_library.load(), clamp(threads)[0], kv
         self.header = read_header(target)
-        source = target_source(target, self.header)
+        source = check_target_file(target, self.header)
         self._config = source.config
         if wrong := check_shape(self._config):
             raise ModelError(f"{target}: the CPU engine does not run {wrong}: {OTHERWISE}")
@@ -81,8 +87,8 @@ def _checked(path: Path, target: DecoderConfig) -> DFlashConfig:
 
 def _drafter_bytes(path: Path, config: DFlashConfig, bits: int) -> int:
     if path.suffix == ".gguf":
-        return sum(part.packed_bytes for part in drafter_source(path, bits).parts)
-    kind, shapes = Kind.Q4_0 if bits == 4 else Kind.Q8_0, drafter_shapes(config)
+        return sum(part.packed_bytes for part in check_drafter_file(path, bits).parts)
+    kind, shapes = Kind.Q4_0 if bits == 4 else Kind.Q8_0, list_drafter_shapes(config)
     vectors = [shape for name, shape in shapes.items() if is_vector(name)]
     matrices = [shape for name, shape in shapes.items() if not is_vector(name)]
     if any(k % GROUP for _, k in matrices):

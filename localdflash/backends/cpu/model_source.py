@@ -1,11 +1,11 @@
 """Contents of a model file for the CPU engine: every tensor under our name, checked before any of its data is read.
 
-`target_source` and `drafter_source` raise a one-line ModelError for a tensor that is missing, that has no place in the
-model (a bias, for example), or whose shape or type the kernels do not support. Imports no torch.
+`check_target_file` and `check_drafter_file` raise a ModelError if a tensor is missing or unknown, or if the kernels do
+not support its shape or type. This module imports no torch.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -22,18 +22,17 @@ from localdflash.backends.cpu.packing import (
     Floats,
     Kind,
     MatrixShape,
-    floats_of,
 )
 from localdflash.base.errors import ModelError
 from localdflash.base.system.descriptor import read_at
-from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_file import UNUSED, config_of_file, plain_name
 from localdflash.models.shapes.dflash_gguf import own_tensors
 from localdflash.models.shapes.dflash_tensors import key_of
 from localdflash.models.shapes.gguf_config import ROPE_FACTORS
 from localdflash.models.shapes.target_config import blocks_of, target_config
-from localdflash.models.weights import gguf, safetensors, split
+from localdflash.models.weights import gguf, safetensors
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import TensorInfo
 
@@ -134,11 +133,6 @@ class CheckedFile(Generic[Config]):
     parts: tuple[FileTensor, ...]
     data_offset: int
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Files that hold the tensors, indexed by `TensorInfo.part`."""
-        return split.files_of(self.path)
-
 
 class RowChunk(NamedTuple):
     """Consecutive rows of an expert's matrix, from a panel's first row on; or a whole float32 part."""
@@ -149,7 +143,7 @@ class RowChunk(NamedTuple):
     rows: int = 0
 
 
-def chunks_of(source: CheckedFile[Config]) -> Iterator[RowChunk]:
+def iterate_chunks(source: CheckedFile[Config]) -> Iterator[RowChunk]:
     """Yield all tensors in chunks that are small whatever the model's size."""
     for part in source.parts:
         if (m := part.matrix) is None:
@@ -164,7 +158,7 @@ def chunks_of(source: CheckedFile[Config]) -> Iterator[RowChunk]:
 def read_floats(descriptor: int, part: FileTensor) -> Floats:
     """Read a float32 part; raise ModelError if a number is not finite."""
     info = part.tensor
-    numbers = floats_of(_read(descriptor, info.offset, info.nbytes), info.ggml_type)
+    numbers = FLOATS[info.ggml_type](_read(descriptor, info.offset, info.nbytes))
     if not np.isfinite(numbers).all():
         raise ModelError("a number is not finite")
     return numbers
@@ -190,19 +184,16 @@ def _read(descriptor: int, offset: int, size: int) -> Bytes:
     return np.frombuffer(raw, np.uint8)
 
 
-def target_source(path: Path, header: gguf.GGUFHeader | None = None) -> CheckedFile[DecoderConfig]:
+def check_target_file(path: Path, header: gguf.GGUFHeader | None = None) -> CheckedFile[DecoderConfig]:
     """Check a GGUF target; `header` saves reading it again."""
-    header = header or gguf.read_header(path)
-    config = target_config(header)
-    hidden = (config.hidden_size,)
-    top = {"embedding": (config.vocab_size, *hidden), "norm": hidden}
+    config = target_config(header := header or gguf.read_header(path))
+    top = {"embedding": (config.vocab_size, config.hidden_size), "norm": (config.hidden_size,)}
     if not config.tie_word_embeddings:
         top["head"] = top["embedding"]
-    names = names_of(header.architecture, config)
+    names = map_target_names(header.architecture, config)
     tensors = {name: info for name, info in header.tensors.items() if not _is_unused(header, config, name)}
     paired = config.head_dim if header.architecture == "llama" else 0
-    _check_heads(path, config)
-    parts = _parts(path, tensors, names, top | shapes_of(config), paired)
+    parts = _find_parts(path, config, tensors, names, top | list_block_shapes(config), paired)
     return CheckedFile(path, config, parts, header.data_offset)
 
 
@@ -214,31 +205,24 @@ def _is_unused(header: gguf.GGUFHeader, config: DecoderConfig, name: str) -> boo
     return parts[0] == "blk" and parts[1].isdecimal() and config.num_hidden_layers <= int(parts[1]) < blocks_of(header)
 
 
-def drafter_source(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
+def check_drafter_file(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
     """Check a drafter: a `dflash` GGUF, or z-lab's safetensors next to its config.json.
 
     With 4 bits, float and Q8_0 matrices become Q4_0.
     """
     config = config_of_file(path)
-    names = drafter_names(config)
+    names = map_drafter_names(config)
     if path.suffix == ".gguf":
         header = gguf.read_header(path)
         tensors, data_offset = own_tensors(header), header.data_offset
     else:
         tensors, data_offset = _safetensors(path)
         names = {key_of(theirs): ours for theirs, ours in names.items()}
-    _check_heads(path, config.decoder)
-    shapes, found = drafter_shapes(config), {names.get(theirs) for theirs in tensors}
+    shapes, found = list_drafter_shapes(config), {names.get(theirs) for theirs in tensors}
     if OPTIONAL_PART not in found:
         shapes.pop(OPTIONAL_PART, None)
-    parts = _parts(path, tensors, names, shapes, 0)
-    return CheckedFile(path, config, tuple(map(_shrunk, parts)) if bits == 4 else parts, data_offset)
-
-
-def _shrunk(part: FileTensor) -> FileTensor:
-    if part.matrix is None or part.tensor.ggml_type not in SHRINKING:
-        return part
-    return replace(part, matrix=replace(part.matrix, kind=Kind.Q4_0))
+    parts = _find_parts(path, config.decoder, tensors, names, shapes, bits=bits)
+    return CheckedFile(path, config, parts, data_offset)
 
 
 def _safetensors(path: Path) -> tuple[dict[str, TensorInfo], int]:
@@ -249,34 +233,34 @@ def _safetensors(path: Path) -> tuple[dict[str, TensorInfo], int]:
             continue
         if info.dtype not in DTYPES:
             raise ModelError(f"{path}: tensor {name} is {info.dtype}, which the CPU engine cannot read")
-        place = info.offset, info.nbytes, info.part
-        tensors[plain_name(name)] = TensorInfo(name, info.shape, DTYPES[info.dtype], *place)
+        file_type = DTYPES[info.dtype]
+        tensors[plain_name(name)] = TensorInfo(name, info.shape, file_type, info.offset, info.nbytes, info.part)
     return tensors, min((info.offset for info in header.tensors.values()), default=0)
 
 
-def _check_heads(path: Path, config: DecoderConfig) -> None:
-    if config.head_dim % PANEL:
-        raise ModelError(f"{path}: its heads have {config.head_dim} channels, not a multiple of {PANEL}: {OTHERWISE}")
-
-
-def _parts(
-    path: Path, tensors: Mapping[str, TensorInfo], names: Mapping[str, str], shapes: Mapping[str, Shape], paired: int
+def _find_parts(
+    path: Path,
+    config: DecoderConfig,
+    tensors: Mapping[str, TensorInfo],
+    names: Mapping[str, str],
+    shapes: Mapping[str, Shape],
+    paired: int = 0,
+    bits: int = 8,
 ) -> tuple[FileTensor, ...]:
     """Return the parts in `shapes`; `names` maps the file's names to ours."""
-    found: dict[str, TensorInfo] = {}
-    for name, info in tensors.items():
-        ours = names.get(name, "")
-        if ours not in shapes:
+    if config.head_dim % PANEL:
+        raise ModelError(f"{path}: its heads have {config.head_dim} channels, not a multiple of {PANEL}: {OTHERWISE}")
+    for name in tensors:
+        if names.get(name) not in shapes:
             raise ModelError(f"{path}: tensor {name} has no place in this model: {OTHERWISE}")
-        found[ours] = info
-    theirs = {ours: name for name, ours in names.items()}
-    parts = []
-    for ours, shape in shapes.items():
-        if ours not in found:
-            raise ModelError(f"{path}: tensor {theirs[ours]} is missing; download or convert the model again")
-        turned = paired if ours.endswith((".query", ".key")) else 0
-        parts.append(_part(path, ours, found[ours], shape, turned))
-    return tuple(parts)
+    for name, ours in names.items():
+        if ours in shapes and name not in tensors:
+            raise ModelError(f"{path}: tensor {name} is missing; download or convert the model again")
+    found = {names[name]: info for name, info in tensors.items()}
+    return tuple(
+        _check_part(path, ours, found[ours], shape, paired if ours.endswith((".query", ".key")) else 0, bits)
+        for ours, shape in shapes.items()
+    )
 
 
 def is_vector(ours: str) -> bool:
@@ -289,36 +273,32 @@ def _as_ggml(shape: Shape) -> Shape:
     return _as_ggml(shape[1:]) if len(shape) > 1 and shape[0] == 1 else shape
 
 
-def _part(path: Path, ours: str, info: TensorInfo, shape: Shape, paired: int) -> FileTensor:
+def _check_part(path: Path, ours: str, info: TensorInfo, shape: Shape, paired: int, bits: int) -> FileTensor:
+    its_type, where = info.ggml_type, f"{path}: tensor {info.name}"
     if _as_ggml(info.shape) != _as_ggml(shape):
-        found, wanted = list(info.shape), list(shape)
-        raise ModelError(f"{path}: tensor {info.name} has shape {found}, not {wanted}; convert the model again")
-    if info.ggml_type not in (FLOATS if is_vector(ours) else KINDS):
-        raise ModelError(
-            f"{path}: tensor {info.name} is {info.ggml_type.name}, which the CPU engine cannot read: {OTHERWISE}"
-        )
+        raise ModelError(f"{where} has shape {list(info.shape)}, not {list(shape)}; convert the model again")
+    if its_type not in (FLOATS if is_vector(ours) else KINDS):
+        raise ModelError(f"{where} is {its_type.name}, which the CPU engine cannot read: {OTHERWISE}")
     if is_vector(ours):
         return FileTensor(ours, info, None)
     if shape[-1] % GROUP:
-        raise ModelError(
-            f"{path}: tensor {info.name} has rows of {shape[-1]} weights, not a multiple of {GROUP}: {OTHERWISE}"
-        )
+        raise ModelError(f"{where} has rows of {shape[-1]} weights, not a multiple of {GROUP}: {OTHERWISE}")
+    kind = Kind.Q4_0 if bits == 4 and its_type in SHRINKING else KINDS[its_type]
     experts = shape[0] if len(shape) == 3 else 1
-    return FileTensor(ours, info, MatrixShape(KINDS[info.ggml_type], shape[-2], shape[-1], experts), paired)
+    return FileTensor(ours, info, MatrixShape(kind, shape[-2], shape[-1], experts), paired)
 
 
-def names_of(architecture: str, config: DecoderConfig) -> dict[str, str]:
+def map_target_names(architecture: str, config: DecoderConfig) -> dict[str, str]:
     """Map the names of all tensors that a file of this architecture may have to ours."""
-    fields = {
-        f"{theirs}.weight": ours for theirs, ours in (MIXTURE_FIELDS if config.num_experts else LAYER_FIELDS).items()
-    }
+    weights = dict(MIXTURE_FIELDS if config.num_experts else LAYER_FIELDS)
+    if config.shared_intermediate_size:
+        weights |= SHARED_FIELDS
+    if architecture in POST_NORMED:
+        weights["post_attention_norm"] = weights.pop("ffn_norm")
+    fields = {f"{theirs}.weight": ours for theirs, ours in weights.items()}
     if architecture == "gpt-oss":
         fields |= {f"{theirs}.bias": f"{ours}_bias" for theirs, ours in MIXTURE_FIELDS.items() if ours in BIASED}
         fields |= {"attn_sinks.weight": "sinks"}
-    if config.shared_intermediate_size:
-        fields |= {f"{theirs}.weight": ours for theirs, ours in SHARED_FIELDS.items()}
-    if architecture in POST_NORMED:
-        fields["post_attention_norm.weight"] = fields.pop("ffn_norm.weight")
     recurrent = {theirs: ours for theirs, ours in fields.items() if ours not in OF_ATTENTION} | DELTA_FIELDS
     names = {f"{theirs}.weight": ours for theirs, ours in TARGET_FIELDS.items()}
     for layer in range(config.num_hidden_layers):
@@ -327,7 +307,7 @@ def names_of(architecture: str, config: DecoderConfig) -> dict[str, str]:
     return names
 
 
-def drafter_names(config: DFlashConfig) -> dict[str, str]:
+def map_drafter_names(config: DFlashConfig) -> dict[str, str]:
     """Map the names of all tensors that a `dflash` GGUF may have to ours."""
     names = dict(DRAFTER_FIELDS)
     for layer in range(config.decoder.num_hidden_layers):
@@ -337,7 +317,7 @@ def drafter_names(config: DFlashConfig) -> dict[str, str]:
     return names
 
 
-def drafter_shapes(config: DFlashConfig) -> dict[str, Shape]:
+def list_drafter_shapes(config: DFlashConfig) -> dict[str, Shape]:
     """Return the shape of every part of a drafter, by our names."""
     c, hidden, vocabulary = config, config.decoder.hidden_size, config.decoder.vocab_size
     shapes: dict[str, Shape] = {"fuse": (hidden, len(c.taps) * hidden), "fuse_norm": (hidden,), "norm": (hidden,)}
@@ -356,34 +336,33 @@ def drafter_shapes(config: DFlashConfig) -> dict[str, Shape]:
         for name in CONVOLVED:
             shapes[f"layers.{layer}.{name}_changes"] = (2 * c.conv_kernel * hidden // c.conv_group, hidden)
             shapes[f"layers.{layer}.{name}_base"] = (2, c.conv_kernel, hidden)
-    return shapes | shapes_of(c.decoder)
+    return shapes | list_block_shapes(c.decoder)
 
 
-def shapes_of(config: DecoderConfig) -> dict[str, Shape]:
+def list_block_shapes(config: DecoderConfig) -> dict[str, Shape]:
     """Return the shape of every part of the blocks, by our names."""
-    recurrent = config.recurrent or (False,) * config.num_hidden_layers
-    kinds = {False: _layer(config) | _attention(config), True: _layer(config) | _delta_net(config)}
-    return {f"layers.{i}.{name}": shape for i, is_net in enumerate(recurrent) for name, shape in kinds[is_net].items()}
+    recurrent, common = config.recurrent or (False,) * config.num_hidden_layers, _list_common(config)
+    shapes: dict[str, Shape] = {}
+    for i, is_net in enumerate(recurrent):
+        own = common | (_list_delta_net(config, config.delta) if is_net and config.delta else _list_attention(config))
+        shapes |= {f"layers.{i}.{name}": shape for name, shape in own.items()}
+    return shapes
 
 
-def _delta_net(c: DecoderConfig) -> dict[str, Shape]:
-    if (d := c.delta) is None:
-        return {}
-    hidden, heads = c.hidden_size, (d.v_heads,)
+def _list_delta_net(c: DecoderConfig, d: DeltaShape) -> dict[str, Shape]:
+    hidden, heads = (c.hidden_size,), (d.v_heads,)
     return {
-        "mixed": (d.mixed, hidden),
-        "mixed_gate": (d.values, hidden),
-        "alpha": (d.v_heads, hidden),
-        "beta": (d.v_heads, hidden),
+        "mixed": (d.mixed, *hidden),
+        "mixed_gate": (d.values, *hidden),
+        **dict.fromkeys(("alpha", "beta"), (d.v_heads, *hidden)),
         "conv": (d.mixed, d.kernel),
-        "rate": heads,
-        "shift": heads,
+        **dict.fromkeys(("rate", "shift"), heads),
         "delta_norm": (d.v_dim,),
-        "output": (hidden, d.values),
+        "output": (*hidden, d.values),
     }
 
 
-def _attention(c: DecoderConfig) -> dict[str, Shape]:
+def _list_attention(c: DecoderConfig) -> dict[str, Shape]:
     hidden, q, kv = c.hidden_size, c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
     shapes: dict[str, Shape] = {
         "query": (2 * q if c.output_gate else q, hidden),
@@ -400,7 +379,7 @@ def _attention(c: DecoderConfig) -> dict[str, Shape]:
     return shapes
 
 
-def _layer(c: DecoderConfig) -> dict[str, Shape]:
+def _list_common(c: DecoderConfig) -> dict[str, Shape]:
     """Return the shapes that attention and delta-net layers share."""
     hidden, experts = c.hidden_size, (c.num_experts,) if c.num_experts else ()
     inner = (*experts, c.moe_intermediate_size or c.intermediate_size)

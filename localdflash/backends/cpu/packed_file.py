@@ -1,15 +1,16 @@
 """Packed files: a model's packed weights, written once to the cache folder and mapped into memory from then on.
 
 An image is a prefix (magic, version, length and digest of the header), the header as JSON, and each entry's arrays,
-each at a multiple of 64 bytes. Array offsets follow from the header and are not stored, so no offset can point outside
-the image: the header's digest and the exact size protect the process.
+each at a multiple of 64 bytes. Array offsets follow from the header and are not stored, so none can point outside the
+image.
 
 A packed file is an image and a seal: the SHA-256 of the image, and the file's inode and modification time. A file with
-the inode and time of its seal is trusted; any other (copied, restored, written to) is read again in full. A packed file
-is readable by this user alone and gets its name once it is on disk. One that is damaged, of another version or older
-than its source is packed again. If it cannot be written, the packed weights live in memory and a notice says so.
+the inode and time of its seal is trusted; any other (copied, restored, written to) is read again in full. If a file is
+damaged, of another version or older than its source, the source is packed again. If the disk takes no file, the packed
+weights stay in memory and a notice says so.
 """
 
+import errno
 import hashlib
 import mmap
 import os
@@ -17,8 +18,8 @@ import secrets
 import shutil
 import struct
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.model_source import CheckedFile, Config, RowChunk, chunks_of, read_floats, read_rows
+from localdflash.backends.cpu.model_source import CheckedFile, Config, RowChunk, iterate_chunks, read_floats, read_rows
 from localdflash.backends.cpu.packing import PANEL, Array, Floats, MatrixShape, PackedMatrix, pack_rows
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.files import paths
@@ -53,17 +54,13 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 Write = Callable[[int, Any], None]  # an offset, and the bytes to write there
 
 
-class NotKept(Exception):
-    """Reason why a packed file could not be written, as opposed to a failure to read its source."""
-
-
-class Stamp(msgspec.Struct, frozen=True):
+class SourceStamp(msgspec.Struct, frozen=True):
     """Identity of the file that an image was packed from."""
 
     path: bytes  # absolute, links followed
     size: int
     mtime_ns: int
-    header_bytes: int  # before its tensor data
+    header_bytes: int  # bytes before its tensor data
     digest: str  # of the header, and of the configuration next to the file
 
 
@@ -81,10 +78,10 @@ class ImageEntry:
         return self.matrix.arrays if self.matrix else (Array(np.float32, self.shape),)
 
 
-class Header(msgspec.Struct, frozen=True):
+class ImageHeader(msgspec.Struct, frozen=True):
     """Header of an image. `config` is the model's configuration in JSON."""
 
-    stamp: Stamp
+    stamp: SourceStamp
     config: msgspec.Raw
     entries: tuple[ImageEntry, ...]
 
@@ -94,7 +91,7 @@ class Header(msgspec.Struct, frozen=True):
         return PREFIX.pack(MAGIC, VERSION, len(text), _header_digest(text)) + text
 
 
-class PlacedArray(NamedTuple):
+class ArrayOffset(NamedTuple):
     """Array of an entry, and its offset in the image."""
 
     array: Array
@@ -102,19 +99,17 @@ class PlacedArray(NamedTuple):
 
 
 class ImageLayout:
-    """Offset of every array in an image with this header, the image's size, and the size of the arrays alone."""
+    """Offset of every array in an image with this header, and the image's size in bytes."""
 
-    def __init__(self, header: Header) -> None:
-        self.places: dict[str, tuple[PlacedArray, ...]] = {}
-        self.weights = 0
+    def __init__(self, header: ImageHeader) -> None:
+        self.places: dict[str, tuple[ArrayOffset, ...]] = {}
         self.size = len(header.encoded())
         for entry in header.entries:
             self.places[entry.name] = tuple(self._place(array) for array in entry.arrays)
 
-    def _place(self, array: Array) -> PlacedArray:
-        place = PlacedArray(array, -(-self.size // ALIGNMENT) * ALIGNMENT)
+    def _place(self, array: Array) -> ArrayOffset:
+        place = ArrayOffset(array, -(-self.size // ALIGNMENT) * ALIGNMENT)
         self.size = place.offset + array.nbytes
-        self.weights += array.nbytes
         return place
 
 
@@ -128,37 +123,37 @@ def open_packed(
     """Return the configuration, parts by name and notice of a model, packing it first if no packed file is valid."""
     path = Path(os.path.abspath(path))
     with open_model(path):
-        file = _file_of(path, bits)
-    found: tuple[Config, dict[str, Any]] | None = _map_packed(file, path, kind)
-    if found is not None:
-        return found[0], found[1], ""
+        file = _packed_path(path, bits)
+    if found := _map_packed(file, path, kind):
+        return *found, ""
     source = read_source(path)
     entries = tuple(ImageEntry(p.name, p.matrix, () if p.matrix else p.tensor.shape) for p in source.parts)
     config = msgspec.Raw(msgspec.json.encode(source.config))
-    header = Header(_stamp(path, kind, source.data_offset), config, entries)
+    header = ImageHeader(_read_stamp(path, kind, source.data_offset), config, entries)
     try:
         _write_packed(file, source, header, progress)
-        found = _map_packed(file, path, kind)
-        if found is not None:
-            return found[0], found[1], ""
+        if found := _map_packed(file, path, kind):
+            return *found, ""
         reason = "another process replaced it"
-    except NotKept as error:
-        reason = str(error)
+    except ModelError:
+        raise
+    except (LocaldflashError, OSError) as error:
+        reason = str(getattr(error, "strerror", error))
     notice = f"{file.parent}: the packed weights of {path.name} cannot be kept ({reason}): every start packs them again"
-    return source.config, _parts_of(header, _pack_in_memory(source, header, progress)), notice
+    return source.config, _view_parts(header, _pack_in_memory(source, header, progress)), notice
 
 
-def _file_of(path: Path, bits: int) -> Path:
+def _packed_path(path: Path, bits: int) -> Path:
     """Return the path of a source's packed file, which differs for matrices in four bits."""
-    name = hashlib.blake2b(_real(path), digest_size=16).hexdigest()
+    name = hashlib.blake2b(_real_path(path), digest_size=16).hexdigest()
     return paths.cache_folder() / "cpu" / f"{name}{'-4' if bits == 4 else ''}{SUFFIX}"
 
 
-def _real(path: Path) -> bytes:
+def _real_path(path: Path) -> bytes:
     return os.fsencode(os.path.realpath(path))
 
 
-def _stamp(path: Path, kind: type[Config], header_bytes: int) -> Stamp:
+def _read_stamp(path: Path, kind: type[Config], header_bytes: int) -> SourceStamp:
     digest = hashlib.blake2b(digest_size=16)
     with open_model(path) as (stream, size):
         about = os.fstat(stream.fileno())
@@ -170,38 +165,36 @@ def _stamp(path: Path, kind: type[Config], header_bytes: int) -> Stamp:
     if kind is DFlashConfig and path.suffix != ".gguf":
         with open_model(path.with_name("config.json")) as (stream, _):
             digest.update(stream.read())
-    return Stamp(_real(path), size, about.st_mtime_ns, header_bytes, digest.hexdigest())
-
-
-def _check_unchanged(source: CheckedFile[Config], header: Header) -> None:
-    if _stamp(source.path, type(source.config), source.data_offset) != header.stamp:
-        raise ModelError(f"{source.path}: changed while it was read; try again")
+    return SourceStamp(_real_path(path), size, about.st_mtime_ns, header_bytes, digest.hexdigest())
 
 
 # Packing a source into an image.
 
 
-def pack(source: CheckedFile[Config], header: Header, write: Write, progress: Progress | None = None) -> None:
-    """Write the image of a source, of `ImageLayout(header).size` bytes, without the gaps between arrays.
+def pack(source: CheckedFile[Config], header: ImageHeader, write: Write, progress: Progress | None = None) -> None:
+    """Write the image of a source, without the gaps between arrays.
 
-    Raise a ModelError that names a tensor that cannot be packed, or a file that became shorter meanwhile.
+    Raise a ModelError if a tensor cannot be packed, or if the file changes meanwhile.
     """
-    layout, done = ImageLayout(header), 0
+    places, done = ImageLayout(header).places, 0
+    total = sum(place.array.nbytes for entry in places.values() for place in entry)
     write(0, header.encoded())
     with ExitStack() as opened:
-        files = [opened.enter_context(open_model(file))[0].fileno() for file in source.files]
-        for chunk in chunks_of(source):
+        files = [opened.enter_context(open_model(file))[0].fileno() for file in split.files_of(source.path)]
+        for chunk in iterate_chunks(source):
             info = chunk.part.tensor
             try:
                 arrays = _pack_chunk(files[info.part], chunk)
             except ModelError as error:
                 problem = f"{source.path}: tensor {info.name}: {error}; download or convert the model again"
                 raise ModelError(problem) from None
-            for place, array in zip(layout.places[chunk.part.name], arrays, strict=True):
-                write(_offset(place, chunk), array.data)
+            for place, array in zip(places[chunk.part.name], arrays, strict=True):
+                write(_chunk_offset(place, chunk), array.data)
                 done += array.nbytes
             if progress:
-                progress(done, layout.weights)
+                progress(done, total)
+    if _read_stamp(source.path, type(source.config), source.data_offset) != header.stamp:
+        raise ModelError(f"{source.path}: changed while it was read; try again")
 
 
 def _pack_chunk(descriptor: int, chunk: RowChunk) -> tuple[NDArray[Any], ...]:
@@ -210,7 +203,7 @@ def _pack_chunk(descriptor: int, chunk: RowChunk) -> tuple[NDArray[Any], ...]:
     return pack_rows(read_rows(descriptor, chunk), chunk.part.tensor.ggml_type, matrix.kind)
 
 
-def _offset(place: PlacedArray, chunk: RowChunk) -> int:
+def _chunk_offset(place: ArrayOffset, chunk: RowChunk) -> int:
     """Return the offset of a chunk's first row in an array [experts, panels, ...]."""
     if chunk.part.matrix is None:
         return place.offset
@@ -218,90 +211,60 @@ def _offset(place: PlacedArray, chunk: RowChunk) -> int:
     return place.offset + (chunk.expert * panels + chunk.first // PANEL) * Array(place.array.dtype, tuple(rest)).nbytes
 
 
-def _pack_in_memory(source: CheckedFile[Config], header: Header, progress: Progress | None) -> mmap.mmap:
+def _pack_in_memory(source: CheckedFile[Config], header: ImageHeader, progress: Progress | None) -> mmap.mmap:
     """Return the image of a source; raise OutOfMemory if it does not fit."""
     import psutil
 
     size, free = ImageLayout(header).size, psutil.virtual_memory().available
-    try:
-        if size > free:
-            raise OSError
-        buffer = mmap.mmap(-1, size)
-    except OSError:
+    buffer = None
+    if size <= free:
+        with suppress(OSError):
+            buffer = mmap.mmap(-1, size)
+    if buffer is None:
         raise OutOfMemory(
             f"{source.path}: its packed weights need {size >> 20} MiB, {free >> 20} MiB of memory are free;"
             f" free some disk space in {paths.cache_folder()}, or use a smaller model"
-        ) from None
+        )
 
     def write(offset: int, data: bytes | memoryview) -> None:
         raw = memoryview(data).cast("B")
         buffer[offset : offset + len(raw)] = raw
 
     pack(source, header, write, progress)
-    _check_unchanged(source, header)
     return buffer
 
 
-# Writing a packed file. Every failure is a NotKept, so that it is not mistaken for a failure to read the source.
+# Writing a packed file.
 
 
-def _write_packed(file: Path, source: CheckedFile[Config], header: Header, progress: Progress | None) -> None:
-    size = ImageLayout(header).size + SEAL.size
-    try:
-        paths.create_private(file.parent)
-        clean(file.parent)
-        if shutil.disk_usage(file.parent).free < size + SPARE_BYTES:
-            remove(file)  # of an older source
-        free = shutil.disk_usage(file.parent).free
-    except (LocaldflashError, OSError) as error:
-        raise NotKept(str(error)) from None
-    if free < size + SPARE_BYTES:
-        raise NotKept(f"{-(-(size + SPARE_BYTES) >> 20)} MiB are needed and {free >> 20} MiB free")
+def _write_packed(file: Path, source: CheckedFile[Config], header: ImageHeader, progress: Progress | None) -> None:
+    """Pack a source into a file; raise OSError or LocaldflashError if the disk does not take it."""
+    needed = ImageLayout(header).size + SEAL.size + SPARE_BYTES
+    paths.create_private(file.parent)
+    clean(file.parent)
+    if shutil.disk_usage(file.parent).free < needed:
+        remove(file)  # of an older source
+    if (free := shutil.disk_usage(file.parent).free) < needed:
+        raise OSError(errno.ENOSPC, f"{-(-needed >> 20)} MiB are needed and {free >> 20} MiB free")
     unfinished = file.with_name(f"{file.stem}.{os.getpid()}-{secrets.token_hex(4)}")
+    descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with _output(unfinished) as descriptor:
-            pack(source, header, partial(_write_all, descriptor), progress)
-            _check_unchanged(source, header)
-            _publish(descriptor, unfinished, file)
-    finally:
-        remove(unfinished)
-
-
-@contextmanager
-def _not_kept() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise NotKept(error.strerror) from None
-
-
-@contextmanager
-def _output(path: Path) -> Iterator[int]:
-    """Create a file that is readable by this user alone."""
-    with _not_kept():
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        yield descriptor
+        pack(source, header, partial(_write_all, descriptor), progress)
+        with open(descriptor, "r+b", buffering=0, closefd=False) as stream:
+            size = os.fstat(descriptor).st_size
+            _write_seal(stream, size, _digest(stream, size))
+        os.fsync(descriptor)  # all of it is on disk before it gets its name
+        unfinished.replace(file)
     finally:
         os.close(descriptor)
+        remove(unfinished)
 
 
 def _write_all(descriptor: int, offset: int, data: bytes | memoryview) -> None:
     left = memoryview(data).cast("B")
-    with _not_kept():
-        while left:
-            count = write_at(descriptor, left, offset)
-            left, offset = left[count:], offset + count
-
-
-def _publish(descriptor: int, unfinished: Path, file: Path) -> None:
-    """Seal a packed file, and rename it once all of it is on disk."""
-    with _not_kept():
-        with open(descriptor, "r+b", buffering=0, closefd=False) as stream:
-            size = os.fstat(descriptor).st_size
-            _write_seal(stream, size, _digest(stream, size))
-        os.fsync(descriptor)
-        unfinished.replace(file)
+    while left:
+        count = write_at(descriptor, left, offset)
+        left, offset = left[count:], offset + count
 
 
 def _digest(stream: BinaryIO, size: int) -> bytes:
@@ -327,25 +290,23 @@ def _write_seal(stream: BinaryIO, size: int, digest: bytes) -> None:
 
 def _map_packed(file: Path, path: Path, kind: type[Config]) -> tuple[Config, dict[str, Part]] | None:
     """Return the content of a packed file; None if it is missing, damaged, of another kind or older than its source."""
-    if (buffer := _map(file)) is None:
+    if (buffer := _map_file(file)) is None or (header := read_header(buffer)) is None:
         return None
-    header = read_header(buffer)
     if (
-        header is None
-        or ImageLayout(header).size + SEAL.size != len(buffer)
-        or header.stamp != _stamp(path, kind, header.stamp.header_bytes)
+        ImageLayout(header).size + SEAL.size != len(buffer)
+        or header.stamp != _read_stamp(path, kind, header.stamp.header_bytes)
         or not is_intact(file)
     ):
         return None
     if not cpu_library.available():
         cpu_library.load().guard(file, buffer)
     try:
-        return msgspec.json.decode(header.config, type=kind), _parts_of(header, buffer)
+        return msgspec.json.decode(header.config, type=kind), _view_parts(header, buffer)
     except msgspec.ValidationError:  # a target where a drafter is requested, or the reverse
         return None
 
 
-def _map(path: Path) -> mmap.mmap | None:
+def _map_file(path: Path) -> mmap.mmap | None:
     """Map a file read-only, in huge pages if the system can; None if it does not exist or is empty.
 
     With small pages, cores wait for address translation.
@@ -361,7 +322,7 @@ def _map(path: Path) -> mmap.mmap | None:
     return buffer
 
 
-def read_header(start: bytes | mmap.mmap) -> Header | None:
+def read_header(start: bytes | mmap.mmap) -> ImageHeader | None:
     """Read the header of an image; return None for anything else, or another version."""
     if len(start) < PREFIX.size:
         return None
@@ -370,7 +331,7 @@ def read_header(start: bytes | mmap.mmap) -> Header | None:
     if _header_digest(text) != digest:
         return None
     try:
-        return msgspec.json.decode(text, type=Header)
+        return msgspec.json.decode(text, type=ImageHeader)
     except msgspec.MsgspecError:
         return None
 
@@ -398,20 +359,16 @@ def is_intact(path: Path) -> bool:
     return True
 
 
-def _parts_of(header: Header, buffer: mmap.mmap) -> dict[str, Part]:
+def _view_parts(header: ImageHeader, buffer: mmap.mmap) -> dict[str, Part]:
     """Return the entries of an image by name, as views that keep the buffer alive; its size has been checked."""
-    places = ImageLayout(header).places
-    return {
-        entry.name: _part(entry, [_view(buffer, place) for place in places[entry.name]]) for entry in header.entries
-    }
+    places, parts = ImageLayout(header).places, dict[str, Part]()
+    for entry in header.entries:
+        m, views = entry.matrix, [_view(buffer, place) for place in places[entry.name]]
+        parts[entry.name] = PackedMatrix(m.kind, m.n, m.k, m.experts, *views) if m else views[0]
+    return parts
 
 
-def _part(entry: ImageEntry, views: list[NDArray[Any]]) -> Part:
-    m = entry.matrix
-    return PackedMatrix(m.kind, m.n, m.k, m.experts, *views) if m else views[0]
-
-
-def _view(buffer: mmap.mmap, place: PlacedArray) -> NDArray[Any]:
+def _view(buffer: mmap.mmap, place: ArrayOffset) -> NDArray[Any]:
     dtype, shape = place.array
     view = np.frombuffer(buffer, dtype, int(np.prod(shape, dtype=np.int64)), place.offset).reshape(shape)
     view.flags.writeable = False
@@ -424,23 +381,19 @@ def _view(buffer: mmap.mmap, place: PlacedArray) -> NDArray[Any]:
 def clean(folder: Path) -> None:
     """Remove unfinished files of ended processes, and packed files whose source is gone."""
     for path in folder.iterdir():
-        if _is_abandoned(path) or (path.suffix == SUFFIX and _is_orphan(path)):
+        process = path.suffix.removeprefix(".").partition("-")[0]
+        is_abandoned = process.isdecimal() and not is_there(int(process))
+        if is_abandoned or (path.suffix == SUFFIX and _is_orphan(path)):
             remove(path)
 
 
 def _is_orphan(path: Path) -> bool:
-    buffer = _map(path)
+    buffer = _map_file(path)
     header = read_header(buffer) if buffer else None
     return header is None or not os.path.exists(header.stamp.path)
 
 
-def _is_abandoned(path: Path) -> bool:
-    """Return whether the process that was writing this file has ended."""
-    number = path.suffix.removeprefix(".").partition("-")[0]
-    return number.isdecimal() and not is_there(int(number))
-
-
 def remove(path: Path) -> None:
     """Remove a file if possible."""
-    with suppress(OSError):  # another process was faster, or it was renamed
+    with suppress(OSError):  # another process removed it, or it was renamed
         path.unlink()

@@ -289,9 +289,6 @@ READERS: dict[GGMLType, Callable[[Bytes], Unpacked]] = {
     GGMLType.IQ4_XS: _iq4_xs,
     GGMLType.MXFP4: _mxfp4,
 }
-FLOAT_TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
-KINDS = {ggml_type: Kind[ggml_type.name] for ggml_type in READERS} | dict.fromkeys(FLOAT_TYPES, Kind.Q8_0)
-SHRINKING = frozenset((*FLOAT_TYPES, GGMLType.Q8_0))  # types that can be rounded to Q4_0
 
 
 def pack_rows(blocks: Bytes, ggml_type: GGMLType, kind: Kind | None = None) -> tuple[NDArray[Any], ...]:
@@ -300,12 +297,11 @@ def pack_rows(blocks: Bytes, ggml_type: GGMLType, kind: Kind | None = None) -> t
     Rows are padded to whole panels with zero weights. `kind` is that of `KINDS`, or Q4_0 for a type in `SHRINKING`.
     Raise ModelError if a scale is not finite.
     """
-    blocks = _whole_panels(blocks)
+    blocks = np.pad(blocks, ((0, -len(blocks) % PANEL), (0, 0)))
     if ggml_type in SHRINKING and kind == Kind.Q4_0:
-        weights = FLOATS[ggml_type](blocks) if ggml_type in FLOATS else _q8_0_floats(blocks)
-        blocks, ggml_type = _four_bits(weights), GGMLType.Q4_0
+        blocks, ggml_type = _round_to_q4_0(SHRINKING[ggml_type](blocks)), GGMLType.Q4_0
     elif ggml_type in FLOATS:
-        blocks, ggml_type = _rounded(FLOATS[ggml_type](blocks)), GGMLType.Q8_0
+        blocks, ggml_type = _round_to_q8_0(FLOATS[ggml_type](blocks)), GGMLType.Q8_0
     codes, *rest = READERS[ggml_type](blocks.reshape(len(blocks) // PANEL, PANEL, -1, ggml_type.block_bytes))
     if any(array.dtype == np.float16 and not np.isfinite(array).all() for array in rest) or (
         ggml_type == GGMLType.MXFP4 and (rest[0] == NOT_A_NUMBER).any()
@@ -315,17 +311,7 @@ def pack_rows(blocks: Bytes, ggml_type: GGMLType, kind: Kind | None = None) -> t
     return _by_quad(planes), *map(_by_channel, rest)
 
 
-def floats_of(raw: Bytes, ggml_type: GGMLType) -> Floats:
-    """Convert bytes [..., row] of an unquantized type to float32."""
-    return FLOATS[ggml_type](raw)
-
-
-def _whole_panels(blocks: Bytes) -> Bytes:
-    missing = -len(blocks) % PANEL
-    return np.concatenate((blocks, np.zeros((missing, blocks.shape[1]), np.uint8))) if missing else blocks
-
-
-def _rounded(weights: Floats) -> Bytes:
+def _round_to_q8_0(weights: Floats) -> Bytes:
     """Q8_0 blocks of float weights [rows, k]: scale = amax / 127 as float16, codes rounded half away from zero."""
     groups = weights.reshape(len(weights), -1, GROUP)
     scale = np.abs(groups).max(-1, keepdims=True) / np.float32(127)
@@ -336,7 +322,7 @@ def _rounded(weights: Floats) -> Bytes:
     return np.concatenate((half.view(np.uint8), codes.view(np.uint8)), -1).reshape(len(weights), -1)
 
 
-def _four_bits(weights: Floats) -> Bytes:
+def _round_to_q4_0(weights: Floats) -> Bytes:
     """Q4_0 blocks of float weights [rows, k]: the one furthest from zero becomes -8, whatever its sign."""
     groups = weights.reshape(len(weights), -1, GROUP)
     furthest = np.take_along_axis(groups, np.abs(groups).argmax(-1, keepdims=True), -1)
@@ -359,11 +345,14 @@ def _bfloat16(raw: Bytes) -> Floats:
     return (np.ascontiguousarray(raw).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
+# Readers of float types: bytes [..., row] -> float32.
 FLOATS: dict[GGMLType, Callable[[Bytes], Floats]] = {
     GGMLType.F32: lambda raw: np.ascontiguousarray(raw).view(np.float32),
     GGMLType.F16: lambda raw: np.ascontiguousarray(raw).view(np.float16).astype(np.float32),
     GGMLType.BF16: _bfloat16,
 }
+SHRINKING = FLOATS | {GGMLType.Q8_0: _q8_0_floats}  # types that can be rounded to Q4_0
+KINDS = {ggml_type: Kind[ggml_type.name] for ggml_type in READERS} | dict.fromkeys(FLOATS, Kind.Q8_0)
 
 
 def _planes(codes: Words, bits: tuple[int, ...]) -> Words:

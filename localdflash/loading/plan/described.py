@@ -50,7 +50,7 @@ def _drafter(source: DrafterSource) -> DrafterSource:
 def _backends(header: GGUFHeader, drafter: Path | None) -> Iterator[str]:
     """Those that run these files, on a machine that has what the backend needs."""
     from localdflash.backends.cpu.cpu_sizes import CpuSizes
-    from localdflash.backends.cpu.model_source import target_source
+    from localdflash.backends.cpu.model_source import check_target_file
     from localdflash.backends.cuda.cuda_sizes import CudaSizes
     from localdflash.models.shapes.gguf_config import decoder_config
 
@@ -60,7 +60,7 @@ def _backends(header: GGUFHeader, drafter: Path | None) -> Iterator[str]:
         yield "cpu"
     with suppress(ModelError):
         decoder_config(header)
-        target_source(header.path, header)
+        check_target_file(header.path, header)
         yield "torch"
     with suppress(ModelError):
         CudaSizes(header.path, drafter)

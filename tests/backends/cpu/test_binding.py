@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from localdflash.backends.cpu.binding import PackedLayer, open_drafter, open_target
-from localdflash.backends.cpu.model_source import LAYER_FIELDS, MIXTURE_FIELDS, drafter_names
+from localdflash.backends.cpu.model_source import LAYER_FIELDS, MIXTURE_FIELDS, map_drafter_names
 from localdflash.backends.cpu.packing import PackedMatrix
 from localdflash.backends.reference import dflash_files
 from localdflash.base.errors import ModelError
@@ -100,7 +100,7 @@ def test_every_weight_of_a_drafter_is_in_its_place(tiny_pair: Path, tmp_path: Pa
     for _ in range(2):  # packed now, then from the cache
         packed, left = open_drafter(path, bits=bits), {key: value.numpy() for key, value in state.items()}
         assert packed.config == config_of_file(path)
-        for theirs, ours in drafter_names(packed.config).items():
+        for theirs, ours in map_drafter_names(packed.config).items():
             *layer, field = ours.split(".")
             holder = packed.layers[int(layer[1])] if layer else packed.heads if hasattr(packed.heads, ours) else packed
             part, wanted = getattr(holder, field), left.pop(key_of(theirs), None)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from localdflash.backends.cpu.model_source import drafter_source, target_source
+from localdflash.backends.cpu.model_source import check_drafter_file, check_target_file
 from localdflash.base.errors import ModelError
 from localdflash.models.weights.ggml_types import GGMLType
 from tests.backends.cpu.packed_models import HIDDEN, Tensors, random_blocks, target_tensors, write
@@ -17,7 +17,7 @@ from tests.backends.cpu.packed_models import HIDDEN, Tensors, random_blocks, tar
 
 def refused(path: Path, *parts: str) -> None:
     with pytest.raises(ModelError) as caught:
-        target_source(path)
+        check_target_file(path)
     assert "\n" not in str(caught.value)
     for part in (str(path), *parts):
         assert part in str(caught.value)
@@ -106,5 +106,5 @@ def test_a_drafter_that_does_not_fit_is_refused(
     tensors.pop(name, None)
     save_file(tensors if tensor is None else tensors | {name: tensor}, drafter)
     with pytest.raises(ModelError) as caught:
-        drafter_source(drafter)
+        check_drafter_file(drafter)
     assert f"{drafter}: tensor {part}" in str(caught.value)

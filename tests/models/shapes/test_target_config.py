@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from localdflash.backends.cpu.binding import check_shape
-from localdflash.backends.cpu.model_source import target_source
+from localdflash.backends.cpu.model_source import check_target_file
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.gguf_config import decoder_config
@@ -93,9 +93,9 @@ def test_blocks_that_predict_further_ahead_are_left_out(tmp_path: Path) -> None:
     case.tensors["blk.4.nextn.eh_proj.weight"] = case.tensors["output.weight"]
     path = case.write(tmp_path / "model.gguf")
     with pytest.raises(ModelError, match=r"blk\.4\..* has no place"):
-        target_source(path)
+        check_target_file(path)
     case.numbers |= {"block_count": 5, "nextn_predict_layers": 1}
-    source = target_source(case.write(path))
+    source = check_target_file(case.write(path))
     assert source.config.num_hidden_layers == 4
     assert not any(part.name.startswith("layers.4.") for part in source.parts)
 
