@@ -75,8 +75,8 @@ def _certified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         return
     from localdflash.backends.llamacpp import certified, decode_flags
 
-    known = certified.Certified(decode_flags.DEFAULT, {2: 1.0})
-    monkeypatch.setattr(certified, "measure", lambda *_: certified.Record(1.0, (known,)))
+    known = certified.MeasuredMode(decode_flags.DEFAULT, {2: 1.0})
+    monkeypatch.setattr(certified, "measure", lambda *_: certified.FileMeasurement(1.0, (known,)))
 
 
 @pytest.fixture(autouse=True)

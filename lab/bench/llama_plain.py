@@ -11,7 +11,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as api
 
-from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES
+from localdflash.backends.llamacpp.decode_flags import UNMODIFIED
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
 from localdflash.base.errors import ModelError, OutOfMemory
@@ -24,7 +24,7 @@ class LoneRowTarget(LlamaCppTarget):
     """See `Target`."""
 
     def __init__(self, path: Path, context: int, threads: int, placement: Placement = PROCESSOR) -> None:
-        super().__init__(path, context, threads, way=AS_IT_COMES, placement=placement, drafts=False)
+        super().__init__(path, context, threads, mode=UNMODIFIED, placement=placement, drafts=False)
 
     def _params(self, threads: int, drafts: bool) -> Any:
         params = super()._params(threads, drafts)

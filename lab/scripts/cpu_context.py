@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from localdflash.backends.cpu.binding import open_target
-from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KeysAndValues
+from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KVCache
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.base.machine.cores import physical_cores
@@ -29,7 +29,7 @@ from localdflash.lab.scripts.cpu_shapes import forward_ms
 SECONDS, LEAST = 20.0, 3  # to repeat for, and rounds
 
 
-def fill(cache: KeysAndValues) -> None:
+def fill(cache: KVCache) -> None:
     """Keys and values of about the size that models have."""
     random = np.random.default_rng(0)
     for array in cache.arrays:

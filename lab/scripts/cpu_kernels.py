@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KeysAndValues, cache_bytes
-from localdflash.backends.cpu.cpu_library import address, aligned
+from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KVCache, cache_bytes
+from localdflash.backends.cpu.cpu_library import address, allocate_aligned
 from localdflash.backends.cpu.packing import GROUP, PANEL, Kind, MatrixShape
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
@@ -127,7 +127,7 @@ def fastest(crew: Crew, works: dict[int, Callable[[int], None]], rounds: int) ->
 def random_bytes(shape: Sequence[int], below: int = 256) -> NDArray[np.uint8]:
     """Random bytes that repeat after a mebibyte."""
     pool = np.random.default_rng(0).integers(0, below, 1 << 20, dtype=np.uint8)
-    out = aligned(shape, np.uint8)
+    out = allocate_aligned(shape, np.uint8)
     flat = out.reshape(-1)
     for start in range(0, flat.size, pool.size):
         flat[start : start + pool.size] = pool[: flat.size - start]
@@ -138,7 +138,7 @@ def random_array(dtype: Any, shape: Sequence[int], below: int) -> NDArray[Any]:
     """Codes below a number, or scales of about a thousandth."""
     if np.dtype(dtype) != np.float16:
         return random_bytes(shape, below).view(dtype)
-    out = aligned(shape, np.float16)
+    out = allocate_aligned(shape, np.float16)
     out[...] = np.float16(0.001)
     return out
 
@@ -166,14 +166,14 @@ class Product:
         self.panels = stacked.n // PANEL
         most = max(WIDTHS)
         x = np.random.default_rng(1).standard_normal((most, shape.k)).astype(np.float32)
-        self.codes = aligned((most, shape.k), np.int8)
-        self.scales = aligned((most, shape.k // GROUP), np.float32)
-        self.sums = aligned((most, shape.k // 16), np.int32)
-        self.totals = aligned((most, shape.k // GROUP), np.float32)
+        self.codes = allocate_aligned((most, shape.k), np.int8)
+        self.scales = allocate_aligned((most, shape.k // GROUP), np.float32)
+        self.sums = allocate_aligned((most, shape.k // 16), np.int32)
+        self.totals = allocate_aligned((most, shape.k // GROUP), np.float32)
         arrays = (self.codes, self.scales, self.sums, self.totals)
         self.rows = cpu_library.RowsStruct(*map(address, arrays))
         kernels.quantize(address(x), most, shape.k, ctypes.byref(self.rows))
-        self.out = aligned((most, stacked.n), np.float32)
+        self.out = allocate_aligned((most, stacked.n), np.float32)
 
     def work(self, rows: int, threads: int) -> Callable[[int], None]:
         """The work of each thread: the product of `rows` rows with its share of the panels."""
@@ -197,14 +197,14 @@ class TimedAttention:
         enough = c.num_hidden_layers if c is EMBEDDED else -(-COLD_BYTES // (self.row_bytes * context))
         self.layers = min(c.num_hidden_layers, enough)
         heads = self.layers * c.num_key_value_heads
-        self.cache = KeysAndValues(heads, replace(c, num_key_value_heads=1), context + max(WIDTHS), kv)
+        self.cache = KVCache(heads, replace(c, num_key_value_heads=1), context + max(WIDTHS), kv)
         fill(self.cache)
         self.caches = [self.cache.bound(head) for head in range(heads)]
         self.group = c.num_attention_heads // c.num_key_value_heads
         most = max(WIDTHS) * self.group
-        self.q = aligned((most, c.head_dim), np.float32)
+        self.q = allocate_aligned((most, c.head_dim), np.float32)
         self.q[...] = np.random.default_rng(3).standard_normal(self.q.shape)
-        self.out = [aligned(self.q.shape, np.float32) for _ in range(os.cpu_count() or 1)]
+        self.out = [allocate_aligned(self.q.shape, np.float32) for _ in range(os.cpu_count() or 1)]
         self.begin = np.zeros(most, np.int32)
         self.end = np.array([context + 1 + i // self.group for i in range(most)], np.int32)
 

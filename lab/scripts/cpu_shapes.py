@@ -23,7 +23,7 @@ from localdflash.backends.cpu.binding import open_drafter, open_target
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.llamacpp.decode_flags import MOST, ONE_PATH, Way
+from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH, ONE_PATH, DecodeMode
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth, commit, device
@@ -37,7 +37,7 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT, CACHED = 512, 64  # tokens that the cache holds, and that lie in it
 SHORT, ACCEPTED = 16_384, 4  # tokens of a short vocabulary, and those of a step
 SECONDS = 20.0  # to repeat for
-WITH_A_SECOND_ROW = Way(ONE_PATH, tuple(range(2, MOST + 1)))
+WITH_A_SECOND_ROW = DecodeMode(ONE_PATH, tuple(range(2, MAX_WIDTH + 1)))
 
 
 def forward_ms(target: Target, rows: int) -> float:
@@ -111,7 +111,7 @@ def run(folder: Path, shape: str, kind: str, drafters: Sequence[str], threads: i
         team = ThreadPool(threads, physical_cores())
         stack.callback(team.close)
         ours = CpuTarget(open_target(path), team, CONTEXT, synthetic.TAPS[config])
-        theirs = stack.enter_context(closing(LlamaCppTarget(path, CONTEXT, threads, way=WITH_A_SECOND_ROW)))
+        theirs = stack.enter_context(closing(LlamaCppTarget(path, CONTEXT, threads, mode=WITH_A_SECOND_ROW)))
         made = {
             f"{its}{f', {short} tokens' if short else ''}": _drafter(folder, shape, its, short, ours)
             for its in drafters

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp.certified import choose, measure
-from localdflash.backends.llamacpp.decode_flags import MOST, ON_GPU, ON_PROCESSOR, Way
+from localdflash.backends.llamacpp.certified import choose_mode, measure
+from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH, ON_GPU, ON_PROCESSOR, DecodeMode
 from localdflash.backends.llamacpp.devices import find_gpu
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
@@ -79,7 +79,7 @@ def differing(target: LlamaCppTarget, prompt: Sequence[int], count: int, first: 
         widths.add(drafted)
         target.keep(kept := max(1, drafted // 2))  # as where half of a draft is right
         done += kept
-        width = width % MOST + 1
+        width = width % MAX_WIDTH + 1
     return wrong, compared, widths
 
 
@@ -96,37 +96,37 @@ def measured(path: Path, asked: argparse.Namespace, say: Callable[[str], object]
         on_gpu=placement is not PROCESSOR,
     )
     seconds = time.perf_counter() - began
-    chosen = choose(record, "exact", with_drafter=True)
-    known = next((known for known in record.ways if known.way == chosen.way), None)
+    chosen = choose_mode(record, "exact", with_drafter=True)
+    known = next((known for known in record.modes if known.mode == chosen.mode), None)
     wrong = rows = 0
     widths: set[int] = set()
     ids = prompts(asked.prompts)
-    with closing(LlamaCppTarget(path, 512, asked.threads, way=chosen.way, placement=placement)) as target:
+    with closing(LlamaCppTarget(path, 512, asked.threads, mode=chosen.mode, placement=placement)) as target:
         for number, prompt in enumerate(ids):
-            differ, count, seen = differing(target, prompt, asked.tokens, number * 3 % MOST + 1)
+            differ, count, seen = differing(target, prompt, asked.tokens, number * 3 % MAX_WIDTH + 1)
             wrong, rows, widths = wrong + differ, rows + count, widths | seen
             say(f"{path.name} {number + 1}/{len(ids)}: {wrong} of {rows} rows differ")
     return {
         "kind": chosen.kind,
-        "widths": _short(chosen.way),
-        "borders": chosen.way.borders,
-        "flash_attention": chosen.way.flags.flash,
-        "classes": [_short(known.way) for known in record.ways],
-        "repacked": chosen.way.flags.repack,
+        "widths": _short(chosen.mode),
+        "borders": chosen.mode.borders,
+        "flash_attention": chosen.mode.flags.flash,
+        "classes": [_short(known.mode) for known in record.modes],
+        "repacked": chosen.mode.flags.repack,
         "rows_compared": rows,
         "rows_differing": wrong,
         "widths_drafted": f"{min(widths)}-{max(widths)}" if len(widths) == max(widths) else sorted(widths),
         "price_of_a_plain_step": round(record.price(known), 3) if known else None,
         "ms": {"raw": round(record.raw_ms, 3), **({str(k): round(v, 3) for k, v in known.ms.items()} if known else {})},
         "auto": {
-            "with_drafter": choose(record, "auto", True).kind,
-            "without": choose(record, "auto", False).kind,
+            "with_drafter": choose_mode(record, "auto", True).kind,
+            "without": choose_mode(record, "auto", False).kind,
         },
         "seconds_to_certify": round(seconds, 1),
     }
 
 
-def _short(way: Way) -> str:
+def _short(way: DecodeMode) -> str:
     return ",".join(map(str, way.widths)).replace("1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,", "1-17,")
 
 

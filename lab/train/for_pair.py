@@ -129,11 +129,15 @@ def _engine(work: Work, sequences: int) -> Parallel:
         from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
 
         return ParallelCpuTarget(work.target, sequences, batched_answers.CONTEXT, taps_of(work))
-    from localdflash.backends.llamacpp.decode_flags import MOST
+    from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH
     from localdflash.lab.train.parallel_target import ParallelTarget
 
     return ParallelTarget(
-        work.target, min(sequences, MOST), batched_answers.CONTEXT, taps_of(work), work.threads or len(physical_cores())
+        work.target,
+        min(sequences, MAX_WIDTH),
+        batched_answers.CONTEXT,
+        taps_of(work),
+        work.threads or len(physical_cores()),
     )
 
 

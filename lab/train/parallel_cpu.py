@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.binding import (
-    bound_layers,
-    bound_matrix,
-    bound_model,
+    bind_layers,
+    bind_matrix,
+    bind_model,
     check_shape,
     open_target,
     rope_tables,
 )
-from localdflash.backends.cpu.cpu_kv_cache import KEYS
-from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, aligned
+from localdflash.backends.cpu.cpu_kv_cache import STRIP_KEYS
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, allocate_aligned
 from localdflash.backends.cpu.packing import GROUP, PANEL
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.engine.common_prefix import count_common_prefix
@@ -55,8 +55,11 @@ class _Quantized:
     """Room for the quantized activations of `rows` rows of k numbers."""
 
     def __init__(self, rows: int, k: int) -> None:
-        self.codes, self.scales = aligned((rows, k), np.int8), aligned((rows, k // GROUP), np.float32)
-        self.sums, self.totals = aligned((rows, k // 16), np.int32), aligned((rows, k // GROUP), np.float32)
+        self.codes, self.scales = allocate_aligned((rows, k), np.int8), allocate_aligned((rows, k // GROUP), np.float32)
+        self.sums, self.totals = (
+            allocate_aligned((rows, k // 16), np.int32),
+            allocate_aligned((rows, k // GROUP), np.float32),
+        )
         self.struct = cpu_library.RowsStruct(*map(address, (self.codes, self.scales, self.sums, self.totals)))
         self.at = ctypes.addressof(self.struct)
 
@@ -86,10 +89,12 @@ class ParallelCpuTarget:
 
     def _bind_caches(self) -> None:
         c, slots = self.config, self.sequences
-        self._capacity = -(-self.context // KEYS) * KEYS
+        self._capacity = -(-self.context // STRIP_KEYS) * STRIP_KEYS
         layers, heads, size = c.num_hidden_layers, c.num_key_value_heads, c.head_dim
-        self._keys = aligned((slots, layers, heads, self._capacity // KEYS, size, KEYS), np.float16)
-        self._values = aligned((slots, layers, heads, self._capacity, size), np.float16)
+        self._keys = allocate_aligned(
+            (slots, layers, heads, self._capacity // STRIP_KEYS, size, STRIP_KEYS), np.float16
+        )
+        self._values = allocate_aligned((slots, layers, heads, self._capacity, size), np.float16)
         self._caches = (cpu_library.CacheStruct * (slots * layers * heads))()
         bytes_of_one = 2 * self._capacity * size
         keys, values = self._keys.ctypes.data, self._values.ctypes.data
@@ -98,7 +103,7 @@ class ParallelCpuTarget:
         self._rope, self._tap_ids = rope_tables(c, self._capacity), np.array(self.taps, np.int32)
         self._models = [self._model_of(slot) for slot in range(slots)]
         need = self._team.library.workspace_bytes(self._models[0], 1)
-        self._workspace = aligned([need], np.uint8)
+        self._workspace = allocate_aligned([need], np.uint8)
         for model in self._models:
             model.workspace = address(self._workspace)
 
@@ -106,11 +111,11 @@ class ParallelCpuTarget:
         """The whole model over one slot's cache: it reads prompts."""
         c, packed = self.config, self._packed
         cache: Any = _SlotCache(self._keys[slot], self._values[slot])
-        layers = bound_layers(packed.layers, cache, [True] * c.num_hidden_layers, [0] * c.num_hidden_layers)
-        model = bound_model(c, c.num_hidden_layers)
+        layers = bind_layers(packed.layers, cache, [True] * c.num_hidden_layers, [0] * c.num_hidden_layers)
+        model = bind_model(c, c.num_hidden_layers)
         model.capacity = self._capacity
         model.cosines, model.sines = map(address, self._rope)
-        model.embedding, model.head = bound_matrix(packed.embedding), bound_matrix(packed.head)
+        model.embedding, model.head = bind_matrix(packed.embedding), bind_matrix(packed.head)
         model.norm = address(packed.norm)
         model.layers = layers
         model.taps, model.tap_count = address(self._tap_ids), len(self.taps)
@@ -138,7 +143,7 @@ class ParallelCpuTarget:
         narrow = c.num_key_value_heads * c.head_dim
 
         def room(columns: int) -> Floats:
-            return aligned((rows, columns), np.float32)
+            return allocate_aligned((rows, columns), np.float32)
 
         self._x, self._wide, self._added = room(c.hidden_size), room(c.hidden_size), room(c.hidden_size)
         self._q, self._k, self._v, self._heads = room(across), room(narrow), room(narrow), room(across)
@@ -174,7 +179,7 @@ class ParallelCpuTarget:
         nearest, same = max(enumerate(shared), key=lambda found: (found[1], found[0] == slot))
         self._known[slot] = ids[:same], self._known[nearest][1][:same]
         if nearest != slot:
-            panels = -(-same // KEYS)
+            panels = -(-same // STRIP_KEYS)
             self._keys[slot, :, :, :panels] = self._keys[nearest, :, :, :panels]
             self._values[slot, :, :, :same] = self._values[nearest, :, :, :same]
         return same
@@ -220,7 +225,7 @@ class ParallelCpuTarget:
 
     def _multiply(self, packed: Any, out: Floats, count: int) -> None:
         """Matrix times the rows that were quantized last, of its width."""
-        matrix = self._matrices.setdefault(id(packed), bound_matrix(packed))
+        matrix = self._matrices.setdefault(id(packed), bind_matrix(packed))
         panels = -(-matrix.n // PANEL)
         rows = self._rows_of[matrix.k].at
         self._product(ctypes.addressof(matrix), rows, count, 0, panels, out.ctypes.data, out.shape[1])
@@ -243,7 +248,7 @@ class ParallelCpuTarget:
             if weight is not None:
                 self._norm_heads(x, weight)
             _rotate(x, *turn)
-        self._keys[where, block, :, positions // KEYS, :, positions % KEYS] = k.astype(np.float16)
+        self._keys[where, block, :, positions // STRIP_KEYS, :, positions % STRIP_KEYS] = k.astype(np.float16)
         self._values[where, block, :, positions] = v.astype(np.float16)
         group = c.num_attention_heads // kv_heads
         end = self._end[:count, :group]

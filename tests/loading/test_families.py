@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from localdflash.backends.llamacpp import certified
-from localdflash.backends.llamacpp.certified import Certified, Record
-from localdflash.backends.llamacpp.decode_flags import DEFAULT, MOST_WITH_STATES
+from localdflash.backends.llamacpp.certified import FileMeasurement, MeasuredMode
+from localdflash.backends.llamacpp.decode_flags import DEFAULT, MAX_WIDTH_WITH_STATES
 from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Drafter, Target
@@ -84,8 +84,8 @@ def text_of(running: Running, ids: list[int], params: SamplingParams) -> tuple[l
 @pytest.fixture
 def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of llama.cpp count as certified, and are no more than states are kept of."""
-    known = Certified(DEFAULT.up_to(MOST_WITH_STATES), {2: 1.0})
-    monkeypatch.setattr(certified, "measure", lambda *_: Record(1.0, (known,), MOST_WITH_STATES))
+    known = MeasuredMode(DEFAULT.limit_width(MAX_WIDTH_WITH_STATES), {2: 1.0})
+    monkeypatch.setattr(certified, "measure", lambda *_: FileMeasurement(1.0, (known,), MAX_WIDTH_WITH_STATES))
 
 
 @pytest.mark.usefixtures("cpu_engine", "_few_rows")

@@ -12,8 +12,8 @@ import pytest
 
 from localdflash.backends.llamacpp import certified
 from localdflash.backends.llamacpp import llama_target as llamacpp
-from localdflash.backends.llamacpp.certified import Certified, Record
-from localdflash.backends.llamacpp.decode_flags import DEFAULT, NOT_REPACKED, Way
+from localdflash.backends.llamacpp.certified import FileMeasurement, MeasuredMode
+from localdflash.backends.llamacpp.decode_flags import DEFAULT, NOT_REPACKED, DecodeMode
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
@@ -138,7 +138,7 @@ def test_a_library_that_tells_no_sizes_still_loads(monkeypatch: pytest.MonkeyPat
     def silent(_lines: Any) -> None:
         raise ModelError("this build does not say")
 
-    monkeypatch.setattr("localdflash.backends.llamacpp.llama_sizes.sizes_said", silent)
+    monkeypatch.setattr("localdflash.backends.llamacpp.llama_sizes.parse_size_lines", silent)
     with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
         assert (loaded.predicted, loaded.notice) == ({}, "")
 
@@ -365,23 +365,26 @@ class TestCuda:
 class TestRowsOfLlamaCpp:
     """What a session does with what was certified, handed in."""
 
-    def load(self, tiny_pair: Path, record: Record, monkeypatch: pytest.MonkeyPatch, **more: Any) -> LoadedPair:
+    def load(
+        self, tiny_pair: Path, record: FileMeasurement, monkeypatch: pytest.MonkeyPatch, **more: Any
+    ) -> LoadedPair:
         monkeypatch.setattr(certified, "measure", lambda *_: record)
         return LoadedPair(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1, context=256, **more))
 
     def test_exact_rows_draft_and_say_their_price(self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        known = Certified(Way(NOT_REPACKED, (2, 4, 8), borders=True), {2: 1.1, 8: 2.0})
-        with self.load(tiny_pair, Record(1.0, (known,)), monkeypatch) as loaded:
+        known = MeasuredMode(DecodeMode(NOT_REPACKED, (2, 4, 8), borders=True), {2: 1.1, 8: 2.0})
+        with self.load(tiny_pair, FileMeasurement(1.0, (known,)), monkeypatch) as loaded:
             assert loaded.host
             assert loaded.host.target.max_width == 8
-            assert loaded.rows == "exact: a plain step takes 1.10 of llama.cpp's own"
+            assert loaded.rows.startswith("exact: ")
+            assert "1.10" in loaded.rows
             assert "exact" not in loaded.notice
-            assert str(known.way) in loaded.identity()
+            assert str(known.mode) in loaded.identity()
 
     def test_what_is_too_dear_runs_fast_and_the_user_is_told(
         self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        dear = Record(1.0, (Certified(Way(NOT_REPACKED, (2, 4, 8)), {2: 1.5, 8: 2.0}),))
+        dear = FileMeasurement(1.0, (MeasuredMode(DecodeMode(NOT_REPACKED, (2, 4, 8)), {2: 1.5, 8: 2.0}),))
         with self.load(tiny_pair, dear, monkeypatch) as loaded:
             assert "may differ" in loaded.notice
             assert loaded.notice.endswith(loaded.rows)
@@ -394,7 +397,7 @@ class TestRowsOfLlamaCpp:
         self, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "target.gguf").symlink_to(tiny_pair / "target.gguf")
-        dear = Record(1.0, (Certified(Way(NOT_REPACKED, (2, 4, 8)), {2: 1.1, 8: 2.0}),))
+        dear = FileMeasurement(1.0, (MeasuredMode(DecodeMode(NOT_REPACKED, (2, 4, 8)), {2: 1.1, 8: 2.0}),))
         for rows, drafts in (("auto", False), ("exact", True)):
             with self.load(tmp_path, dear, monkeypatch, rows=rows) as loaded:
                 assert loaded.host
@@ -404,7 +407,7 @@ class TestRowsOfLlamaCpp:
         self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(llamacpp, "TAPPED", frozenset({"llama"}))
-        with self.load(tiny_pair, Record(1.0, (Certified(DEFAULT, {2: 1.0}),)), monkeypatch) as loaded:
+        with self.load(tiny_pair, FileMeasurement(1.0, (MeasuredMode(DEFAULT, {2: 1.0}),)), monkeypatch) as loaded:
             assert loaded.host
             assert [drafter.name for drafter in loaded.host.drafters] == ["lookup"]
             assert "no hidden states of qwen3" in loaded.notice

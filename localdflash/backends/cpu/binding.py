@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from localdflash.backends.cpu.cpu_kv_cache import KeysAndValues
+from localdflash.backends.cpu.cpu_kv_cache import KVCache
 from localdflash.backends.cpu.cpu_library import (
     ConvolutionStruct,
     DeltaNetStruct,
@@ -177,16 +177,16 @@ def _names(kind: type[Any]) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
-def bound_matrix(packed: PackedMatrix | None) -> MatrixStruct:
+def bind_matrix(packed: PackedMatrix | None) -> MatrixStruct:
     """Return the struct of a matrix, or of a mixture's first matrix; an empty struct for None."""
     if (p := packed) is None:
         return MatrixStruct()
     return MatrixStruct(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers))
 
 
-def bound_layers(
+def bind_layers(
     layers: Sequence[PackedLayer],
-    cache: KeysAndValues,
+    cache: KVCache,
     causal: Sequence[bool],
     windows: Sequence[int],
     nets: Sequence[DeltaNetStruct] = (),
@@ -198,10 +198,10 @@ def bound_layers(
     for i, (to, layer) in enumerate(zip(bound, layers, strict=True)):
         for name, struct in weights.items():
             part = getattr(layer, name)
-            setattr(to, name, bound_matrix(part) if struct is MatrixStruct else address(part))
+            setattr(to, name, bind_matrix(part) if struct is MatrixStruct else address(part))
         for name in CONVOLVED:
             changes, base = getattr(layer, f"{name}_changes"), getattr(layer, f"{name}_base")
-            setattr(to, f"{name}_conv", ConvolutionStruct(bound_matrix(changes), address(base)))
+            setattr(to, f"{name}_conv", ConvolutionStruct(bind_matrix(changes), address(base)))
         to.causal, to.window = causal[i], windows[i]
         if layer.mixed is None:
             to.cache = cache.bound(i - nets_below)
@@ -211,7 +211,7 @@ def bound_layers(
     return bound
 
 
-def bound_model(config: DecoderConfig, blocks: int) -> ModelStruct:
+def bind_model(config: DecoderConfig, blocks: int) -> ModelStruct:
     """Return the struct of a model's shape, for the caller to fill in weights and memory."""
     model = ModelStruct()
     model.blocks, model.hidden = blocks, config.hidden_size
@@ -232,9 +232,9 @@ def bound_model(config: DecoderConfig, blocks: int) -> ModelStruct:
     return model
 
 
-def bound_drafter(config: DFlashConfig) -> ModelStruct:
+def bind_drafter(config: DFlashConfig) -> ModelStruct:
     """Return the struct of a drafter's shape, with the sizes of the matrices that its workspace depends on."""
-    c, model = config, bound_model(config.decoder, config.decoder.num_hidden_layers)
+    c, model = config, bind_model(config.decoder, config.decoder.num_hidden_layers)
     model.embedding_scale, model.logit_scale, model.softcap = c.embedding_scale, c.logit_scale, c.softcap
     model.tap_count, model.fuse.n = len(c.taps), c.decoder.hidden_size
     model.conv_kernel, model.conv_group = c.conv_kernel, c.conv_group

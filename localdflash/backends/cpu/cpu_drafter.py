@@ -14,14 +14,14 @@ import numpy as np
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.binding import (
     PackedDrafter,
-    bound_drafter,
-    bound_layers,
-    bound_matrix,
+    bind_drafter,
+    bind_layers,
+    bind_matrix,
     check_shape,
     rope_tables,
 )
-from localdflash.backends.cpu.cpu_kv_cache import KeysAndValues
-from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, aligned
+from localdflash.backends.cpu.cpu_kv_cache import KVCache
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, allocate_aligned
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.backends.cpu.packing import GROUP, PANEL, Floats, select_rows
 from localdflash.base.errors import LocaldflashError, ModelError
@@ -30,9 +30,9 @@ from localdflash.engine.pair import TargetFeatures
 from localdflash.models.shapes.dflash_config import DFlashConfig
 
 WAITING_BYTES = 32 * 1024 * 1024
-SPARE = 128  # features kept beyond a window
-LARGEST_RANK = 4096  # of a Markov head or a selector
-FLOAT = 4  # bytes
+SPARE_FEATURES = 128  # features kept beyond a window
+MAX_RANK = 4096  # of a Markov head or a selector
+FLOAT_BYTES = 4  # bytes
 
 
 class CpuDFlashDrafter:
@@ -49,9 +49,9 @@ class CpuDFlashDrafter:
         self.max_draft_tokens = self.config.drafts
         self.length = 0
         c, blocks = self.config.decoder, self.config.decoder.num_hidden_layers
-        self.cache = KeysAndValues(blocks, c, target.context + self.config.block_size)
+        self.cache = KVCache(blocks, c, target.context + self.config.block_size)
         sliding = [self.config.is_sliding(i) for i in range(blocks)]
-        self._layers = bound_layers(
+        self._layers = bind_layers(
             packed.layers,
             self.cache,
             [self.config.is_causal(i) for i in range(blocks)],
@@ -62,13 +62,13 @@ class CpuDFlashDrafter:
         self.head = packed.head or rows
         self.model = self._bind()
         team = target.team
-        self.workspace = aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
+        self.workspace = allocate_aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
         self.model.workspace = address(self.workspace)
         team.keep(self.model, self._layers)
         self._ids = np.full(self.config.block_size, self.config.mask_token_id, np.int32)
         self._best = np.zeros(self.config.block_size, np.int32)
         self._confidence = np.zeros(self.config.block_size, np.float32)
-        self._logits = np.empty(logit_bytes(self.config) // FLOAT, np.float32)
+        self._logits = np.empty(logit_bytes(self.config) // FLOAT_BYTES, np.float32)
         self._pass = cpu_library.PassStruct(
             address(self._ids),
             self.config.block_size,
@@ -78,7 +78,7 @@ class CpuDFlashDrafter:
             address(self._best),
             address(self._confidence),
         )
-        self._reach = reach_of(self.config)
+        self._reach = count_kept_features(self.config)
         self._injected = 0
         self._waiting: list[Floats] = []
 
@@ -95,17 +95,17 @@ class CpuDFlashDrafter:
         return self.packed.nbytes + head + self._tokens.nbytes
 
     def _bind(self) -> cpu_library.ModelStruct:
-        packed, heads, model = self.packed, self.packed.heads, bound_drafter(self.config)
+        packed, heads, model = self.packed, self.packed.heads, bind_drafter(self.config)
         model.capacity = self.cache.capacity
         self.rope = rope_tables(self.config.decoder, self.cache.capacity)
         model.cosines, model.sines = map(address, self.rope)
-        model.embedding = bound_matrix(packed.embedding) if packed.embedding else self.target.model.embedding
-        model.head = bound_matrix(self.head)
+        model.embedding = bind_matrix(packed.embedding) if packed.embedding else self.target.model.embedding
+        model.head = bind_matrix(self.head)
         model.vocabulary = self.head.n
         model.norm, model.layers = address(packed.norm), self._layers
-        model.fuse, model.fuse_norm = bound_matrix(packed.fuse), address(packed.fuse_norm)
+        model.fuse, model.fuse_norm = bind_matrix(packed.fuse), address(packed.fuse_norm)
         for name in ("markov_w1", "markov_w2", "predecessor", "successor", "selector"):
-            setattr(model.slots, name, bound_matrix(getattr(heads, name)))
+            setattr(model.slots, name, bind_matrix(getattr(heads, name)))
         model.slots.confidence = address(heads.confidence)
         model.slots.confidence_bias = 0.0 if heads.confidence_bias is None else float(heads.confidence_bias[0])
         model.slots.tokens = address(self._tokens) if len(self._tokens) else None
@@ -178,22 +178,22 @@ class CpuDFlashDrafter:
             self._injected += unseen
 
 
-def reach_of(config: DFlashConfig) -> int:
+def count_kept_features(config: DFlashConfig) -> int:
     """How many features are kept: a window for the next block, and some more to roll back into; 0 for all."""
     slides = all(config.is_sliding(i) for i in range(config.decoder.num_hidden_layers))
-    return (config.window or 0) + SPARE if slides else 0
+    return (config.window or 0) + SPARE_FEATURES if slides else 0
 
 
 def logit_bytes(config: DFlashConfig) -> int:
     """Bytes of the logits of a block, which are kept where a Markov head corrects them."""
-    return FLOAT * config.block_size * config.proposed if config.markov_rank else 0
+    return FLOAT_BYTES * config.block_size * config.proposed if config.markov_rank else 0
 
 
 def waiting_bytes(config: DFlashConfig, hidden: int, context: int) -> int:
     """The most that features take before they become keys, for a target of this hidden size."""
     row = len(config.taps) * hidden * np.dtype(np.float32).itemsize
     rows = min(WAITING_BYTES // row, context)
-    return row * (min(rows, 2 * reach_of(config)) if reach_of(config) else rows)
+    return row * (min(rows, 2 * count_kept_features(config)) if count_kept_features(config) else rows)
 
 
 def check_drafter(config: DFlashConfig) -> str:
@@ -201,8 +201,8 @@ def check_drafter(config: DFlashConfig) -> str:
     c, rank = config, config.markov_rank or config.selector_rank
     if c.block_size > MAX_ROWS:
         return f"blocks of {c.block_size} tokens (it runs up to {MAX_ROWS})"
-    if rank % GROUP or rank > LARGEST_RANK:
-        return f"heads of rank {rank} (it runs multiples of {GROUP} up to {LARGEST_RANK})"
+    if rank % GROUP or rank > MAX_RANK:
+        return f"heads of rank {rank} (it runs multiples of {GROUP} up to {MAX_RANK})"
     if c.conv_group % PANEL:
         return f"convolutions of groups of {c.conv_group} channels (it runs multiples of {PANEL})"
     return check_shape(c.decoder)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.backends.cpu.cpu_library import CacheStruct, address, aligned
+from localdflash.backends.cpu.cpu_library import CacheStruct, address, allocate_aligned
 from localdflash.backends.cpu.packing import GROUP
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
-KEYS = 16  # keys that lie together
+STRIP_KEYS = 16  # keys that lie together
 KV_FORMATS = ("f16", "int8")
 
 
@@ -32,43 +32,45 @@ class CacheArray:
 def cache_arrays(head_dim: int, kv: str) -> Sequence[CacheArray]:
     """Keys and values, of "int8" also their scales, in the order of `CacheStruct`; `kv` is one of KV_FORMATS."""
     if kv == "f16":
-        return CacheArray(np.float16, KEYS, (head_dim, KEYS)), CacheArray(np.float16, 1, (head_dim,))
+        return CacheArray(np.float16, STRIP_KEYS, (head_dim, STRIP_KEYS)), CacheArray(np.float16, 1, (head_dim,))
     return (
-        CacheArray(np.int8, KEYS, (head_dim // 2, KEYS, 2)),
+        CacheArray(np.int8, STRIP_KEYS, (head_dim // 2, STRIP_KEYS, 2)),
         CacheArray(np.int8, 2, (head_dim, 2)),
-        CacheArray(np.float32, KEYS, (head_dim // GROUP, KEYS)),
+        CacheArray(np.float32, STRIP_KEYS, (head_dim // GROUP, STRIP_KEYS)),
         CacheArray(np.float32, 1, ()),
     )
 
 
-def kept_in(kv: str) -> str:
+def choose_kv_format(kv: str) -> str:
     """What keys and values are kept in where this was asked for."""
     return kv if kv in KV_FORMATS else "f16"
 
 
-def room(positions: int) -> int:
+def pad_positions(positions: int) -> int:
     """For how many positions a cache that holds so many has room."""
-    return -(-positions // KEYS) * KEYS
+    return -(-positions // STRIP_KEYS) * STRIP_KEYS
 
 
 def cache_bytes(config: DecoderConfig, positions: int, kv: str = "f16") -> int:
     """Bytes of a block's keys and values."""
     arrays = cache_arrays(config.head_dim, kv)
-    sizes = [array.rows(room(positions)) * prod(array.row) * np.dtype(array.dtype).itemsize for array in arrays]
+    sizes = [
+        array.rows(pad_positions(positions)) * prod(array.row) * np.dtype(array.dtype).itemsize for array in arrays
+    ]
     return config.num_key_value_heads * int(sum(sizes))
 
 
-class KeysAndValues:
+class KVCache:
     """The cache of a stack of blocks: room for at least `capacity` positions.
 
     `arrays` [blocks, heads, rows, ...] are in the order of `CacheStruct`.
     """
 
     def __init__(self, blocks: int, config: DecoderConfig, capacity: int, kv: str = "f16") -> None:
-        self.capacity = room(capacity)
+        self.capacity = pad_positions(capacity)
         self._forms = cache_arrays(config.head_dim, kv)
         self.arrays: list[NDArray[Any]] = [
-            aligned((blocks, config.num_key_value_heads, form.rows(self.capacity), *form.row), form.dtype)
+            allocate_aligned((blocks, config.num_key_value_heads, form.rows(self.capacity), *form.row), form.dtype)
             for form in self._forms
         ]
 

@@ -276,7 +276,7 @@ def address(array: NDArray[Any] | None) -> int | None:
     return array.ctypes.data
 
 
-def aligned(shape: Sequence[int], dtype: Any) -> NDArray[Any]:
+def allocate_aligned(shape: Sequence[int], dtype: Any) -> NDArray[Any]:
     """Return zeros that start at a multiple of 64 bytes; the system provides the memory when it is first touched."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.zeros(size + 64, np.uint8)

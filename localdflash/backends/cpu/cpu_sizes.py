@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import bound_drafter, bound_model, check_shape
+from localdflash.backends.cpu.binding import bind_drafter, bind_model, check_shape
 from localdflash.backends.cpu.cpu_drafter import check_drafter, logit_bytes, waiting_bytes
-from localdflash.backends.cpu.cpu_kv_cache import cache_bytes, room
+from localdflash.backends.cpu.cpu_kv_cache import cache_bytes, pad_positions
 from localdflash.backends.cpu.model_source import (
-    OTHERWISE,
+    USE_LLAMA_CPP,
     check_drafter_file,
     check_target_file,
     is_vector,
@@ -31,7 +31,7 @@ from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.weights.gguf import read_header
 
-FLOAT = 4  # bytes
+FLOAT_BYTES = 4  # bytes
 
 
 class CpuSizes:
@@ -48,7 +48,7 @@ class CpuSizes:
         source = check_target_file(target, self.header)
         self._config = source.config
         if wrong := check_shape(self._config):
-            raise ModelError(f"{target}: the CPU engine does not run {wrong}: {OTHERWISE}")
+            raise ModelError(f"{target}: the CPU engine does not run {wrong}: {USE_LLAMA_CPP}")
         self._target = sum(part.packed_bytes for part in source.parts)
         self._drafter = _checked(drafter, self._config) if drafter else None
         self._drafter_bytes = 0
@@ -63,8 +63,8 @@ class CpuSizes:
         """See `Sizes`."""
         c, drafting = self._config, self._drafter if drafter != NO_DRAFTER else None
         taps = len(drafting.taps) if drafting else 0
-        logits = cpu_library.MAX_ROWS * (c.vocab_size + taps * c.hidden_size) * FLOAT
-        model = bound_model(c, c.num_hidden_layers)
+        logits = cpu_library.MAX_ROWS * (c.vocab_size + taps * c.hidden_size) * FLOAT_BYTES
+        model = bind_model(c, c.num_hidden_layers)
         model.tap_count = taps
         scratch = _rope_bytes(c, context) + logits + self._library.workspace_bytes(model, self._threads)
         parts = {TARGET: self._target, TARGET_KV: _kv_bytes(c, context, self._kv)}
@@ -72,7 +72,7 @@ class CpuSizes:
             d, tokens = drafting.decoder, context + drafting.block_size
             parts |= {DRAFTER: self._drafter_bytes, DRAFTER_KV: _kv_bytes(d, tokens)}
             scratch += _rope_bytes(d, tokens) + waiting_bytes(drafting, c.hidden_size, context)
-            scratch += self._library.workspace_bytes(bound_drafter(drafting), self._threads) + logit_bytes(drafting)
+            scratch += self._library.workspace_bytes(bind_drafter(drafting), self._threads) + logit_bytes(drafting)
         return parts | {SCRATCH: scratch}
 
 
@@ -81,7 +81,7 @@ def _checked(path: Path, target: DecoderConfig) -> DFlashConfig:
     config = config_of_file(path)
     check_fit(config, target.hidden_size, target.vocab_size, target.num_hidden_layers, str(path))
     if wrong := check_drafter(config):
-        raise ModelError(f"{path}: the CPU engine does not run drafters with {wrong}: {OTHERWISE}")
+        raise ModelError(f"{path}: the CPU engine does not run drafters with {wrong}: {USE_LLAMA_CPP}")
     return config
 
 
@@ -92,8 +92,8 @@ def _drafter_bytes(path: Path, config: DFlashConfig, bits: int) -> int:
     vectors = [shape for name, shape in shapes.items() if is_vector(name)]
     matrices = [shape for name, shape in shapes.items() if not is_vector(name)]
     if any(k % GROUP for _, k in matrices):
-        raise ModelError(f"{path}: its matrices are no multiple of {GROUP} wide: {OTHERWISE}")
-    return sum(MatrixShape(kind, n, k).nbytes for n, k in matrices) + sum(map(prod, vectors)) * FLOAT
+        raise ModelError(f"{path}: its matrices are no multiple of {GROUP} wide: {USE_LLAMA_CPP}")
+    return sum(MatrixShape(kind, n, k).nbytes for n, k in matrices) + sum(map(prod, vectors)) * FLOAT_BYTES
 
 
 def _short_bytes(config: DFlashConfig, head: MatrixShape | None) -> int:
@@ -111,4 +111,4 @@ def _kv_bytes(config: DecoderConfig, context: int, kv: str = "f16") -> int:
 
 
 def _rope_bytes(config: DecoderConfig, context: int) -> int:
-    return 2 * room(context) * ((config.rotary_dim or config.head_dim) // 2) * FLOAT
+    return 2 * pad_positions(context) * ((config.rotary_dim or config.head_dim) // 2) * FLOAT_BYTES

@@ -12,14 +12,14 @@ import numpy as np
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.binding import (
     PackedDecoder,
-    bound_layers,
-    bound_matrix,
-    bound_model,
+    bind_layers,
+    bind_matrix,
+    bind_model,
     check_shape,
     rope_tables,
 )
-from localdflash.backends.cpu.cpu_kv_cache import KeysAndValues
-from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, aligned
+from localdflash.backends.cpu.cpu_kv_cache import KVCache
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, allocate_aligned
 from localdflash.backends.cpu.states import DeltaStates
 from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
@@ -49,16 +49,16 @@ class CpuTarget:
         self.packed, self.team = packed, team
         self.vocab_size = c.vocab_size
         self.length = 0
-        self.cache = KeysAndValues(c.num_hidden_layers - c.recurrent_layers, c, self.context, kv)
+        self.cache = KVCache(c.num_hidden_layers - c.recurrent_layers, c, self.context, kv)
         self.states = DeltaStates(c, packed.layers) if c.delta else None
         self.is_recurrent = self.states is not None
         self.rope = rope_tables(c, self.cache.capacity)
         self._taps = np.array(taps, np.int32)
         windows = c.windows or [0] * c.num_hidden_layers
         nets = self.states.nets if self.states else ()
-        self._layers = bound_layers(packed.layers, self.cache, [True] * c.num_hidden_layers, windows, nets)
+        self._layers = bind_layers(packed.layers, self.cache, [True] * c.num_hidden_layers, windows, nets)
         self.model = self._bind()
-        self.workspace = aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
+        self.workspace = allocate_aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
         self.model.workspace = address(self.workspace)
         team.keep(self.model, self._layers)
         self._ids = np.zeros(MAX_ROWS, np.int32)
@@ -66,21 +66,21 @@ class CpuTarget:
         self._logits_at = address(self._logits)
         self._best, self._are_numbers = np.zeros(MAX_ROWS, np.int32), np.zeros(MAX_ROWS, np.int32)
         self._best_at, self._are_numbers_at = address(self._best), address(self._are_numbers)
-        self._tapped = np.empty((MAX_ROWS, len(taps) * c.hidden_size), np.float32)
-        self._pass = cpu_library.PassStruct(address(self._ids), 0, 0, address(self._tapped) if taps else None)
+        self._features = np.empty((MAX_ROWS, len(taps) * c.hidden_size), np.float32)
+        self._pass = cpu_library.PassStruct(address(self._ids), 0, 0, address(self._features) if taps else None)
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes held beside weights, keys and values."""
-        held = (*self.rope, self._taps, self.workspace, self._ids, self._logits, self._tapped)
+        held = (*self.rope, self._taps, self.workspace, self._ids, self._logits, self._features)
         return sum(array.nbytes for array in held)
 
     def _bind(self) -> cpu_library.ModelStruct:
         c = self.packed.config
-        model = bound_model(c, c.num_hidden_layers)
+        model = bind_model(c, c.num_hidden_layers)
         model.capacity = self.cache.capacity
         model.cosines, model.sines = map(address, self.rope)
-        model.embedding, model.head = bound_matrix(self.packed.embedding), bound_matrix(self.packed.head)
+        model.embedding, model.head = bind_matrix(self.packed.embedding), bind_matrix(self.packed.head)
         model.norm = address(self.packed.norm)
         model.layers = self._layers
         model.taps, model.tap_count = address(self._taps), len(self._taps)
@@ -94,13 +94,13 @@ class CpuTarget:
         self.length += len(ids)
         if self.states:
             self.states.checkpoint(prompt_ended=False)
-        return self.tapped(len(ids)) if len(self._taps) else None
+        return self.copy_features(len(ids)) if len(self._taps) else None
 
     def verify(self, anchor: int, draft: Draft = EMPTY_DRAFT) -> Verification:
         """See `Target`."""
         rows = len(draft) + 1
         self._forward((anchor, *draft.tokens), logits=True)
-        return Verification(self._logits[:rows], self._tapped[:rows] if len(self._taps) else None)
+        return Verification(self._logits[:rows], self._features[:rows] if len(self._taps) else None)
 
     def verify_greedy(self, anchor: int, draft: Draft) -> tuple[Sequence[int], TargetFeatures | None]:
         """See `GreedyTarget`."""
@@ -108,11 +108,11 @@ class CpuTarget:
         self._forward((anchor, *draft.tokens), logits=False, best=True)
         if 0 in self._are_numbers[:rows].tolist():  # faster than numpy's `all` on a few rows
             raise LocaldflashError(NOT_NUMBERS)
-        return self._best[:rows].tolist(), self._tapped[:rows] if len(self._taps) else None
+        return self._best[:rows].tolist(), self._features[:rows] if len(self._taps) else None
 
-    def tapped(self, rows: int) -> TargetFeatures:
+    def copy_features(self, rows: int) -> TargetFeatures:
         """A copy of the taps of the last pass."""
-        return self._tapped[:rows].copy()
+        return self._features[:rows].copy()
 
     def end_prompt(self) -> None:
         """See `Target`; a copy of the states is kept where they have come as far as the prompt."""
@@ -125,7 +125,7 @@ class CpuTarget:
 
     def crop(self, length: int) -> None:
         """See `Target`; layers with states may have to go further back."""
-        self.length = self.states.go_back(length) if self.states else length
+        self.length = self.states.roll_back(length) if self.states else length
 
     def assume_length(self, length: int) -> bool:
         """See `Target`."""

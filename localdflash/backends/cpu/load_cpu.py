@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 from localdflash.backends.cpu.binding import open_drafter, open_target
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
-from localdflash.backends.cpu.cpu_kv_cache import kept_in
+from localdflash.backends.cpu.cpu_kv_cache import choose_kv_format
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
@@ -23,7 +23,7 @@ from localdflash.models.shapes.fingerprint import mismatch
 def load(files: LocalPair, options: Options) -> Running:
     """The pair as `options` say. NoDevice if the engine was not built; OutOfMemory, ModelError and UsageError."""
     path = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
-    kv = kept_in(options.kv)
+    kv = choose_kv_format(options.kv)
     sizes = CpuSizes(files.target, path, options.threads, options.drafter_bits, kv)
     if options.context > sizes.trained:
         raise UsageError(

@@ -39,7 +39,7 @@ from localdflash.models.weights.gguf import TensorInfo
 Shape = tuple[int, ...]
 Config = TypeVar("Config", DecoderConfig, DFlashConfig)
 
-OTHERWISE = "use `--backend llama.cpp`"
+USE_LLAMA_CPP = "use `--backend llama.cpp`"
 DTYPES = {"F32": GGMLType.F32, "F16": GGMLType.F16, "BF16": GGMLType.BF16}
 CHUNK_WEIGHTS = 1 << 19  # weights in a chunk, so that packing it stays in the processor's cache
 
@@ -249,10 +249,12 @@ def _find_parts(
 ) -> tuple[FileTensor, ...]:
     """Return the parts in `shapes`; `names` maps the file's names to ours."""
     if config.head_dim % PANEL:
-        raise ModelError(f"{path}: its heads have {config.head_dim} channels, not a multiple of {PANEL}: {OTHERWISE}")
+        raise ModelError(
+            f"{path}: its heads have {config.head_dim} channels, not a multiple of {PANEL}: {USE_LLAMA_CPP}"
+        )
     for name in tensors:
         if names.get(name) not in shapes:
-            raise ModelError(f"{path}: tensor {name} has no place in this model: {OTHERWISE}")
+            raise ModelError(f"{path}: tensor {name} has no place in this model: {USE_LLAMA_CPP}")
     for name, ours in names.items():
         if ours in shapes and name not in tensors:
             raise ModelError(f"{path}: tensor {name} is missing; download or convert the model again")
@@ -278,11 +280,11 @@ def _check_part(path: Path, ours: str, info: TensorInfo, shape: Shape, paired: i
     if _as_ggml(info.shape) != _as_ggml(shape):
         raise ModelError(f"{where} has shape {list(info.shape)}, not {list(shape)}; convert the model again")
     if its_type not in (FLOATS if is_vector(ours) else KINDS):
-        raise ModelError(f"{where} is {its_type.name}, which the CPU engine cannot read: {OTHERWISE}")
+        raise ModelError(f"{where} is {its_type.name}, which the CPU engine cannot read: {USE_LLAMA_CPP}")
     if is_vector(ours):
         return FileTensor(ours, info, None)
     if shape[-1] % GROUP:
-        raise ModelError(f"{where} has rows of {shape[-1]} weights, not a multiple of {GROUP}: {OTHERWISE}")
+        raise ModelError(f"{where} has rows of {shape[-1]} weights, not a multiple of {GROUP}: {USE_LLAMA_CPP}")
     kind = Kind.Q4_0 if bits == 4 and its_type in SHRINKING else KINDS[its_type]
     experts = shape[0] if len(shape) == 3 else 1
     return FileTensor(ours, info, MatrixShape(kind, shape[-2], shape[-1], experts), paired)

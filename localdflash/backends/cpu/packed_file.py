@@ -54,6 +54,10 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 Write = Callable[[int, Any], None]  # an offset, and the bytes to write there
 
 
+class CannotCache(Exception):
+    """Failure to write a packed file."""
+
+
 class SourceStamp(msgspec.Struct, frozen=True):
     """Identity of the file that an image was packed from."""
 
@@ -137,7 +141,7 @@ def open_packed(
         reason = "another process replaced it"
     except ModelError:
         raise
-    except (LocaldflashError, OSError) as error:
+    except (CannotCache, LocaldflashError, OSError) as error:
         reason = str(getattr(error, "strerror", error))
     notice = f"{file.parent}: the packed weights of {path.name} cannot be kept ({reason}): every start packs them again"
     return source.config, _view_parts(header, _pack_in_memory(source, header, progress)), notice
@@ -234,11 +238,8 @@ def _pack_in_memory(source: CheckedFile[Config], header: ImageHeader, progress: 
     return buffer
 
 
-# Writing a packed file.
-
-
 def _write_packed(file: Path, source: CheckedFile[Config], header: ImageHeader, progress: Progress | None) -> None:
-    """Pack a source into a file; raise OSError or LocaldflashError if the disk does not take it."""
+    """Pack a source into a file; raise CannotCache, OSError or LocaldflashError if the disk does not take it."""
     needed = ImageLayout(header).size + SEAL.size + SPARE_BYTES
     paths.create_private(file.parent)
     clean(file.parent)
@@ -262,9 +263,12 @@ def _write_packed(file: Path, source: CheckedFile[Config], header: ImageHeader, 
 
 def _write_all(descriptor: int, offset: int, data: bytes | memoryview) -> None:
     left = memoryview(data).cast("B")
-    while left:
-        count = write_at(descriptor, left, offset)
-        left, offset = left[count:], offset + count
+    try:
+        while left:
+            count = write_at(descriptor, left, offset)
+            left, offset = left[count:], offset + count
+    except OSError as error:  # inside `open_model`, which takes an OSError for a failure to read
+        raise CannotCache(error.strerror) from None
 
 
 def _digest(stream: BinaryIO, size: int) -> bytes:
@@ -373,9 +377,6 @@ def _view(buffer: mmap.mmap, place: ArrayOffset) -> NDArray[Any]:
     view = np.frombuffer(buffer, dtype, int(np.prod(shape, dtype=np.int64)), place.offset).reshape(shape)
     view.flags.writeable = False
     return view
-
-
-# Cleaning up the cache folder.
 
 
 def clean(folder: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from localdflash.backends.cpu.cpu_library import aligned
+from localdflash.backends.cpu.cpu_library import allocate_aligned
 from localdflash.base.errors import ModelError
 from localdflash.models.weights.ggml_types import GGMLType
 
@@ -394,6 +394,6 @@ def _select_channels(packed: NDArray[Any], ids: NDArray[np.int32]) -> NDArray[An
     """Copy channels `ids` of an array [1, panels, ..., 16 * n]; neighbouring items are of neighbouring channels."""
     panels = packed.reshape(packed.shape[1], -1, PANEL)
     rows = panels[ids // PANEL, :, ids % PANEL].reshape(len(ids) // PANEL, PANEL, -1)
-    chosen = aligned((1, len(rows), *packed.shape[2:]), packed.dtype)
+    chosen = allocate_aligned((1, len(rows), *packed.shape[2:]), packed.dtype)
     chosen.reshape(len(rows), -1, PANEL)[...] = rows.swapaxes(1, 2)
     return chosen

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import PackedLayer, bound_matrix
-from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, aligned
+from localdflash.backends.cpu.binding import PackedLayer, bind_matrix
+from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, allocate_aligned
 from localdflash.backends.cpu.packing import Floats
 from localdflash.engine.checkpoints import MOST, Checkpoints
 from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape
@@ -24,17 +24,17 @@ class DeltaStates:
         d, nets = config.delta, [layer for layer in layers if layer.mixed is not None]
         self.progress = cpu_library.ProgressStruct(0, 0)
         self._before = d.kernel - 1
-        self._state: Floats = aligned((len(nets), d.v_heads, d.v_dim // 16, d.k_dim, 16), np.float32)
-        self._history: Floats = aligned((len(nets), self._before + MAX_ROWS, d.mixed), np.float32)
-        self._gates: Floats = aligned((2, len(nets), MAX_ROWS, d.v_heads), np.float32)
+        self._state: Floats = allocate_aligned((len(nets), d.v_heads, d.v_dim // 16, d.k_dim, 16), np.float32)
+        self._history: Floats = allocate_aligned((len(nets), self._before + MAX_ROWS, d.mixed), np.float32)
+        self._gates: Floats = allocate_aligned((2, len(nets), MAX_ROWS, d.v_heads), np.float32)
         self._conv = [np.ascontiguousarray(net.conv.T) for net in nets if net.conv is not None]
         self.nets = [self._bind(i, net) for i, net in enumerate(nets)]
         self._checkpoints = Checkpoints[tuple[Floats, Floats]]()
 
     def _bind(self, index: int, net: PackedLayer) -> cpu_library.DeltaNetStruct:
         bound = cpu_library.DeltaNetStruct()
-        bound.mixed, bound.gate = bound_matrix(net.mixed), bound_matrix(net.mixed_gate)
-        bound.alpha, bound.beta = bound_matrix(net.alpha), bound_matrix(net.beta)
+        bound.mixed, bound.gate = bind_matrix(net.mixed), bind_matrix(net.mixed_gate)
+        bound.alpha, bound.beta = bind_matrix(net.alpha), bind_matrix(net.beta)
         bound.conv, bound.norm = address(self._conv[index]), address(net.delta_norm)
         bound.rate, bound.shift = address(net.rate), address(net.shift)
         bound.state, bound.history = address(self._state[index]), address(self._history[index])
@@ -48,7 +48,7 @@ class DeltaStates:
         copies = sum(array.nbytes for state in self._checkpoints.states for array in state)
         return sum(array.nbytes for array in held) + copies
 
-    def within_reach(self, length: int) -> bool:
+    def can_reach(self, length: int) -> bool:
         """Whether the states can go on to this length, or begin anew."""
         return length == 0 or 0 <= length - self.progress.base <= self.progress.rows
 
@@ -58,10 +58,10 @@ class DeltaStates:
         if self._checkpoints.wants(length, prompt_ended):
             self._checkpoints.keep(length, (self._state.copy(), self._history[:, : self._before].copy()))
 
-    def go_back(self, length: int) -> int:
+    def roll_back(self, length: int) -> int:
         """Drop what is after `length`; the greatest length up to it from which the states can go on."""
         self._checkpoints.drop_after(length)
-        if self.within_reach(length):
+        if self.can_reach(length):
             return length
         if (newest := self._checkpoints.newest()) is None:
             return 0

@@ -1,1 +1,1 @@
-"""llama.cpp as a backend: its C functions, a target and a DFlash drafter for any GGUF, their memory, their load."""
+"""llama.cpp as a backend: its C functions, targets and drafters for any GGUF file, memory planning and loading."""

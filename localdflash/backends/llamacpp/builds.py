@@ -1,23 +1,23 @@
-"""How the installed llama-cpp-python was built, told by its files: cheap, for nothing of it is loaded."""
+"""How the installed llama-cpp-python was built, read from its file names without loading it."""
 
 import os
 from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 
-BACKEND = "LOCALDFLASH_GGML_BACKEND"  # names one more library of a backend
+BACKEND = "LOCALDFLASH_GGML_BACKEND"  # names an additional backend library
 NO_GPU = frozenset({"base", "cpu", "blas", "rpc", "zdnn", "zendnn"})
 
 
 def library_folder() -> Path | None:
-    """Where the libraries of llama-cpp-python lie; None if it is not installed."""
+    """Return the folder of llama-cpp-python's libraries; None if it is not installed."""
     spec = find_spec("llama_cpp")
-    places = (spec.submodule_search_locations if spec else None) or ()
-    return next((Path(place) / "lib" for place in places), None)
+    locations = (spec.submodule_search_locations if spec else None) or ()
+    return next((Path(location) / "lib" for location in locations), None)
 
 
 def gpu_backends() -> Collection[str]:
-    """The backends for GPUs that are there, by ggml's names: "cuda", "hip", "vulkan", "metal"; a CPU build has none."""
+    """Return ggml's names of the GPU backends ("cuda", "hip", "vulkan", "metal"); a CPU build has none."""
     folder = library_folder()
     names = [path.name for path in folder.iterdir()] if folder and folder.is_dir() else []
     if plugged := os.environ.get(BACKEND):

@@ -1,9 +1,9 @@
-"""Which way a file runs on a device: its classes of widths and their price, measured once and kept in the cache folder.
+"""Choice of a file's decode mode: bit-exact widths and their cost, measured once and kept in the cache folder.
 
-Three modes. `exact`: the cheapest way whose rows are certified to agree. `fast`: llama.cpp as it comes; drafted text
-may differ from plain decoding. `auto`: exact where a plain step costs less than 15 % more than llama.cpp's own, 3 %
-where the model has no drafter. Else a pair runs fast, and says so; a model without a drafter decodes plainly, which
-is exact, too, and costs nothing. Where nothing is certified that is what is said.
+The option `rows` has three values. `exact`: the cheapest mode with bit-exact widths. `fast`: unmodified llama.cpp;
+drafted text may differ from decoding without drafts. `auto`: exact if a step without drafting costs less than 15 % more
+than llama.cpp's own, or 3 % for a model without a drafter. Otherwise a pair runs fast and says so, and a model without
+a drafter decodes without drafts, which is exact and costs nothing. If no width is bit-exact, the status says so.
 """
 
 import hashlib
@@ -20,65 +20,76 @@ from typing import Any, Literal
 import llama_cpp.llama_cpp as api
 
 from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp.classes import PLAIN, WIDTHS, LlamaDecoder, classes
-from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES, MOST, ON_GPU, ON_PROCESSOR, RAW, Flags, Way
-from localdflash.backends.llamacpp.llama_kv_cache import most_rows
+from localdflash.backends.llamacpp.classes import BASE_WIDTHS, WIDTHS, LlamaDecoder, find_classes
+from localdflash.backends.llamacpp.decode_flags import (
+    MAX_WIDTH,
+    ON_GPU,
+    ON_PROCESSOR,
+    RAW,
+    UNMODIFIED,
+    DecodeMode,
+    Flags,
+)
+from localdflash.backends.llamacpp.llama_kv_cache import max_revertible_width
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.base.files.paths import cache_folder, create_private
 from localdflash.base.machine.measurements import machine
 from localdflash.models.backend_names import RowsMode
 from localdflash.models.weights.split import stats_of
 
-METHOD = 4  # of measuring: what another one found is measured again
-DEAR, DEAR_ALONE = 1.15, 1.03  # prices of a plain step from which on `auto` is not exact: with a drafter, and without
-FAST = "fast: drafted text may differ from plain decoding"
-NO_WAY_BACK = "plain: nothing is drafted, for llama.cpp cannot take back the states of this model's recurrent layers"
-ACCEPTED = 0.8  # probability of a drafted token to be right that ways are compared with
-SECONDS = 2.0  # to time plain steps for, and drafts
-FEWEST, ENOUGH = 5, 300  # rounds
-LARGEST = 1 << 16  # bytes of a record
-FEW_WIDTHS, FEW_PLAIN = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16), PLAIN[:4]  # where more would take minutes or memory
-SLOW = 50.0  # milliseconds of a plain step there
+METHOD_VERSION = 4  # records of another version are measured again
+# Relative cost of a step without drafting above which `auto` is not exact: with a drafter, and without.
+MAX_PRICE, MAX_PRICE_ALONE = 1.15, 1.03
+MAY_DIFFER = "drafted text may differ from decoding without drafts"
+FAST = f"fast: {MAY_DIFFER}"
+NO_ROLLBACK = "no drafts: llama.cpp cannot roll back the states of this model's recurrent layers"
+ACCEPTANCE = 0.8  # assumed acceptance rate when modes are compared
+TIMING_SECONDS = 2.0  # of timing steps without drafts, and of timing drafts
+MIN_ROUNDS, MAX_ROUNDS = 5, 300  # of timing
+MAX_RECORD_BYTES = 1 << 16
+# Widths measured for slow models and for those with recurrent layers, where more would take minutes or memory.
+FEW_WIDTHS, FEW_BASE_WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16), BASE_WIDTHS[:4]
+SLOW_STEP_MS = 50.0
 
-OpenModel = Callable[[bool], Any]  # whether weights are repacked -> a model's handle, which is freed here
-Decode = tuple[LlamaDecoder, int]  # of so many rows
-Found = tuple[Way, LlamaDecoder]
+OpenModel = Callable[[bool], Any]  # whether weights are repacked -> a model handle, which this module frees
+Batch = tuple[LlamaDecoder, int]  # context and width
+Candidate = tuple[DecodeMode, LlamaDecoder]
 Kind = Literal["exact", "plain", "fast", "not certified"]
 
 
 @dataclass(frozen=True)
-class Certified:
-    """A way that was certified, and the milliseconds of a decode by its width."""
+class MeasuredMode:
+    """Decode mode with bit-exact widths, and the milliseconds of a batch by width."""
 
-    way: Way
+    mode: DecodeMode
     ms: Mapping[int, float]
 
     def cost(self) -> float:
-        """Expected milliseconds of a token: half of them are decoded plainly, half are drafted."""
-        drafted = (ms / sum(ACCEPTED**node for node in range(width)) for width, ms in self.ms.items())
-        return (self.ms[self.way.widths[0]] + min(drafted)) / 2
+        """Return the expected milliseconds per token if half of the tokens are drafted."""
+        drafted = (ms / sum(ACCEPTANCE**node for node in range(width)) for width, ms in self.ms.items())
+        return (self.ms[self.mode.widths[0]] + min(drafted)) / 2
 
 
 @dataclass(frozen=True)
-class Record:
-    """What was measured of a file: the milliseconds of llama.cpp's own plain step, and the ways that are exact."""
+class FileMeasurement:
+    """Measurements of a file: the milliseconds of an unmodified single-token step, and the exact modes."""
 
     raw_ms: float
-    ways: Sequence[Certified]
-    most: int = MOST  # rows of a decode that can be taken back to its first one; see `most_rows`
+    modes: Sequence[MeasuredMode]
+    max_width: int = MAX_WIDTH  # rows of a decode that can be taken back to its first one; see `most_rows`
 
-    def price(self, certified: Certified) -> float:
-        """A plain step of a way, in plain steps of llama.cpp's own."""
-        return certified.ms[certified.way.widths[0]] / self.raw_ms
+    def price(self, certified: MeasuredMode) -> float:
+        """Return the cost of a step without drafting, relative to unmodified llama.cpp."""
+        return certified.ms[certified.mode.widths[0]] / self.raw_ms
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The way to run, what kind of text that gives, and whether anything may be drafted."""
+class ModeChoice:
+    """Mode to run, the kind of text that it gives, and a message for the status."""
 
-    way: Way
+    mode: DecodeMode
     kind: Kind
-    said: str
+    message: str
 
     @property
     def drafts(self) -> bool:
@@ -86,100 +97,109 @@ class Choice:
         return self.kind != "plain"
 
 
-def choose(record: Record, mode: RowsMode, with_drafter: bool) -> Choice:
-    """The way of a pair, which it keeps to, drafting or not."""
-    if record.most == 1:
-        return Choice(AS_IT_COMES, "plain", NO_WAY_BACK)
-    if mode == "fast":
-        return Choice(AS_IT_COMES.up_to(record.most), "fast", FAST)
-    most = float("inf") if mode == "exact" else DEAR if with_drafter else DEAR_ALONE
-    found = [known for known in record.ways if record.price(known) < most]
+def choose_mode(record: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -> ModeChoice:
+    """Choose the decode mode of a pair, which it keeps with and without drafts."""
+    if record.max_width == 1:
+        return ModeChoice(UNMODIFIED, "plain", NO_ROLLBACK)
+    if rows_mode == "fast":
+        return ModeChoice(UNMODIFIED.limit_width(record.max_width), "fast", FAST)
+    most = float("inf") if rows_mode == "exact" else MAX_PRICE if with_drafter else MAX_PRICE_ALONE
+    found = [known for known in record.modes if record.price(known) < most]
     if found:
-        best = min(found, key=Certified.cost)
-        return Choice(best.way, "exact", f"exact: a plain step takes {record.price(best):.2f} of llama.cpp's own")
-    return _inexact(record, mode, with_drafter)
+        best = min(found, key=MeasuredMode.cost)
+        return ModeChoice(
+            best.mode, "exact", f"exact: a step without drafts takes {record.price(best):.2f}× llama.cpp's own"
+        )
+    return _inexact(record, rows_mode, with_drafter)
 
 
-def _inexact(record: Record, mode: RowsMode, with_drafter: bool) -> Choice:
-    why = "no rows were found to agree here"
-    if record.ways:
-        least = min(map(record.price, record.ways))
-        why = f"--rows exact would make a plain step take {least:.2f} of llama.cpp's own"
-    way = AS_IT_COMES.up_to(record.most)
-    if mode == "auto" and not with_drafter:
-        return Choice(way, "plain", f"plain: nothing is drafted; {why}")
-    if record.ways:
-        return Choice(way, "fast", f"{FAST}; {why}")
-    return Choice(way, "not certified", f"not certified: drafted text may differ from plain decoding; {why}")
+def _inexact(record: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -> ModeChoice:
+    why = "no batch width reproduced single-token logits bit for bit"
+    if record.modes:
+        least = min(map(record.price, record.modes))
+        why = f"--rows exact would make a step without drafts take {least:.2f}× llama.cpp's own"
+    mode = UNMODIFIED.limit_width(record.max_width)
+    if rows_mode == "auto" and not with_drafter:
+        return ModeChoice(mode, "plain", f"no drafts: {why}")
+    if record.modes:
+        return ModeChoice(mode, "fast", f"{FAST}; {why}")
+    return ModeChoice(
+        mode, "not certified", f"not certified: drafted text may differ from decoding without drafts; {why}"
+    )
 
 
-def unmeasured(path: Path) -> Record:
-    """What is known of a file without decoding: how much of a decode can be taken back."""
+def skip_measuring(path: Path) -> FileMeasurement:
+    """Return a measurement without timing: only how wide a batch that is rolled back may be."""
     model = llama_library.load_model(path, simulate=True)
     try:
-        return Record(1.0, (), most_rows(model))
+        return FileMeasurement(1.0, (), max_revertible_width(model))
     finally:
         api.llama_model_free(model)
 
 
-def recorded(path: Path, device: str, threads: int, open_model: OpenModel) -> Record:
-    """What was measured of a file earlier, or is now. `device` is "cpu", or names a GPU and what lies on it."""
+def load_or_measure(path: Path, device: str, threads: int, open_model: OpenModel) -> FileMeasurement:
+    """Return the measurement of a file, from the cache folder if possible.
+
+    `device` is "cpu", or names a GPU and the placement on it.
+    """
     candidates = ON_PROCESSOR if device == "cpu" else ON_GPU
     tiled = os.environ.get(llama_library.TILED, "")
     file = tuple(fact for part, size, changed in stats_of(path) for fact in (part.name, size, changed))
-    key = repr((METHOD, machine(), file, device, threads, candidates, tiled, version("llama-cpp-python")))
-    place = cache_folder() / "rows" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-    if known := _read(place, key):
+    key = repr((METHOD_VERSION, machine(), file, device, threads, candidates, tiled, version("llama-cpp-python")))
+    file_path = cache_folder() / "rows" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    if known := _read(file_path, key):
         return known
     record = measure(open_model, candidates, threads, device != "cpu")
-    _write(place, key, record)
+    _write(file_path, key, record)
     return record
 
 
-def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on_gpu: bool = False) -> Record:
-    """Certify a file's ways and time them. The second of the flags is tried where the first leave a lone row alone.
+def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on_gpu: bool = False) -> FileMeasurement:
+    """Find a file's exact modes and time them.
 
-    On a GPU all borders of the cache count, for those beyond what is measured may, too.
+    The second candidate is tried if the first has no class that contains width 1. On a GPU every growth of the padded
+    cache counts as a border, since lengths beyond those measured may differ.
     """
     with ExitStack() as stack:
         decoders = _Decoders(open_model, threads, stack)
         raw = decoders.model(RAW.repack)
-        most = most_rows(raw)
+        most = max_revertible_width(raw)
         if most == 1:
-            return Record(1.0, (), most)
-        lone = decoders(RAW), 1
-        few = most < MOST or _in_turns([lone])[lone] >= SLOW
-        widths, plain = (FEW_WIDTHS, FEW_PLAIN) if few else (WIDTHS, PLAIN)
-        found = list[Found]()
-        for plains in (plain[:1], plain[1:]):  # where a lone row has company in one way, no other is looked for
+            return FileMeasurement(1.0, (), most)
+        single = decoders(RAW), 1
+        few = most < MAX_WIDTH or _time_interleaved([single])[single] >= SLOW_STEP_MS
+        widths, base = (FEW_WIDTHS, FEW_BASE_WIDTHS) if few else (WIDTHS, BASE_WIDTHS)
+        found = list[Candidate]()
+        for base_widths in (base[:1], base[1:]):  # other base widths only if width 1 is in no class
             for flags in candidates:
-                if not any(way.widths[0] == 1 for way, _ in found):
-                    found += _ways(decoders, flags, plains, widths, on_gpu)
+                if not any(mode.widths[0] == 1 for mode, _ in found):
+                    found += _find_modes(decoders, flags, base_widths, widths, on_gpu)
             if found:
                 break
-        steps = [(decoder, way.widths[0]) for way, decoder in found]
-        drafts = [(decoder, width) for way, decoder in found for width in _drafts(way)]
-        ms = _in_turns(drafts) | _in_turns([lone, *steps])
+        steps = [(decoder, mode.widths[0]) for mode, decoder in found]
+        drafts = [(decoder, width) for mode, decoder in found for width in _draft_widths(mode)]
+        ms = _time_interleaved(drafts) | _time_interleaved([single, *steps])
         timed = [
-            (way, {width: ms[decoder, width] for width in (way.widths[0], *_drafts(way))}) for way, decoder in found
+            (mode, {width: ms[decoder, width] for width in (mode.widths[0], *_draft_widths(mode))})
+            for mode, decoder in found
         ]
-        return Record(ms[lone], tuple(Certified(way, by_width) for way, by_width in timed), most)
+        return FileMeasurement(ms[single], tuple(MeasuredMode(mode, by_width) for mode, by_width in timed), most)
 
 
-def _ways(
-    decoders: "_Decoders", flags: Flags, plains: Sequence[int], widths: Sequence[int], on_gpu: bool
-) -> list[Found]:
-    """The ways of one set of flags; none where llama.cpp cannot do what certifying takes."""
+def _find_modes(
+    decoders: "_Decoders", flags: Flags, base_widths: Sequence[int], widths: Sequence[int], on_gpu: bool
+) -> list[Candidate]:
+    """Return the modes of one set of flags; none if llama.cpp cannot run the measurement."""
     try:
         decoder = decoders(flags)
-        found = classes(decoder, plains, widths)
+        found = find_classes(decoder, base_widths, widths)
     except ModelError:
         return []
-    return [(Way(flags, known.widths, known.borders or on_gpu), decoder) for known in found]
+    return [(DecodeMode(flags, known.widths, known.borders or on_gpu), decoder) for known in found]
 
 
 class _Decoders:
-    """A file's models and contexts, opened when asked for: mostly its weights are needed in one order alone."""
+    """Models and contexts of a file, opened on first use: mostly only one weight order is needed."""
 
     def __init__(self, open_model: OpenModel, threads: int, stack: ExitStack) -> None:
         self._open, self._threads, self._stack = open_model, threads, stack
@@ -193,65 +213,65 @@ class _Decoders:
         return self._models[repack]
 
     def __call__(self, flags: Flags) -> LlamaDecoder:
-        """A context with these flags; ModelError where llama.cpp has none."""
+        """Return a context with these flags; raise ModelError if llama.cpp has none."""
         if flags not in self._known:
             made = LlamaDecoder(self.model(flags.repack), flags, self._threads)
             self._known[flags] = self._stack.enter_context(closing(made))
         return self._known[flags]
 
 
-def _drafts(way: Way) -> Sequence[int]:
-    """The widths of drafts that are timed."""
-    return sorted({way.width(rows) for rows in (4, 8) if rows <= way.widths[-1]})
+def _draft_widths(mode: DecodeMode) -> Sequence[int]:
+    """Return the draft widths to time."""
+    return sorted({mode.width_for(rows) for rows in (4, 8) if rows <= mode.widths[-1]})
 
 
-def _in_turns(decodes: Sequence[Decode]) -> dict[Decode, float]:
-    """Milliseconds of each, the fastest of some rounds: a busy moment of the machine hits none of them alone."""
+def _time_interleaved(decodes: Sequence[Batch]) -> dict[Batch, float]:
+    """Return the milliseconds of each batch, interleaved, the fastest of several rounds."""
     for decoder in {decoder for decoder, _ in decodes}:
         decoder.go_to(0)
     best, began, rounds = dict.fromkeys(decodes, float("inf")), time.perf_counter(), 0
-    while rounds < FEWEST or (rounds < ENOUGH and time.perf_counter() - began < SECONDS):
+    while rounds < MIN_ROUNDS or (rounds < MAX_ROUNDS and time.perf_counter() - began < TIMING_SECONDS):
         for decoder, width in best:
-            best[decoder, width] = min(best[decoder, width], decoder.ms(width))
+            best[decoder, width] = min(best[decoder, width], decoder.time_ms(width))
         rounds += 1
     return best
 
 
-def _read(place: Path, key: str) -> Record | None:
+def _read(path: Path, key: str) -> FileMeasurement | None:
     try:
-        with place.open("rb") as stream:
-            found = json.loads(stream.read(LARGEST))
+        with path.open("rb") as stream:
+            found = json.loads(stream.read(MAX_RECORD_BYTES))
         if found["key"] != key:
             return None
         ways = [
-            Certified(
-                Way(Flags(**known["flags"]), tuple(map(int, known["widths"])), bool(known["borders"])),
+            MeasuredMode(
+                DecodeMode(Flags(**known["flags"]), tuple(map(int, known["widths"])), bool(known["borders"])),
                 {int(width): float(ms) for width, ms in known["ms"].items()},
             )
             for known in found["ways"]
         ]
-        return Record(float(found["raw_ms"]), tuple(ways), int(found["most"]))
+        return FileMeasurement(float(found["raw_ms"]), tuple(ways), int(found["most"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def _write(place: Path, key: str, record: Record) -> None:
-    """Keep a record; where that cannot be, the file is measured at every load."""
+def _write(path: Path, key: str, record: FileMeasurement) -> None:
+    """Keep a record; if that fails, the file is measured at every load."""
     ways = [
         {
-            "flags": asdict(known.way.flags),
-            "widths": list(known.way.widths),
-            "borders": known.way.borders,
+            "flags": asdict(known.mode.flags),
+            "widths": list(known.mode.widths),
+            "borders": known.mode.borders,
             "ms": dict(known.ms),
         }
-        for known in record.ways
+        for known in record.modes
     ]
-    fresh = place.with_name(f".{place.name}.{os.getpid()}")
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with suppress(OSError, LocaldflashError):
-        create_private(place.parent)
+        create_private(path.parent)
         try:
-            text = json.dumps({"key": key, "raw_ms": record.raw_ms, "most": record.most, "ways": ways}, indent=1)
+            text = json.dumps({"key": key, "raw_ms": record.raw_ms, "most": record.max_width, "ways": ways}, indent=1)
             fresh.write_text(text + "\n", encoding="utf-8")
-            fresh.replace(place)
+            fresh.replace(path)
         finally:
             fresh.unlink(missing_ok=True)

@@ -1,10 +1,10 @@
-"""Drafting by heads that go on from the target's hidden states, through llama.cpp: multi-token prediction and EAGLE-3.
+"""Autoregressive draft heads on the target's hidden states, through llama.cpp: multi-token prediction and EAGLE-3.
 
-Both read pairs: a token, and the state of the token before it. For committed tokens that is the target's state; in a
-draft it is the head's own of its last node. So what a draft left in the cache is dropped, accepted or not, and written
-again with the target's states. Pairs wait until a draft is asked for, and are read at once.
+Both read pairs of a token and the hidden state of the token before it. For committed tokens this is the target's state;
+within a draft it is the head's own. So the cache entries of a draft are always dropped, and written again with the
+target's states. Pairs wait until a draft is requested, and are then read in one batch.
 
-The state before the first token of a text, or before a place that a cache was cut back to, is not known: it is zero.
+The state before the first token, or before the position to which a cache was cut back, is unknown and taken as zero.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp.draft_model import LONGEST, likeliest
+from localdflash.backends.llamacpp.draft_model import MAX_DRAFTED, pick_best
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import LocaldflashError, OutOfMemory
 from localdflash.base.machine.cores import physical_cores
@@ -27,16 +27,16 @@ from localdflash.engine.pair import TargetFeatures
 from localdflash.models.shapes import eagle3
 from localdflash.models.weights.gguf import read_header
 
-ROWS = 256  # most pairs that one decode reads
+MAX_PAIRS = 256  # in a batch
 WAITING_BYTES = 32 * 1024 * 1024
 States = NDArray[np.float32]  # [rows, H of the head]
 
 
 def context_params(context: int, threads: int = 0) -> Any:
-    """The parameters of a head's context for so many tokens."""
+    """Return the parameters of a head's context for `context` tokens."""
     params = api.llama_context_default_params()
-    params.n_ctx = context + LONGEST
-    params.n_batch = params.n_ubatch = ROWS
+    params.n_ctx = context + MAX_DRAFTED
+    params.n_batch = params.n_ubatch = MAX_PAIRS
     params.n_seq_max = 1
     params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.no_perf, params.op_offload = True, False
@@ -46,27 +46,27 @@ def context_params(context: int, threads: int = 0) -> Any:
 
 
 def mtp_params(context: int, threads: int = 0) -> Any:
-    """The same for a head in the target's own file, over the target's model."""
+    """Return the context parameters of a head in the target's own file."""
     params = context_params(context, threads)
     params.ctx_type = api.LLAMA_CONTEXT_TYPE_MTP
     return params
 
 
 def eagle3_params(target: Any, context: int, threads: int = 0) -> Any:
-    """The same for an EAGLE-3 drafter, beside a target's context handle, whose tables it may need."""
+    """Return the context parameters of an EAGLE-3 drafter; `target` is a context handle whose tables it may use."""
     params = context_params(context, threads)
     params.ctx_other = target
     return params
 
 
 class ChainedDrafter(ABC):
-    """See `Drafter`. `behind`: how far the pair of a token lies before the token's own position."""
+    """See `Drafter`. The pair of a token is stored `position_offset` positions before the token's own."""
 
     name: str
     taps: tuple[int, ...]  # blocks of the target
     is_model = is_autoregressive = True
-    max_draft_tokens = LONGEST
-    behind = 0
+    max_draft_tokens = MAX_DRAFTED
+    position_offset = 0
 
     def __init__(self, model: Any, params: Any, target: LlamaCppTarget) -> None:
         self.model = model
@@ -79,19 +79,19 @@ class ChainedDrafter(ABC):
         self._logits_address, self._states_address = llama_library.logits_reader(), llama_library.heads_reader()
         self._vocab_size, self._hidden = target.vocab_size, int(api.llama_model_n_embd(model))
         self._watch = target.watch
-        self.length = self._read = 0  # tokens observed, and those whose pairs are in the cache
+        self.length = self._read = 0  # observed tokens, and tokens whose pairs are in the cache
         self._waiting: list[int] = []
-        self._taps: list[TargetFeatures] = []  # of what waits
-        self._before = self._unknown()  # the state of the last token that was read
+        self._taps: list[TargetFeatures] = []  # of the waiting tokens
+        self._before = self._unknown()  # state of the last token in the cache
 
     @abstractmethod
     def states(self, taps: TargetFeatures) -> States:
-        """The states that the head goes on from."""
+        """Return the hidden states that the head reads."""
 
     def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         """See `Drafter`."""
         if taps is None:
-            raise LocaldflashError(f"{self.name} was given no hidden states: the target's taps are off")
+            raise LocaldflashError(f"{self.name}: no hidden-state features; the target's taps are off")
         self._waiting += ids
         self._taps.append(taps)
         self.length += len(ids)
@@ -112,7 +112,7 @@ class ChainedDrafter(ABC):
         token, state, tokens, confidence = anchor, self._before, list[int](), list[float]()
         for node in range(limit):
             self._decode([token], state, self.length + node, wanted=True)
-            token, sure = likeliest(self._row(self._logits_address, self._vocab_size))
+            token, sure = pick_best(self._row(self._logits_address, self._vocab_size))
             state = self._row(self._states_address, self._hidden).reshape(1, -1).copy()
             tokens.append(token)
             confidence.append(sure)
@@ -144,13 +144,13 @@ class ChainedDrafter(ABC):
         api.llama_memory_clear(self._memory, True)
         buffer = (ctypes.c_uint8 * len(cache)).from_buffer_copy(cache)
         if not api.llama_state_seq_set_data(self.handle, buffer, len(cache), 0):
-            raise LocaldflashError("llama.cpp refused a drafter's saved state")
+            raise LocaldflashError("llama.cpp rejected a drafter's saved state")
         self._before = np.frombuffer(before, np.float32).reshape(1, -1)
         self.length = self._read = len(ids)
         self._waiting, self._taps = [], []
 
     def close(self) -> None:
-        """Free the context; must come before the target's own `close`."""
+        """Free the context; call it before the target's `close`."""
         if self.handle:
             api.llama_batch_ext_free(self._batch)
             api.llama_free(self.handle)
@@ -163,26 +163,26 @@ class ChainedDrafter(ABC):
         if not self._waiting:
             return
         ids, taps = self._waiting, np.concatenate(self._taps)
-        for begin in range(0, len(ids), ROWS):
-            states = self.states(taps[begin : begin + ROWS])
-            chunk, before = ids[begin : begin + ROWS], np.concatenate((self._before, states[:-1]))
-            without = 1 if self._read < self.behind else 0  # the first token's pair would lie before the text
-            if len(chunk) > without:
-                self._decode(chunk[without:], before[without:], self._read + without, wanted=False)
+        for begin in range(0, len(ids), MAX_PAIRS):
+            states = self.states(taps[begin : begin + MAX_PAIRS])
+            chunk, before = ids[begin : begin + MAX_PAIRS], np.concatenate((self._before, states[:-1]))
+            skipped = 1 if self._read < self.position_offset else 0  # the first pair would be before position 0
+            if len(chunk) > skipped:
+                self._decode(chunk[skipped:], before[skipped:], self._read + skipped, wanted=False)
             self._read += len(chunk)
             self._before = states[-1:].copy()
         self._waiting, self._taps = [], []
 
     def _decode(self, ids: Sequence[int], before: States, first: int, wanted: bool) -> None:
-        """Append the pairs of tokens from `first` on; `wanted`: with logits."""
+        """Append pairs of tokens from position `first` on, with logits if `wanted`."""
         api.llama_batch_ext_clear(self._batch)
         for token, state in zip(ids, np.ascontiguousarray(before), strict=True):
             index = api.llama_batch_ext_add_token(self._batch, 0, token)
-            position = ctypes.byref(api.llama_pos(first + index - self.behind))
+            position = ctypes.byref(api.llama_pos(first + index - self.position_offset))
             pointer = ctypes.cast(state.ctypes.data, ctypes.POINTER(ctypes.c_float))
             embedding = api.llama_embd(pointer, 1, self._hidden)
             if index < 0 or not api.llama_batch_ext_set_embd_token(self._batch, index, embedding):
-                raise LocaldflashError(f"llama.cpp refused a drafter's batch: {llama_library.last_message()}")
+                raise LocaldflashError(f"llama.cpp rejected a drafter's batch: {llama_library.last_message()}")
             api.llama_batch_ext_set_pos(self._batch, index, position)
             api.llama_batch_ext_set_output_logits(self._batch, index, wanted)
         self.process(api.LLAMA_PROCESS_TYPE_DECODE)
@@ -195,7 +195,7 @@ class ChainedDrafter(ABC):
             raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {llama_library.last_message()}")
 
     def _row(self, reader: Any, columns: int) -> NDArray[np.float32]:
-        """What the last decode gave for its row; valid until the next one."""
+        """Return the result row of the last decode; valid until the next one."""
         if not (address := reader(self.handle)):
             raise LocaldflashError("llama.cpp returned nothing for a draft")
         row: NDArray[np.float32] = llama_library.float_rows(address, 1, columns)[0]
@@ -203,14 +203,11 @@ class ChainedDrafter(ABC):
 
     def _drop_from(self, length: int) -> None:
         """Drop the pairs of tokens from `length` on."""
-        api.llama_memory_seq_rm(self._memory, 0, max(length - self.behind, 0), -1)
+        api.llama_memory_seq_rm(self._memory, 0, max(length - self.position_offset, 0), -1)
 
 
 class LlamaCppMtpDrafter(ChainedDrafter):
-    """The head for the token after the next in the target's own file, which is loaded with it (`mtp`).
-
-    It reads the last block's output as its tap.
-    """
+    """Multi-token prediction head in the target's own file. It reads the last block's output."""
 
     name = "mtp"
 
@@ -224,26 +221,29 @@ class LlamaCppMtpDrafter(ChainedDrafter):
 
 
 class LlamaCppEagle3Drafter(ChainedDrafter):
-    """An EAGLE-3 drafter: its encoder fuses three taps. Logits of tokens outside a short vocabulary are -inf."""
+    """EAGLE-3 drafter, whose encoder fuses the features of three blocks.
+
+    Logits of tokens outside a short vocabulary are -inf.
+    """
 
     name = "eagle3"
-    behind = 1
+    position_offset = 1
 
     def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0) -> None:
         header = read_header(path)
         self.taps = eagle3.taps_of(header)
-        model = llama_library.load_model(path, placement=target.placement.whole())
+        model = llama_library.load_model(path, placement=target.placement.all_layers())
         super().__init__(model, eagle3_params(target.handle, target.context, threads), target)
 
     def states(self, taps: TargetFeatures) -> States:
-        """See `ChainedDrafter`; at most `ROWS` rows."""
-        free = max(self._read - self.behind, 0)  # the position that llama.cpp expects, though nothing is kept
+        """See `ChainedDrafter`; at most `MAX_PAIRS` rows."""
+        free = max(self._read - self.position_offset, 0)  # llama.cpp expects this position, though nothing is stored
         api.llama_batch_ext_clear(self._batch)
         for row in (rows := np.ascontiguousarray(taps)):
             pointer = ctypes.cast(row.ctypes.data, ctypes.POINTER(ctypes.c_float))
             index = api.llama_batch_ext_add_embd(self._batch, 0, api.llama_embd(pointer, 1, rows.shape[1]))
             if index < 0:
-                raise LocaldflashError(f"llama.cpp refused a drafter's batch: {llama_library.last_message()}")
+                raise LocaldflashError(f"llama.cpp rejected a drafter's batch: {llama_library.last_message()}")
             api.llama_batch_ext_set_pos(self._batch, index, ctypes.byref(api.llama_pos(free + index)))
             api.llama_batch_ext_set_output_logits(self._batch, index, True)
         self.process(api.LLAMA_PROCESS_TYPE_ENCODE)

@@ -1,12 +1,12 @@
-"""Which widths of a decode give a row the same bits: measured, for it depends on device, file, build and flags.
+"""Classes of batch widths whose rows are bit-identical: measured, because they depend on device, file, build and flags.
 
-At each place (tokens before, cells in use) every width decodes the same tokens once; for each width that plain decoding
-could have, the same tokens are decoded one by one, filler rows beside them. A width whose every row equals the plain
-one, in its slot and beside its neighbours, at every place, is of that class. Hidden states are compared besides logits:
-activations are rounded to 8 bits before a product, the head's too, which hides small differences from what follows.
+At each position (cached tokens, cells in use) every width decodes the same tokens once. For each base width, the same
+tokens are decoded one by one, padded with filler rows. A width belongs to the class if all of its rows equal those of
+the base width at every position. Hidden states are compared as well as logits: activations are rounded to 8 bits before
+each product, the head's included, which hides small differences.
 
-With recurrent layers a row depends on the states that the rows before it left. So the states that a decode leaves must
-agree, too: half of its rows are taken back and computed again from what is left, in a decode of the same width.
+With recurrent layers a row depends on the states that earlier rows left. So the states after a batch must agree, too:
+half of its rows are rolled back and computed again from the remaining states, in a batch of the same width.
 """
 
 import ctypes
@@ -20,73 +20,73 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp.decode_flags import MOST, MOST_WITH_STATES, Flags
+from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH, MAX_WIDTH_WITH_STATES, Flags
 from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, has_states
 from localdflash.base.errors import ModelError
 
 WIDTHS = (*range(1, 18), 20, 24, 28, 32)
-PLAIN = (1, 2, 4, 8, 16)
-PLACES = 3
-LEAST = 8  # rows of the widest decode of a class: prompts are read in such
-OWN = 64  # tokens of the sequence between two places
-OTHERS = 9  # copies of the sequence that fill the cache between two places: 640 cells, which lone rows are split over
+BASE_WIDTHS = (1, 2, 4, 8, 16)
+POSITIONS = 3
+MIN_WIDEST = 8  # widest batch of a usable class: prompts are read in batches of this width
+OWN_TOKENS = 64  # tokens of the sequence between two positions
+COPIES = 9  # copies of the sequence that fill the cache to 640 cells, over which single-token batches are split
 Rows = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Class:
-    """Widths that agree, ascending, and whether rows change where the padded cache grows."""
+class WidthClass:
+    """Ascending widths whose rows agree, and whether rows change where the padded cache grows."""
 
     widths: tuple[int, ...]
     borders: bool
 
 
-class Decoder(Protocol):
-    """A context that classes are measured in."""
+class MeasurableDecoder(Protocol):
+    """Context in which classes are measured."""
 
-    def go_to(self, place: int) -> None:
-        """Move to place 0, 1 or 2, in this order.
+    def go_to(self, position: int) -> None:
+        """Move to position 0, 1 or 2, in this order.
 
-        Where all rows stand by themselves the second differs from the first in nothing but the cells in use.
+        Without recurrent layers, positions 0 and 1 differ only in the cells in use.
         """
 
     def rows(self, width: int) -> Rows:
-        """Hidden states and logits [width, H + V] of so many tokens from here; nothing is kept."""
+        """Return hidden states and logits [width, H + V] of the next tokens; keep nothing."""
 
     def again(self, width: int) -> Rows | None:
-        """The second half of them once more, from what is left of the decode when they are dropped; None where every
-        row stands by itself.
-        """
+        """Decode, drop the second half of the rows and return it computed again; None without recurrent layers."""
 
     def one_by_one(self, width: int, count: int) -> Rows:
-        """The same [count, H + V] of the same tokens, each decoded with filler rows up to a width; nothing is kept."""
+        """Return the rows [count, H + V] of the same tokens, each in a batch padded to `width`; keep nothing."""
 
 
-def classes(decoder: Decoder, plains: Sequence[int] = PLAIN, widths: Sequence[int] = WIDTHS) -> list[Class]:
-    """The classes of widths that plain decoding could have, in their order, wide enough to read a prompt in."""
-    found: list[Class] = []
-    for plain in plains:
-        if any(plain in known.widths for known in found):
+def find_classes(
+    decoder: MeasurableDecoder, base_widths: Sequence[int] = BASE_WIDTHS, widths: Sequence[int] = WIDTHS
+) -> list[WidthClass]:
+    """Find the classes of the base widths, in their order, that are wide enough to read a prompt."""
+    found: list[WidthClass] = []
+    for base in base_widths:
+        if any(base in known.widths for known in found):
             continue
-        if more := _class_of(decoder, plain, [width for width in widths if width >= plain]):
+        if more := _find_class(decoder, base, [width for width in widths if width >= base]):
             found.append(more)
     return found
 
 
-def _class_of(decoder: Decoder, plain: int, widths: list[int]) -> Class | None:
+def _find_class(decoder: MeasurableDecoder, base: int, widths: list[int]) -> WidthClass | None:
     seen = []
-    for place in range(PLACES):
-        decoder.go_to(place)
-        expected = decoder.one_by_one(plain, widths[-1])
+    for position in range(POSITIONS):
+        decoder.go_to(position)
+        expected = decoder.one_by_one(base, widths[-1])
         widths = [width for width in widths if _agrees(decoder, width, expected[:width])]
-        if plain not in widths or widths[-1] < LEAST:
+        if base not in widths or widths[-1] < MIN_WIDEST:
             return None
         seen.append(expected)
     borders = not np.array_equal(seen[0][: widths[-1]], seen[1][: widths[-1]])
-    return Class(tuple(widths), borders)
+    return WidthClass(tuple(widths), borders)
 
 
-def _agrees(decoder: Decoder, width: int, expected: Rows) -> bool:
+def _agrees(decoder: MeasurableDecoder, width: int, expected: Rows) -> bool:
     if not np.array_equal(decoder.rows(width), expected):
         return False
     again = decoder.again(width)
@@ -94,14 +94,14 @@ def _agrees(decoder: Decoder, width: int, expected: Rows) -> bool:
 
 
 class LlamaDecoder:
-    """See `Decoder`. Close it; the model is the caller's."""
+    """See `MeasurableDecoder`. The caller closes it and owns the model."""
 
     def __init__(self, model: Any, flags: Flags, threads: int) -> None:
         params = api.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = 1024, MOST, MOST
+        params.n_ctx, params.n_batch, params.n_ubatch = 1024, MAX_WIDTH, MAX_WIDTH
         self._has_states = has_states(model)
-        params.n_seq_max, params.kv_unified = 1 if self._has_states else OTHERS + 1, True
-        params.n_rs_seq = MOST_WITH_STATES - 1
+        params.n_seq_max, params.kv_unified = 1 if self._has_states else COPIES + 1, True
+        params.n_rs_seq = MAX_WIDTH_WITH_STATES - 1
         params.op_offload, params.no_perf = False, True
         params.n_threads = params.n_threads_batch = threads
         params.embeddings, params.pooling_type = True, api.LLAMA_POOLING_TYPE_NONE
@@ -112,33 +112,33 @@ class LlamaDecoder:
         self._cache = SequenceCache(model, self.handle)
         self._vocab: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
         self._hidden: int = api.llama_model_n_embd(model)
-        self._tokens = np.random.default_rng(0).integers(0, self._vocab, (OTHERS + 2) * OWN + MOST).tolist()
-        self._batch = api.llama_batch_init(MOST, 0, 1)
+        self._tokens = np.random.default_rng(0).integers(0, self._vocab, (COPIES + 2) * OWN_TOKENS + MAX_WIDTH).tolist()
+        self._batch = api.llama_batch_init(MAX_WIDTH, 0, 1)
         self._length = 0
 
-    def go_to(self, place: int) -> None:
-        """See `Decoder`; at the last place the sequence's own cells lie at both ends of those in use.
+    def go_to(self, position: int) -> None:
+        """See `MeasurableDecoder`; at the last position the sequence's cells lie at both ends of those in use.
 
-        Each sequence would have states of its own, so that a cache with states is filled by one long sequence.
+        Each sequence has its own states, so a cache with states is filled by one long sequence.
         """
-        if place == 0:
+        if position == 0:
             self._length = self._cache.crop(0)
-        elif place == 1 and not self._has_states:
+        elif position == 1 and not self._has_states:
             self._fill_cache()
             return
-        for _ in range(0, OWN * (OTHERS if place == 1 else 1), MOST):
-            self._decode(self._next(MOST), False)
-            self._length += MOST
+        for _ in range(0, OWN_TOKENS * (COPIES if position == 1 else 1), MAX_WIDTH):
+            self._decode(self._next(MAX_WIDTH), False)
+            self._length += MAX_WIDTH
         self._cache.checkpoint(prompt_ended=True)
 
     def rows(self, width: int) -> Rows:
-        """See `Decoder`."""
+        """See `MeasurableDecoder`."""
         found = self._decode(self._next(width), True)
         self._go_back(self._length)
         return found
 
-    def ms(self, width: int) -> float:
-        """Milliseconds of a decode of so many rows; nothing is kept."""
+    def time_ms(self, width: int) -> float:
+        """Return the milliseconds of a batch; keep nothing."""
         tokens = self._next(width)
         began = time.perf_counter()
         self._decode(tokens, True)
@@ -147,7 +147,7 @@ class LlamaDecoder:
         return took * 1e3
 
     def again(self, width: int) -> Rows | None:
-        """See `Decoder`."""
+        """See `MeasurableDecoder`."""
         start, kept = self._length, width // 2
         if not self._has_states or not kept:
             return None
@@ -158,7 +158,7 @@ class LlamaDecoder:
         return found[: width - kept]
 
     def one_by_one(self, width: int, count: int) -> Rows:
-        """See `Decoder`."""
+        """See `MeasurableDecoder`."""
         start, found = self._length, []
         for token in self._next(count):
             found.append(self._decode([token] * width, True)[0])
@@ -175,19 +175,19 @@ class LlamaDecoder:
         return self._tokens[self._length : self._length + count]
 
     def _fill_cache(self) -> None:
-        """Put copies of the sequence beside it, which its rows do not see."""
+        """Add copies of the sequence, which its rows do not attend to."""
         size = api.llama_state_seq_get_size(self.handle, 0)
         state = (ctypes.c_uint8 * size)()
         api.llama_state_seq_get_data(self.handle, state, size, 0)
-        for other in range(1, OTHERS + 1):
+        for other in range(1, COPIES + 1):
             if not api.llama_state_seq_set_data(self.handle, state, size, other):
                 raise ModelError(f"llama.cpp cannot copy this model's cache: {llama_library.last_message()}")
 
     def _go_back(self, length: int) -> None:
-        """Drop what is after so many tokens."""
+        """Drop the tokens after the first `length`."""
         self._length = self._cache.crop(length)
         if self._length != length:
-            raise ModelError(f"llama.cpp went back to {self._length} tokens, not to {length}: it cannot be measured")
+            raise ModelError(f"llama.cpp rolled back to {self._length} tokens (expected {length}); cannot measure")
 
     def _decode(self, tokens: Sequence[int], wanted: bool) -> Rows:
         batch = self._batch

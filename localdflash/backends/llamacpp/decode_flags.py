@@ -1,36 +1,38 @@
-"""A way to run a target: the flags of llama.cpp that decide a row's bits, and how many rows its decodes have.
+"""Decode modes: the flags of llama.cpp that decide a row's bits, and the batch widths of its decodes.
 
-In llama.cpp a row's bits depend on how many rows stand beside it: other kernels run for one row, for groups of four,
-from eight on. Widths whose rows agree to the bit are a class; a loaded pair stays in one. Its decodes have a width of
-the class, filled up by rows that are dropped at once; so greedy text is that of plain decoding in the same class, for
-any draft, any cut of the prompt and any reuse of the cache. Which widths are a class is measured (see `classes`).
+In llama.cpp the logits of a token depend on the batch width: one token, groups of four, and eight or more tokens run
+different kernels. Widths whose logits are bit-identical form a class, and a loaded pair uses one class. A narrower
+batch is padded with filler rows, which are dropped at once. So greedy text equals decoding without drafting in the same
+class, for any draft, prompt chunking and cache reuse. Classes are measured (see `classes`).
 """
 
 from dataclasses import dataclass, replace
 
 import llama_cpp.llama_cpp as api
 
-MOST = 32  # rows of a decode
-MOST_WITH_STATES = 16  # of a model with recurrent layers: llama.cpp keeps their states, which are large, after each row
-BORDER = 256  # tokens by which the part of the cache that is attended to grows
+MAX_WIDTH = 32  # rows of a batch
+MAX_WIDTH_WITH_STATES = (
+    16  # of a model with recurrent layers: llama.cpp keeps their states, which are large, after each row
+)
+PADDED_TOKENS = 256  # the attended part of the KV cache grows in steps of so many tokens
 TYPES = {"f32": api.GGML_TYPE_F32, "f16": api.GGML_TYPE_F16, "bf16": 30}  # ggml_type
 
 
 @dataclass(frozen=True)
 class Flags:
-    """What is set for a model and its context. The defaults are llama.cpp's own on a processor.
+    """Settings of a model and its context. The defaults are llama.cpp's own on a processor.
 
-    Keys and values of two types keep flash attention on a processor to one path for all rows: with one type a lone row
-    is split among threads from 512 tokens on, and many rows are computed in tiles.
+    If keys and values have different types, flash attention on a processor takes one path for all rows. With one type,
+    a single-token batch is split among threads from 512 tokens on, and wide batches are computed in tiles.
     """
 
-    repack: bool = True  # weights in the order of the processor's kernels
+    repack: bool = True  # reorder weights for the processor's kernels
     flash: bool = True
     keys: str = "f16"
     values: str = "f16"
 
     def apply(self, params: object) -> None:
-        """Set a context's parameters."""
+        """Set the parameters of a context."""
         params.flash_attn_type = int(self.flash)  # type: ignore[attr-defined]  # ctypes
         params.type_k, params.type_v = TYPES[self.keys], TYPES[self.values]  # type: ignore[attr-defined]
 
@@ -38,49 +40,51 @@ class Flags:
 RAW = Flags()
 ONE_PATH = Flags(values="bf16")
 NOT_REPACKED = Flags(repack=False, values="bf16")
-ON_PROCESSOR, ON_GPU = (ONE_PATH, NOT_REPACKED), (Flags(flash=False), RAW)  # to be tried, in this order
+ON_PROCESSOR, ON_GPU = (ONE_PATH, NOT_REPACKED), (Flags(flash=False), RAW)  # tried in this order
 
 
 @dataclass(frozen=True)
-class Way:
-    """`widths` ascend; the first is that of plain decoding. With `borders`, bits change where the cache grows."""
+class DecodeMode:
+    """Flags and ascending batch widths; the first is used without drafting.
+
+    With `borders`, logits change where the padded KV cache grows.
+    """
 
     flags: Flags
     widths: tuple[int, ...]
     borders: bool = False
 
-    def width(self, rows: int) -> int:
-        """The width of a decode that carries so many rows."""
+    def width_for(self, rows: int) -> int:
+        """Return the smallest batch width for `rows` tokens."""
         return next(width for width in self.widths if width >= rows)
 
-    def most(self, length: int) -> int:
-        """The most rows that a decode may carry after so many tokens.
+    def max_rows(self, length: int) -> int:
+        """Return how many tokens a batch may have after `length` tokens.
 
-        Each row must see the padded length that its plain step sees, whose filler rows end elsewhere.
+        Each row must see the same padded length as in a step without drafting.
         """
         if not self.borders:
             return self.widths[-1]
-        plain = self.widths[0]
-        border = -(-(length + plain) // BORDER) * BORDER
-        fitting = (n for n in range(self.widths[-1], 1, -1) if length + max(self.width(n), n - 1 + plain) <= border)
+        base = self.widths[0]
+        border = -(-(length + base) // PADDED_TOKENS) * PADDED_TOKENS
+        fitting = (n for n in range(self.widths[-1], 1, -1) if length + max(self.width_for(n), n - 1 + base) <= border)
         return next(fitting, 1)
 
     @property
-    def filler(self) -> int:
-        """The most rows that a decode is filled up by."""
-        return max(self.width(rows) - rows for rows in range(1, self.widths[-1] + 1))
+    def max_filler(self) -> int:
+        """Largest number of filler rows of a batch."""
+        return max(self.width_for(rows) - rows for rows in range(1, self.widths[-1] + 1))
 
-    def takes_back(self, drafts: bool) -> int:
-        """The most rows of a decode that are dropped again: of a draft all but the first, else fillers."""
-        return self.widths[-1] - 1 if drafts else self.filler
+    def count_rollback_rows(self, drafts: bool) -> int:
+        """Return how many rows of a batch may be dropped: all but the first of a draft, otherwise fillers."""
+        return self.widths[-1] - 1 if drafts else self.max_filler
 
-    def up_to(self, rows: int) -> "Way":
-        """The way without wider decodes."""
+    def limit_width(self, rows: int) -> "DecodeMode":
+        """Return the mode without wider batches."""
         return replace(self, widths=tuple(width for width in self.widths if width <= rows))
 
 
-DEFAULT = Way(
-    NOT_REPACKED, tuple(range(2, MOST + 1))
-)  # without a measurement: one row beside another, and one path for all
-AS_IT_COMES = Way(RAW, tuple(range(1, MOST + 1)))  # no class: rows of different widths differ
-PLANNED_ON_GPU = Way(ON_GPU[0], tuple(range(2, 9)))  # flash attention would take less memory
+# Without a measurement: at least two rows, and one path for all widths.
+DEFAULT = DecodeMode(NOT_REPACKED, tuple(range(2, MAX_WIDTH + 1)))
+UNMODIFIED = DecodeMode(RAW, tuple(range(1, MAX_WIDTH + 1)))  # rows of different widths differ
+PLANNED_ON_GPU = DecodeMode(ON_GPU[0], tuple(range(2, 9)))  # flash attention would take less memory

@@ -1,15 +1,15 @@
-"""Drafting by DFlash, DSpark and DFlash 2 through llama.cpp: a `dflash` GGUF beside a `LlamaCppTarget`, one decode a
+"""DFlash, DSpark and DFlash 2 drafters through llama.cpp: a `dflash` GGUF next to a `LlamaCppTarget`, one decode per
 block.
 
-The drafter lies on the target's device, and shares its embedding and head through `ctx_other`. With a short vocabulary
-it brings its rows of the head along (`d2t`, `output.weight`): llama.cpp reads these alone, and other logits are -inf.
+The drafter is on the target's device, and shares its embedding and head through `ctx_other`. A drafter with a short
+vocabulary has its own rows of the head (`d2t`, `output.weight`): llama.cpp reads only these, and other logits are -inf.
 
-The graph walks along DSpark's slots itself, each behind the likeliest token of the one before: its logits have the
-Markov head's in them, and a row of its heads begins with the confidence. For a slot of DFlash 2 a row has the k
-candidates, and k times k scores: behind each candidate of the slot before (behind the anchor k times the same).
+llama.cpp's graph walks along DSpark's slots itself, each after the best token of the slot before. Its logits include
+the Markov head's, and a row of extra outputs begins with the confidence. For a slot of DFlash 2 a row holds the k
+candidates and k × k scores: one set after each candidate of the slot before (after the anchor, k equal sets).
 
-Features wait until a draft is asked for and are injected then, all at once: while the controller drafts by other means
-they cost a copy each. Only where they would fill memory are they injected before.
+Features wait until a draft is requested and are then injected in one go: while other drafters are used, they cost a
+copy each. They are injected earlier only if they would fill the memory.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, hold_two
+from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, allow_second_sequence
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.files.regular import open_model
@@ -33,18 +33,18 @@ from localdflash.models.shapes.dflash_config import ANOTHER_LIST, SHORT_HEAD, DF
 from localdflash.models.shapes.dflash_gguf import config_of_gguf
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
-INJECT_ROWS = 256  # most features that one decode injects
+INJECT_ROWS = 256  # features injected in a batch
 WAITING_BYTES = 32 * 1024 * 1024
 
 
 def check_drafter(config: DFlashConfig, path: Path) -> None:
-    """ModelError for a GGUF that llama.cpp's graph would not run; safetensors draft in torch."""
+    """Raise ModelError for a GGUF that llama.cpp's graph cannot run; safetensors run in torch."""
     if config.decoder.attention_bias and path.suffix == ".gguf":
         raise ModelError(f"{path}: llama.cpp runs no drafters with biases in attention; use `--backend cpu`")
 
 
 def check_short_head(header: GGUFHeader, config: DFlashConfig) -> None:
-    """Check the short head in a drafter's GGUF before llama.cpp reads it: an id that is no token ends the process.
+    """Check the short head in a drafter's GGUF before llama.cpp reads it: an invalid id ends the process.
 
     Raise ModelError if `d2t` holds other ids than the configuration, or its rows are not those of a head.
     """
@@ -61,25 +61,25 @@ def check_short_head(header: GGUFHeader, config: DFlashConfig) -> None:
         raise ModelError(f"{header.path}: {ids_name} is not its short vocabulary; {ANOTHER_LIST}")
 
 
-def _scaled(logits: NDArray[np.float32], config: DFlashConfig) -> NDArray[np.float32]:
-    """Logits as the target has them, which the graph of a plain drafter leaves out."""
+def _scale_logits(logits: NDArray[np.float32], config: DFlashConfig) -> NDArray[np.float32]:
+    """Apply the target's logit scale and softcap, which llama.cpp's DFlash graph leaves out."""
     scaled = logits * np.float32(config.logit_scale)
     return np.tanh(scaled / config.softcap) * config.softcap if config.softcap else scaled
 
 
-def _sureness(logits: NDArray[np.float32], best: NDArray[np.intp]) -> NDArray[np.float32]:
-    """The softmax probability of each row's best column."""
+def _best_probability(logits: NDArray[np.float32], best: NDArray[np.intp]) -> NDArray[np.float32]:
+    """Return the softmax probability of each row's best column."""
     top = logits[np.arange(len(best)), best]
     sure: NDArray[np.float32] = 1.0 / np.exp(logits - top[:, None]).sum(1)
     return sure
 
 
 def context_params(config: DFlashConfig, target: Any, context: int, threads: int = 0) -> Any:
-    """The parameters of a drafter's context, beside a target's context handle, for so many tokens."""
+    """Return the parameters of a drafter's context for `context` tokens; `target` is the target's context handle."""
     params = api.llama_context_default_params()
     params.n_ctx = context + config.block_size
     params.n_batch = params.n_ubatch = max(INJECT_ROWS, config.block_size)
-    hold_two(params)
+    allow_second_sequence(params)
     params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.no_perf, params.op_offload = True, False
     params.ctx_other = target
@@ -100,13 +100,13 @@ class LlamaCppDFlashDrafter:
         check_fit(self.config, target.hidden_size, target.vocab_size, target.layers, str(path))
         check_drafter(self.config, path)
         check_short_head(header, self.config)
-        self.model = llama_library.load_model(path, placement=target.placement.whole())
+        self.model = llama_library.load_model(path, placement=target.placement.all_layers())
         self.handle = llama_library.new_context(
             self.model, context_params(self.config, target.handle, target.context, threads)
         )
         if not self.handle:
             raise OutOfMemory(f"no memory for the drafter's context: {llama_library.last_message()}")
-        # One for all layers: where only some are causal, none is.
+        # One setting for all layers: if only some are causal, none is.
         layers = range(self.config.decoder.num_hidden_layers)
         api.llama_set_causal_attn(self.handle, all(map(self.config.is_causal, layers)))
         self._cache = SequenceCache(self.model, self.handle)
@@ -117,7 +117,7 @@ class LlamaCppDFlashDrafter:
         if self._selects or self.config.judges:
             llama_library.set_heads(self.handle, all_rows=self._selects)
         self._vocab_size = target.vocab_size
-        self._tokens = np.array(self.config.short, np.int32)  # that it proposes from; empty: all
+        self._tokens = np.array(self.config.short, np.int32)  # short vocabulary; empty: all tokens
         self.max_draft_tokens = self.config.drafts
         self._watch = target.watch
         self.length = 0
@@ -126,15 +126,17 @@ class LlamaCppDFlashDrafter:
     def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         """See `Drafter`."""
         if taps is None:
-            raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
+            raise LocaldflashError("dflash: no hidden-state features; the target's taps are off")
         self._waiting.append(taps)
         self.length += len(ids)
         if (self.length - self._cache.length) * taps.shape[1] * taps.itemsize > WAITING_BYTES:
             self._inject()
 
     def propose(self, anchor: int, limit: int) -> Draft:
-        """See `Drafter`; confidence is the softmax probability of the slot's best token among all, or the candidates of
-        DFlash 2, or what DSpark's confidence head says.
+        """See `Drafter`.
+
+        The confidence is the softmax probability of the slot's best token among all tokens, among the candidates of
+        DFlash 2, or the output of DSpark's confidence head.
         """
         if limit < 1:
             return EMPTY_DRAFT
@@ -154,7 +156,7 @@ class LlamaCppDFlashDrafter:
         self._decode(slots)
 
     def _likeliest(self, limit: int) -> Draft:
-        """Of a block that was decoded, the first slots' best tokens."""
+        """Return the best tokens of the first slots of the decoded block."""
         logits = self._rows(self._logits_address, self._vocab_size)[:limit]
         if len(self._tokens):
             logits = logits[:, self._tokens]
@@ -162,7 +164,7 @@ class LlamaCppDFlashDrafter:
         if self.config.judges:
             confidence = self._rows(self._heads_address, self.config.decoder.hidden_size)[:limit, 0]
         else:
-            confidence = _sureness(_scaled(logits, self.config), best)
+            confidence = _best_probability(_scale_logits(logits, self.config), best)
         tokens = self._tokens[best] if len(self._tokens) else best
         return Draft(self.name, tokens.tolist(), confidence.tolist())
 
@@ -178,7 +180,7 @@ class LlamaCppDFlashDrafter:
         return Draft(self.name, tokens, confidence)
 
     def _rows(self, reader: Callable[[Any], int | None], columns: int) -> NDArray[np.float32]:
-        """What the last decode gave for the slots that propose; valid until the next one."""
+        """Return the outputs of the proposing slots from the last decode; valid until the next one."""
         address = reader(self.handle)
         if not address:
             raise LocaldflashError("llama.cpp returned nothing for a draft")
@@ -204,7 +206,7 @@ class LlamaCppDFlashDrafter:
         self.length, self._waiting = len(ids), []
 
     def close(self) -> None:
-        """Free context and model; must come before the target's own `close`."""
+        """Free the context and the model; call it before the target's `close`."""
         if self.handle:
             api.llama_batch_ext_free(self._batch)
             api.llama_free(self.handle)
@@ -228,7 +230,7 @@ class LlamaCppDFlashDrafter:
 
     def _place(self, index: int, position: int) -> None:
         if index < 0:
-            raise LocaldflashError(f"llama.cpp refused a drafter's batch (code {index})")
+            raise LocaldflashError(f"llama.cpp rejected a drafter's batch (code {index})")
         api.llama_batch_ext_set_pos(self._batch, index, ctypes.byref(api.llama_pos(position)))
 
     def _decode(self, rows: int) -> None:

@@ -1,8 +1,8 @@
-"""The memory of a pair in llama.cpp, on the processor or a GPU: weights by the files' headers, the rest by llama.cpp.
+"""Memory of a pair in llama.cpp, on the processor or a GPU: weights from the files' headers, the rest from llama.cpp.
 
-llama.cpp can plan its buffers without allocating them (`no_alloc`), so caches and compute buffers of every architecture
-are its own numbers. It does not say how a cache is divided between a GPU and the processor: that goes by layers, as the
-weights do. A file may be a stand-in that has only the header (loading/plan/stand_in.py): no weights are read.
+llama.cpp can plan its buffers without allocating them (`no_alloc`), so the sizes of caches and compute buffers are its
+own numbers. It does not report how a cache is divided between a GPU and the processor: that follows the layers, as the
+weights do. A file may be a stand-in with only a header (loading/plan/stand_in.py): no weights are read.
 """
 
 import re
@@ -17,8 +17,14 @@ import llama_cpp.llama_cpp as api
 
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.chained import eagle3_params, mtp_params
-from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES, DEFAULT, MOST, MOST_WITH_STATES, PLANNED_ON_GPU
-from localdflash.backends.llamacpp.draft_model import context_of
+from localdflash.backends.llamacpp.decode_flags import (
+    DEFAULT,
+    MAX_WIDTH,
+    MAX_WIDTH_WITH_STATES,
+    PLANNED_ON_GPU,
+    UNMODIFIED,
+)
+from localdflash.backends.llamacpp.draft_model import draft_context
 from localdflash.backends.llamacpp.llama_drafter import check_drafter
 from localdflash.backends.llamacpp.llama_drafter import context_params as drafter_params
 from localdflash.backends.llamacpp.llama_kv_cache import has_states
@@ -35,20 +41,20 @@ from localdflash.models.shapes.eagle3 import TAPS as EAGLE3_TAPS
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 _CACHE = re.compile(r": size = +([\d.]+) MiB \(")
-_STATES = re.compile(r": size = +([\d.]+) MiB \(.* (\d+) rs_seq\)")  # of recurrent layers, after so many rows more
+_STATES = re.compile(r": size = +([\d.]+) MiB \(.* (\d+) rs_seq\)")  # and earlier states
 _BUFFER = re.compile(r": +(\S+) +(output|compute|model|KV|RS) buffer size = +([\d.]+) MiB")
 _BLOCK = re.compile(r"blk\.(\d+)\.")
-FLOAT = 4  # bytes
+FLOAT_BYTES = 4  # bytes
 TABLE = "token_embd.weight"
 WEIGHTS, CACHES, WORK = ("model",), ("KV", "RS"), ("output", "compute")  # kinds of buffers
 
 
 @dataclass(frozen=True)
-class Said:
-    """What llama.cpp reported of one context: bytes of its caches, and of its compute and output buffers.
+class ReportedSizes:
+    """Sizes that llama.cpp reported for one context, in bytes: its caches, and its compute and output buffers.
 
-    `buffers` has every buffer by its device's name and its kind; those of a plan hold neither weights nor caches.
-    `checkpoints` are the states of recurrent layers that we copy out, all that we may keep.
+    `buffers` has every buffer by device name and kind; a plan has neither weights nor caches. `checkpoints` is the size
+    of the largest number of checkpoints of recurrent states.
     """
 
     cache: int
@@ -56,14 +62,14 @@ class Said:
     checkpoints: int = 0
     buffers: Mapping[tuple[str, str], int] = field(default_factory=dict, compare=False)
 
-    def of(self, kinds: Collection[str], device: Device) -> tuple[int, int]:
-        """Bytes of these kinds on a device, and in the processor's memory."""
+    def sum_kinds(self, kinds: Collection[str], device: Device) -> tuple[int, int]:
+        """Return the bytes of these kinds of buffers on a device, and in main memory."""
         sizes = [(name == device.name, size) for (name, kind), size in self.buffers.items() if kind in kinds]
         return sum(size for on, size in sizes if on), sum(size for on, size in sizes if not on)
 
 
-def sizes_said(lines: Iterable[str]) -> Said:
-    """Read the library's lines about one context; ModelError if it does not report its cache."""
+def parse_size_lines(lines: Iterable[str]) -> ReportedSizes:
+    """Parse the library's log lines about one context; raise ModelError if they do not report its cache."""
     caches, buffers, state = [], {}, 0.0
     for line in lines:
         if found := _CACHE.search(line):
@@ -71,11 +77,11 @@ def sizes_said(lines: Iterable[str]) -> Said:
             if its := _STATES.search(line):
                 state = float(its[1]) / (int(its[2]) + 1)
         elif found := _BUFFER.search(line):
-            buffers[found[1], found[2]] = _bytes(float(found[3]))  # a buffer that was planned again counts once
+            buffers[found[1], found[2]] = _bytes(float(found[3]))  # a replanned buffer counts once
     if not caches:
-        raise ModelError("this build of llama-cpp-python does not say how large its cache is: reinstall it")
+        raise ModelError("llama-cpp-python: this build does not report the size of its cache; reinstall it")
     scratch = sum(size for (_, kind), size in buffers.items() if kind in WORK)
-    return Said(_bytes(sum(caches)), scratch, CHECKPOINTS * _bytes(state), buffers)
+    return ReportedSizes(_bytes(sum(caches)), scratch, CHECKPOINTS * _bytes(state), buffers)
 
 
 def _bytes(mebibytes: float) -> int:
@@ -83,7 +89,7 @@ def _bytes(mebibytes: float) -> int:
 
 
 def offloaded(header: GGUFHeader, placement: Placement) -> tuple[int, int]:
-    """Bytes of a model's weights on the placement's device, and in memory; a tied table is on both."""
+    """Return the bytes of a model's weights on the device, and in main memory; a tied embedding is in both."""
     head = "output.weight" if "output.weight" in header.tensors or TABLE not in header.tensors else TABLE
     first = block_count(header) + 1 - placement.layers
     there = sum(info.nbytes for name, info in header.tensors.items() if _is_there(name, first, placement))
@@ -103,7 +109,7 @@ def _is_there(name: str, first: int, placement: Placement) -> bool:
 
 
 def cache_share(header: GGUFHeader, placement: Placement) -> float:
-    """The part of the caches that lies on the placement's device: of the layers there, by their heads."""
+    """Return the share of the KV cache on the device, by the KV heads of the layers there."""
     blocks = block_count(header)
     heads = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
     weights = [float(count) for count in heads] if isinstance(heads, list) and len(heads) == blocks else [1.0] * blocks
@@ -111,7 +117,7 @@ def cache_share(header: GGUFHeader, placement: Placement) -> float:
 
 
 class LlamaCppSizes:
-    """See `Sizes`. A context manager: it holds the files' vocabularies, but no weights."""
+    """See `Sizes`. A context manager, which holds the files' vocabularies but no weights."""
 
     def __init__(self, target: Path, drafter: Path | None, placement: Placement = PROCESSOR) -> None:
         self._closing, self._header, self._placement = ExitStack(), read_header(target), placement
@@ -127,7 +133,7 @@ class LlamaCppSizes:
                 check_drafter(self._config, drafter)
             of_gguf = drafter and drafter.suffix == ".gguf"
             mtp = self._kind == "mtp"
-            self._drafter = self._model(drafter, placement.whole(), mtp) if drafter and of_gguf else None
+            self._drafter = self._model(drafter, placement.all_layers(), mtp) if drafter and of_gguf else None
             self._drafter_header = read_header(drafter) if drafter and of_gguf else None
             self.drafters = (AS_IT_IS, NO_DRAFTER) if drafter else (NO_DRAFTER,)
             undo.pop_all()
@@ -140,38 +146,38 @@ class LlamaCppSizes:
     def parts(self, context: int, drafter: str) -> Parts:
         """See `Sizes`."""
         with ExitStack() as freeing:
-            way = PLANNED_ON_GPU if self._placement.layers else DEFAULT
+            mode = PLANNED_ON_GPU if self._placement.layers else DEFAULT
             if has_states(self._target):
-                way = replace(way, widths=tuple(range(2, MOST_WITH_STATES + 1)))  # any way has room for its states
-            handle, said = self._plan(self._target, target_params(context, way=way), freeing)
-            logits = MOST * self._vocab * FLOAT
+                mode = replace(mode, widths=tuple(range(2, MAX_WIDTH_WITH_STATES + 1)))  # all modes fit into its states
+            handle, reported = self._plan(self._target, target_params(context, mode=mode), freeing)
+            logits = MAX_WIDTH * self._vocab * FLOAT_BYTES
             names, placed = (TARGET, TARGET_KV), (self._header, self._placement)
             weights = api.llama_model_size(self._target) - head_bytes(self._header)
-            parts = _parts(names, placed, weights, said, logits)
+            parts = _parts(names, placed, weights, reported, logits)
             if drafter == NO_DRAFTER or self._kind is None:
                 return parts
             return _sum(parts, self._of_drafter(context, handle, freeing))
 
     def _of_drafter(self, context: int, target: Any, freeing: ExitStack) -> Parts:
-        """The parts of the drafter beside a planned context of the target."""
+        """Return the drafter's parts; `target` is a planned context of the target."""
         if self._config and (self._drafter is None or self._drafter_header is None):
-            added = torch_drafter(self._config, context, self._vocab, self._hidden, self._tied())
+            added = torch_drafter(self._config, context, self._vocab, self._hidden, self._is_tied())
             added[SCRATCH] += self._taps(len(self._config.taps))
             beside = IN_MEMORY if self._placement.layers else ""
             return {name + beside: size for name, size in added.items()}
         assert self._drafter is not None
         assert self._drafter_header is not None
-        names, placed = (DRAFTER, DRAFTER_KV), (self._drafter_header, self._placement.whole())
+        names, placed = (DRAFTER, DRAFTER_KV), (self._drafter_header, self._placement.all_layers())
         params, read = self._drafter_params(context, target)
-        _, said = self._plan(self._drafter, params, freeing)
+        _, reported = self._plan(self._drafter, params, freeing)
         if self._kind != "mtp":
-            return _parts(names, placed, api.llama_model_size(self._drafter), said, read)
-        parts = _parts(names, placed, head_bytes(self._header), said, read)
+            return _parts(names, placed, api.llama_model_size(self._drafter), reported, read)
+        parts = _parts(names, placed, head_bytes(self._header), reported, read)
         return {name: size for name, size in parts.items() if name != DRAFTER or not self._placement.layers}
 
     def _drafter_params(self, context: int, target: Any) -> tuple[Any, int]:
-        """The parameters of the drafter's context, and the bytes that the host reads results from."""
-        row = self._vocab * FLOAT
+        """Return the parameters of the drafter's context, and the bytes of results that the host reads."""
+        row = self._vocab * FLOAT_BYTES
         match self._kind:
             case "mtp":
                 return mtp_params(context), row + self._taps(1)
@@ -179,28 +185,28 @@ class LlamaCppSizes:
                 return eagle3_params(target, context), row + self._taps(EAGLE3_TAPS)
             case "draft-model":
                 assert self._drafter_header
-                return target_params(context_of(self._drafter_header, context), way=AS_IT_COMES, drafts=False), row
+                return target_params(draft_context(self._drafter_header, context), mode=UNMODIFIED, drafts=False), row
         assert self._config
         # the library's logits, and two copies while probabilities are taken
         read = 3 * self._config.block_size * row + self._taps(len(self._config.taps))
         return drafter_params(self._config, target, context), read
 
     def _taps(self, count: int) -> int:
-        """Bytes of the target's hidden states, in the library and as a copy."""
-        return 2 * MOST * count * self._hidden * FLOAT
+        """Return the bytes of the target's features, in the library and as a copy."""
+        return 2 * MAX_WIDTH * count * self._hidden * FLOAT_BYTES
 
-    def _plan(self, model: Any, params: Any, freeing: ExitStack) -> tuple[Any, Said]:
-        """Make a context that allocates nothing, and return what llama.cpp reports of it."""
-        with llama_library.said_sizes() as lines:
+    def _plan(self, model: Any, params: Any, freeing: ExitStack) -> tuple[Any, ReportedSizes]:
+        """Make a context that allocates nothing; return it and the sizes that llama.cpp reports."""
+        with llama_library.collect_size_lines() as lines:
             handle = llama_library.new_context(model, params)
         if not handle:
             why = llama_library.last_message()
             raise ModelError(f"llama.cpp cannot plan a context of {params.n_ctx} tokens: {why}")
         freeing.callback(api.llama_free, handle)
-        return handle, sizes_said(lines)
+        return handle, parse_size_lines(lines)
 
-    def _tied(self) -> bool:
-        """Whether the embedding table is the head, too."""
+    def _is_tied(self) -> bool:
+        """Return whether the embedding table is also the head."""
         return "output.weight" not in self._header.tensors
 
     def close(self) -> None:
@@ -216,25 +222,27 @@ class LlamaCppSizes:
         self.close()
 
 
-def _parts(names: tuple[str, str], placed: tuple[GGUFHeader, Placement], weights: int, said: Said, read: int) -> Parts:
-    """The parts of one model, of `names` for weights and caches; `read` are bytes that the host reads results from."""
+def _parts(
+    names: tuple[str, str], placed: tuple[GGUFHeader, Placement], weights: int, reported: ReportedSizes, read: int
+) -> Parts:
+    """Return the parts of one model under `names` (weights, caches); `read` is the size of the results."""
     (of_weights, of_cache), (header, placement) = names, placed
     if not placement.device or not placement.layers:
-        return {of_weights: weights, of_cache: said.cache + said.checkpoints, SCRATCH: said.scratch + read}
+        return {of_weights: weights, of_cache: reported.cache + reported.checkpoints, SCRATCH: reported.scratch + read}
     there, beside = offloaded(header, placement)
-    cache = round(said.cache * cache_share(header, placement))
-    work, work_beside = said.of(WORK, placement.device)
+    cache = round(reported.cache * cache_share(header, placement))
+    work, work_beside = reported.sum_kinds(WORK, placement.device)
     parts = {of_weights: there, of_cache: cache, SCRATCH: work}
-    others = {of_weights: beside, of_cache: said.cache - cache + said.checkpoints, SCRATCH: work_beside + read}
+    others = {of_weights: beside, of_cache: reported.cache - cache + reported.checkpoints, SCRATCH: work_beside + read}
     return parts | {name + IN_MEMORY: size for name, size in others.items() if size}
 
 
 def measured(names: tuple[str, str], weights: int, lines: Iterable[str], placement: Placement) -> Parts:
-    """The parts of one loaded model, by what llama.cpp said while it was loaded and its context made."""
-    said, (of_weights, of_cache) = sizes_said(lines), names
+    """Return the parts of a loaded model, from the log lines of its loading."""
+    reported, (of_weights, of_cache) = parse_size_lines(lines), names
     if not placement.device or not placement.layers:
-        return {of_weights: weights, of_cache: said.cache, SCRATCH: said.scratch}
-    sides = [said.of(kinds, placement.device) for kinds in (WEIGHTS, CACHES, WORK)]
+        return {of_weights: weights, of_cache: reported.cache, SCRATCH: reported.scratch}
+    sides = [reported.sum_kinds(kinds, placement.device) for kinds in (WEIGHTS, CACHES, WORK)]
     called = (of_weights, of_cache, SCRATCH)
     there = {name: on for name, (on, _) in zip(called, sides, strict=True)}
     return there | {name + IN_MEMORY: size for name, (_, size) in zip(called, sides, strict=True) if size}
@@ -245,12 +253,16 @@ def _sum(parts: Parts, more: Parts) -> Parts:
 
 
 def torch_drafter(config: DFlashConfig, context: int, vocab: int, hidden: int, tied: bool) -> Parts:
-    """A drafter that torch runs beside llama.cpp, all in float32, with the target's embedding and head as tensors."""
+    """Return the sizes of a drafter in torch: float32, with the target's embedding and head as tensors."""
     c = config.decoder
     queries, keys = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
     layer = c.hidden_size * (2 * queries + 2 * keys + 3 * c.intermediate_size)
     weights = c.num_hidden_layers * layer + len(config.taps) * c.hidden_size**2
     tables = (vocab * (1 if tied else 2) + len(config.short)) * hidden
-    cache = c.num_hidden_layers * 2 * keys * context * FLOAT
-    logits = config.block_size * vocab * FLOAT
-    return {DRAFTER: (weights + tables) * FLOAT, DRAFTER_KV: cache, SCRATCH: cache + 2 * logits}  # grown by copying
+    cache = c.num_hidden_layers * 2 * keys * context * FLOAT_BYTES
+    logits = config.block_size * vocab * FLOAT_BYTES
+    return {
+        DRAFTER: (weights + tables) * FLOAT_BYTES,
+        DRAFTER_KV: cache,
+        SCRATCH: cache + 2 * logits,
+    }  # grown by copying

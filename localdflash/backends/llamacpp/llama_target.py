@@ -1,9 +1,9 @@
 """Any GGUF model as a target, through llama.cpp's C API.
 
-A target runs in one `Way`: its decodes have the way's widths, filled up by rows that are dropped at once, and end where
-the way says that the cache grows. Where the way was certified for this file, device and build (`certified`), greedy
-output is identical for any draft, any cut of the prompt and any reuse of the cache: to plain decoding in the same way.
-Of a way that was not, nothing is claimed. Pointers are resolved once; a step costs a few microseconds of Python.
+A target runs in one `DecodeMode`: its batches have the mode's widths, padded with rows that are dropped at once, and
+end where the padded cache grows. If the mode was certified for this file, device and build (`certified`), greedy output
+equals decoding without drafts in the same mode, for any draft, prompt chunking and cache reuse. Other modes have no
+such guarantee. Pointers are resolved once; a step costs a few microseconds of Python.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp.decode_flags import DEFAULT, MOST, Way
-from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, has_states, hold_two
+from localdflash.backends.llamacpp.decode_flags import DEFAULT, MAX_WIDTH, DecodeMode
+from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, allow_second_sequence, has_states
 from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.base.machine.cores import physical_cores
@@ -24,58 +24,60 @@ from localdflash.base.machine.gpu_watch import UNWATCHED, Watch
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import TargetFeatures, Verification
 
-# Architectures whose graphs publish the inputs of their layers; in any other llama.cpp aborts when one is asked for.
+# Architectures whose graphs export layer inputs; for any other, llama.cpp aborts on a request.
 # fmt: off
 TAPPED = frozenset((
     "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "llama", "mimo2", "minimax-01", "minimax-m2",
     "muse-glimmer", "nanbeige", "nemotron_h", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp",
 ))
 # fmt: on
-HEADED = frozenset(("gemma4", "gpt-oss", "qwen35", "qwen35moe"))  # of these, with the output of the last block, too
+HEADED = frozenset(("gemma4", "gpt-oss", "qwen35", "qwen35moe"))  # these export the last block's output, too
 
 
-def context_params(context: int, threads: int = 0, way: Way = DEFAULT, drafts: bool = True) -> Any:
-    """The parameters of a target's context for so many tokens."""
+def context_params(context: int, threads: int = 0, mode: DecodeMode = DEFAULT, drafts: bool = True) -> Any:
+    """Return the parameters of a target's context for `context` tokens."""
     params = api.llama_context_default_params()
-    params.n_ctx = context + max(way.filler, 1)  # filler rows may stand behind the last token; a plan knows no way
-    params.n_batch = params.n_ubatch = MOST
+    params.n_ctx = context + max(mode.max_filler, 1)  # fillers may follow the last token
+    params.n_batch = params.n_ubatch = MAX_WIDTH
     params.n_seq_max = 1
-    params.n_rs_seq = way.takes_back(drafts)  # states of recurrent layers that are kept beside the newest
-    params.swa_full = True  # a window's ring of keys would lose what a dropped row overwrites
-    way.flags.apply(params)
-    params.op_offload = False  # a GPU would compute wide decodes of weights in memory, with other bits
+    params.n_rs_seq = mode.count_rollback_rows(drafts)  # earlier states of recurrent layers that are kept
+    params.swa_full = True  # a ring buffer would lose the keys that a dropped row overwrites
+    mode.flags.apply(params)
+    params.op_offload = False  # a GPU would compute wide batches of weights in memory, with other bits
     params.no_perf = True
     params.n_threads = params.n_threads_batch = threads or len(physical_cores())
     return params
 
 
 def check_taps(architecture: str) -> None:
-    """ModelError where asking llama.cpp for hidden states would end the process."""
+    """Raise ModelError if a request for hidden states would end the process."""
     if architecture not in TAPPED:
         raise ModelError(
-            f"llama.cpp gives no hidden states of {architecture}, which the drafter reads: the model runs without it"
+            f"llama.cpp gives no hidden states of {architecture}, which the drafter reads; the model runs without it"
         )
 
 
 def check_last_tap(architecture: str, blocks: int, taps: Sequence[int]) -> None:
-    """ModelError where llama.cpp does not give the output of the last of so many blocks."""
+    """Raise ModelError if llama.cpp does not give the output of the last block."""
     if blocks - 1 in taps and architecture not in HEADED:
         raise ModelError(
-            f"llama.cpp gives no output of the last block of {architecture}, which the drafter reads: the model runs"
+            f"llama.cpp gives no output of the last block of {architecture}, which the drafter reads; the model runs"
             " without it"
         )
 
 
 def check_context(path: Path, context: int, trained: int) -> None:
-    """UsageError for a context that the model was not trained for; 0 is all of it."""
+    """Raise UsageError for a context that the model was not trained for; 0 is the whole trained context."""
     if not 8 <= (context or trained) <= trained:
         raise UsageError(f"context of {context} tokens: {path.name} was trained for 8 to {trained}")
 
 
 class LlamaCppTarget:
-    """See `Target`. `taps` are ids of blocks whose output is kept (0-based; of the last block it is what another head
-    than the model's goes on from, which some architectures norm and others do not); `watch` is held while llama.cpp
-    computes. Without `drafts` it need not take back more rows than fillers. `mtp` loads blocks that predict further.
+    """See `Target`.
+
+    `taps` are 0-based ids of blocks whose output is kept as features. The last block's features are the input of a
+    draft head, which some architectures norm and others do not. `watch` is held while llama.cpp computes. Without
+    `drafts` only filler rows are rolled back. `mtp` loads the multi-token prediction blocks.
     """
 
     def __init__(
@@ -84,14 +86,14 @@ class LlamaCppTarget:
         context: int = 0,
         threads: int = 0,
         taps: Sequence[int] = (),
-        way: Way = DEFAULT,
+        mode: DecodeMode = DEFAULT,
         placement: Placement = PROCESSOR,
         watch: Watch = UNWATCHED,
         drafts: bool = True,
         mtp: bool = False,
     ) -> None:
-        self.way, self.placement, self.watch = way, placement, watch
-        self.model = llama_library.load_model(path, repack=way.flags.repack, placement=placement, mtp=mtp)
+        self.mode, self.placement, self.watch = mode, placement, watch
+        self.model = llama_library.load_model(path, repack=mode.flags.repack, placement=placement, mtp=mtp)
         trained = api.llama_model_n_ctx_train(self.model)
         check_context(path, context, trained)
         self.context = context or trained
@@ -99,7 +101,7 @@ class LlamaCppTarget:
         self.hidden_size: int = api.llama_model_n_embd(self.model)
         params = self._params(threads, drafts)
         if not has_states(self.model):
-            hold_two(params)
+            allow_second_sequence(params)
         self.handle = llama_library.new_context(self.model, params)
         if not self.handle:
             raise OutOfMemory(f"no memory for a context of {self.context} tokens: {llama_library.last_message()}")
@@ -107,8 +109,8 @@ class LlamaCppTarget:
         self.length = 0
         self._cache = SequenceCache(self.model, self.handle)
         self.is_recurrent = self._cache.has_states
-        self._batch = api.llama_batch_init(MOST, 0, 1)
-        for i in range(MOST):
+        self._batch = api.llama_batch_init(MAX_WIDTH, 0, 1)
+        for i in range(MAX_WIDTH):
             self._batch.n_seq_id[i] = 1
             self._batch.seq_id[i][0] = 0
         self._logits_address = llama_library.logits_reader()
@@ -117,20 +119,20 @@ class LlamaCppTarget:
         self.set_taps(taps)
 
     def _params(self, threads: int, drafts: bool) -> Any:
-        return context_params(self.context, threads, self.way, drafts)
+        return context_params(self.context, threads, self.mode, drafts)
 
     @property
     def max_width(self) -> int:
         """See `Target`."""
-        return self.way.most(self.length)
+        return self.mode.max_rows(self.length)
 
     @property
-    def copied_bytes(self) -> int:
-        """Bytes of states held beside llama.cpp's own, in the processor's memory."""
-        return self._cache.copied_bytes
+    def checkpoint_bytes(self) -> int:
+        """Size in bytes of the checkpoints, in main memory."""
+        return self._cache.checkpoint_bytes
 
     def set_taps(self, blocks: Sequence[int]) -> None:
-        """Keep the outputs of these blocks, and of no others."""
+        """Keep the outputs of exactly these blocks."""
         if blocks:
             self._check_taps(blocks)
         for block in set(self.taps) - set(blocks):
@@ -147,7 +149,7 @@ class LlamaCppTarget:
         last = self.layers - 1 if architecture in HEADED else self.layers - 2
         for block in blocks:
             if not 0 <= block <= last:
-                raise ModelError(f"tap {block}: the target has blocks 0 to {last} to tap")
+                raise ModelError(f"tap {block}: no such block (expected 0 to {last})")
 
     def _keep_output(self, block: int, on: bool) -> None:
         if block == self.layers - 1:
@@ -180,7 +182,7 @@ class LlamaCppTarget:
         self._cache.checkpoint(prompt_ended=True)
 
     def crop(self, length: int) -> None:
-        """See `Target`; recurrent layers may have to go further back."""
+        """See `Target`; recurrent layers may roll back further."""
         self.length = self._cache.crop(length)
 
     def assume_length(self, length: int) -> bool:
@@ -197,7 +199,7 @@ class LlamaCppTarget:
         self.length = length
 
     def close(self) -> None:
-        """Free context and model; the target cannot be used afterwards."""
+        """Free the context and the model; the target cannot be used afterwards."""
         if self.handle:
             api.llama_batch_free(self._batch)
             api.llama_free(self.handle)
@@ -205,7 +207,7 @@ class LlamaCppTarget:
             self.handle = self.model = None
 
     def _decode(self, ids: Sequence[int], logits: bool) -> None:
-        ids = self._filled(ids)
+        ids = self._pad(ids)
         batch, position = self._batch, self.length
         batch.n_tokens = len(ids)
         tokens, positions, wanted = batch.token, batch.pos, batch.logits
@@ -221,9 +223,11 @@ class LlamaCppTarget:
             raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {llama_library.last_message()}")
         self._cache.decoded(len(ids))
 
-    def _filled(self, ids: Sequence[int]) -> Sequence[int]:
-        """The rows with fillers up to a width of the way; they get logits, too, for the head's product is as wide."""
-        return (*ids, *(ids[-1],) * (self.way.width(len(ids)) - len(ids)))
+    def _pad(self, ids: Sequence[int]) -> Sequence[int]:
+        """Pad tokens with fillers to a width of the mode; fillers get logits, too, so that the head's product is as
+        wide.
+        """
+        return (*ids, *(ids[-1],) * (self.mode.width_for(len(ids)) - len(ids)))
 
     def _read_taps(self, rows: int) -> TargetFeatures | None:
         if self._tap_address is None or self._last_address is None:
@@ -233,15 +237,13 @@ class LlamaCppTarget:
             is_last = block == self.layers - 1
             address = self._last_address(self.handle) if is_last else self._tap_address(self.handle, block + 1)
             if not address:
-                raise ModelError(
-                    f"llama.cpp does not give the output of block {block} for this architecture: no drafter"
-                )
+                raise ModelError(f"llama.cpp gives no output of block {block} of this architecture; use no drafter")
             columns = slice(i * self.hidden_size, (i + 1) * self.hidden_size)
             taps[:, columns] = self._view(address, rows, self.hidden_size)
         return taps
 
     def _view(self, address: int, rows: int, columns: int) -> NDArray[np.float32]:
-        """The library's float32 rows at an address, without a copy; buffers are few, so views are kept."""
+        """View the library's float32 rows at an address without a copy; views are cached, since buffers are few."""
         key = (address, rows, columns)
         view = self._views.get(key)
         if view is None:

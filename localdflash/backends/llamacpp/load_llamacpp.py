@@ -1,4 +1,4 @@
-"""A pair on llama.cpp: memory planned before it is taken, the target loaded, its drafter beside it."""
+"""Load a pair on llama.cpp: plan its memory, then load the target and its drafter."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -9,12 +9,12 @@ from typing import Any
 import llama_cpp.llama_cpp as api
 
 from localdflash.backends.llamacpp import certified, llama_library, llama_sizes, placing
-from localdflash.backends.llamacpp.certified import Choice
-from localdflash.backends.llamacpp.llama_kv_cache import FORM
+from localdflash.backends.llamacpp.certified import ModeChoice
+from localdflash.backends.llamacpp.llama_kv_cache import STATE_FORMAT
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.backends.llamacpp.open_drafter import Measure, Opened, open_drafter, readable
+from localdflash.backends.llamacpp.open_drafter import DrafterSetup, Measure, check_readable, open_drafter
 from localdflash.backends.llamacpp.placement import Placement
-from localdflash.backends.llamacpp.placing import Placed
+from localdflash.backends.llamacpp.placing import PlacementPlan
 from localdflash.base.machine import gpu_watch
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.gpu_watch import Watch
@@ -30,11 +30,12 @@ from localdflash.models.weights.split import files_of
 
 
 def load(files: LocalPair, options: Options) -> Running:
-    """The pair as `options` say. NoDevice if there is no such GPU, OutOfMemory says what would fit; ModelError and
-    UsageError what is wrong.
+    """Load a pair.
+
+    Raise NoDevice if the GPU is missing, OutOfMemory if the pair does not fit, ModelError or UsageError.
     """
     drafter = drafter_of(files.target, files.drafter_gguf or files.drafter_safetensors)
-    placed = placing.plan(files.target, drafter if options.draft else None, options)
+    placed = placing.plan_placement(files.target, drafter if options.draft else None, options)
     with ExitStack() as stack:
         flag = gpu_watch.watch(stack) if placed.placement.device else gpu_watch.UNWATCHED
         with flag:
@@ -42,34 +43,34 @@ def load(files: LocalPair, options: Options) -> Running:
 
 
 def _load(
-    files: LocalPair, drafter: Path | None, placed: Placed, options: Options, flag: Watch, stack: ExitStack
+    files: LocalPair, drafter: Path | None, placed: PlacementPlan, options: Options, flag: Watch, stack: ExitStack
 ) -> Running:
     planned, placement = placed.fit, placed.placement
-    path, refused = readable(files.target, drafter if options.draft else None)
-    chosen = chosen_way(files.target, options, placement, drafter is not None)
+    path, refused = check_readable(files.target, drafter if options.draft else None)
+    chosen = choose_mode_for(files.target, options, placement, drafter is not None)
     if not chosen.drafts:
         path, refused = None, ""
     if planned and planned.drafter == NO_DRAFTER:
         path = None
     predicted = _predicted(planned, path)
-    with llama_library.said_sizes() as lines:
+    with llama_library.collect_size_lines() as lines:
         context = planned.context if planned else options.context
         drafts = chosen.drafts and options.draft
         mtp = path is not None and kind_of(files.target, path) == "mtp"
-        target = LlamaCppTarget(files.target, context, options.threads, (), chosen.way, placement, flag, drafts, mtp)
+        target = LlamaCppTarget(files.target, context, options.threads, (), chosen.mode, placement, flag, drafts, mtp)
     stack.callback(target.close)
     if any("REPACK" in line for line in lines):
         for file in files_of(files.target):
             llama_library.release_pages(file)
-    opened: list[Opened] = []
+    opened: list[DrafterSetup] = []
     notices = [placed.notice, planned.notice if planned else "", refused]
     if _is_news(chosen, options, drafter is not None):
-        notices.append(chosen.said)
+        notices.append(chosen.message)
     if path:
         opened.append(open_drafter(path, files.target, target, options.threads, stack))
     notices += [one.notice for one in opened]
     ahead = head_bytes(read_header(files.target))
-    measures = [_of_target(target, lines, ahead), *(one.measure for one in opened)]
+    measures = [_measure_target(target, lines, ahead), *(one.measure for one in opened)]
     pair = compose(target, [one.drafter for one in opened], replace(options, draft=drafts))
     names, build = [drafter.name for drafter in pair.drafters], version("llama-cpp-python")
     return Running(
@@ -78,31 +79,33 @@ def _load(
         context=target.context,
         device=placement.device.name if placement.device else "cpu",
         vocab_size=target.vocab_size,
-        identity=(target.context, names, build, FORM, str(chosen.way), *placement.identity),
-        rows=chosen.said,
+        identity=(target.context, names, build, STATE_FORMAT, str(chosen.mode), *placement.identity),
+        rows=chosen.message,
         predicted=predicted,
-        measured=lambda: _together(measures) if planned else free.with_program({}),
+        measured=lambda: _sum_parts(measures) if planned else free.with_program({}),
         notices=notices,
         close=stack.pop_all().close,
     )
 
 
-def chosen_way(target: Path, options: Options, placement: Placement, with_drafter: bool) -> Choice:
-    """The way of this target, which it keeps to; measured, if that was not done yet and is needed."""
+def choose_mode_for(target: Path, options: Options, placement: Placement, with_drafter: bool) -> ModeChoice:
+    """Choose the decode mode of a target, which it keeps; measure the file first if needed."""
     if options.rows == "fast":
-        return certified.choose(certified.unmeasured(target), "fast", with_drafter)
+        return certified.choose_mode(certified.skip_measuring(target), "fast", with_drafter)
     threads, device = options.threads or len(physical_cores()), "cpu"
     if placement.layers:
         device = repr(placement.identity)
 
-    def opened(repack: bool) -> Any:
+    def open_model(repack: bool) -> Any:
         return llama_library.load_model(target, repack=repack, placement=placement)
 
-    return certified.choose(certified.recorded(target, device, threads, opened), options.rows, with_drafter)
+    return certified.choose_mode(
+        certified.load_or_measure(target, device, threads, open_model), options.rows, with_drafter
+    )
 
 
-def _is_news(chosen: Choice, options: Options, with_drafter: bool) -> bool:
-    """Whether a user would expect something else: identity, or a drafter at work."""
+def _is_news(chosen: ModeChoice, options: Options, with_drafter: bool) -> bool:
+    """Return whether the mode differs from what a user expects: identical text, and drafts."""
     if chosen.drafts:
         return chosen.kind != "exact" and options.rows != "fast"
     return options.draft and with_drafter
@@ -115,19 +118,19 @@ def _predicted(planned: Fit | None, drafter: Path | None) -> Parts:
     return {**planned.parts, PROGRAM: free.program_bytes(torch_drafts)}
 
 
-def _of_target(target: LlamaCppTarget, lines: list[str], ahead: int) -> Measure:
-    """`ahead`: bytes of its file that are the drafter's, or not read."""
+def _measure_target(target: LlamaCppTarget, lines: list[str], ahead: int) -> Measure:
+    """Return a function that measures the target; `ahead` is the size of the draft head in its file."""
 
     def measure() -> Parts:
         weights = api.llama_model_size(target.model) - ahead
         parts = llama_sizes.measured((TARGET, TARGET_KV), weights, lines, target.placement)
         held = TARGET_KV + IN_MEMORY if target.placement.layers else TARGET_KV
-        return {**parts, held: parts.get(held, 0) + target.copied_bytes} if target.copied_bytes else parts
+        return {**parts, held: parts.get(held, 0) + target.checkpoint_bytes} if target.checkpoint_bytes else parts
 
     return measure
 
 
-def _together(measures: list[Measure]) -> Parts:
+def _sum_parts(measures: list[Measure]) -> Parts:
     parts: Parts = {}
     for measure in measures:
         for name, size in measure().items():

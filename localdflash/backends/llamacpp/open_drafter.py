@@ -1,4 +1,4 @@
-"""The drafter of a pair on llama.cpp, of any kind: opened beside its target, with what it takes of memory."""
+"""Open the drafter of a pair on llama.cpp, of any kind, and measure its memory."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -25,16 +25,19 @@ Measure = Callable[[], Parts]
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A drafter at work; `notice` is a line for the user, or empty."""
+class DrafterSetup:
+    """Drafter, a function that measures its memory, and a notice for the user or ""."""
 
     drafter: Drafter
     measure: Measure
     notice: str = ""
 
 
-def readable(target: Path, drafter: Path | None) -> tuple[Path | None, str]:
-    """The drafter if llama.cpp gives what it reads, else why not; ModelError for one of another model."""
+def check_readable(target: Path, drafter: Path | None) -> tuple[Path | None, str]:
+    """Return the drafter if llama.cpp can run it, otherwise None and the reason.
+
+    Raise ModelError for the drafter of another model.
+    """
     if not drafter:
         return None, ""
     check_drafter(target, drafter)
@@ -43,7 +46,7 @@ def readable(target: Path, drafter: Path | None) -> tuple[Path | None, str]:
         if kind != "draft-model":
             check_taps(header.architecture)
         if kind in ("eagle3", "mtp"):
-            llama_library.heads_reader()  # which not every build exports
+            llama_library.heads_reader()  # not every build exports it
         if kind == "eagle3":
             layers = block_count(header) - blocks_ahead(header)
             check_last_tap(header.architecture, layers, taps_of(read_header(drafter)))
@@ -52,50 +55,50 @@ def readable(target: Path, drafter: Path | None) -> tuple[Path | None, str]:
     return drafter, ""
 
 
-def open_drafter(path: Path, target_file: Path, target: LlamaCppTarget, threads: int, stack: ExitStack) -> Opened:
-    """The drafter of a file that is `readable`, freed by `stack`; the target's taps are set for it."""
+def open_drafter(path: Path, target_file: Path, target: LlamaCppTarget, threads: int, stack: ExitStack) -> DrafterSetup:
+    """Open a drafter that passed `check_readable`, to be freed by `stack`, and set the target's taps for it."""
     if path.suffix != ".gguf":
-        return _in_torch(path, target_file, target)
-    with llama_library.said_sizes() as lines:
+        return _open_in_torch(path, target_file, target)
+    with llama_library.collect_size_lines() as lines:
         match kind_of(target_file, path):
             case "dflash":
-                return _dflash(path, target_file, target, threads, lines, stack)
+                return _open_dflash(path, target_file, target, threads, lines, stack)
             case "eagle3":
                 eagle3 = LlamaCppEagle3Drafter(path, target, threads)
-                return _chained(eagle3, target, api.llama_model_size(eagle3.model), lines, stack)
+                return _open_chained(eagle3, target, api.llama_model_size(eagle3.model), lines, stack)
             case "mtp":
                 head = LlamaCppMtpDrafter(target, threads)
-                return _chained(head, target, head_bytes(read_header(target_file)), lines, stack)
+                return _open_chained(head, target, head_bytes(read_header(target_file)), lines, stack)
             case "draft-model":
                 model = LlamaCppDraftModel(path, target, threads)
                 stack.callback(model.close)
-                return Opened(model, _measure(target, api.llama_model_size(model.model.model), lines))
+                return DrafterSetup(model, _measure(target, api.llama_model_size(model.model.model), lines))
 
 
-def _dflash(
+def _open_dflash(
     path: Path, target_file: Path, target: LlamaCppTarget, threads: int, lines: list[str], stack: ExitStack
-) -> Opened:
+) -> DrafterSetup:
     drafter = LlamaCppDFlashDrafter(path, target, threads)
     stack.callback(drafter.close)
     target.set_taps(drafter.config.taps)
     notice = mismatch(path, drafter.config.trained_for, read_header(target_file)) if drafter.config.trained_for else ""
-    return Opened(drafter, _measure(target, api.llama_model_size(drafter.model), lines), notice)
+    return DrafterSetup(drafter, _measure(target, api.llama_model_size(drafter.model), lines), notice)
 
 
-def _chained(
+def _open_chained(
     drafter: ChainedDrafter, target: LlamaCppTarget, weights: int, lines: list[str], stack: ExitStack
-) -> Opened:
+) -> DrafterSetup:
     stack.callback(drafter.close)
     target.set_taps(drafter.taps)
-    return Opened(drafter, _measure(target, weights, lines))
+    return DrafterSetup(drafter, _measure(target, weights, lines))
 
 
 def _measure(target: LlamaCppTarget, weights: int, lines: list[str]) -> Measure:
-    return lambda: llama_sizes.measured((DRAFTER, DRAFTER_KV), weights, lines, target.placement.whole())
+    return lambda: llama_sizes.measured((DRAFTER, DRAFTER_KV), weights, lines, target.placement.all_layers())
 
 
-def _in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> Opened:
-    """A safetensors drafter for a GGUF target, whose embedding and head it needs as tensors."""
+def _open_in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> DrafterSetup:
+    """Open a safetensors drafter in torch, with the GGUF target's embedding and head as tensors."""
     from localdflash.backends.reference.dflash_files import load as load_dflash
     from localdflash.backends.reference.reference_drafter import DFlashDrafter
     from localdflash.models.weights.gguf import load_tensor
@@ -111,4 +114,4 @@ def _in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> Opened:
     def measure() -> Parts:
         return {DRAFTER + beside: drafter.weight_bytes, DRAFTER_KV + beside: drafter.context.nbytes}
 
-    return Opened(drafter, measure, notice)
+    return DrafterSetup(drafter, measure, notice)

@@ -1,17 +1,17 @@
-"""A GPU as llama.cpp sees it, and where a model lies: on it, in the processor's memory, or on both."""
+"""GPUs as llama.cpp reports them, and placements of a model: on a GPU, in main memory, or on both."""
 
 from dataclasses import dataclass, field
 
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.memory.free import system_budget
 
-MARGIN = 512 << 20  # bytes of a GPU left to its driver, to compiled shaders and to staging
-ALL = 1 << 20  # layers: more than any model has
+MARGIN = 512 << 20  # bytes of GPU memory left for the driver, compiled shaders and staging
+ALL = 1 << 20  # more layers than any model has
 
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU as llama.cpp sees it; `free` and `size` are bytes of its memory now."""
+    """GPU as llama.cpp reports it; `free` and `size` are bytes of its memory."""
 
     name: str  # CUDA0, Vulkan0, Metal ...
     description: str
@@ -21,7 +21,7 @@ class Device:
     handle: int = field(default=0, compare=False, repr=False)
 
     def budget(self) -> MemoryBudget:
-        """What a pair may take of it, and of the memory beside it; an integrated one has no other."""
+        """Return the memory that a pair may use; an integrated GPU shares main memory."""
         memory = system_budget()
         if self.integrated:
             return MemoryBudget(min(self.free, memory.free), max(MARGIN, memory.margin), memory.what)
@@ -30,9 +30,9 @@ class Device:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a model lies: its last `layers` on the device, the head counted as one of them; the rest in memory.
+    """Placement of a model: its last `layers`, the head included, on the device, the others in main memory.
 
-    The experts of the blocks `experts` stay in memory even so, and the processor computes them.
+    The experts of the blocks `experts` stay in main memory, and the processor computes them.
     """
 
     device: Device | None = None
@@ -41,13 +41,13 @@ class Placement:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What of it decides the bits of a result."""
+        """Values that decide the bits of a result."""
         if not self.device:
             return ()
         return self.device.name, self.device.description, self.layers, self.experts
 
-    def whole(self) -> "Placement":
-        """The same device for all layers of a smaller model beside this one; none if this one's head is not there."""
+    def all_layers(self) -> "Placement":
+        """Return a drafter's placement: all layers on the device that holds the target's head."""
         return Placement(self.device, ALL) if self.layers else PROCESSOR
 
 

@@ -1,7 +1,7 @@
-"""Decides where a pair lies: all of it on the GPU, else its experts in memory, else some layers, else no drafter.
+"""Choice of a pair's placement: all on the GPU, else experts in memory, else fewer layers, else no drafter.
 
-What fits is measured with the context that was asked for, or with a comfortable one; of what is left the context
-grows. Nothing is allocated for it.
+The sizes are planned for the requested context, or for a comfortable one, which then grows into the free memory.
+Nothing is allocated.
 """
 
 from bisect import bisect_left
@@ -26,25 +26,28 @@ Needs = Callable[[Placement], Sizes]
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A placement, and what fits there; None if loading itself has to say what is wrong with the files."""
+class PlacementPlan:
+    """Placement, and what fits there; `fit` is None if the sizes are unknown and loading must report the problem."""
 
     placement: Placement
     fit: Fit | None = None
     notice: str = ""
 
 
-def plan(target: Path, drafter: Path | None, options: Options) -> Placed:
-    """Where to load a pair as `options` say. NoDevice, OutOfMemory, ModelError; UsageError for too long a context."""
-    device = chosen_gpu(options)
+def plan_placement(target: Path, drafter: Path | None, options: Options) -> PlacementPlan:
+    """Choose where to load a pair.
+
+    Raise NoDevice, OutOfMemory or ModelError, or UsageError if the context is too long.
+    """
+    device = choose_gpu(options)
     try:
         if not device:
             return _on_processor(target, drafter, options)
         with ExitStack() as stack:
-            sizes = _Cached(target, drafter, stack)
-            steps = ladder(target, device, options)
+            sizes = _SizesCache(target, drafter, stack)
+            steps = list_placements(target, device, options)
             check_context(target, options.context, sizes(steps[0]).trained)
-            return place(sizes, steps, device.budget(), options.context, roomy=options.roomy)
+            return choose_placement(sizes, steps, device.budget(), options.context, roomy=options.roomy)
     except (OutOfMemory, ModelError) as error:
         no_room_yet = options.roomy and isinstance(error, OutOfMemory)
         if options.device != "auto" or not device or no_room_yet:
@@ -53,8 +56,8 @@ def plan(target: Path, drafter: Path | None, options: Options) -> Placed:
         return replace(on_processor, notice=f"llama.cpp runs on the processor: {error}")
 
 
-def chosen_gpu(options: Options) -> Device | None:
-    """The GPU that `options` mean; None is the processor. NoDevice if one is asked for that is not there."""
+def choose_gpu(options: Options) -> Device | None:
+    """Return the GPU of the options, None for the processor; raise NoDevice if the requested GPU is missing."""
     if options.device == "cpu" or options.gpu_layers == 0:
         return None
     if options.device != "auto":
@@ -62,18 +65,18 @@ def chosen_gpu(options: Options) -> Device | None:
     return next(iter(devices()), None)
 
 
-def _on_processor(target: Path, drafter: Path | None, options: Options) -> Placed:
+def _on_processor(target: Path, drafter: Path | None, options: Options) -> PlacementPlan:
     try:
         with LlamaCppSizes(target, drafter) as needed:
             check_context(target, options.context, needed.trained)
             planned = fit(needed, free.system_budget(), options.context, roomy=options.roomy)
-            return Placed(PROCESSOR, planned)
-    except ModelError:  # loading says it better, or llama.cpp does not report its sizes
-        return Placed(PROCESSOR)
+            return PlacementPlan(PROCESSOR, planned)
+    except ModelError:  # loading reports it, or llama.cpp reports no sizes
+        return PlacementPlan(PROCESSOR)
 
 
-class _Cached:
-    """The sizes of a pair by its placement, each planned once."""
+class _SizesCache:
+    """Sizes of a pair by placement, each planned once."""
 
     def __init__(self, target: Path, drafter: Path | None, stack: ExitStack) -> None:
         self._files, self._stack = (target, drafter), stack
@@ -85,8 +88,8 @@ class _Cached:
         return self._known[placement]
 
 
-def ladder(target: Path, device: Device, options: Options) -> Sequence[Placement]:
-    """The placements to try, best first. A GPU that nobody named gets at least half of the layers, or none."""
+def list_placements(target: Path, device: Device, options: Options) -> Sequence[Placement]:
+    """Return the placements to try, best first. A GPU that was not named gets at least half of the layers, or none."""
     header = read_header(target)
     layers = block_count(header) + 1
     most = layers if options.gpu_layers < 0 else min(options.gpu_layers, layers)
@@ -101,16 +104,16 @@ def ladder(target: Path, device: Device, options: Options) -> Sequence[Placement
     return steps
 
 
-def place(
-    needs: Needs, steps: Sequence[Placement], budget: MemoryBudget, wanted: int, *, roomy: bool = False
-) -> Placed:
-    """The first of the steps that fits, with the drafter where that is possible; OutOfMemory says what lacks.
+def choose_placement(
+    needs: Needs, steps: Sequence[Placement], budget: MemoryBudget, requested: int, *, roomy: bool = False
+) -> PlacementPlan:
+    """Choose the first step that fits, with the drafter if possible; raise OutOfMemory if none fits.
 
-    If it is to be `roomy`, that is the first step with the drafter and `ROOMY` tokens, or as many as were asked for.
+    If `roomy`, only the first step with the drafter and a context of `ROOMY` or the requested tokens is tried.
     """
     full = needs(steps[0])
-    most = wanted or full.trained
-    enough = wanted or min(most, ROOMY if roomy else COMFORTABLE)
+    most = requested or full.trained
+    enough = requested or min(most, ROOMY if roomy else COMFORTABLE)
     if roomy:
         steps = steps[:1]
     for drafter in full.drafters[:1] if roomy else full.drafters:
@@ -119,22 +122,24 @@ def place(
         sizes = needs(found)
         context = largest_context(sizes, drafter, budget, most)
         chosen = Fit(drafter, context, sizes.parts(context, drafter))
-        return Placed(found, replace(chosen, notice=_notice(needs, steps, Placed(found, chosen), budget, most)))
+        return PlacementPlan(
+            found, replace(chosen, notice=_notice(needs, steps, PlacementPlan(found, chosen), budget, most))
+        )
     last, layers = steps[-1], steps[0].layers
     memory, needed = budget.tight(needs(last).parts(enough, full.drafters[0] if roomy else NO_DRAFTER))
     what = f"all {layers} layers" if last.layers == layers else f"{last.layers} of {layers} layers"
     raise OutOfMemory(
-        f"{what} and a context of {enough} tokens need {gigabytes(needed)} ({gigabytes(memory.margin)} of it as"
-        " margin),"
-        f" {gigabytes(memory.free)} of {memory.what} are free: --device cpu, --gpu-layers or a smaller model may do"
+        f"{what} and a context of {enough} tokens need {gigabytes(needed)} ({gigabytes(memory.margin)} as margin),"
+        f" {gigabytes(memory.free)} of {memory.what} are free; try --device cpu, --gpu-layers or a smaller model"
     )
 
 
 def _first(
     needs: Needs, steps: Sequence[Placement], drafter: str, budget: MemoryBudget, context: int
 ) -> Placement | None:
-    """The first step that fits the GPU, if it fits the memory beside it: later ones take less of the GPU, and more of
-    that. None if none fits.
+    """Return the first step that fits the GPU, if it fits main memory too; None if none fits.
+
+    Later steps use less GPU memory and more main memory.
     """
 
     def parts(index: int) -> Parts:
@@ -144,20 +149,21 @@ def _first(
     return steps[index] if index < len(steps) and budget.holds(parts(index)) else None
 
 
-def _notice(needs: Needs, steps: Sequence[Placement], placed: Placed, budget: MemoryBudget, most: int) -> str:
+def _notice(needs: Needs, steps: Sequence[Placement], placed: PlacementPlan, budget: MemoryBudget, most: int) -> str:
     chosen, where, full = placed.fit, placed.placement, steps[0]
     assert chosen
-    asked = needs(full).drafters[0]
-    said = []
+    requested = needs(full).drafters[0]
+    changes = []
     if where.layers < full.layers:
-        said.append(f"{where.layers} of {full.layers} layers are on the GPU")
+        changes.append(f"{where.layers} of {full.layers} layers are on the GPU")
     if where.experts:
-        said.append(f"the experts of {len(where.experts)} layers are in memory")
-    if chosen.drafter != asked:
-        said.append("the drafter was left out")
+        changes.append(f"the experts of {len(where.experts)} layers are in memory")
+    if chosen.drafter != requested:
+        changes.append("the drafter was left out")
     if chosen.context < most:
-        said.append(f"the context has {chosen.context} of {most} tokens")
-    if not said:
+        changes.append(f"the context has {chosen.context} of {most} tokens")
+    if not changes:
         return ""
-    memory, needed = budget.tight(needs(full).parts(chosen.context, asked))
-    return f"{', '.join(said)}: all of it needs {gigabytes(needed)}, {gigabytes(memory.free)} of {memory.what} are free"
+    memory, needed = budget.tight(needs(full).parts(chosen.context, requested))
+    sizes = f"all of it needs {gigabytes(needed)}, {gigabytes(memory.free)} of {memory.what} are free"
+    return f"{', '.join(changes)}: {sizes}"

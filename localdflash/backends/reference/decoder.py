@@ -101,7 +101,7 @@ class MLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class Stacked(nn.Module):
+class ExpertMatrices(nn.Module):
     """One matrix per expert."""
 
     def __init__(self, experts: int, inputs: int, outputs: int) -> None:
@@ -115,9 +115,9 @@ class Experts(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         experts, hidden, inner = config.num_experts, config.hidden_size, config.moe_intermediate_size
-        self.gate_proj = Stacked(experts, hidden, inner)
-        self.up_proj = Stacked(experts, hidden, inner)
-        self.down_proj = Stacked(experts, inner, hidden)
+        self.gate_proj = ExpertMatrices(experts, hidden, inner)
+        self.up_proj = ExpertMatrices(experts, hidden, inner)
+        self.down_proj = ExpertMatrices(experts, inner, hidden)
 
     def forward(self, x: Tensor, expert: int) -> Tensor:
         """[rows, H] to [rows, H] by one expert."""

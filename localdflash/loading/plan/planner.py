@@ -174,10 +174,10 @@ def _form(drafter: Path | None, preferred: str) -> Path | None:
 
 
 def _on_cpu(case: Asked, why: str) -> Plan:
-    from localdflash.backends.cpu.cpu_kv_cache import kept_in
+    from localdflash.backends.cpu.cpu_kv_cache import choose_kv_format
     from localdflash.backends.cpu.cpu_sizes import CpuSizes
 
-    sizes = CpuSizes(case.target, _form(case.drafter, ".gguf"), kv=kept_in(case.options.kv))
+    sizes = CpuSizes(case.target, _form(case.drafter, ".gguf"), kv=choose_kv_format(case.options.kv))
     case.check(sizes)
     return _plan(Planned(case, "cpu", why, sizes, system_budget(), program_bytes(False), measurements.bandwidth()))
 
@@ -185,14 +185,14 @@ def _on_cpu(case: Asked, why: str) -> Plan:
 def _on_llamacpp(case: Asked, why: str) -> Plan:
     from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
     from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
-    from localdflash.backends.llamacpp.placing import chosen_gpu, plan
+    from localdflash.backends.llamacpp.placing import choose_gpu, plan_placement
 
-    target, device = case.target, chosen_gpu(case.options)
+    target, device = case.target, choose_gpu(case.options)
     drafter = drafter_of(target, _form(case.drafter, ".gguf"))
     placement, verdict, fits = PROCESSOR, "", True
     if device:
         try:
-            placed = plan(target, drafter, case.options)
+            placed = plan_placement(target, drafter, case.options)
             placement = placed.placement
             verdict = placed.notice or (placed.fit.notice if placed.fit else "")
         except OutOfMemory as error:

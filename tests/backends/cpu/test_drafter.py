@@ -154,7 +154,7 @@ def test_features_outside_every_window_are_not_injected(
         rows.clear()
         feed(drafter, taps[:250], 250)
         drafts = [drafter.propose(ANCHOR, 7)]
-        assert sum(rows) == (16 + module.SPARE if drafter is lean else 250)
+        assert sum(rows) == (16 + module.SPARE_FEATURES if drafter is lean else 250)
         for at in range(250, 300, 5):
             feed(drafter, taps[at : at + 5], 5)
             drafts.append(drafter.propose(ANCHOR, 7))

@@ -14,7 +14,7 @@ from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
 from localdflash.backends.cpu.binding import open_target
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.llamacpp.decode_flags import Way
+from localdflash.backends.llamacpp.decode_flags import DecodeMode
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from tests.backends.cpu.conftest import needs_library
@@ -105,7 +105,7 @@ def test_gpt_oss_in_llama_cpp(tmp_path: Path, new_team: NewPool) -> None:
     case.numbers |= {"rope.freq_base": 10350.0, "rope.scaling.original_context_length": 1138}  # 3.0000 and 8.998
     path = case.write(tmp_path / "model.gguf", "Q8_0", "MXFP4")
     found = engine_logits(CpuTarget(open_target(path), new_team()), ids)
-    theirs = LlamaCppTarget(path, 128, 1, way=WIDE)
+    theirs = LlamaCppTarget(path, 128, 1, mode=WIDE)
     wanted = engine_logits(theirs, ids)
     theirs.close()
     assert relative(found, wanted) < 0.12
@@ -123,7 +123,7 @@ def test_qwen35(
     path = case.write(tmp_path / "model.gguf", "Q8_0")
     found, exact = engine_logits(CpuTarget(open_target(path), new_team()), ids), exact_logits(case, ids)
     if attention == (3,):
-        target = LlamaCppTarget(path, 128, 1, way=Way(WIDE.flags, tuple(range(1, 14))))
+        target = LlamaCppTarget(path, 128, 1, mode=DecodeMode(WIDE.flags, tuple(range(1, 14))))
         theirs = engine_logits(target, ids[:60])
         target.close()
         assert relative(theirs, exact[:60]) < 0.2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from localdflash.backends.cpu.binding import open_target
-from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KeysAndValues
+from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KVCache
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
@@ -50,7 +50,7 @@ def test_rows_are_near_those_of_float16(kind: str, tmp_path: Path, new_team: Cal
 @pytest.mark.parametrize("kv", KV_FORMATS)
 def test_only_the_named_positions_are_cleared_and_states_of_another_size_refused(kv: str) -> None:
     config = SHAPES["Q8_0"][0]
-    cache = KeysAndValues(2, config, 60, kv)
+    cache = KVCache(2, config, 60, kv)
     assert cache.capacity == 64
     cache.load(np.ones(len(cache.save(64)), np.uint8).tobytes(), 64)
     cache.clear(5, 38)

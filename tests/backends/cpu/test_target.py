@@ -154,7 +154,7 @@ def test_the_likeliest_tokens_are_those_of_the_logits(target_file: Files, new_te
     target = CpuTarget(packed, new_team(), taps=(0,))
     target.extend([1, 2, 3])
     logits = target.verify(4, draft).logits.copy()
-    taps = target.tapped(4)
+    taps = target.copy_features(4)
     likeliest, features = target.verify_greedy(4, draft)
     assert likeliest == logits.argmax(1).tolist()
     assert features is not None

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES
+from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH_WITH_STATES
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.engine.draft import Draft
 from tests.support.converted_models import Case, ids_of
@@ -39,7 +39,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 @pytest.fixture
 def target(case: Case, tmp_path: Path) -> Iterator[LlamaCppTarget]:
     way = NO_FILLERS if case.architecture in WITHOUT_WAY_BACK else WIDE
-    found = LlamaCppTarget(case.write(tmp_path / "model.gguf"), 256, 1, TAPS, way.up_to(MOST_WITH_STATES))
+    found = LlamaCppTarget(case.write(tmp_path / "model.gguf"), 256, 1, TAPS, way.limit_width(MAX_WIDTH_WITH_STATES))
     yield found
     found.close()
 

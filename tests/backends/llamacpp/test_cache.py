@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, Way
+from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, DecodeMode
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import ModelError
 from localdflash.engine.checkpoints import APART
@@ -18,7 +18,7 @@ from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.target_models import RECURRENT, case_of
 
-WAY = Way(NOT_REPACKED, (2, 3, 4, 6, 8))  # some rows get fillers, which must be taken back, too
+WAY = DecodeMode(NOT_REPACKED, (2, 3, 4, 6, 8))  # some rows get fillers, which must be taken back, too
 CONTEXT = 2 * APART
 MOVES = ("verify", "verify", "extend", "crop", "end", "save", "load")
 
@@ -136,10 +136,10 @@ def test_a_cache_that_does_not_go_back_is_an_error_and_no_wrong_text(
 
 def test_checkpoints_are_counted(target: LlamaCppTarget) -> None:
     fill(target, ids_of(20))
-    assert target.copied_bytes == 0
+    assert target.checkpoint_bytes == 0
     target.end_prompt()
-    first = target.copied_bytes
+    first = target.checkpoint_bytes
     fill(target, ids_of(APART + 8))
     target.end_prompt()
-    assert target.copied_bytes == 2 * first > 0
+    assert target.checkpoint_bytes == 2 * first > 0
     assert VOCABULARY * 4 < first < len(target.save())

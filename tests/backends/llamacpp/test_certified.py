@@ -7,22 +7,36 @@ from typing import Any
 import pytest
 
 from localdflash.backends.llamacpp import certified, llama_library
-from localdflash.backends.llamacpp.certified import Certified, Record, choose, measure, recorded, unmeasured
-from localdflash.backends.llamacpp.decode_flags import AS_IT_COMES, MOST, MOST_WITH_STATES, NOT_REPACKED, ONE_PATH, Way
+from localdflash.backends.llamacpp.certified import (
+    FileMeasurement,
+    MeasuredMode,
+    choose_mode,
+    load_or_measure,
+    measure,
+    skip_measuring,
+)
+from localdflash.backends.llamacpp.decode_flags import (
+    MAX_WIDTH,
+    MAX_WIDTH_WITH_STATES,
+    NOT_REPACKED,
+    ONE_PATH,
+    UNMODIFIED,
+    DecodeMode,
+)
 from tests.support.target_models import case_of
 
 pytestmark = pytest.mark.measures_rows
-ALL = Way(ONE_PATH, tuple(range(1, 33)))
-FOURS = Way(ONE_PATH, (4, 8, 12, 16, 32))
-SLOW = Way(NOT_REPACKED, tuple(range(1, 33)))
+ALL = DecodeMode(ONE_PATH, tuple(range(1, 33)))
+FOURS = DecodeMode(ONE_PATH, (4, 8, 12, 16, 32))
+SLOW = DecodeMode(NOT_REPACKED, tuple(range(1, 33)))
 
 
-def record(*ways: Certified) -> Record:
-    return Record(1.0, ways)
+def record(*ways: MeasuredMode) -> FileMeasurement:
+    return FileMeasurement(1.0, ways)
 
 
-def at(way: Way, price: float, eight: float = 3.0) -> Certified:
-    return Certified(way, {way.widths[0]: price, 8: eight})
+def at(way: DecodeMode, price: float, eight: float = 3.0) -> MeasuredMode:
+    return MeasuredMode(way, {way.widths[0]: price, 8: eight})
 
 
 @pytest.mark.parametrize(
@@ -40,34 +54,34 @@ def at(way: Way, price: float, eight: float = 3.0) -> Certified:
     ],
 )
 def test_exactness_may_cost_so_much(price: float, mode: Any, with_drafter: bool, kind: str) -> None:
-    chosen = choose(record(at(ALL, price)), mode, with_drafter)
+    chosen = choose_mode(record(at(ALL, price)), mode, with_drafter)
     assert (chosen.kind, chosen.drafts) == (kind, kind != "plain")
-    assert chosen.way == (ALL if kind == "exact" else AS_IT_COMES)
+    assert chosen.mode == (ALL if kind == "exact" else UNMODIFIED)
     if kind in ("fast", "plain") and mode == "auto":
-        assert f"{price:.2f}" in chosen.said
+        assert f"{price:.2f}" in chosen.message
 
 
 def test_nothing_is_claimed_where_nothing_was_certified() -> None:
     for mode in ("auto", "exact"):
-        assert choose(record(), mode, True).kind == "not certified"
-    assert choose(record(), "auto", False).kind == "plain"
-    assert "may differ" in choose(record(), "exact", False).said
+        assert choose_mode(record(), mode, True).kind == "not certified"
+    assert choose_mode(record(), "auto", False).kind == "plain"
+    assert "may differ" in choose_mode(record(), "exact", False).message
 
 
 def test_the_cheapest_way_wins_with_drafts_and_plain_steps_counted() -> None:
-    assert choose(record(at(FOURS, 1.9, 2.0), at(SLOW, 1.2, 4.0)), "exact", True).way == SLOW
-    assert choose(record(at(FOURS, 1.9, 2.0), at(SLOW, 1.9, 9.0)), "exact", True).way == FOURS
+    assert choose_mode(record(at(FOURS, 1.9, 2.0), at(SLOW, 1.2, 4.0)), "exact", True).mode == SLOW
+    assert choose_mode(record(at(FOURS, 1.9, 2.0), at(SLOW, 1.9, 9.0)), "exact", True).mode == FOURS
 
 
 @pytest.mark.parametrize("mode", ["auto", "exact", "fast"])
 def test_decodes_of_recurrent_layers_are_no_wider_than_what_is_taken_back(mode: Any) -> None:
-    chosen = choose(Record(1.0, (), most=1), mode, True)
-    assert (chosen.drafts, chosen.way) == (False, AS_IT_COMES)  # prompts are read in full width
-    assert "recurrent layers" in chosen.said
-    assert "\n" not in chosen.said
-    chosen = choose(Record(1.0, (), most=MOST_WITH_STATES), mode, True)
+    chosen = choose_mode(FileMeasurement(1.0, (), max_width=1), mode, True)
+    assert (chosen.drafts, chosen.mode) == (False, UNMODIFIED)  # prompts are read in full width
+    assert "recurrent layers" in chosen.message
+    assert "\n" not in chosen.message
+    chosen = choose_mode(FileMeasurement(1.0, (), max_width=MAX_WIDTH_WITH_STATES), mode, True)
     assert chosen.drafts
-    assert chosen.way.widths == tuple(range(1, MOST_WITH_STATES + 1))
+    assert chosen.mode.widths == tuple(range(1, MAX_WIDTH_WITH_STATES + 1))
 
 
 def test_what_was_measured_is_kept_for_this_file_device_and_threads(
@@ -75,40 +89,40 @@ def test_what_was_measured_is_kept_for_this_file_device_and_threads(
 ) -> None:
     calls: list[object] = []
 
-    def measured(*arguments: object) -> Record:
+    def measured(*arguments: object) -> FileMeasurement:
         calls.append(arguments)
         return record(at(ALL, 1.1))
 
     monkeypatch.setattr(certified, "measure", measured)
     path = tiny_pair / "target.gguf"
     for device, threads, counted in (("cpu", 1, 1), ("cpu", 1, 1), ("Vulkan0", 1, 2), ("cpu", 2, 3), ("cpu", 1, 3)):
-        assert recorded(path, device, threads, lambda _: None) == record(at(ALL, 1.1))
+        assert load_or_measure(path, device, threads, lambda _: None) == record(at(ALL, 1.1))
         assert len(calls) == counted
 
 
 def test_a_damaged_record_is_measured_again(tiny_pair: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certified, "measure", lambda *_: record(at(ALL, 1.1)))
-    recorded(tiny_pair / "target.gguf", "cpu", 1, lambda _: None)
+    load_or_measure(tiny_pair / "target.gguf", "cpu", 1, lambda _: None)
     (file,) = (home / "cache" / "rows").iterdir()
     whole = json.loads(file.read_text())
     for text in ("", "[]", '{"key": 3}', "\0" * 100, json.dumps(whole | {"ways": [{"flags": {"repack": 1}}]})):
         file.write_text(text)
-        assert recorded(tiny_pair / "target.gguf", "cpu", 1, lambda _: None) == record(at(ALL, 1.1))
+        assert load_or_measure(tiny_pair / "target.gguf", "cpu", 1, lambda _: None) == record(at(ALL, 1.1))
 
 
 @pytest.mark.nightly
 def test_what_is_certified_of_a_real_file_holds_its_whole_class(tiny_pair: Path) -> None:
     path = tiny_pair / "target.gguf"
     found = measure(lambda repack: llama_library.load_model(path, repack=repack), (ONE_PATH, NOT_REPACKED), 1)
-    assert found.most == MOST
+    assert found.max_width == MAX_WIDTH
     assert found.raw_ms > 0
-    assert any(known.way.widths[-1] == MOST for known in found.ways)
+    assert any(known.mode.widths[-1] == MAX_WIDTH for known in found.modes)
 
 
 @pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])
 def test_recurrent_layers_are_certified_with_what_they_take_back(architecture: str, tmp_path: Path) -> None:
     path = case_of(architecture, "Q8_0").write(tmp_path / "model.gguf", "Q8_0")
     found = measure(lambda repack: llama_library.load_model(path, repack=repack), (ONE_PATH, NOT_REPACKED), 1)
-    assert found.most == unmeasured(path).most == MOST_WITH_STATES
-    assert any(known.way.widths[-1] == MOST_WITH_STATES for known in found.ways)
-    assert all(known.way.borders for known in found.ways)  # two places of one sequence cannot be compared
+    assert found.max_width == skip_measuring(path).max_width == MAX_WIDTH_WITH_STATES
+    assert any(known.mode.widths[-1] == MAX_WIDTH_WITH_STATES for known in found.modes)
+    assert all(known.mode.borders for known in found.modes)  # two places of one sequence cannot be compared

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp import chained
 from localdflash.backends.llamacpp.chained import ChainedDrafter, LlamaCppEagle3Drafter, LlamaCppMtpDrafter
-from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES
+from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH_WITH_STATES
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.engine.draft import EMPTY_DRAFT
 from tests.support import mtp_models
@@ -27,7 +27,7 @@ from tests.support.llama_ways import WIDE
 from tests.support.target_models import case_of
 
 CONTEXT, HIDDEN = 256, 64
-WAY = WIDE.up_to(MOST_WITH_STATES)
+WAY = WIDE.limit_width(MAX_WIDTH_WITH_STATES)
 TIE = 1e-3  # logits that are nearer than this may change places
 Propose = Callable[[Sequence[int], NDArray[np.float32], int, int], Sequence[Any]]
 EAGLES: dict[str, dict[str, Any]] = {

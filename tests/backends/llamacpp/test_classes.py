@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp.classes import PLAIN, WIDTHS, Class, LlamaDecoder, Rows, classes
+from localdflash.backends.llamacpp.classes import BASE_WIDTHS, WIDTHS, LlamaDecoder, Rows, WidthClass, find_classes
 from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED
 from tests.support.target_models import case_of
 
@@ -34,8 +34,10 @@ class Made:
         return np.array([[row, self._bits(width, row, row)] for row in range(width)], np.float32)
 
     def again(self, width: int) -> Rows | None:
+        if not self.forgetful:
+            return None
         rows = self.rows(width)[width // 2 :]
-        return (rows + 1 if width in self.forgetful else rows) if self.forgetful else None
+        return rows + 1 if width in self.forgetful else rows
 
     def one_by_one(self, width: int, count: int) -> Rows:
         return np.array([[token, self._bits(width, 0, token)] for token in range(count)], np.float32)
@@ -62,36 +64,36 @@ def growing(width: int, _row: int, place: int) -> float:
 @pytest.mark.parametrize(
     ("kernel", "expected"),
     [
-        (lambda *_: 0.0, [Class(WIDTHS, False)]),
-        (split, [Class(WIDTHS[1:], False)]),
-        (repacked, [Class((4, 8, 12, 16, 20, 24, 28, 32), False)]),
-        (growing, [Class((2, 3, 4, 5, 6, 7, 8), True), Class((16, 17, 20, 24, 28, 32), True)]),
+        (lambda *_: 0.0, [WidthClass(WIDTHS, False)]),
+        (split, [WidthClass(WIDTHS[1:], False)]),
+        (repacked, [WidthClass((4, 8, 12, 16, 20, 24, 28, 32), False)]),
+        (growing, [WidthClass((2, 3, 4, 5, 6, 7, 8), True), WidthClass((16, 17, 20, 24, 28, 32), True)]),
         (lambda width, row, _: width * 100.0 + row, []),
     ],
 )
-def test_widths_that_agree_in_every_row_and_place(kernel: Kernel, expected: list[Class]) -> None:
-    assert classes(Made(kernel)) == expected
+def test_widths_that_agree_in_every_row_and_place(kernel: Kernel, expected: list[WidthClass]) -> None:
+    assert find_classes(Made(kernel)) == expected
 
 
 def test_rows_that_are_equal_by_luck_at_one_place_are_found_out_at_another() -> None:
     lucky = Made(lambda width, row, place: place and repacked(width, row, place))
-    assert classes(lucky) == [Class((4, 8, 12, 16, 20, 24, 28, 32), True)]
+    assert find_classes(lucky) == [WidthClass((4, 8, 12, 16, 20, 24, 28, 32), True)]
 
 
 def test_one_row_of_many_that_differs_is_enough() -> None:
-    found = classes(Made(repacked, hidden=[row for row in range(32) if row != 5]))
+    found = find_classes(Made(repacked, hidden=[row for row in range(32) if row != 5]))
     assert (found[0].widths[0], {6, 7} & set(found[0].widths)) == (4, set())
 
 
 def test_widths_that_leave_other_states_are_no_class() -> None:
-    assert classes(Made(lambda *_: 0.0, forgetful=(3, 16)))[0].widths == tuple(
+    assert find_classes(Made(lambda *_: 0.0, forgetful=(3, 16)))[0].widths == tuple(
         width for width in WIDTHS if width not in (3, 16)
     )
 
 
 def test_only_what_is_asked_for_is_measured() -> None:
     made = Made(lambda *_: 0.0)
-    assert classes(made, PLAIN[:1], (1, 8, 32)) == [Class((1, 8, 32), False)]
+    assert find_classes(made, BASE_WIDTHS[:1], (1, 8, 32)) == [WidthClass((1, 8, 32), False)]
     assert made.decodes == 9
 
 

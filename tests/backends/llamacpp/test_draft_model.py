@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.backends.llamacpp.draft_model import LONGEST, LlamaCppDraftModel
+from localdflash.backends.llamacpp.draft_model import MAX_DRAFTED, LlamaCppDraftModel
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.target_models import case_of
@@ -40,7 +40,7 @@ def small(
 def check(drafter: LlamaCppDraftModel, model: Any, ids: list[int], anchor: int, limit: int) -> list[int]:
     """Its draft is the model's greedy text, up to a near tie; return it."""
     draft, text = drafter.propose(anchor, limit), [*ids, anchor]
-    assert len(draft) == min(limit, LONGEST, CONTEXT - len(text))
+    assert len(draft) == min(limit, MAX_DRAFTED, CONTEXT - len(text))
     for token, confidence in zip(draft.tokens, draft.confidence, strict=True):
         with torch.no_grad():
             logits = model(torch.tensor([text])).logits[0, -1]

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from localdflash.backends.llamacpp import certified
-from localdflash.backends.llamacpp.certified import Certified, Record
-from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES, NOT_REPACKED, Way
+from localdflash.backends.llamacpp.certified import FileMeasurement, MeasuredMode
+from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH_WITH_STATES, NOT_REPACKED, DecodeMode
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.load_llamacpp import load
 from localdflash.backends.llamacpp.open_drafter import open_drafter
@@ -36,7 +36,7 @@ from tests.support.guessing import Eager
 from tests.support.requests import GREEDY, random_requests, run
 from tests.support.target_models import case_of
 
-WAY = Way(NOT_REPACKED, tuple(range(2, MOST_WITH_STATES + 1)), borders=True)
+WAY = DecodeMode(NOT_REPACKED, tuple(range(2, MAX_WIDTH_WITH_STATES + 1)), borders=True)
 CONTEXT, BIG = 200, 1 << 30
 TOKENS = [f"<{token}>" for token in range(VOCABULARY)]
 KINDS = ("draft-model", "draft-model with recurrent layers", "mtp", "eagle3")
@@ -137,7 +137,7 @@ def test_random_requests_and_a_text_up_to_the_end_of_the_context(tried: Tried) -
 
 @pytest.fixture(params=KINDS)
 def files(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalPair:
-    record = Record(1.0, (Certified(WAY, {2: 1.0}),), MOST_WITH_STATES)
+    record = FileMeasurement(1.0, (MeasuredMode(WAY, {2: 1.0}),), MAX_WIDTH_WITH_STATES)
     monkeypatch.setattr(certified, "measure", lambda *_: record)
     return files_of(request.param, tmp_path)
 
@@ -167,8 +167,8 @@ def test_it_is_loaded_planned_and_drafts(files: LocalPair) -> None:
 def test_another_vocabulary_is_refused_in_one_line(tmp_path: Path) -> None:
     target = case_of("llama").write(tmp_path / "target.gguf", tokens=TOKENS)
     other = case_of("qwen3").write(tmp_path / "other.gguf", tokens=[*TOKENS[:50], "x", *TOKENS[51:]])
-    said = r"other\.gguf: another vocabulary than the target's \(token 50 is 'x', not '<50>'\)"
-    with pytest.raises(ModelError, match=said):
+    message = r"other\.gguf: another vocabulary than the target's \(token 50 is 'x', not '<50>'\)"
+    with pytest.raises(ModelError, match=message):
         load(LocalPair("tiny", target, other, None, None, None), OPTIONS)
 
 
@@ -184,7 +184,7 @@ def test_another_vocabulary_is_refused_in_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_an_eagle3_file_that_would_end_the_process_is_refused(
-    changes: dict[str, Any], said: str, tmp_path: Path
+    changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     case = case_of("llama")
     target = case.write(tmp_path / "target.gguf", tokens=TOKENS)
@@ -192,7 +192,7 @@ def test_an_eagle3_file_that_would_end_the_process_is_refused(
         case.tensors["token_embd.weight"], case.tensors["output.weight"], short=(1, 2, VOCABULARY - bool(changes))
     )
     path = eagle.write(tmp_path / "eagle3.gguf", VOCABULARY, TOKENS, **changes)
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=message):
         load(LocalPair("tiny", target, path, None, None, None), OPTIONS)
 
 

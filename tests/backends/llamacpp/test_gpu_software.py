@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp import llama_library, llama_sizes
-from localdflash.backends.llamacpp.classes import LlamaDecoder, classes
-from localdflash.backends.llamacpp.decode_flags import ON_GPU, Way
+from localdflash.backends.llamacpp.classes import LlamaDecoder, find_classes
+from localdflash.backends.llamacpp.decode_flags import ON_GPU, DecodeMode
 from localdflash.backends.llamacpp.devices import devices, find_gpu
 from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
 from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.gpu_software,
     pytest.mark.skipif("LOCALDFLASH_GPU_SOFTWARE" not in os.environ, reason="`make test-gpu-software` runs it"),
 ]
-WAY = Way(ON_GPU[0], (8,))
+WAY = DecodeMode(ON_GPU[0], (8,))
 PROMPT = [5, 9, 101, 77, 300, 12, 45, 8]
 DRAFT = [20, 31, 44]
 Seen = tuple[NDArray[np.float32], Draft, bytes]
@@ -130,7 +130,7 @@ def test_a_class_of_widths_is_found(gpu: Device, tmp_path: Path) -> None:
     model = llama_library.load_model(path, placement=Placement(gpu, ALL))
     try:
         with closing(LlamaDecoder(model, ON_GPU[0], 1)) as decoder:
-            (found,) = classes(decoder, (2,), (2, 4, 8, 16))
+            (found,) = find_classes(decoder, (2,), (2, 4, 8, 16))
     finally:
         api.llama_model_free(model)
     assert found.widths == (2, 4, 8)  # ggml-vulkan multiplies up to 8 rows by other shaders than more
@@ -139,7 +139,7 @@ def test_a_class_of_widths_is_found(gpu: Device, tmp_path: Path) -> None:
 @pytest.mark.parametrize("quantization", ["Q8_0", "Q4_K_M", "Q4_1"])
 def test_drafted_rows_are_those_of_plain_decoding(gpu: Device, quantization: str, tmp_path: Path) -> None:
     path = quantize(EMBEDDED, tmp_path / "model.gguf", quantization)
-    way = Way(ON_GPU[0], (8,), borders=True)
+    way = DecodeMode(ON_GPU[0], (8,), borders=True)
     with closing(LlamaCppTarget(path, 512, 1, (), way, Placement(gpu, ALL))) as target:
         assert differing(target, PROMPT, 6, 3) == (0, 13, {1, 2, 3, 4})
 
@@ -150,13 +150,16 @@ def test_the_plan_is_what_is_taken(gpu: Device, layers: int) -> None:
     with LlamaCppSizes(EMBEDDED, drafter, placement) as planned:
         expected = planned.parts(1024, planned.drafters[0])
     names = (TARGET, TARGET_KV), (DRAFTER, DRAFTER_KV)
-    with llama_library.said_sizes() as lines, closing(LlamaCppTarget(EMBEDDED, 1024, 1, (), WAY, placement)) as target:
+    with (
+        llama_library.collect_size_lines() as lines,
+        closing(LlamaCppTarget(EMBEDDED, 1024, 1, (), WAY, placement)) as target,
+    ):
         found = llama_sizes.measured(names[0], 0, list(lines), placement)
         lines.clear()
         with closing(beside(target)):
             found |= {
                 name: size
-                for name, size in llama_sizes.measured(names[1], 0, lines, placement.whole()).items()
+                for name, size in llama_sizes.measured(names[1], 0, lines, placement.all_layers()).items()
                 if name.startswith("drafter")
             }
     compared = [name for name in {*expected, *found} if name.startswith(("target", "drafter"))]
@@ -167,7 +170,7 @@ def test_the_plan_is_what_is_taken(gpu: Device, layers: int) -> None:
 
 def test_experts_that_stay_take_no_memory_of_the_gpu(gpu: Device, mixture: Path) -> None:
     placement = Placement(gpu, ALL, range(2))
-    with llama_library.said_sizes() as lines, opened(mixture, placement):
+    with llama_library.collect_size_lines() as lines, opened(mixture, placement):
         found = llama_sizes.measured((TARGET, TARGET_KV), 0, lines, placement)
     with LlamaCppSizes(mixture, None, placement) as planned:
         expected = planned.parts(512, "none")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp.llama_kv_cache import most_rows
+from localdflash.backends.llamacpp.llama_kv_cache import max_revertible_width
 from localdflash.backends.llamacpp.load_llamacpp import load
 from localdflash.engine.prefix import PrefixCache
 from localdflash.models.load_options import Options
@@ -50,7 +50,7 @@ def likeliest(case: Case, ids: list[int], count: int) -> list[int]:
 
 
 def test_nothing_is_drafted_and_one_line_says_so(running: Running, case: Case, files: LocalPair) -> None:
-    assert most_rows(llama_library.load_model(files.target)) == 1
+    assert max_revertible_width(llama_library.load_model(files.target)) == 1
     assert "recurrent layers" in running.rows
     ids = ids_of(40) * 2  # prompt lookup would find a draft
     found, request = run(running.pair, ids, 30, documents=[ids])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, Way
+from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, DecodeMode
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.engine.controller import Controller
 from localdflash.engine.host_pair import HostPair
@@ -19,7 +19,7 @@ from tests.support.guessing import Eager, Guessing
 from tests.support.requests import GREEDY, random_requests, run
 from tests.support.target_models import ARCHITECTURES, RECURRENT, case_of
 
-WAY = Way(NOT_REPACKED, tuple(range(2, 17)))
+WAY = DecodeMode(NOT_REPACKED, tuple(range(2, 17)))
 CONTEXT, TAPS, BIG = 200, (0, 1), 1 << 30
 SOME = pytest.mark.parametrize("path", ["llama", "qwen35", "gemma4"], indirect=True)
 

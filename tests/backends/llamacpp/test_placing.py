@@ -9,7 +9,7 @@ from localdflash.backends.llamacpp import devices as gpus
 from localdflash.backends.llamacpp import placement, placing
 from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes, cache_share, measured, offloaded
 from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Device, Placement
-from localdflash.backends.llamacpp.placing import ladder, place, plan
+from localdflash.backends.llamacpp.placing import choose_placement, list_placements, plan_placement
 from localdflash.base.errors import NoDevice, OutOfMemory
 from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER, MemoryBudget
@@ -63,7 +63,7 @@ def budget(megabytes: int, memory: int = 100_000) -> MemoryBudget:
 def test_experts_go_first_then_layers_then_the_drafter(
     free: int, mixture: bool, layers: int, experts: int, drafter: str
 ) -> None:
-    placed = place(Layered, steps(5, mixture), budget(free), 4000)
+    placed = choose_placement(Layered, steps(5, mixture), budget(free), 4000)
     assert placed.fit
     found = (placed.placement.layers, len(placed.placement.experts), placed.fit.drafter)
     assert found == (layers, experts, drafter)
@@ -75,28 +75,28 @@ def test_experts_go_first_then_layers_then_the_drafter(
 
 
 def test_the_rest_goes_to_the_context_and_too_little_is_reported_with_numbers() -> None:
-    placed = place(Layered, steps(5, False), budget(1050 + 80 + 1000), 0)
+    placed = choose_placement(Layered, steps(5, False), budget(1050 + 80 + 1000), 0)
     assert placed.fit
     assert (placed.placement.layers, placed.fit.context) == (11, 9984)
     assert "9984 of 16384 tokens" in placed.fit.notice
     with pytest.raises(OutOfMemory, match=r"5 of 11 layers and a context of 4000 tokens need 615.0 MB .* Vulkan0 are"):
-        place(Layered, steps(5, False), budget(50 + 4 * 140 - 1), 4000)
+        choose_placement(Layered, steps(5, False), budget(50 + 4 * 140 - 1), 4000)
 
 
 def test_a_roomy_pair_lies_on_the_gpu_with_its_drafter_and_its_context_or_is_refused() -> None:
     least = 1050 + 819 + 80
-    placed = place(Layered, steps(1, True), budget(least), 0, roomy=True)
+    placed = choose_placement(Layered, steps(1, True), budget(least), 0, roomy=True)
     assert placed.fit
     assert (placed.placement.layers, placed.fit.drafter, placed.fit.context) == (11, AS_IT_IS, 8192)
     with pytest.raises(OutOfMemory, match="all 11 layers and a context of 8192 tokens need"):
-        place(Layered, steps(1, True), budget(least - 1), 0, roomy=True)
-    assert place(Layered, steps(1, True), budget(least - 1), 0).fit, "it fits, but is cramped"
+        choose_placement(Layered, steps(1, True), budget(least - 1), 0, roomy=True)
+    assert choose_placement(Layered, steps(1, True), budget(least - 1), 0).fit, "it fits, but is cramped"
 
 
 def test_the_memory_beside_the_gpu_counts_too() -> None:
     with pytest.raises(OutOfMemory, match=r"need 500.0 MB .* 499.0 MB of memory are free"):
-        place(Layered, steps(6, False)[-1:], budget(2000, 499), 4000)
-    assert place(Layered, steps(6, False)[-1:], budget(2000, 500), 4000).placement.layers == 6
+        choose_placement(Layered, steps(6, False)[-1:], budget(2000, 499), 4000)
+    assert choose_placement(Layered, steps(6, False)[-1:], budget(2000, 500), 4000).placement.layers == 6
 
 
 def test_an_integrated_gpu_has_no_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,9 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_placements_in_order(dense: Path, mixture: Path) -> None:
     found = {
-        options: [(one.layers, [*one.experts]) for one in ladder(path, GPU, Options(device=name, gpu_layers=count))]
+        options: [
+            (one.layers, [*one.experts]) for one in list_placements(path, GPU, Options(device=name, gpu_layers=count))
+        ]
         for options, path, name, count in (
             ("auto", dense, "auto", -1),
             ("named", dense, "Vulkan0", -1),
@@ -158,12 +160,12 @@ def test_bytes_by_the_header(dense: Path, mixture: Path) -> None:
 def test_nobody_is_given_a_gpu_that_is_not_there(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (gpus, placing):
         monkeypatch.setattr(module, "devices", lambda: [])
-    assert plan(dense, None, Options(backend="llama.cpp")).placement == PROCESSOR
+    assert plan_placement(dense, None, Options(backend="llama.cpp")).placement == PROCESSOR
     with pytest.raises(NoDevice, match=r"--device gpu: llama.cpp has no such GPU, this llama-cpp-python sees none"):
-        plan(dense, None, Options(device="gpu"))
+        plan_placement(dense, None, Options(device="gpu"))
     monkeypatch.setattr(gpus, "devices", lambda: [GPU])
     with pytest.raises(NoDevice, match=r"--device CUDA3: llama.cpp has no such GPU, there are Vulkan0"):
-        plan(dense, None, Options(device="CUDA3"))
+        plan_placement(dense, None, Options(device="CUDA3"))
 
 
 def test_a_full_gpu_leaves_the_pair_to_the_processor(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +173,11 @@ def test_a_full_gpu_leaves_the_pair_to_the_processor(dense: Path, monkeypatch: p
     monkeypatch.setattr(gpus, "devices", lambda: [full])
     monkeypatch.setattr(placing, "devices", lambda: [full])
     monkeypatch.setattr(placing, "LlamaCppSizes", OnProcessor)
-    placed = plan(dense, None, Options(backend="llama.cpp"))
+    placed = plan_placement(dense, None, Options(backend="llama.cpp"))
     assert placed.placement == PROCESSOR
     assert placed.notice.startswith("llama.cpp runs on the processor: 3 of 5 layers and a context of 4096 tokens")
     with pytest.raises(OutOfMemory):
-        plan(dense, None, Options(device="gpu"))
+        plan_placement(dense, None, Options(device="gpu"))
 
 
 class OnProcessor(LlamaCppSizes):

@@ -90,12 +90,14 @@ def other_name(raw: bytearray, at: int) -> None:
         (other_name, "d2t and output.weight do not belong together; make it again"),
     ],
 )
-def test_a_head_that_would_end_the_process_is_refused(change: Change, said: str, folder: Path, tmp_path: Path) -> None:
+def test_a_head_that_would_end_the_process_is_refused(
+    change: Change, message: str, folder: Path, tmp_path: Path
+) -> None:
     raw, path = bytearray((folder / "drafter.gguf").read_bytes()), tmp_path / "drafter.gguf"
     change(raw, read_header(folder / "drafter.gguf").tensors["d2t"].offset)
     path.write_bytes(raw)
     target = LlamaCppTarget(folder / "target.gguf", threads=1, taps=(1, 3, 4))
-    with pytest.raises(ModelError, match=said) as caught:
+    with pytest.raises(ModelError, match=message) as caught:
         LlamaCppDFlashDrafter(path, target)
     target.close()
     assert "\n" not in str(caught.value)

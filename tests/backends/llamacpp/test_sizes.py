@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from localdflash.backends.llamacpp import certified
-from localdflash.backends.llamacpp.certified import Certified, Record
-from localdflash.backends.llamacpp.decode_flags import MOST_WITH_STATES, NOT_REPACKED, Way
-from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes, Said, sizes_said
+from localdflash.backends.llamacpp.certified import FileMeasurement, MeasuredMode
+from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH_WITH_STATES, NOT_REPACKED, DecodeMode
+from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes, ReportedSizes, parse_size_lines
 from localdflash.backends.llamacpp.load_llamacpp import load
 from localdflash.base.errors import ModelError
 from localdflash.engine.checkpoints import MOST as CHECKPOINTS
@@ -82,19 +82,21 @@ def test_two_caches_are_added_and_a_buffer_that_is_planned_again_counts_once() -
         "sched_reserve:        CPU compute buffer size =     2.00 MiB",
         "sched_reserve:      BLAS compute buffer size =     0.50 MiB",
     ]
-    assert sizes_said(lines) == Said(6 << 20, 7 << 19)
+    assert parse_size_lines(lines) == ReportedSizes(6 << 20, 7 << 19)
     with pytest.raises(ModelError, match="does not say how large its cache is"):
-        sizes_said(lines[:1])
+        parse_size_lines(lines[:1])
 
 
 def test_states_of_recurrent_layers_are_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    way = Way(NOT_REPACKED, tuple(range(2, MOST_WITH_STATES + 1)), borders=True)
-    monkeypatch.setattr(certified, "measure", lambda *_: Record(1.0, (Certified(way, {2: 1.0}),), MOST_WITH_STATES))
+    way = DecodeMode(NOT_REPACKED, tuple(range(2, MAX_WIDTH_WITH_STATES + 1)), borders=True)
+    monkeypatch.setattr(
+        certified, "measure", lambda *_: FileMeasurement(1.0, (MeasuredMode(way, {2: 1.0}),), MAX_WIDTH_WITH_STATES)
+    )
     path = case_of("qwen35", "Q8_0").write(tmp_path / "model.gguf", "Q8_0")
     options = Options(threads=1, context=256, rows="exact", device="cpu", costs=drafting_pays)
     with closing(load(LocalPair("tiny", path, None, None, None, None), options)) as running:
         running.pair.prefill(ids_of(100))
         planned, held = running.predicted[TARGET_KV], running.measured()[TARGET_KV]
-        copied = running.host.target.copied_bytes  # type: ignore[union-attr]
+        copied = running.host.target.checkpoint_bytes  # type: ignore[union-attr]
         assert copied > 0
         assert planned == pytest.approx(held + (CHECKPOINTS - 1) * copied, rel=0.02)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp.certified import choose
+from localdflash.backends.llamacpp.certified import choose_mode
 from localdflash.backends.llamacpp.certified import measure as really_measure  # every test has another one
-from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, ONE_PATH, Way
+from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, ONE_PATH, DecodeMode
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
@@ -109,8 +109,8 @@ def test_a_way_decides_how_many_rows_a_decode_has(tiny_pair: Path, monkeypatch: 
         return int(original(handle, batch))
 
     monkeypatch.setattr(api, "llama_decode", counting)
-    way = Way(NOT_REPACKED, (4, 8, 16), borders=True)
-    target = LlamaCppTarget(tiny_pair / "target.gguf", 512, 1, way=way)
+    way = DecodeMode(NOT_REPACKED, (4, 8, 16), borders=True)
+    target = LlamaCppTarget(tiny_pair / "target.gguf", 512, 1, mode=way)
     fill(target, ids_of(241), 16)
     assert (target.length, target.max_width) == (241, 8)
     target.verify(1, EMPTY_DRAFT)
@@ -127,11 +127,11 @@ def test_what_is_certified_holds_for_k_quants_and_mixtures(tmp_path: Path, kind:
     shape = Shape("F16", 256, 2, 4, 2, 256, 1024, experts=experts, used=min(experts, 2), scale=0.15)
     path = quantize(write(tmp_path / "model.gguf", shape), tmp_path / f"{kind}.gguf", kind)
     record = really_measure(lambda repack: llama_library.load_model(path, repack=repack), (ONE_PATH, NOT_REPACKED), 1)
-    chosen = choose(record, "exact", with_drafter=True)
-    assert chosen.kind == ("exact" if record.ways else "not certified")
-    if not record.ways:
+    chosen = choose_mode(record, "exact", with_drafter=True)
+    assert chosen.kind == ("exact" if record.modes else "not certified")
+    if not record.modes:
         pytest.skip(f"no rows of {kind} agree on this machine")
-    target = LlamaCppTarget(path, 512, 1, way=chosen.way)
-    most = chosen.way.widths[-1]
+    target = LlamaCppTarget(path, 512, 1, mode=chosen.mode)
+    most = chosen.mode.widths[-1]
     assert_lossless(target, ids_of(41 + most), range(1, most + 1), lengths=(41,))
     target.close()

@@ -53,7 +53,7 @@ def test_logits_and_hidden_states_are_those_of_hugging_face(name: str, tmp_path:
 @pytest.mark.parametrize("name", MODELS)
 def test_llama_cpp_reads_the_same_model_from_the_file(name: str, tmp_path: Path) -> None:
     path, ids = known_case(name).write(tmp_path / "model.gguf"), ids_of(60)
-    target = LlamaCppTarget(path, threads=1, way=WIDE)
+    target = LlamaCppTarget(path, threads=1, mode=WIDE)
     fill(target, ids[:-1], 32)
     seen = target.verify(ids[-1], EMPTY_DRAFT).logits[0].copy()
     target.close()
