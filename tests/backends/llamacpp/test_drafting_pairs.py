@@ -173,7 +173,7 @@ def test_another_vocabulary_is_refused_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"block_count": 2}, "of 2 layers"),
         ({"target_hidden_size": 32}, "reads hidden states of 32"),

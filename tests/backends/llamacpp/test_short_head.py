@@ -82,7 +82,7 @@ def other_name(raw: bytearray, at: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (another_id, "d2t is not its short vocabulary; make it again"),
         (out_of_range, "the ids of its short vocabulary do not ascend; make it again"),
