@@ -149,7 +149,7 @@ class LlamaCppTarget:
         last = self.layers - 1 if architecture in HEADED else self.layers - 2
         for block in blocks:
             if not 0 <= block <= last:
-                raise ModelError(f"tap {block}: no such block (expected 0 to {last})")
+                raise ModelError(f"tap {block}: the target has blocks 0 to {last} to tap")
 
     def _keep_output(self, block: int, on: bool) -> None:
         if block == self.layers - 1:

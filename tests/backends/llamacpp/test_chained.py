@@ -129,7 +129,7 @@ def test_random_histories(tried: Tried, prompt: int, steps: list[tuple[str, int,
 
 
 def test_a_long_prompt_is_read_in_parts(tried: Tried, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chained, "ROWS", 16)
+    monkeypatch.setattr(chained, "MAX_PAIRS", 16)
     text = Text(tried.width)
     tried.drafter.rollback(0)
     for begin in range(3):

@@ -161,10 +161,10 @@ def test_nobody_is_given_a_gpu_that_is_not_there(dense: Path, monkeypatch: pytes
     for module in (gpus, placing):
         monkeypatch.setattr(module, "devices", lambda: [])
     assert plan_placement(dense, None, Options(backend="llama.cpp")).placement == PROCESSOR
-    with pytest.raises(NoDevice, match=r"--device gpu: llama.cpp has no such GPU, this llama-cpp-python sees none"):
+    with pytest.raises(NoDevice, match=r"--device gpu: llama.cpp has no such GPU .*sees no GPU"):
         plan_placement(dense, None, Options(device="gpu"))
     monkeypatch.setattr(gpus, "devices", lambda: [GPU])
-    with pytest.raises(NoDevice, match=r"--device CUDA3: llama.cpp has no such GPU, there are Vulkan0"):
+    with pytest.raises(NoDevice, match=r"--device CUDA3: llama.cpp has no such GPU .*Vulkan0"):
         plan_placement(dense, None, Options(device="CUDA3"))
 
 

@@ -83,7 +83,7 @@ def test_two_caches_are_added_and_a_buffer_that_is_planned_again_counts_once() -
         "sched_reserve:      BLAS compute buffer size =     0.50 MiB",
     ]
     assert parse_size_lines(lines) == ReportedSizes(6 << 20, 7 << 19)
-    with pytest.raises(ModelError, match="does not say how large its cache is"):
+    with pytest.raises(ModelError, match="size of its cache"):
         parse_size_lines(lines[:1])
 
 
