@@ -46,7 +46,7 @@ def run(backend: str, target: Path, drafter: Path | None) -> None:
         write(load_pair(target, drafter, torch.device("cpu"), CudaSettings(context=CONTEXT), REFERENCES))
         return
     if backend == "llama.cpp":
-        placing.plan(target, drafter, Options(device="cpu"))
+        placing.plan_placement(target, drafter, Options(device="cpu"))
         vocabulary = Tokenizer.load(target)
         vocabulary.encode(EVERY_BYTE)
         vocabulary.spell(range(vocabulary.vocab_size))

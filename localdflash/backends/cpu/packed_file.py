@@ -43,8 +43,7 @@ from localdflash.models.weights import split
 MAGIC, VERSION = b"LDFPACK\n", 2
 PREFIX = struct.Struct("<8sIQ16s")
 SEAL = struct.Struct("<QQ32s")  # inode, modification time in nanoseconds, SHA-256
-ALIGNMENT = 64
-SUFFIX = ".packed"
+ALIGNMENT, SUFFIX = 64, ".packed"
 SECOND = 1_000_000_000
 CHUNK_BYTES = 1 << 20
 SPARE_BYTES = 1 << 28  # left free on the disk
@@ -128,7 +127,8 @@ def open_packed(
     path = Path(os.path.abspath(path))
     with open_model(path):
         file = _packed_path(path, bits)
-    if found := _map_packed(file, path, kind):
+    found: tuple[Config, dict[str, Part]] | None = _map_packed(file, path, kind)
+    if found:
         return *found, ""
     source = read_source(path)
     entries = tuple(ImageEntry(p.name, p.matrix, () if p.matrix else p.tensor.shape) for p in source.parts)

@@ -105,7 +105,7 @@ def test_every_weight_of_a_drafter_is_in_its_place(tiny_pair: Path, tmp_path: Pa
             holder = packed.layers[int(layer[1])] if layer else packed.heads if hasattr(packed.heads, ours) else packed
             part, wanted = getattr(holder, field), left.pop(key_of(theirs), None)
             if isinstance(part, PackedMatrix) and wanted is not None:  # those of a GGUF are so already
-                wanted = dequantized(GGMLType(int(kind)), gguf.quants.quantize(wanted, kind))
+                wanted = dequantized(GGMLType[kind.name], gguf.quants.quantize(wanted, kind))
             if wanted is None:
                 assert part is None
             else:
