@@ -15,7 +15,6 @@ from localdflash.lab.cli.training import (
     device_option,
     folder_argument,
     minutes_option,
-    need,
     prepare,
     report,
     seed_option,
@@ -50,7 +49,6 @@ def command() -> None:
 @seed_option
 def corpus(folder: Path, vocab_size: int, seed: int) -> int:
     """Download the pinned packages and write the token files. The only step that needs a network."""
-    need("tokenizers")
     from localdflash.lab.train.dataset import build
 
     build(folder / "corpus", folder / "wheels", vocab_size, seed, report)
@@ -142,7 +140,6 @@ def vocabulary(folder: Path, size: int, drafter: Path | None) -> int:
     They are written into the drafter's files. It proposes from them alone then and reads less memory; answers stay
     the same.
     """
-    need("tokenizers")
     from localdflash.lab.train import shorten
     from localdflash.lab.train.shorten import count_answers
     from localdflash.models.shapes.gguf_config import decoder_config

@@ -57,7 +57,6 @@ def need(module: str) -> None:
 
 def prepare(device: str | None, threads: int) -> str:
     """Check what training needs, and where it runs."""
-    need("tokenizers")
     need("matplotlib")
     import torch
 

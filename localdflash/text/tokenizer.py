@@ -1,4 +1,4 @@
-"""Turn text into token ids and back, with llama.cpp's vocabulary of a GGUF file.
+"""Turn text into token ids and back, with the vocabulary of a GGUF file.
 
 Two kinds of text meet in a prompt and are kept apart here. `encode` takes user text (messages, source code): whatever
 it spells, the result holds no marker. `split_markers` takes text that we or the model's author wrote (a chat template):
@@ -17,23 +17,18 @@ Ids of a longer text need not start with the ids of a shorter one: byte-pair mer
 is appended.
 """
 
-import ctypes
 import re
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 
-import llama_cpp.llama_cpp as api
-
-from localdflash.backends.llamacpp.llama_library import load_model, metadata
 from localdflash.base.errors import ModelError
+from localdflash.text.vocabulary import SpecialToken, Vocabulary, read_vocabulary
 
 STRETCH = 4096  # characters; a run of 20 000 letters overflows an 8 MiB stack
 _BETWEEN_WORDS = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")
-_SPECIAL = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_USER_DEFINED | api.LLAMA_TOKEN_ATTR_UNKNOWN
 _BRACKETED = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 _HTML_TAG = re.compile(r"</?[a-z][a-z0-9]*>")
 _C_SPACE = r"[ \t\n\v\f\r]*"
@@ -42,32 +37,26 @@ _C_SPACE = r"[ \t\n\v\f\r]*"
 class Tokenizer:
     """The vocabulary of one model. Immutable after construction, safe to use from several threads."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._vocab = api.llama_model_get_vocab(model)
-        self.vocab_size: int = api.llama_vocab_n_tokens(self._vocab)
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self.vocab_size = vocabulary.size
         self._pieces: dict[tuple[int, bool], bytes] = {}
-        special = list(self._special_tokens())
-        self._special = {text: token for token, text, _ in special}
+        self._special = {token.text: token.id for token in vocabulary.special_tokens}
         template = self.chat_template() or ""
-        self._markers = {text: token for token, text, attributes in special if _is_marker(text, attributes, template)}
+        markers = {token.text: token for token in vocabulary.special_tokens if _is_marker(token, template)}
+        self._markers = {text: token.id for text, token in markers.items()}
         self.markers = frozenset(self._markers.values())  # the ids of all markers
-        self._marker_pattern = self._template_pattern()
+        longest_first = sorted(markers.values(), key=lambda token: -len(token.text))
+        self._marker_pattern = re.compile("|".join(map(_with_blanks, longest_first)) or "(?!)")
         self._marker_starts = re.compile(f"(?={'|'.join(map(_spelled, self._markers)) or '(?!)'})")
-        self.ends = self._find_ends(token for token, _, _ in special)  # the ids that end an answer
+        self.ends = vocabulary.end_ids  # the ids that end an answer
         line_break = self._tokenize("\n")
         self._line_break = line_break if self.spell(line_break).startswith(b" ") else []
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read only the vocabulary of a GGUF file; ModelError if the file is damaged or llama.cpp refuses it."""
-        model = load_model(path, vocab_only=True)
-        if api.llama_vocab_type(api.llama_model_get_vocab(model)) == api.LLAMA_VOCAB_TYPE_NONE:
-            api.llama_model_free(model)
-            raise ModelError(f"{path}: it has no vocabulary (tokenizer.ggml.model): convert the model again")
-        tokenizer = cls(model)
-        weakref.finalize(tokenizer, api.llama_model_free, model)
-        return tokenizer
+        """Read only the vocabulary of a GGUF file; ModelError if the file is damaged or has none."""
+        return cls(read_vocabulary(path))
 
     def encode(self, text: str, *, continues: bool = False) -> list[int]:
         """Ids of user text: no BOS, no marker whatever the text spells; a lone surrogate counts as U+FFFD.
@@ -110,7 +99,7 @@ class Tokenizer:
 
     def bos(self) -> int | None:
         """The id that the model wants in front of every prompt, if any."""
-        return int(api.llama_vocab_bos(self._vocab)) if api.llama_vocab_get_add_bos(self._vocab) else None
+        return self._vocabulary.bos_id if self._vocabulary.adds_bos else None
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of one id, perhaps a part of a character. Control tokens are empty unless `special` asks."""
@@ -125,7 +114,7 @@ class Tokenizer:
 
     def metadata(self, key: str) -> str | None:
         """A value of the model file's metadata as text, if it is there."""
-        return metadata(self._model, key)
+        return self._vocabulary.metadata(key)
 
     def chat_template(self) -> str | None:
         """The Jinja source of the model's chat template, if it has one."""
@@ -133,7 +122,7 @@ class Tokenizer:
 
     def template_tokens(self) -> dict[str, str]:
         """The values of `bos_token` and `eos_token` for a chat template."""
-        ids = {"bos_token": api.llama_vocab_bos(self._vocab), "eos_token": api.llama_vocab_eos(self._vocab)}
+        ids = {"bos_token": self._vocabulary.bos_id, "eos_token": self._vocabulary.eos_id}
         return {
             name: self.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
             for name, token in ids.items()
@@ -156,55 +145,26 @@ class Tokenizer:
             ids = self._tokenize("\n" + text)
             known = len(self._line_break)
             return ids[known:] if ids[:known] == self._line_break else self._tokenize(text)
-        data = text.encode()
-        room = len(data) + 8  # byte fallback gives at most one id a byte, plus the space in front
-        buffer = (api.llama_token * room)()
-        count = api.llama_tokenize(self._vocab, data, len(data), buffer, room, False, False)
-        if count < 0:
-            raise ModelError(f"vocabulary: llama.cpp makes {-count} tokens of {len(data)} bytes of text")
-        return list(buffer[:count])
+        return self._vocabulary.encode(text)
 
     def _read_piece(self, token: int, special: bool) -> bytes:
         if not 0 <= token < self.vocab_size:
             raise ModelError(f"vocabulary: token id {token} is outside of 0 to {self.vocab_size - 1}")
-        size = 32
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            count = api.llama_token_to_piece(self._vocab, token, buffer, size, 0, special)
-            if count >= 0:
-                return buffer.raw[:count]
-            size = -count
-
-    def _special_tokens(self) -> Iterator[tuple[int, str, int]]:
-        """Id, spelling and attributes of every token that is not ordinary text."""
-        for token in range(self.vocab_size):
-            attributes = api.llama_vocab_get_attr(self._vocab, token)
-            if attributes & _SPECIAL and (text := api.llama_vocab_get_text(self._vocab, token)):
-                yield token, text.decode("utf-8", "replace"), attributes
-
-    def _find_ends(self, special: Iterable[int]) -> frozenset[int]:
-        named = (api.llama_vocab_eos(self._vocab), api.llama_vocab_eot(self._vocab))  # perhaps typed as ordinary text
-        return frozenset(token for token in (*special, *named) if api.llama_vocab_is_eog(self._vocab, token))
-
-    def _template_pattern(self) -> re.Pattern[str]:
-        """A pattern with a group for every marker, and the blanks that the vocabulary says it swallows."""
-
-        def spelling(text: str, token: int) -> str:
-            attributes = api.llama_vocab_get_attr(self._vocab, token)
-            before = _C_SPACE if attributes & api.LLAMA_TOKEN_ATTR_LSTRIP else ""
-            after = _C_SPACE if attributes & api.LLAMA_TOKEN_ATTR_RSTRIP else ""
-            return f"{before}({re.escape(text)}){after}"
-
-        longest_first = sorted(self._markers.items(), key=lambda item: -len(item[0]))
-        return re.compile("|".join(spelling(text, token) for text, token in longest_first) or "(?!)")
+        return self._vocabulary.decode_token(token, special=special)
 
 
-def _is_marker(text: str, attributes: int, template: str) -> bool:
-    if attributes & api.LLAMA_TOKEN_ATTR_CONTROL:
+def _is_marker(token: SpecialToken, template: str) -> bool:
+    if token.is_control:
         return True
-    if not attributes & api.LLAMA_TOKEN_ATTR_USER_DEFINED or not _BRACKETED.fullmatch(text):
+    if not token.is_user_defined or not _BRACKETED.fullmatch(token.text):
         return False
-    return not _HTML_TAG.fullmatch(text) or text in template
+    return not _HTML_TAG.fullmatch(token.text) or token.text in template
+
+
+def _with_blanks(token: SpecialToken) -> str:
+    """A pattern with the marker as its group, and the blanks that the vocabulary says it swallows."""
+    before, after = (_C_SPACE if strips else "" for strips in (token.strips_before, token.strips_after))
+    return f"{before}({re.escape(token.text)}){after}"
 
 
 def _spelled(marker: str) -> str:

@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import gguf
+import llama_cpp.llama_cpp as api
 import pytest
 import tokenizers
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 
+from localdflash.backends.llamacpp.llama_library import load_model
 from localdflash.text.tokenizer import Tokenizer
 
 QWEN2_SPLIT = (
@@ -107,21 +109,43 @@ def tokenizer(vocabulary_file: Path) -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
+def llama_ids(vocabulary_file: Path) -> Callable[[str], list[int]]:
+    """llama.cpp's ids of a text of `vocabulary_file` in which the spellings of control tokens count."""
+    model = load_model(vocabulary_file, vocab_only=True)
+
+    def encode(text: str) -> list[int]:
+        data = text.encode()
+        buffer = (api.llama_token * 1000)()
+        count = api.llama_tokenize(api.llama_model_get_vocab(model), data, len(data), buffer, 1000, False, True)
+        return list(buffer[:count])
+
+    return encode
+
+
+@pytest.fixture(scope="session")
 def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """Puts a space before text; has CodeLlama's markers and merges that lead to a control token."""
-    path = tmp_path_factory.mktemp("vocabulary") / "sentencepiece.gguf"
+    """The tokenizer of `sentencepiece_file` with equal scores, which only llama.cpp encodes."""
+    return Tokenizer.load(sentencepiece_file(tmp_path_factory.mktemp("vocabulary"), tie=True))
+
+
+def sentencepiece_file(folder: Path, *, tie: bool) -> Path:
+    """Write a vocabulary with CodeLlama's markers, runs of spaces and merges that lead to a control token."""
+    path = folder / "sentencepiece.gguf"
     writer = _writer(path, "llama", {})
     letters = [chr(code) for code in range(33, 127)]
-    words = ["▁", "▁d", "de", "def", "▁def", "<s", "▁x", "▁<", "▁<P", "▁<PR", "▁<PRE"]
+    words = ["▁", "▁d", "de", "def", "▁def", "<s", "▁x", "▁<", "▁<P", "▁<PR", "▁<PRE", "▁▁", "▁▁▁", "▁▁▁▁"]
     markers = ["▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>"]
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters, *words, *markers]
     types = [UNKNOWN, CONTROL, CONTROL] + [BYTE] * 256 + [NORMAL] * (len(letters) + len(words)) + [CONTROL] * 4
     writer.add_token_list(tokens)
     writer.add_token_types(types)
-    writer.add_token_scores([float(len(token)) for token in tokens])
+    runs = {token for token in tokens if set(token) == {"▁"}}
+    writer.add_token_scores(
+        [float(len(token)) if tie else -1e9 if token in runs else -float(place) for place, token in enumerate(tokens)]
+    )
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
     writer.add_add_bos_token(True)
     _close(writer)
-    return Tokenizer.load(path)
+    return path

@@ -1,9 +1,7 @@
-import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import llama_cpp.llama_cpp as api
 import pytest
 import tokenizers
 from hypothesis import given
@@ -113,15 +111,12 @@ def test_empty_text(tokenizer: Tokenizer) -> None:
     assert tokenizer.spell([]) == b""
 
 
-def test_split_markers_agrees_with_llama_cpp(tokenizer: Tokenizer) -> None:
+def test_split_markers_agrees_with_llama_cpp(tokenizer: Tokenizer, llama_ids: Callable[[str], list[int]]) -> None:
     text = "<|im_start|>user\nhi <think>x</think><|im_end|><|im_end|>!\n<|im_<|im_start|>"
     ids: list[int] = []
     for part in tokenizer.split_markers(text):
         ids += [part] if isinstance(part, int) else tokenizer.encode(part)
-    data = text.encode()
-    buffer = (api.llama_token * 100)()
-    count = api.llama_tokenize(tokenizer._vocab, data, len(data), buffer, 100, False, True)
-    assert ids == list(buffer[:count])
+    assert ids == llama_ids(text)
 
 
 def test_special_tokens(tokenizer: Tokenizer) -> None:
@@ -149,12 +144,6 @@ def test_a_marker_that_is_no_single_token(tokenizer: Tokenizer, spelling: str) -
     assert "\n" not in str(caught.value)
 
 
-def test_ends_are_those_that_llama_cpp_knows(tokenizer: Tokenizer, sentencepiece: Tokenizer) -> None:
-    for known in (tokenizer, sentencepiece):
-        ends = {token for token in range(known.vocab_size) if api.llama_vocab_is_eog(known._vocab, token)}
-        assert known.ends == ends != set()
-
-
 def test_an_end_token_typed_as_text_still_ends(make_vocabulary: Callable[..., Path]) -> None:
     tokenizer = Tokenizer.load(make_vocabulary({"plain end": 1}))
     assert tokenizer.ends == {tokenizer.vocab_size - 1}
@@ -176,22 +165,6 @@ def test_bos(tokenizer: Tokenizer, sentencepiece: Tokenizer) -> None:
     assert tokenizer.bos() is None
     assert sentencepiece.bos() == sentencepiece.special("<s>")
     assert sentencepiece.template_tokens() == {"bos_token": "<s>", "eos_token": "</s>"}
-
-
-def test_a_loaded_model_is_freed_with_its_tokenizer(vocabulary_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    freed: list[object] = []
-    free = api.llama_model_free
-
-    def record(model: object) -> None:
-        freed.append(model)
-        free(model)
-
-    monkeypatch.setattr(api, "llama_model_free", record)
-    tokenizer = Tokenizer.load(vocabulary_file)
-    model = tokenizer._model
-    del tokenizer
-    gc.collect()
-    assert freed == [model]
 
 
 def test_several_threads(tokenizer: Tokenizer) -> None:

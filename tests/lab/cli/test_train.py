@@ -199,4 +199,4 @@ def test_the_steps_are_named_in_their_order(folder: Path, fails: Callable[..., s
 def test_missing_packages_are_named(tmp_path: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     said = fails(1, "train", "target", tmp_path, *SECONDS)
-    assert said == "training needs the package 'tokenizers': run `pip install 'localdflash[train]'`"
+    assert said == "training needs the package 'matplotlib': run `pip install 'localdflash[train]'`"

@@ -1,0 +1,277 @@
+"""Vocabularies that are read from a GGUF file's metadata and encoded by the `tokenizers` library.
+
+The ids are those of llama.cpp, whose rules for special tokens (src/llama-vocab.cpp, b6000 and later) are applied here:
+names that mark the end of an answer, names of fill-in-the-middle tokens, exceptions for gpt-oss and Phi-3.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, pre_tokenizers
+from tokenizers.models import BPE
+
+from localdflash.models.weights.gguf import GGUFHeader
+from localdflash.text.vocabulary import SpecialToken
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # tokenizer.ggml.token_type
+C_SPACE = " \t\n\v\f\r"
+# fmt: off
+_END_NAMES = {
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
+    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
+}
+# fmt: on
+_FIM_NAMES = {  # role -> spellings; the first that the vocabulary has is a control token
+    "prefix": "<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> <|prefix|>",
+    "suffix": "<|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF> <|code_suffix|> <|suffix|>",
+    "middle": "<|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|code_middle|> <|middle|>",
+    "fim_pad": "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]",
+    "fim_rep": "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>",
+    "fim_sep": "<|file_sep|>",
+}
+_FIM_KEYS = {
+    "prefix": ("fim_pre", "prefix"),
+    "suffix": ("fim_suf", "suffix"),
+    "middle": ("fim_mid", "middle"),
+    **{role: (role,) for role in ("fim_pad", "fim_rep", "fim_sep")},
+}
+_HARMONY_TEXT = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss: shown in answers
+
+# Word boundaries by tokenizer.ggml.pre; each pattern splits what the one before it left.
+_CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_NOT_LOWER, _NOT_UPPER = r"(?:(?=\p{L})[^a-z])", r"(?:(?=\p{L})[^A-Z])"
+
+
+def _cased(end: str) -> str:
+    start = r"[^\r\n\p{L}\p{N}]?"
+    return f"{start}{_NOT_LOWER}*{_NOT_UPPER}+{end}|{start}{_NOT_LOWER}+{_NOT_UPPER}*{end}"
+
+
+_SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_PATTERNS = {
+    "gpt2": (_GPT2,),
+    "digits": (r"\p{N}", _GPT2),
+    "qwen2": (rf"{_CONTRACTIONS}|{_LETTERS}|\p{{N}}|{_SYMBOLS}|{_SPACES}",),
+    "qwen35": (
+        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+        rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}",
+    ),
+    "llama3": (rf"{_CONTRACTIONS}|{_LETTERS}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}",),
+    "gpt4o": (rf"{_cased(_CONTRACTIONS + '?')}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",),
+    "tekken": (rf"{_cased('')}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",),
+}
+_PRE_TOKENIZERS = {
+    **dict.fromkeys(("gpt-2", "phi-2", "mellum", "olmo", "mpt", "granite-docling"), "gpt2"),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell", "exaone", "mellum2"), "digits"),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan"), "qwen2"),
+    "qwen35": "qwen35",
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "lfm2"), "llama3"),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), "gpt4o"),
+    "tekken": "tekken",
+}
+_WHOLE_WORDS = ("llama3", "tekken")  # a word that is a token is not merged from its bytes
+_ADD_BOS = ("llama3", "tekken")
+
+Encoder = Callable[[str], list[int]]
+
+
+class GGUFVocabulary:
+    """Vocabulary (see the protocol) of a GGUF file, with a function that encodes text without special tokens."""
+
+    def __init__(self, header: GGUFHeader, encode: Encoder) -> None:
+        self._values = header.metadata
+        self._encode = encode
+        self._texts: list[str] = [
+            text or f"[EMPTY_{token}]" for token, text in enumerate(header.require("tokenizer.ggml.tokens", list))
+        ]
+        self._ids = {text: token for token, text in enumerate(self._texts)}
+        self._types: list[int] = list(self._values.get("tokenizer.ggml.token_type", [NORMAL] * len(self._texts)))  # type: ignore[call-overload]
+        self._is_sentencepiece = self._values["tokenizer.ggml.model"] == "llama"
+        default = (1, 2) if self._is_sentencepiece else (11, 11)
+        self.bos_id, self.eos_id = self._id("bos", default[0]), self._id("eos", default[1])
+        bos_by_default = self._is_sentencepiece or _PRE_TOKENIZERS[_pre(header)] in _ADD_BOS
+        self.adds_bos = bool(self._values.get("tokenizer.ggml.add_bos_token", bos_by_default))
+        self._control = {token for token, kind in enumerate(self._types) if kind == CONTROL}
+        self.end_ids = self._find_ends()
+        self._find_exceptions()
+        self.special_tokens: Sequence[SpecialToken] = tuple(self._special_tokens())
+        self._user_defined = sorted(
+            (token for token in self.special_tokens if token.is_user_defined and not token.is_control),
+            key=lambda token: -len(token.text.encode()),
+        )
+        self._space_prefix = bool(self._values.get("tokenizer.ggml.add_space_prefix", self._is_sentencepiece))
+
+    @property
+    def size(self) -> int:
+        """See the protocol."""
+        return len(self._texts)
+
+    def metadata(self, key: str) -> str | None:
+        """See the protocol."""
+        value = self._values.get(key)
+        return None if value is None else str(value)
+
+    def encode(self, text: str) -> list[int]:
+        """See the protocol."""
+        ids: list[int] = []
+        after_special = True
+        for part in self._split(text):
+            if isinstance(part, int):
+                ids.append(part)
+                after_special = True
+            elif part:
+                ids += self._encode(" " + part if self._space_prefix and after_special else part)
+                after_special = False
+        return ids
+
+    def decode_token(self, token: int, *, special: bool) -> bytes:
+        """See the protocol."""
+        text, kind = self._texts[token], self._types[token]
+        if token in self._control or kind == UNKNOWN:
+            return text.encode() if special else b""
+        if kind == USER_DEFINED:
+            return text.encode()
+        if kind == BYTE:
+            return bytes.fromhex(text[3:5])
+        if kind != NORMAL:
+            return b""
+        return text.replace("▁", " ").encode() if self._is_sentencepiece else decode_bytes(text)
+
+    def _id(self, name: str, default: int = -1) -> int:
+        token = self._values.get(f"tokenizer.ggml.{name}_token_id", default)
+        assert isinstance(token, int)
+        if 0 <= token < len(self._texts):
+            return token
+        return default if default < len(self._texts) else -1
+
+    def _find_ends(self) -> frozenset[int]:
+        """Return the ids that end an answer, and count them and the fill-in-the-middle tokens as control tokens."""
+        fim: dict[str, int] = {}
+        for role, spellings in _FIM_NAMES.items():
+            token = next((token for key in _FIM_KEYS[role] if (token := self._id(key)) >= 0), -1)
+            if token < 0:
+                token = next((self._ids[text] for text in spellings.split() if text in self._ids), -1)
+                self._control |= {token} - {-1}
+            fim[role] = token
+        named = {self._ids[text] for text in _END_NAMES if text in self._ids}
+        self._control |= named
+        ends = named | {fim["fim_pad"], fim["fim_rep"], fim["fim_sep"], self.eos_id, self._id("eot"), self._id("eom")}
+        texts = {self._texts[token] for token in ends - {-1}}
+        if "<|end|>" in texts and "<|call|>" in texts and texts & {"<|return|>", "<|flush|>"}:
+            ends.discard(self._ids["<|end|>"])  # gpt-oss: it ends a message, not the answer
+        return frozenset(ends - {-1})
+
+    def _find_exceptions(self) -> None:
+        exceptions = [text for text in _HARMONY_TEXT if text in self._ids]
+        if "<|end|>" in self._ids and self._ids["<|end|>"] not in self.end_ids:
+            exceptions.append("<|end|>")
+        for text in exceptions:
+            self._types[self._ids[text]] = USER_DEFINED
+            self._control.discard(self._ids[text])
+
+    def _special_tokens(self) -> Iterator[SpecialToken]:
+        strips = any(name in str(self._values.get("general.name", "")).lower() for name in ("phi-3", "phi3"))
+        for token, (text, kind) in enumerate(zip(self._texts, self._types, strict=False)):
+            control = token in self._control
+            if control or kind in (UNKNOWN, USER_DEFINED):
+                after = strips and text not in ("<unk>", "<s>", "<|endoftext|>")
+                yield SpecialToken(token, text, control, kind == USER_DEFINED, strips_after=after)
+
+    def _split(self, text: str) -> list[str | int]:
+        """Cut text at user-defined tokens, the longest first, as llama.cpp does."""
+        parts: list[str | int] = [text]
+        for token in self._user_defined:
+            if token.text in text:
+                parts = [piece for part in parts for piece in _cut(part, token)]
+        return parts
+
+
+def encoder_of(header: GGUFHeader) -> Encoder | None:
+    """Return a function from text to llama.cpp's ids, or None for a vocabulary that only llama.cpp knows."""
+    kind = header.metadata["tokenizer.ggml.model"]
+    tokens = header.require("tokenizer.ggml.tokens", list)
+    if len(set(tokens)) != len(tokens):
+        return None
+    ids = {text: token for token, text in enumerate(tokens)}
+    if kind == "llama":
+        return _sentencepiece(header, ids)
+    if kind == "gpt2" and _pre(header) in _PRE_TOKENIZERS:
+        return _byte_pair(header, ids)
+    return None
+
+
+def _byte_pair(header: GGUFHeader, ids: dict[str, int]) -> Encoder | None:
+    name = _PRE_TOKENIZERS[_pre(header)]
+    merges = [_pair(merge) for merge in header.require("tokenizer.ggml.merges", list)]
+    if any(first + second not in ids or first not in ids or second not in ids for first, second in merges):
+        return None
+    tokenizer = Tokenizer(BPE(ids, merges, ignore_merges=name in _WHOLE_WORDS))
+    splits: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _PATTERNS[name]]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def _sentencepiece(header: GGUFHeader, ids: dict[str, int]) -> Encoder | None:
+    """Merge by score, highest first: every pair of tokens that spells a token is a merge."""
+    scores, types = (header.metadata.get(f"tokenizer.ggml.{key}") for key in ("scores", "token_type"))
+    if not isinstance(scores, list) or not isinstance(types, list):
+        return None
+    if any(f"<0x{byte:02X}>" not in ids for byte in range(256)):
+        return None
+    counts = Counter(score for score, kind in zip(scores, types, strict=True) if kind == NORMAL)
+    tied = (text for text, token in ids.items() if types[token] == NORMAL and counts[scores[token]] > 1)
+    if any(len(set(text)) > 1 for text in tied):
+        return None  # llama.cpp merges equal scores from the left, which a list of merges only says for runs
+    if any(character not in ids for text in ids if types[ids[text]] == NORMAL for character in text):
+        return None
+    merges = [
+        (text[:cut], text[cut:])
+        for text in ids
+        for cut in range(1, len(text))
+        if text[:cut] in ids and text[cut:] in ids
+    ]
+    merges.sort(key=lambda merge: (-scores[ids[merge[0] + merge[1]]], -len(merge[0])))
+    tokenizer = Tokenizer(BPE(ids, merges, byte_fallback=True))
+    return lambda text: tokenizer.encode(text.replace(" ", "▁"), add_special_tokens=False).ids
+
+
+def _pre(header: GGUFHeader) -> str:
+    return str(header.metadata.get("tokenizer.ggml.pre", "default"))
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    space = merge.index(" ", 1)
+    return merge[:space], merge[space + 1 :]
+
+
+def _cut(part: str | int, token: SpecialToken) -> Iterator[str | int]:
+    if isinstance(part, int):
+        yield part
+        return
+    texts = part.split(token.text)
+    yield texts[0]
+    for text in texts[1:]:
+        yield token.id
+        yield text.lstrip(C_SPACE) if token.strips_after else text
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Return GPT-2's alphabet of bytes: printable Latin-1 characters are themselves, the others follow from U+0100."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_alphabet()
+
+
+def decode_bytes(text: str) -> bytes:
+    """Return the bytes of a byte-level token's text; a character outside of the alphabet is itself."""
+    return b"".join(bytes([_BYTE_OF[char]]) if char in _BYTE_OF else char.encode() for char in text)

@@ -1,0 +1,76 @@
+"""The vocabulary of a model file: its tokens, which of them are special, and which of them end an answer.
+
+`read_vocabulary` opens a GGUF file. Byte-pair and SentencePiece vocabularies that `gguf_vocabulary` knows are encoded
+by the `tokenizers` library; any other needs llama.cpp (`llama_vocabulary`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from localdflash.base.errors import ModelError
+from localdflash.models.weights.gguf import read_header
+
+
+@dataclass(frozen=True)
+class SpecialToken:
+    """A token that is not ordinary text: a control token, one defined by the model's author, or the unknown token."""
+
+    id: int
+    text: str
+    is_control: bool = False
+    is_user_defined: bool = False
+    strips_before: bool = False  # swallows the blanks in front of it
+    strips_after: bool = False
+
+
+class Vocabulary(Protocol):
+    """What a tokenizer needs of a model's vocabulary. Immutable; several threads may use it at once."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of token ids."""
+
+    @property
+    def special_tokens(self) -> Sequence[SpecialToken]:
+        """Return the special tokens, by id."""
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Return the ids that end an answer."""
+
+    @property
+    def bos_id(self) -> int:
+        """Return the id of the token that begins a text; -1 if there is none."""
+
+    @property
+    def eos_id(self) -> int:
+        """Return the id of the token that ends a text; -1 if there is none."""
+
+    @property
+    def adds_bos(self) -> bool:
+        """Return whether the model expects `bos_id` in front of every prompt."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of text in which control tokens are ordinary characters and user-defined tokens are not."""
+
+    def decode_token(self, token: int, *, special: bool) -> bytes:
+        """Return the bytes of one id; those of control tokens only if `special`."""
+
+    def metadata(self, key: str) -> str | None:
+        """Return a value of the file's metadata as text, or None."""
+
+
+def read_vocabulary(path: Path) -> Vocabulary:
+    """Return the vocabulary of a GGUF file; ModelError if the file has none, is damaged or needs llama.cpp."""
+    from localdflash.text.gguf_vocabulary import GGUFVocabulary, encoder_of
+
+    header = read_header(path)
+    if header.metadata.get("tokenizer.ggml.model") in (None, "none", "no_vocab"):
+        raise ModelError(f"{path}: it has no vocabulary (tokenizer.ggml.model): convert the model again")
+    if encode := encoder_of(header):
+        return GGUFVocabulary(header, encode)
+    from localdflash.text.llama_vocabulary import LlamaVocabulary
+
+    return LlamaVocabulary(path)
