@@ -1,253 +1,325 @@
-"""The daemon as a process of its own: who may reach it, that there is one, and what ends it."""
+"""The daemon in this process: who may reach it, what ends it, and the ports that it opens for others."""
 
+import asyncio
+import json
 import os
-import signal
+import socket
 import stat
 import sys
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
+import httpx2
 import pytest
+import uvicorn
 
-from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, UsageError
 from localdflash.base.files import paths
+from localdflash.base.system import unix_socket
+from localdflash.engine.host_pair import HostPair
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.server import daemon
 from localdflash.server.client import find
-from tests.support.daemons import (
-    DROPPED_SOCKET,
-    LONG,
-    PROGRAM,
-    SLOW,
-    begin,
-    client,
-    is_ready,
-    killed,
-    said,
-    start,
-    unix_only,
-    until,
-)
+from localdflash.server.daemon import Daemon, DaemonSettings
+from localdflash.server.guard import LOOPBACK
+from localdflash.server.sockets import lifetime, local, prepare_folder, tcp_socket
+from localdflash.server.tcp import Tcp
+from tests.support.daemons import unix_only
 
 pytestmark = [
-    pytest.mark.transport,
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
     pytest.mark.usefixtures("short_home"),
-    pytest.mark.filterwarnings(DROPPED_SOCKET),
+    unix_only,
 ]
-CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
+HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "temperature": 0}
+ENDLESS = {**HELLO, "max_tokens": 900, "temperature": 3.0, "seed": 1, "grammar": "root ::= " + "[a-z] " * 950}
+CHAT, KEY = "/v1/chat/completions", "k" * 40
+Start = Callable[..., Any]
+
+
+class Running:
+    """A daemon that runs in this loop, and a client of its socket."""
+
+    def __init__(self, made: Daemon, task: "asyncio.Task[None]", tcp: int) -> None:
+        self.daemon, self.task, self.tcp, self.path = made, task, tcp, paths.engine_socket()
+        transport = httpx2.AsyncHTTPTransport(uds=str(self.path))
+        self.http = httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
+
+    async def get(self, target: str) -> Any:
+        return (await self.http.get(target)).json()
+
+    async def ends(self, seconds: float = 20) -> float:
+        """Wait until it has left; after how long."""
+        began = time.monotonic()
+        await asyncio.wait_for(self.task, seconds)
+        assert not self.path.exists()
+        return time.monotonic() - began
+
+
+@pytest.fixture
+async def start(tiny_pair: Path) -> AsyncIterator[Start]:
+    """Starts a daemon that serves the tiny pair, and waits until that is loaded."""
+    async with _Starter(str(tiny_pair / "target.gguf")) as starter:
+        yield starter.start
+
+
+class _Starter:
+    def __init__(self, pair: str) -> None:
+        self._pair, self._stack, self._made = pair, ExitStack(), list[Running]()
+
+    async def __aenter__(self) -> "_Starter":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for one in self._made:
+            await one.http.aclose()
+            one.daemon.stop()
+            with suppress(LocaldflashError, asyncio.TimeoutError):
+                await asyncio.wait_for(one.task, 20)
+            await asyncio.to_thread(one.daemon._engines.close)
+        self._stack.close()
+
+    async def start(self, *, pair: str = "", tcp: bool = False, loads: bool = True, **settings: Any) -> Running:
+        path, options = paths.engine_socket(), Options(pair or self._pair, "llama.cpp", threads=1, context=1024)
+        prepare_folder(path)
+        self._stack.enter_context(lifetime(path))
+        own = self._stack.enter_context(local(path))
+        listeners = [own.listener]
+        if tcp:
+            listeners.append(self._stack.enter_context(tcp_socket("127.0.0.1", 0)))
+            settings["tcp"] = Tcp("127.0.0.1", 0, KEY, LOOPBACK, paths.key_file())
+        made = Daemon(DaemonSettings(options, 8_000_000, 4, **settings), lambda _: None)
+        task = asyncio.create_task(made.run(path, own, listeners))
+        self._made.append(Running(made, task, listeners[-1].getsockname()[1] if tcp else 0))
+        while loads and not task.done() and not made._engines.workers[0].loaded:
+            await asyncio.sleep(0.01)
+        return self._made[-1]
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer lasts for as long as somebody reads it."""
+    step = HostPair.step
+    monkeypatch.setattr(HostPair, "step", lambda *arguments: (time.sleep(0.02), step(*arguments))[1])
+
+
+@asynccontextmanager
+async def answering(running: Running, **change: Any) -> AsyncIterator[AsyncIterator[Any]]:
+    """The events of an answer that has begun."""
+    async with running.http.stream("POST", CHAT, json={**ENDLESS, "stream": True, **change}) as answer:
+        lines = answer.aiter_lines()
+        await anext(lines)
+        yield (json.loads(line[6:]) async for line in lines if line.startswith("data: {"))
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not await holds():
+            await asyncio.sleep(0.02)
 
 
 # Who may reach it
 
 
-def test_only_the_user_may_reach_it() -> None:
-    start()
-    path = paths.engine_socket()
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    with client() as found:
-        assert found.get("/ps")["pair"] == "embedded"
+async def test_only_the_user_may_reach_it(start: Start) -> None:
+    running = await start()
+    assert stat.S_IMODE(running.path.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(running.path.stat().st_mode) == 0o600
+    assert (await running.http.post(CHAT, json=HELLO)).json()["usage"]["completion_tokens"] == 4
+    assert not paths.key_file().exists()
 
 
-@unix_only
-def test_it_says_where_it_listens_and_how_to_try_it() -> None:
-    process = start()
-    process.terminate()
-    code, lines = said(process)
-    assert code == 0
-    assert lines[0].startswith(f"listening on {paths.engine_socket()}: curl --unix-socket ")
-    assert lines[1] == "embedded is loaded (llama.cpp, 1024 tokens of context)"
-
-
-@pytest.mark.parametrize("mode", [0o755, 0o710, 0o701])
-def test_a_folder_that_others_may_enter_is_refused(mode: int) -> None:
+def test_a_folder_that_is_not_the_users_alone_is_refused(short_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = paths.create_private(paths.runtime_folder())
-    folder.chmod(mode)
-    assert said(begin()) == (1, [f"localdflash: {folder}: open to other users: chmod 700 it"])
-    with pytest.raises(LocaldflashError, match="open to other users"):
-        find()
-
-
-def test_a_folder_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    paths.create_private(paths.runtime_folder())
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(LocaldflashError, match="belongs to someone else"):
-        find()
-
-
-def test_a_link_in_place_of_the_folder_is_refused(short_home: Path) -> None:
+    for mode in (0o755, 0o710, 0o701):
+        folder.chmod(mode)
+        with pytest.raises(LocaldflashError, match="open to other users: chmod 700 it"):
+            prepare_folder(paths.engine_socket())
+        with pytest.raises(LocaldflashError, match="open to other users"):
+            find()
+    folder.chmod(0o700)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: 12345)
+        with pytest.raises(LocaldflashError, match="belongs to someone else"):
+            find()
+    folder.rmdir()
     (short_home / "elsewhere").mkdir(mode=0o700)
-    paths.runtime_folder().symlink_to(short_home / "elsewhere")
+    folder.symlink_to(short_home / "elsewhere")
     with pytest.raises(LocaldflashError, match="not a folder"):
         find()
-    assert said(begin())[0] == 1
 
 
-@unix_only
-@pytest.mark.parametrize("excess", [0, 1, 200])
-def test_a_path_that_is_too_long_for_a_socket(excess: int, short_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = paths.SOCKET_LIMIT - len(f"{short_home}//runtime/engine.sock")
-    home = short_home / ("x" * min(room, 200)) / ("y" * excess)
-    monkeypatch.setenv("LOCALDFLASH_HOME", str(home))
-    with pytest.raises(UsageError, match=rf"must be shorter than {paths.SOCKET_LIMIT}: set LOCALDFLASH_HOME"):
-        paths.engine_socket()
-    code, lines = said(begin())
-    assert (code, len(lines)) == (2, 1)
+def test_a_connection_of_another_user_is_closed_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    config = uvicorn.Config(lambda: None, log_config=None)
+    for uid, aborted in ((os.getuid(), False), (os.getuid() + 1, True)):
+        monkeypatch.setattr(unix_socket, "peer_uid", lambda _, uid=uid: uid)
+        transport = Mock(**{"get_extra_info.return_value": ours})
+        state = uvicorn.server.ServerState()
+        protocol = daemon.OwnConnection(config, state, {}, _loop=Mock())
+        protocol.connection_made(transport)
+        assert transport.abort.called is aborted
+        assert bool(state.connections) is not aborted
+    ours.close()
+    theirs.close()
 
 
-@unix_only
-def test_the_longest_path_works(short_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = paths.SOCKET_LIMIT - 1 - len(f"{short_home}//runtime/engine.sock")
-    monkeypatch.setenv("LOCALDFLASH_HOME", str(short_home / ("x" * room)))
-    process = start()
-    assert is_ready()
-    process.terminate()
-    assert said(process)[0] == 0
-
-
-# There is one
-
-
-def test_a_second_one_is_refused_and_names_the_first() -> None:
-    first = start()
-    code, lines = said(begin())
-    assert code == 1
-    assert lines == [
-        f"localdflash: an engine is running already (process {first.pid}, pair embedded): use it, or stop it with"
-        " `localdflash serve --stop`"
-    ]
-    assert is_ready()
-
-
-def test_what_one_that_was_killed_left_is_replaced() -> None:
-    killed(start())
-    assert paths.engine_socket().exists()
-    assert find() is None
-    start()
-    assert is_ready()
-
-
-def test_what_lies_at_the_socket_path_is_replaced() -> None:
+async def test_what_lies_at_the_socket_path_is_replaced(start: Start) -> None:
     paths.create_private(paths.runtime_folder())
     paths.engine_socket().write_text("not a socket")
     assert find() is None
-    start()
-    assert is_ready()
-
-
-def test_one_that_is_about_to_leave_is_waited_for() -> None:
-    first = start(program=SLOW + PROGRAM)
-    with client() as talking:
-        answer = talking.stream("/v1/chat/completions", {**CHAT, **LONG})
-        next(answer)
-        first.terminate()  # it lets the answer go on for some seconds
-        until(lambda: not is_ready())
-        second = start()
-        first.wait(2)  # its lock is free, and only Python is left to end; its answer would go on for longer
-        assert second.poll() is None
-        answer.close()
+    running = await start()
+    assert (await running.get("/health"))["status"] == "ok"
 
 
 # What ends it
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_cleanly(number: signal.Signals) -> None:
-    process = start()
-    process.send_signal(number)
-    assert said(process)[0] == 0
-    assert not paths.engine_socket().exists()
+async def test_it_leaves_when_nobody_needs_it(start: Start) -> None:
+    running = await start(idle=0.6)
+    for _ in range(6):  # whoever only looks does not keep it
+        await running.get("/ps")
+        await asyncio.sleep(0.05)
+    assert await running.ends() < 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_an_answer_is_finished_before_it_leaves(number: signal.Signals) -> None:
-    process = start(program=SLOW + PROGRAM)
-    with client() as talking:
-        answer = talking.stream("/v1/chat/completions", {**CHAT, "stream": True, "max_tokens": 40, "temperature": 0})
-        next(answer)
-        process.send_signal(number)
-        finishes = [choice["finish_reason"] for event in answer for choice in event["choices"]]
-    assert finishes[-1] in ("stop", "length")
-    assert said(process)[0] == 0
-
-
-def test_a_second_signal_leaves_at_once() -> None:
-    process = start(program=SLOW + PROGRAM)
-    with client() as talking:
-        answer = talking.stream("/v1/chat/completions", {**CHAT, **LONG})
-        next(answer)
-        process.send_signal(signal.SIGINT)
-        until(lambda: not paths.engine_socket().exists())
-        began = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
-        assert time.monotonic() - began < 2
-        with pytest.raises(LocaldflashError, match="went away"):
-            list(answer)
-
-
-def test_it_leaves_when_nobody_needs_it() -> None:
-    process = start("--idle", "0.03")
-    with client() as looking:
-        for _ in range(5):  # whoever only looks does not keep it
-            looking.get("/ps")
+@pytest.mark.usefixtures("slow")
+async def test_an_answer_keeps_it(start: Start) -> None:
+    running = await start(idle=0.3)
     began = time.monotonic()
-    assert said(process)[0] == 0
-    assert time.monotonic() - began < 10
-    assert not paths.engine_socket().exists()
+    async with answering(running, max_tokens=60) as events:
+        finishes = [choice["finish_reason"] async for event in events for choice in event["choices"]]
+    assert finishes[-1] == "length"
+    assert time.monotonic() - began > 0.6
+    await running.ends()
 
 
-def test_the_time_that_loading_takes_is_not_idle() -> None:
-    slow_to_load = "import time; from localdflash.loading.load_pair import LoadedPair; load = LoadedPair.__init__\n"
-    slow_to_load += "LoadedPair.__init__ = lambda *a: (time.sleep(3), load(*a))[1]\n"
-    process = start("--idle", "0.03", program=slow_to_load + PROGRAM)
-    began = time.monotonic()
-    assert said(process)[0] == 0
-    assert time.monotonic() - began > 1
+async def test_the_time_that_loading_takes_is_not_idle(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = LoadedPair.__init__
+    monkeypatch.setattr(LoadedPair, "__init__", lambda *a: (time.sleep(0.8), load(*a))[1])
+    running = await start(idle=0.5)
+    assert await running.ends() > 0.3
 
 
-def test_a_log_that_cannot_be_bounded_and_a_word_that_cannot_be_said_end_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from localdflash.cli import serve
-    from localdflash.server import daemon
+async def test_it_leaves_when_its_socket_is_removed(start: Start) -> None:
+    running = await start()
+    running.path.unlink()
+    await running.ends(5)
 
+
+@pytest.mark.usefixtures("slow")
+async def test_an_answer_is_finished_before_it_leaves(start: Start) -> None:
+    running = await start()
+    async with answering(running, max_tokens=30) as events:
+        running.daemon.stop()
+        assert find() is None
+        finishes = [choice["finish_reason"] async for event in events for choice in event["choices"]]
+    assert finishes[-1] == "length"
+    await running.ends()
+
+
+async def test_a_pair_that_does_not_load(start: Start) -> None:
+    running = await start(pair="embeded")
+    with pytest.raises(ModelError, match=r"no pair 'embeded'; did you mean 'embedded'\?"):
+        await running.task
+
+
+async def test_a_lost_device(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object) -> None:
+        raise DeviceFailed("CUDA error 700")
+
+    running = await start()
+    monkeypatch.setattr(HostPair, "step", lost)
+    assert (await running.http.post(CHAT, json=HELLO)).status_code == 503
+    with pytest.raises(DeviceFailed, match="start it again"):
+        await running.task
+
+
+# Ports for other programs
+
+
+async def status(port: int | str, path: str = "/v1/models", **headers: str) -> int:
+    """The status of an answer there; 0 where nobody listens."""
+    url = port if isinstance(port, str) else f"http://127.0.0.1:{port}"
+    with suppress(httpx2.ConnectError):
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            return (await http.get(url + path, headers=headers)).status_code
+    return 0
+
+
+async def test_a_port_has_its_rules(start: Start) -> None:
+    running = await start(tcp=True)
+    assert await status(running.tcp) == 401
+    assert await status(running.tcp, "/health") == 200
+    assert await status(running.tcp, Authorization=f"Bearer {KEY}x") == 401
+    assert await status(running.tcp, Authorization=f"Bearer {KEY}") == 200
+    assert await status(running.tcp, Authorization=f"Bearer {KEY}", Origin="http://evil.example") == 403
+    assert await status(running.tcp, Authorization=f"Bearer {KEY}", Host="evil.example") == 421
+    assert (await running.get("/v1/models"))["data"], "the socket needs none"
+
+
+@pytest.mark.usefixtures("slow")
+async def test_a_port_of_a_running_engine_lasts_as_long_as_its_request(start: Start) -> None:
+    """Its rules are those of any port, a held one keeps the engine, and its answers are given some seconds."""
+    running = await start(idle=1.0)
+    body = {"host": "127.0.0.1", "port": 0, "hosts": ["127.0.0.1"]}
+    async with running.http.stream("POST", "/listen", json=body) as port:
+        lines = port.aiter_lines()  # which closes the answer when it is gone
+        url = json.loads((await anext(lines))[6:])["url"]
+        key = paths.key_file().read_text().strip()
+        assert stat.S_IMODE(paths.key_file().stat().st_mode) == 0o600
+        assert (await status(url), await status(url, **{"x-api-key": key})) == (401, 200)
+        headers = {"x-api-key": key}
+        async with httpx2.AsyncClient(trust_env=False, headers=headers, base_url=url) as http:
+            assert (await http.post("/listen", json=body)).status_code == 403
+        async with running.http.stream("POST", "/listen", json=body) as other:
+            more = other.aiter_lines()
+            second = json.loads((await anext(more))[6:])["url"]
+            assert second != url
+            assert await status(second, "/health") == 200
+        await until(lambda: _is_closed(second))
+        await asyncio.sleep(1.2)
+        assert await status(url, "/health") == 200, "an engine whose port is held is not idle"
+        taken = {**body, "port": int(url.rsplit(":", 1)[1])}
+        told = await running.http.post("/listen", json=taken)
+        assert told.json()["error"]["message"].endswith("is in use: choose another one with --port")
+    await until(lambda: _is_closed(url))
+    await running.ends()
+
+
+async def _is_closed(url: str) -> bool:
+    return await status(url, "/health") == 0
+
+
+def test_a_port_that_is_taken_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"^port {port} on 127.0.0.1 is in use: choose another one with --port$"):
+            tcp_socket("127.0.0.1", port)
+
+
+# The log
+
+
+def test_the_log_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "engine.log"
+    monkeypatch.setattr(daemon, "LARGEST_LOG", 1000)
+    before = os.dup(2)
+    try:
+        daemon._redirect_stderr(log)
+        for number in range(300):
+            os.write(2, f"line {number:04}\n".encode())
+            daemon._bound(log)
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+    old = log.with_suffix(".old.log")
+    assert log.stat().st_size <= 1000 < old.stat().st_size < 1100
+    assert (old.read_text() + log.read_text()).endswith("line 0299\n")
     monkeypatch.setattr(daemon, "LARGEST_LOG", -1)
-    daemon._bound(tmp_path / "gone" / "engine.log")
-    monkeypatch.setattr(sys, "stderr", Mock(**{"write.side_effect": BrokenPipeError}))
-    serve._say("hello")
-
-
-def test_it_leaves_when_its_socket_is_removed() -> None:
-    process = start()
-    paths.engine_socket().unlink()
-    assert said(process)[0] == 0
-
-
-def test_an_answer_keeps_it() -> None:
-    process = start("--idle", "0.01", program=SLOW + PROGRAM)
-    with client() as talking:
-        answer = talking.stream("/v1/chat/completions", {**CHAT, "stream": True, "max_tokens": 40, "temperature": 0})
-        assert sum(1 for _ in answer) > 3
-    assert said(process)[0] == 0
-
-
-def test_a_pair_that_does_not_load_is_one_line_and_its_exit_code() -> None:
-    code, lines = said(start("--pair", "embeded"))
-    assert code == 3
-    assert lines[-1] == "localdflash: no pair 'embeded'; did you mean 'embedded'?"
-    assert not paths.engine_socket().exists()
-
-
-def test_a_lost_device_ends_it_with_code_5() -> None:
-    broken = (
-        "from localdflash.engine.host_pair import HostPair; from localdflash.base.errors import DeviceFailed\n"
-        "def step(*_): raise DeviceFailed('CUDA error 700')\n"
-        "HostPair.step = step\n"
-    )
-    process = start(program=broken + PROGRAM)
-    with client() as talking, pytest.raises(LocaldflashError):
-        list(talking.stream("/v1/chat/completions", {**CHAT, **LONG}))
-    code, lines = said(process)
-    assert code == 5
-    assert "start it again" in lines[-1]
+    daemon._bound(tmp_path / "gone" / "engine.log")  # a full disk ends nothing

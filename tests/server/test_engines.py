@@ -1,11 +1,11 @@
-"""A pair for the chat and one for completions in one daemon: who answers what, who gives way, what stays."""
+"""Several pairs in one daemon: who answers what, who gives way to whom, what stays and what comes back."""
 
 import asyncio
 import gc
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from localdflash.base.errors import OutOfMemory
+from localdflash.engine.host_pair import HostPair
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.api.metrics import Metrics
@@ -22,12 +23,64 @@ from localdflash.server.http_app import create_app
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker
 from tests.support.gguf_files import write_header
-from tests.support.served import Client
 
+CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 PLACE = {"path": "a.py", "prefix": "def add(a, b):\n    return ", "suffix": "\n", "max_tokens": 4, "stream": False}
 LONG = {**HELLO, "max_tokens": 900, "temperature": 2.0, "grammar": "root ::= " + "[a-z] " * 2000}
 LOADED = "localdflash.server.worker.LoadedPair"
+
+
+class Daemon:
+    """Engines, and their app in this process."""
+
+    def __init__(self, engines: Engines) -> None:
+        self.engines = engines
+        self.http = httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(create_app(engines)), base_url="http://localhost", timeout=60
+        )
+
+    async def get(self, path: str) -> Any:
+        return (await self.http.get(path)).json()
+
+    async def post(self, path: str, body: Any) -> httpx2.Response:
+        return await self.http.post(path, json=body)
+
+    async def load(self, pair: str, role: str = "", **more: Any) -> httpx2.Response:
+        return await self.post("/load", {"pair": pair, **({"role": role} if role else {}), **more})
+
+    async def answered_by(self, path: str, body: Any) -> str:
+        """The pair that answers a request, or the code of its error."""
+        told = (await self.post(path, body)).json()
+        return str(told["error"]["code"] if "error" in told else told["model"])
+
+    async def pairs(self) -> dict[str, list[str]]:
+        """What /ps lists: for each pair its roles."""
+        return {one["pair"]: one["roles"] for one in (await self.get("/ps"))["pairs"]}
+
+    @asynccontextmanager
+    async def answering(self, pair: str) -> AsyncIterator["asyncio.Task[httpx2.Response]"]:
+        """A long answer by this pair, which has begun; who asked leaves at the end of this."""
+        task = asyncio.create_task(self.post(CHAT, {**LONG, "model": pair}))
+        while not any(one.running and one.running.request.stats.steps for one in self._schedulers()):
+            assert not task.done(), task.result().text
+            await asyncio.sleep(0.005)
+        try:
+            yield task
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            while any(one.running for one in self._schedulers()):
+                await asyncio.sleep(0.005)
+
+    async def until_somebody_waits(self) -> None:
+        """Wait until a load waits for the requests of a pair that has to go."""
+        while not self.engines._awaited:
+            await asyncio.sleep(0.005)
+
+    def _schedulers(self) -> list[Any]:
+        return [worker.scheduler for worker in self.engines.workers if worker.scheduler]
 
 
 @pytest.fixture
@@ -36,251 +89,184 @@ def tiny(tiny_pair: Path) -> str:
 
 
 @pytest.fixture
-def make(tiny: str) -> Iterator[Callable[..., tuple[Engines, Client]]]:
-    """Engines that start with the tiny pair for some roles, and a client of their app."""
-    made: list[Engines] = []
+async def make(tiny: str) -> AsyncIterator[Callable[..., Any]]:
+    """Engines that start with the tiny pair for some roles."""
+    made: list[Daemon] = []
 
-    def engines(*roles: PairRole, **later: str) -> tuple[Engines, Client]:
+    async def daemon(*roles: PairRole, **later: str) -> Daemon:
         first = PairWorker(Options(tiny, "llama.cpp", threads=1, context=1024), 8_000_000, 4, Metrics().observe)
         pairs = {role: Options(pair, "llama.cpp", threads=1) for role, pair in later.items()}
-        made.append(Engines(first, roles or ROLES, pairs))  # type: ignore[arg-type]
-        made[-1].start()
-        asyncio.run(first.ready())
-        return made[-1], Client(create_app(made[-1]), {})
+        made.append(Daemon(Engines(first, roles or ROLES, pairs)))  # type: ignore[arg-type]
+        made[-1].engines.start()
+        await first.ready()
+        return made[-1]
 
-    yield engines
+    yield daemon
     for one in made:
-        one.close()
+        await one.http.aclose()
+        await asyncio.to_thread(one.engines.close)
 
 
 @pytest.fixture
-def without_fim(tmp_path: Path) -> str:
-    """The header of a model that no one trained to fill in the middle."""
-    return str(write_header(tmp_path / "talks.gguf", "a", "b", "<|im_start|>"))
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer lasts until somebody ends it."""
+    step = HostPair.step
+    monkeypatch.setattr(HostPair, "step", lambda *arguments: (time.sleep(0.02), step(*arguments))[1])
 
 
-def fails_beside_another(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A machine whose memory holds one pair; the pairs that were tried."""
-    tried: list[str] = []
-    held: weakref.WeakSet[LoadedPair] = weakref.WeakSet()
+def has_room_for(monkeypatch: pytest.MonkeyPatch, count: int) -> list[str]:
+    """A machine whose memory holds so many pairs; those that were tried."""
+    tried, held = list[str](), set[int]()
 
-    def load(options: Options) -> LoadedPair:
-        tried.append(options.pair)
-        gc.collect()
-        if held:
-            raise OutOfMemory("a context of 1024 tokens needs 9.00 GB, 1.00 GB of memory are free")
-        loaded = LoadedPair(options)
-        held.add(loaded)
-        return loaded
+    class Counted(LoadedPair):
+        def __init__(self, options: Options) -> None:
+            tried.append(options.pair)
+            if len(held) >= count:
+                raise OutOfMemory("a context of 1024 tokens needs 9.00 GB, 1.00 GB of memory are free")
+            super().__init__(options)
+            held.add(id(self))
 
-    monkeypatch.setattr(LOADED, load)
+        def close(self) -> None:
+            held.discard(id(self))
+            super().close()
+
+    monkeypatch.setattr(LOADED, Counted)
     return tried
 
 
-def pairs(client: Client) -> dict[str, list[str]]:
-    """What /ps lists: for each pair its roles."""
-    return {one["pair"]: one["roles"] for one in client.get("/ps").json()["pairs"]}
+# Roles
 
 
-def test_a_pair_for_the_chat_leaves_that_of_completions_alone(make: Any, tiny: str) -> None:
-    engines, client = make("completion")
-    before = engines.worker("completion").loaded
-    told = client.post("/load", {"pair": "embedded", "role": "chat"})
+async def test_a_pair_for_the_chat_leaves_that_of_completions_alone(make: Any, tiny: str) -> None:
+    daemon = await make("completion")
+    assert await daemon.answered_by(CHAT, HELLO) == "model_not_loaded", "no other answers for it"
+    before = daemon.engines.worker("completion").loaded
+    told = await daemon.load("embedded", "chat")
     assert (told.status_code, told.json()["pair"]) == (200, "embedded")
-    assert pairs(client) == {"embedded": ["chat"], tiny: ["completion"]}
-    assert client.post("/v1/chat/completions", HELLO).json()["model"] == "embedded"
-    assert client.post("/complete", PLACE).status_code == 200
-    assert engines.worker("completion").loaded is before
-    by_role = [client.get(f"/ps?role={role}").json()["pair"] for role in ROLES]
-    assert by_role == ["embedded", tiny]
-    assert client.get("/ps?role=editor").status_code == 400
-    listed = [one["id"] for one in client.get("/v1/models").json()["data"]]
-    assert listed == ["embedded", tiny]
-
-
-def test_another_drafter_is_that_of_its_pair_alone(make: Any, tiny: str, tmp_path: Path) -> None:
-    _, client = make()
-    assert client.get("/ps").json()["drafters"] == ["lookup", "dflash"]
-    small = tmp_path / "small.gguf"
-    small.write_bytes(Path(tiny).read_bytes())
-    told = client.post("/load", {"pair": tiny, "drafter": str(small)})
-    assert (told.status_code, told.json()["drafters"]) == (200, ["lookup", "draft-model"])
-    assert client.post("/load", {"pair": tiny, "context": 512}).json()["drafters"] == ["lookup", "draft-model"]
-    assert client.post("/load", {"pair": "embedded"}).json()["drafters"] == ["lookup", "dflash"]
-
-
-def test_requests_name_either_pair(make: Any, tiny: str) -> None:
-    _, client = make("completion")
-    client.post("/load", {"pair": "embedded", "role": "chat"})
+    assert await daemon.pairs() == {"embedded": ["chat"], tiny: ["completion"]}
+    assert await daemon.answered_by(CHAT, HELLO) == "embedded"
+    assert await daemon.answered_by("/complete", PLACE) == tiny
+    assert daemon.engines.worker("completion").loaded is before
+    assert [(await daemon.get(f"/ps?role={role}"))["pair"] for role in ROLES] == ["embedded", tiny]
+    assert (await daemon.http.get("/ps?role=editor")).status_code == 400
+    assert [one["id"] for one in (await daemon.get("/v1/models"))["data"]] == ["embedded", tiny]
     for name in ("embedded", tiny):
-        told = client.post("/v1/completions", {"prompt": "def", "max_tokens": 2, "model": name})
-        assert (told.status_code, told.json()["model"]) == (200, name)
-    assert client.post("/v1/completions", {"prompt": "def", "max_tokens": 2}).json()["model"] == tiny
-    assert client.post("/v1/chat/completions", {**HELLO, "model": "another"}).status_code == 404
+        assert await daemon.answered_by("/v1/completions", {"prompt": "def", "max_tokens": 2, "model": name}) == name
+    assert await daemon.answered_by("/v1/completions", {"prompt": "def", "max_tokens": 2}) == tiny
+    assert await daemon.answered_by(CHAT, {**HELLO, "model": "another"}) == "model_not_found"
 
 
-def test_both_roles_share_an_engine_that_both_name(make: Any, tiny: str) -> None:
-    engines, client = make()
-    assert len(engines.workers) == 1
-    assert client.post("/load", {"pair": "embedded", "role": "chat"}).status_code == 200
-    assert pairs(client) == {"embedded": ["chat"], tiny: ["completion"]}
-    assert client.post("/load", {"pair": tiny, "role": "chat"}).status_code == 200
-    assert pairs(client) == {tiny: ["chat", "completion"], "embedded": []}
-    assert engines.worker("chat") is engines.worker("completion")
-    assert client.post("/load", {"pair": "embedded"}).status_code == 200, "for everything"
-    assert pairs(client) == {"embedded": ["chat", "completion"]}
+async def test_both_roles_share_an_engine_that_both_name(make: Any, tiny: str) -> None:
+    daemon = await make()
+    assert len(daemon.engines.workers) == 1
+    assert (await daemon.load("embedded", "chat")).status_code == 200
+    assert await daemon.pairs() == {"embedded": ["chat"], tiny: ["completion"]}
+    assert (await daemon.load(tiny, "chat")).status_code == 200
+    assert await daemon.pairs() == {tiny: ["chat", "completion"], "embedded": []}
+    assert daemon.engines.worker("chat") is daemon.engines.worker("completion")
+    assert (await daemon.load("embedded")).status_code == 200, "for everything"
+    assert await daemon.pairs() == {"embedded": ["chat", "completion"]}
 
 
-def test_a_chat_whose_pair_is_not_there_is_not_answered_by_another(make: Any) -> None:
-    _, client = make("completion")
-    told = client.post("/v1/chat/completions", HELLO)
-    assert (told.status_code, told.json()["error"]["code"]) == (503, "model_not_loaded")
-    assert "no pair is loaded for the chat" in told.json()["error"]["message"]
-    assert client.post("/complete", PLACE).status_code == 200
-
-
-def test_a_pair_is_loaded_when_its_role_is_first_asked_for(make: Any, tiny: str) -> None:
-    _, client = make("completion", chat="embedded")
-    assert pairs(client) == {tiny: ["completion"]}
-    assert client.post("/v1/chat/completions", HELLO).json()["model"] == "embedded"
-    assert pairs(client) == {"embedded": ["chat"], tiny: ["completion"]}
-
-
-def test_what_does_not_fit_beside_the_pair_of_completions_is_one_line(
+async def test_a_pair_is_loaded_once_when_its_role_is_first_asked_for(
     make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fails_beside_another(monkeypatch)
-    engines, client = make("completion", chat="embedded")
-    told = client.post("/load", {"pair": "embedded", "role": "chat"})
+    tried = has_room_for(monkeypatch, 9)
+    daemon = await make("completion", chat="embedded")
+    assert await daemon.pairs() == {tiny: ["completion"]}
+    assert await daemon.answered_by(CHAT, HELLO) == "embedded"
+    loads = await asyncio.gather(*(daemon.load("embedded", "chat") for _ in "four"))
+    assert {load.status_code for load in loads} == {200}
+    assert tried == [tiny, "embedded"]
+
+
+async def test_another_drafter_is_that_of_its_pair_alone(make: Any, tiny: str, tmp_path: Path) -> None:
+    daemon = await make()
+    assert (await daemon.get("/ps"))["drafters"] == ["lookup", "dflash"]
+    small = tmp_path / "small.gguf"
+    small.write_bytes(Path(tiny).read_bytes())
+    told = await daemon.load(tiny, drafter=str(small))
+    assert (told.status_code, told.json()["drafters"]) == (200, ["lookup", "draft-model"])
+    assert (await daemon.load(tiny, context=512)).json()["drafters"] == ["lookup", "draft-model"]
+    assert (await daemon.load("embedded")).json()["drafters"] == ["lookup", "dflash"]
+
+
+async def test_a_model_that_cannot_fill_in(
+    make: Any, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For completions it is refused before it is loaded; for everything it leaves them what they have."""
+    talks = str(write_header(tmp_path / "talks.gguf", "a", "b", "<|im_start|>"))
+    daemon = await make()
+    before = daemon.engines.worker("completion").loaded
+    with monkeypatch.context() as patch:
+        patch.setattr(LOADED, lambda options: pytest.fail(f"{options.pair} was loaded"))
+        told = await daemon.load(talks, "completion")
+    assert (told.status_code, told.json()["error"]["code"]) == (400, "unsupported_by_model")
+    assert "no fill-in-the-middle tokens" in told.json()["error"]["message"]
+    assert daemon.engines.worker("completion").loaded is before
+    monkeypatch.setattr("localdflash.server.engines.fills", lambda pair: pair == tiny)
+    assert (await daemon.load("embedded")).status_code == 200
+    assert await daemon.pairs() == {"embedded": ["chat"], tiny: []}
+    assert await daemon.answered_by("/complete", PLACE) == tiny
+    assert await daemon.pairs() == {"embedded": ["chat"], tiny: ["completion"]}
+
+
+# Where memory is short
+
+
+async def test_what_does_not_fit_beside_the_pair_of_completions_is_one_line(
+    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_room_for(monkeypatch, 1)
+    daemon = await make("completion", chat="embedded")
+    told = await daemon.load("embedded", "chat")
     assert (told.status_code, told.json()["error"]["code"]) == (503, "out_of_memory")
     message = told.json()["error"]["message"]
     assert message.startswith(f"embedded, the pair of the chat, does not fit beside {tiny}, the pair of completions: ")
     assert "9.00 GB" in message
-    asked = client.post("/v1/chat/completions", HELLO)
-    assert asked.status_code == 503
-    assert "does not fit beside" in asked.json()["error"]["message"]
-    assert pairs(client) == {tiny: ["completion"]}
-    assert client.post("/complete", PLACE).status_code == 200
-    assert engines.error is None
+    assert "does not fit beside" in (await daemon.post(CHAT, HELLO)).text
+    assert await daemon.pairs() == {tiny: ["completion"]}
+    assert daemon.engines.error is None
 
 
-def test_the_pair_of_completions_takes_the_room_of_the_chats(
-    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("roles", [("chat",), ()], ids=["chat", "everything"])
+async def test_the_pair_of_completions_takes_the_room_of_the_chats(
+    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch, roles: tuple[PairRole, ...]
 ) -> None:
-    tried = fails_beside_another(monkeypatch)
-    _, client = make("chat", completion="embedded")
-    told = client.post("/load", {"pair": "embedded", "role": "completion"})
-    assert told.status_code == 200, told.text
+    """Also that of a pair for everything, which is the chat's alone by then."""
+    tried = has_room_for(monkeypatch, 1)
+    daemon = await make(*roles)
+    assert (await daemon.load("embedded", "completion")).status_code == 200
     assert tried == [tiny, "embedded", "embedded"]
-    assert pairs(client) == {"embedded": ["completion"]}
-    asked = client.post("/v1/chat/completions", HELLO)
-    assert (asked.status_code, asked.json()["error"]["code"]) == (503, "model_not_loaded")
-    assert client.post("/complete", PLACE).status_code == 200
+    assert await daemon.pairs() == {"embedded": ["completion"]}
+    assert await daemon.answered_by(CHAT, HELLO) == "model_not_loaded"
+    assert await daemon.answered_by("/complete", PLACE) == "embedded"
+    assert daemon.engines.continuing == "completion"
 
 
-def test_a_pair_of_completions_that_nobody_has_used_in_a_while_makes_room_for_the_chats(
+async def test_a_pair_of_completions_that_nobody_has_used_in_a_while_makes_room_for_the_chats(
     make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever is larger; it comes back with the next completion, and the chat's leaves."""
-    fails_beside_another(monkeypatch)
-    engines, client = make("completion", chat="embedded")
-    monkeypatch.setattr(engines.worker("completion"), "completed", time.monotonic() - UNUSED + 60)
-    assert "does not fit beside" in client.post("/v1/chat/completions", HELLO).json()["error"]["message"]
-    monkeypatch.setattr(engines.worker("completion"), "completed", time.monotonic() - UNUSED - 1)
-    assert client.post("/complete", PLACE).status_code == 200
-    assert client.post("/v1/chat/completions", HELLO).status_code == 503, "it was used just now"
-    monkeypatch.setattr(engines.worker("completion"), "completed", time.monotonic() - UNUSED - 1)
-    assert client.post("/v1/chat/completions", HELLO).json()["model"] == "embedded"
-    assert pairs(client) == {"embedded": ["chat"]}
-    assert client.post("/complete", PLACE).status_code == 200
-    assert pairs(client) == {tiny: ["completion"]}
+    has_room_for(monkeypatch, 1)
+    daemon = await make("completion", chat="embedded")
+    worker = daemon.engines.worker("completion")
+    worker.completed = time.monotonic() - UNUSED + 60
+    assert await daemon.answered_by(CHAT, HELLO) == "model_not_loaded"
+    worker.completed = time.monotonic() - UNUSED - 1
+    assert await daemon.answered_by("/complete", PLACE) == tiny
+    assert await daemon.answered_by(CHAT, HELLO) == "model_not_loaded", "it was used just now"
+    worker.completed = time.monotonic() - UNUSED - 1
+    assert await daemon.answered_by(CHAT, HELLO) == "embedded"
+    assert await daemon.pairs() == {"embedded": ["chat"]}
+    assert await daemon.answered_by("/v1/completions", {"prompt": "def", "max_tokens": 2}) == tiny
+    assert await daemon.pairs() == {tiny: ["completion"]}
 
 
-def test_the_chats_pair_answers_no_prompt_that_is_the_completions(
-    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_pair_that_would_be_cramped_takes_the_room_of_one_that_nobody_uses(
+    make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fails_beside_another(monkeypatch)
-    engines, client = make("completion", chat="embedded")
-    monkeypatch.setattr(engines.worker("completion"), "completed", time.monotonic() - UNUSED - 1)
-    assert client.post("/v1/chat/completions", HELLO).status_code == 200
-    assert client.post("/v1/completions", {"prompt": "def", "max_tokens": 2}).json()["model"] == tiny
-    assert pairs(client) == {tiny: ["completion"]}
-
-
-def test_a_pair_for_everything_steps_aside_for_one_of_completions_alone(
-    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is the chat's alone by then."""
-    fails_beside_another(monkeypatch)
-    engines, client = make()
-    assert client.post("/complete", PLACE).status_code == 200
-    told = client.post("/load", {"pair": "embedded", "role": "completion"})
-    assert told.status_code == 200, told.text
-    assert pairs(client) == {"embedded": ["completion"]}
-    assert "does not fit beside embedded" in client.post("/v1/chat/completions", HELLO).json()["error"]["message"]
-    assert engines.continuing == "completion"
-
-
-def test_a_model_that_cannot_fill_in_is_refused_before_it_is_loaded(
-    make: Any, tiny: str, without_fim: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engines, client = make()
-    before = engines.worker("completion").loaded
-    monkeypatch.setattr(LOADED, lambda options: pytest.fail(f"{options.pair} was loaded"))
-    told = client.post("/load", {"pair": without_fim, "role": "completion"})
-    assert (told.status_code, told.json()["error"]["code"]) == (400, "unsupported_by_model")
-    assert "no fill-in-the-middle tokens" in told.json()["error"]["message"]
-    assert engines.worker("completion").loaded is before
-    assert pairs(client) == {tiny: ["chat", "completion"]}
-
-
-def test_a_pair_for_everything_that_cannot_fill_in_leaves_completions_theirs(
-    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, client = make()
-    monkeypatch.setattr("localdflash.server.engines.fills", lambda pair: pair == tiny)
-    assert client.post("/load", {"pair": "embedded"}).status_code == 200
-    assert pairs(client) == {"embedded": ["chat"], tiny: []}
-    assert client.post("/complete", PLACE).status_code == 200
-    assert pairs(client) == {"embedded": ["chat"], tiny: ["completion"]}
-
-
-def test_a_load_beside_another_pair_that_fails_changes_nothing(make: Any, tiny: str, tmp_path: Path) -> None:
-    engines, client = make()
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUF and nothing more")
-    for role in ROLES:
-        assert client.post("/load", {"pair": str(broken), "role": role}).status_code == 400
-    assert pairs(client) == {tiny: ["chat", "completion"]}
-    assert client.post("/v1/chat/completions", HELLO).status_code == 200
-    assert engines.error is None
-
-
-def test_what_is_there_is_not_loaded_again(make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[str] = []
-
-    def load(options: Options) -> LoadedPair:
-        loaded.append(options.pair)
-        return LoadedPair(options)
-
-    monkeypatch.setattr(LOADED, load)
-    _, client = make("completion")
-    body = {"pair": "embedded", "role": "chat"}
-
-    async def together() -> set[int]:
-        transport = httpx2.ASGITransport(client.app)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://x", timeout=60) as http:
-            return {told.status_code for told in await asyncio.gather(*(http.post("/load", json=body) for _ in "four"))}
-
-    assert asyncio.run(together()) == {200}
-    assert client.post("/load", body).status_code == 200
-    assert loaded == [tiny, "embedded"]
-
-
-def test_a_pair_that_would_be_cramped_takes_the_room_of_one_that_nobody_uses(
-    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, client = make("chat")
+    daemon = await make("chat")
     tried: list[bool] = []
 
     def load(options: Options) -> LoadedPair:
@@ -290,34 +276,116 @@ def test_a_pair_that_would_be_cramped_takes_the_room_of_one_that_nobody_uses(
         return LoadedPair(options)
 
     monkeypatch.setattr(LOADED, load)
-    assert client.post("/load", {"pair": "embedded", "role": "chat"}).status_code == 200
+    assert (await daemon.load("embedded", "chat")).status_code == 200
     assert tried == [True, False]
-    assert pairs(client) == {"embedded": ["chat"]}
+    assert await daemon.pairs() == {"embedded": ["chat"]}
 
 
-def test_completions_go_on_while_a_chat_answers(make: Any) -> None:
-    engines, client = make("completion", chat="embedded")
-    assert client.post("/v1/chat/completions", HELLO).status_code == 200
-    chat = engines.worker("chat")
-    with ThreadPoolExecutor() as pool:
-        talk = pool.submit(client.post, "/v1/chat/completions", LONG)
-        while not (chat.scheduler.running and chat.scheduler.running.request.stats.steps):
-            assert not talk.done(), talk.result().text
-        for _ in range(5):
-            assert client.post("/complete", PLACE).status_code == 200
-        assert not talk.done(), "it was over too early to show anything"
-        engines.close()
-        assert talk.result().json()["error"]["code"] == "engine_stopped"
+async def test_the_larger_model_leaves_first(
+    make: Any, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_room_for(monkeypatch, 2)
+    daemon = await make("chat")
+    third = tmp_path / "third.gguf"
+    third.write_bytes(Path(tiny).read_bytes())
+    await daemon.load("embedded", "chat")
+    assert set(await daemon.pairs()) == {"embedded", tiny}
+    await daemon.load(str(third), "chat", others="refuse")
+    assert set(await daemon.pairs()) == {str(third), tiny}, "embedded is the larger one"
 
 
-def test_both_pairs_are_counted(make: Any) -> None:
-    _, client = make("completion", chat="embedded")
-    assert client.post("/v1/chat/completions", HELLO).status_code == 200
-    assert client.post("/complete", PLACE).status_code == 200
-    scraped = client.get("/metrics").text.splitlines()
+# Two chats
+
+
+async def test_where_there_is_room_each_chat_keeps_its_model(make: Any, tiny: str) -> None:
+    daemon = await make("chat")
+    await daemon.load("embedded", "chat")
+    for pair in (tiny, "embedded", tiny):
+        assert await daemon.answered_by(CHAT, {**HELLO, "model": pair}) == pair
+    assert await daemon.pairs() == {"embedded": ["chat"], tiny: []}
+    assert await daemon.answered_by(CHAT, HELLO) == "embedded", "the newest, if nobody is named"
+    await daemon.load(tiny, "chat")
+    assert await daemon.pairs() == {tiny: ["chat"], "embedded": []}
+
+
+@pytest.mark.usefixtures("slow")
+async def test_a_model_that_answers_another_chat_is_not_taken(
+    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless that answer is to be ended, or waited for; what is read ahead is no answer."""
+    has_room_for(monkeypatch, 1)
+    daemon = await make("chat")
+    async with daemon.answering(tiny):
+        told = await daemon.load("embedded", "chat", others="refuse")
+        assert (told.status_code, told.json()["error"]["code"]) == (409, "model_busy")
+        assert told.json()["error"]["message"] == "target.gguf is answering in another chat"
+        assert await daemon.pairs() == {tiny: ["chat"]}
+    async with daemon.answering(tiny) as answer:
+        told = await daemon.load("embedded", "chat", others="end")
+        assert told.status_code == 200, told.text
+        told = (await answer).json()["error"]
+        assert (told["code"], told["message"]) == ("model_taken", "target.gguf made room for another chat's model")
+    long = {"messages": [{"role": "user", "content": "word " * 700}], "max_tokens": 0}
+    reading = asyncio.create_task(daemon.post(CHAT, long))
+    await asyncio.sleep(0.02)
+    assert (await daemon.load(tiny, "chat", others="refuse")).json()["pair"] == tiny
+    await reading
+
+
+@pytest.mark.usefixtures("slow")
+async def test_a_switch_waits_for_the_answer_under_way(make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_room_for(monkeypatch, 1)
+    daemon = await make("chat")
+    async with daemon.answering(tiny) as answer:
+        loading = asyncio.create_task(daemon.load("embedded", "chat"))
+        await daemon.until_somebody_waits()
+        later = asyncio.create_task(daemon.post(CHAT, HELLO))
+        told = await daemon.load(tiny, "chat", context=512, others="refuse")
+        assert told.json()["error"]["message"] == "target.gguf is answering, and another chat waits for its place"
+        assert [task.result().text for task in (loading, later, answer) if task.done()] == []
+    assert (await loading).json()["pair"] == "embedded"
+    assert (await later).json()["model"] == "embedded", "it came after the switch, and named nobody"
+    assert await daemon.answered_by(CHAT, {**HELLO, "model": tiny}) == "model_not_found"
+
+
+@pytest.mark.usefixtures("slow")
+async def test_who_died_while_it_waited_switches_nothing(make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_room_for(monkeypatch, 1)
+    daemon = await make("chat")
+    async with daemon.answering(tiny):
+        dying = asyncio.create_task(daemon.load("embedded", "chat"))
+        await daemon.until_somebody_waits()
+        dying.cancel()
+        with suppress(asyncio.CancelledError):
+            await dying
+        later = asyncio.create_task(daemon.post(CHAT, {**HELLO, "model": tiny}))
+    assert (await later).json()["model"] == tiny
+    assert await daemon.pairs() == {tiny: ["chat"]}
+
+
+@pytest.mark.usefixtures("slow")
+async def test_completions_come_between_the_steps_of_a_chat_of_another_pair(make: Any, tiny: str) -> None:
+    daemon = await make("completion", chat="embedded")
+    assert await daemon.answered_by(CHAT, HELLO) == "embedded"
+    async with daemon.answering("embedded") as answer:
+        for _ in range(3):
+            assert await daemon.answered_by("/complete", PLACE) == tiny
+        assert not answer.done(), "it was over too early to show anything"
+        await asyncio.to_thread(daemon.engines.close)
+        assert (await answer).json()["error"]["code"] == "engine_stopped"
+
+
+# What is counted, and what is freed
+
+
+async def test_both_pairs_are_counted(make: Any) -> None:
+    daemon = await make("completion", chat="embedded")
+    await daemon.post(CHAT, HELLO)
+    await daemon.post("/complete", PLACE)
+    scraped = (await daemon.http.get("/metrics")).text.splitlines()
     assert "localdflash_model_loaded 2.0" in scraped
     assert "localdflash_requests_total 2.0" in scraped
-    told = client.get("/ps").json()
+    told = await daemon.get("/ps")
     assert told["requests"] == 2
     assert [one["requests"] for one in told["pairs"]] == [1, 1]
     parts = [one["memory"] for one in told["pairs"]]
@@ -327,16 +395,17 @@ def test_both_pairs_are_counted(make: Any) -> None:
         assert memory["program"] + own == pytest.approx(resident, rel=0.1), "no pair's memory counts as the program's"
 
 
-def test_an_engine_that_nobody_uses_is_unloaded_and_holds_nothing(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    engines, client = make()
-    assert client.post("/load", {"pair": "embedded", "role": "chat"}).status_code == 200
-    chat = weakref.ref(engines.worker("chat").loaded.pair)
-    tiny = engines.worker("completion").options.pair
-    assert client.post("/load", {"pair": tiny, "role": "chat"}).status_code == 200
-    asyncio.run(engines.free_unused())
-    assert set(pairs(client)) == {tiny, "embedded"}, "a chat may still name it"
+async def test_an_engine_that_nobody_uses_is_unloaded_and_holds_nothing(
+    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = await make()
+    await daemon.load("embedded", "chat")
+    chat = weakref.ref(daemon.engines.worker("chat").loaded.pair)
+    await daemon.load(tiny, "chat")
+    await daemon.engines.free_unused()
+    assert set(await daemon.pairs()) == {tiny, "embedded"}, "a chat may still name it"
     monkeypatch.setattr("localdflash.server.engines.UNUSED", 0.0)
-    asyncio.run(engines.free_unused())
-    assert pairs(client) == {tiny: ["chat", "completion"]}
+    await daemon.engines.free_unused()
+    assert await daemon.pairs() == {tiny: ["chat", "completion"]}
     gc.collect()
     assert chat() is None

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from localdflash.base.errors import LocaldflashError, ModelError, UsageError
+from localdflash.base.errors import UsageError
 from localdflash.base.files import paths
 from localdflash.server import private
 from localdflash.server.address import Address
@@ -18,6 +18,7 @@ from localdflash.server.wanted import Wanted
 from tests.support.daemons import DROPPED_SOCKET, daemons, until
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.transport,
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
     pytest.mark.filterwarnings(DROPPED_SOCKET),
@@ -53,17 +54,7 @@ def test_it_serves_its_own_socket_and_leaves_nothing(short_home: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
-def test_there_may_be_a_shared_one_beside_it(short_home: Path) -> None:
-    from tests.support.daemons import start
-
-    shared = start()
-    child = private.start(EMBEDDED, paths.private_socket(), lambda _: None)
-    private.end(child, paths.private_socket())
-    assert shared.poll() is None
-    assert find() is not None
-
-
-@pytest.mark.parametrize("stage", ["starting", "loading", "pid"])
+@pytest.mark.parametrize("stage", ["loading", "pid"])
 def test_it_ends_with_a_parent_that_is_killed(short_home: Path, stage: str) -> None:
     slow = "import time; from localdflash.loading.load_pair import LoadedPair; load = LoadedPair.__init__;"
     slow += "LoadedPair.__init__ = lambda *a: (time.sleep(1), load(*a))[1];"
@@ -96,23 +87,12 @@ def test_it_ends_when_its_parent_is_killed_and_somebody_else_holds_the_pipe(shor
         parent.communicate()
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "message"),
-    [
-        ({"pair": "embeded"}, ModelError, "did you mean 'embedded'"),
-        ({"pair": "embedded", "context": 7}, UsageError, "context of 7 tokens"),
-    ],
-)
-def test_one_that_cannot_start_says_why(
-    options: dict[str, object], kind: type[LocaldflashError], message: str, short_home: Path
-) -> None:
-    with pytest.raises(kind, match=message) as caught:
-        private.start(Wanted(options), paths.private_socket(), lambda _: None)
+def test_one_that_cannot_start_or_is_not_waited_for_leaves_nothing(short_home: Path) -> None:
+    with pytest.raises(UsageError, match="context of 7 tokens") as caught:
+        private.start(Wanted({"pair": "embedded", "context": 7}), paths.private_socket(), lambda _: None)
     assert "localdflash:" not in str(caught.value)
     assert daemons(short_home) == []
 
-
-def test_who_does_not_want_to_wait_ends_it(short_home: Path) -> None:
     def look(stage: str) -> None:
         raise InterruptedError
 

@@ -56,12 +56,6 @@ def test_the_pieces_decide_nothing(before: str, piece: str, sizes: list[int]) ->
     assert cut(text, sizes) == cut(text)
 
 
-@given(st.text("ab", max_size=40), st.text("abcd ", min_size=1, max_size=120))
-def test_whatever_repeats_for_long_is_cut(before: str, piece: str) -> None:
-    rounds = ROUNDS + 2 + (LEAST + 32) // len(piece)
-    assert len(cut(before + piece * (rounds + 50))) <= len(before) + (rounds + 1) * len(piece)
-
-
 def test_nothing_comes_after_the_end() -> None:
     ending = Repetition()
     ending.push("a" * 1000)

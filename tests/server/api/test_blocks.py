@@ -63,12 +63,7 @@ def told(blocks: list[Block]) -> tuple[str, str, list[tuple[str, str]]]:
 
 @given(text=TEXT, cuts=st.lists(st.integers(0, 300), max_size=12))
 def test_the_cut_does_not_matter(text: str, cuts: list[int]) -> None:
-    assert told(written(text, cuts)) == told(written(text, []))
-
-
-@given(text=TEXT)
-def test_token_by_token(text: str) -> None:
-    assert told(written(text, [*range(len(text))])) == told(written(text, []))
+    assert told(written(text, cuts)) == told(written(text, [])) == told(written(text, [*range(len(text))]))
 
 
 def test_an_open_call_goes_on_before_what_is_said_after_it() -> None:

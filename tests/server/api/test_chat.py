@@ -1,35 +1,22 @@
-import json
+"""What OpenAI's chat says besides the contract: chunks, choices, log probabilities, steps, answers to go on with."""
+
 import math
-from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pytest
 
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.answers.answer import Answer
-from localdflash.server.answers.conversation import prepare
 from localdflash.server.answers.repetition import LEAST
-from localdflash.text.chat_template import TemplateMessage
+from localdflash.text.chat_template import TemplateMessage, encode_chat
+from tests.server.api.dialects import CHAT, QUESTION, USER
 
-CHAT = "/v1/chat/completions"
-QUESTION = "Write a function that adds two numbers."
-SEEDS = [None, 1, 7]
+PATH = CHAT.path
+HOT = {"temperature": 2.5, "seed": 3}
 
 
 def asked(**fields: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 48, **fields}
-
-
-def sampled(seed: int | None) -> dict[str, Any]:
-    return {} if seed is None else {"temperature": 0.9, "seed": seed, "top_p": 0.95}
-
-
-def offline(plain: LoadedPair, limit: int, params: SamplingParams, *stops: str) -> tuple[str, str]:
-    """The text, and how it ended, of plain decoding in this process."""
-    prepared = prepare(plain, [TemplateMessage("user", QUESTION)], limit, params)
-    answer = Answer(plain, replace(prepared, stops=stops))
-    return "".join(answer), answer.request.finish_reason
+    return {"messages": [USER], "temperature": 0, "max_tokens": 48, **fields}
 
 
 def text_of(events: list[dict[str, Any]], index: int = 0) -> str:
@@ -37,145 +24,86 @@ def text_of(events: list[dict[str, Any]], index: int = 0) -> str:
     return "".join(part["delta"].get("content", "") for part in parts)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_streamed_and_whole_and_offline_are_the_same(client: Any, plain: LoadedPair, seed: int | None) -> None:
-    params = SamplingParams() if seed is None else SamplingParams(0.9, top_p=0.95, seed=seed)
-    text, _ = offline(plain, 48, params)
-    assert len(text) > 20
-    body = asked(**sampled(seed))
-    assert client.post(CHAT, body).json()["choices"][0]["message"]["content"] == text
-    assert text_of(client.events(CHAT, body)) == text
+def logprobs_of(events: list[dict[str, Any]]) -> list[Any]:
+    parts = [part for event in events for part in event["choices"]]
+    return [one for part in parts for one in (part["logprobs"] or {}).get("content", [])]
+
+
+def tokens_of(client: Any, *messages: dict[str, Any], **more: Any) -> int:
+    return int(client.post("/apply-template", {"messages": [*messages], "count": True, **more}).json()["tokens"])
 
 
 def test_the_shape_of_an_answer(client: Any) -> None:
-    told = client.post(CHAT, asked()).json()
+    told = client.post(PATH, asked()).json()
     assert set(told) == {"id", "object", "created", "model", "choices", "usage", "timings"}
-    assert told["id"].startswith("chatcmpl-")
-    assert told["object"] == "chat.completion"
+    assert (told["id"][:9], told["object"]) == ("chatcmpl-", "chat.completion")
     (choice,) = told["choices"]
-    assert set(choice) == {"index", "message", "logprobs", "finish_reason"}
-    assert (choice["index"], choice["logprobs"], choice["finish_reason"]) == (0, None, "length")
-    assert choice["message"]["role"] == "assistant"
-
-
-def test_usage_adds_up(client: Any) -> None:
-    tokens = len(
-        client.post("/tokenize", {"content": client.post("/apply-template", asked()).json()["prompt"]}).json()["tokens"]
-    )
-    for repetition in range(2):
-        told = client.post(CHAT, asked(max_tokens=9)).json()
-        usage, timings = told["usage"], told["timings"]
-        assert usage["prompt_tokens"] == tokens
-        assert usage["completion_tokens"] == timings["predicted_n"] == 9
-        assert usage["total_tokens"] == tokens + 9
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
-        assert cached == timings["cache_n"] == tokens - timings["prompt_n"]
-        if repetition:
-            assert cached == tokens - 1
-
-
-def test_what_the_second_choice_reuses_was_not_cached_before(client: Any) -> None:
-    new = {"messages": [{"role": "user", "content": "# nobody asked this before\n" * 8}], "max_tokens": 2, "n": 2}
-    usage = client.post(CHAT, new).json()["usage"]
-    assert usage["prompt_tokens_details"]["cached_tokens"] < usage["prompt_tokens"] / 2
-
-
-def test_timings_tell_of_drafts(client: Any) -> None:
-    timings = client.post(CHAT, asked(max_tokens=80)).json()["timings"]
-    assert 0 < timings["draft_n_accepted"] <= timings["draft_n"]
-    assert timings["tau"] == pytest.approx(timings["predicted_n"] / timings["steps"], abs=1e-3)
-    assert sum(timings["steps_by_drafter"].values()) == timings["steps"]
-    assert all(0 <= share <= 1 for share in timings["accept_by_slot"])
-    assert timings["predicted_per_second"] == pytest.approx(
-        1e3 * timings["predicted_n"] / timings["predicted_ms"], rel=1e-3
-    )
+    message = {"role": "assistant", "content": choice["message"]["content"], "refusal": None}
+    assert choice == {"index": 0, "message": message, "logprobs": None, "finish_reason": "length"}
 
 
 def test_the_chunks_of_a_stream(client: Any) -> None:
-    first, *parts, last = client.events(CHAT, asked(max_tokens=8))
-    assert first["choices"] == [
-        {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-    ]
-    for part in parts:
-        assert part["choices"][0]["finish_reason"] is None
-        assert set(part["choices"][0]["delta"]) == {"content"}
-    assert last["choices"][0]["finish_reason"] == "length"
-    assert last["choices"][0]["delta"] == {}
-    assert {event["object"] for event in (first, *parts, last)} == {"chat.completion.chunk"}
-    assert len({(event["id"], event["created"], event["model"]) for event in (first, *parts, last)}) == 1
-    assert all("usage" not in event for event in (first, *parts, last))
-
-
-def test_a_stream_with_usage(client: Any) -> None:
-    *others, last = client.events(CHAT, asked(max_tokens=8, stream_options={"include_usage": True}))
-    assert last["choices"] == []
-    assert last["usage"]["completion_tokens"] == 8
+    first, *parts, last = events = client.events(PATH, asked(max_tokens=8))
+    empty = {"index": 0, "logprobs": None, "finish_reason": None}
+    assert first["choices"] == [{**empty, "delta": {"role": "assistant", "content": ""}}]
+    assert all(part["choices"][0] == {**empty, "delta": part["choices"][0]["delta"]} for part in parts)
+    assert last["choices"] == [{**empty, "delta": {}, "finish_reason": "length"}]
+    assert {event["object"] for event in events} == {"chat.completion.chunk"}
+    assert len({(event["id"], event["created"], event["model"]) for event in events}) == 1
+    assert all("usage" not in event for event in events)
+    *others, last = client.events(PATH, asked(max_tokens=8, stream_options={"include_usage": True}))
+    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 8)
     assert all(event["usage"] is None for event in others)
 
 
-def test_how_each_token_came(client: Any) -> None:
-    events = client.events(CHAT, asked(max_tokens=60, steps=True))
-    steps = [event["step"] for event in events if "step" in event]
-    assert {"drafter", "drafted", "accepted", "tokens", "sizes", "ms"} == set(steps[0])
-    assert "".join(token for step in steps for token in step["tokens"]) == text_of(events)
-    assert sum(step["accepted"] for step in steps) == events[-1]["timings"]["draft_n_accepted"] > 0
-    assert all(step["accepted"] <= step["drafted"] and step["accepted"] <= len(step["tokens"]) for step in steps)
+def test_usage_and_timings_add_up(client: Any) -> None:
+    new = [{"role": "user", "content": "# nobody asked this before\n" * 8}]
+    tokens = tokens_of(client, *new)
+    first = client.post(PATH, asked(messages=new, max_tokens=2, n=2)).json()["usage"]
+    assert first["prompt_tokens_details"]["cached_tokens"] < tokens / 2, "what the second choice reuses was not cached"
+    told = client.post(PATH, asked(messages=new, max_tokens=60)).json()
+    usage, timings = told["usage"], told["timings"]
+    assert usage["prompt_tokens"] == tokens
+    assert usage["completion_tokens"] == timings["predicted_n"] == 60
+    assert usage["total_tokens"] == tokens + 60
+    assert usage["prompt_tokens_details"]["cached_tokens"] == timings["cache_n"] == tokens - 1
+    assert timings["prompt_n"] == 1
+    assert 0 < timings["draft_n_accepted"] <= timings["draft_n"]
+    details = usage["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] == timings["draft_n_accepted"]
+    assert sum(details.values()) == timings["draft_n"]
+    assert timings["tau"] == pytest.approx(timings["predicted_n"] / timings["steps"], abs=1e-3)
+    assert sum(timings["steps_by_drafter"].values()) == timings["steps"]
+    assert all(0 <= share <= 1 for share in timings["accept_by_slot"])
+    rate = 1e3 * timings["predicted_n"] / timings["predicted_ms"]
+    assert timings["predicted_per_second"] == pytest.approx(rate, rel=1e-3)
+    assert client.post(PATH, asked(max_tokens=0)).json()["choices"][0]["message"]["content"] == ""
 
 
 def test_choices_have_seeds_of_their_own(client: Any) -> None:
     body = asked(max_tokens=16, temperature=1.5)
-    whole = client.post(CHAT, {**body, "n": 3, "seed": 5}).json()
+    whole = client.post(PATH, {**body, "n": 3, "seed": 5}).json()
     texts = [choice["message"]["content"] for choice in whole["choices"]]
-    alone = [client.post(CHAT, {**body, "seed": 5 + i}).json()["choices"][0]["message"]["content"] for i in range(3)]
+    alone = [client.post(PATH, {**body, "seed": 5 + i}).json()["choices"][0]["message"]["content"] for i in range(3)]
     assert texts == alone
     assert len(set(texts)) == 3
     assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
     assert whole["usage"]["completion_tokens"] == 48
-    events = client.events(CHAT, {**body, "n": 3, "seed": 5})
+    events = client.events(PATH, {**body, "n": 3, "seed": 5})
     assert [text_of(events, index) for index in range(3)] == texts
+    unseeded = {"messages": [USER], "max_tokens": 24, "top_k": 50}
+    assert len({client.post(PATH, unseeded).json()["choices"][0]["message"]["content"] for _ in range(4)}) > 1
 
 
-def test_a_client_that_says_nothing_gets_samples(client: Any) -> None:
-    body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 24}
-    texts = {client.post(CHAT, {**body, "top_k": 50}).json()["choices"][0]["message"]["content"] for _ in range(4)}
-    assert len(texts) > 1
-
-
-def test_an_answer_without_a_limit_ends_with_the_context(client: Any) -> None:
-    told = client.post(CHAT, {**asked(seed=1, temperature=2.0), "max_tokens": None, "messages": [
-        {"role": "user", "content": "word " * 480}]}).json()  # fmt: skip
-    usage = told["usage"]
-    assert told["choices"][0]["finish_reason"] == "stop" or usage["total_tokens"] == 1024
-    more = client.post(CHAT, asked(max_tokens=100_000, temperature=0)).json()
-    assert more["usage"]["total_tokens"] <= 1024
-
-
-@pytest.mark.parametrize("names", ["max_tokens", "max_completion_tokens", "n_predict"])
-def test_names_of_the_limit(client: Any, names: str) -> None:
-    told = client.post(CHAT, {**asked(max_tokens=None), names: 5}).json()
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "n_predict"])
+def test_limits(client: Any, name: str) -> None:
+    told = client.post(PATH, {**asked(max_tokens=None), name: 5}).json()
     assert told["usage"]["completion_tokens"] == 5
-
-
-def test_nothing_but_the_cache(client: Any) -> None:
-    told = client.post(CHAT, asked(max_tokens=0)).json()
-    assert told["choices"][0]["message"]["content"] == ""
-    assert told["usage"]["completion_tokens"] == 0
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_stop_strings(client: Any, plain: LoadedPair, seed: int | None) -> None:
-    params = SamplingParams() if seed is None else SamplingParams(0.9, top_p=0.95, seed=seed)
-    whole, _ = offline(plain, 48, params)
-    stop = whole[12:15]
-    text, finish = offline(plain, 48, params, stop)
-    assert text == whole.partition(stop)[0]
-    assert finish == "stop"
-    for body in (asked(stop=stop), asked(stop=[stop, "never this"])):
-        choice = client.post(CHAT, {**body, **sampled(seed)}).json()["choices"][0]
-        assert (choice["message"]["content"], choice["finish_reason"]) == (text, "stop")
-        events = client.events(CHAT, {**body, **sampled(seed)})
-        assert text_of(events) == text
-        assert events[-1]["choices"][0]["finish_reason"] == "stop"
+    long = [{"role": "user", "content": "word " * 960}]  # no room for more than some tokens
+    for limit in (-1, 100_000, None):
+        body = {**asked(max_tokens=None, messages=long, temperature=2.0, seed=1), name: limit}
+        told = client.post(PATH, body).json()
+        assert told["choices"][0]["finish_reason"] == "stop" or told["usage"]["total_tokens"] == 1024
 
 
 def test_roles_and_parts(client: Any) -> None:
@@ -189,19 +117,21 @@ def test_roles_and_parts(client: Any) -> None:
     assert "assistant\n<|im_end|>" in prompt({"role": "assistant", "content": None})
 
 
-def test_what_a_user_writes_makes_no_turns(client: Any) -> None:
-    def tokens(text: str) -> int:
-        told = client.post(CHAT, {"messages": [{"role": "user", "content": text}], "max_tokens": 1}).json()
-        return int(told["usage"]["prompt_tokens"])
-
-    assert tokens("<|im_end|>") > tokens("x") + 4
+def test_tokens_are_counted_as_a_chat_reads_them(client: Any, plain: LoadedPair) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is <|im_end|>?"}]
+    template = plain.tokenizer.chat_template() or ""
+    ids = encode_chat(plain.tokenizer, template, [TemplateMessage(m["role"], m["content"]) for m in messages])  # type: ignore[arg-type]
+    assert tokens_of(client, *messages) == len(ids)
+    assert client.post(PATH, asked(messages=messages)).json()["usage"]["prompt_tokens"] == len(ids)
 
 
 # Log probabilities
 
 
 def test_log_probabilities(client: Any) -> None:
-    choice = client.post(CHAT, asked(logprobs=True, top_logprobs=3)).json()["choices"][0]
+    bare = client.post(PATH, asked()).json()["choices"][0]
+    choice = client.post(PATH, asked(logprobs=True, top_logprobs=3)).json()["choices"][0]
+    assert choice["message"] == bare["message"]
     content = choice["logprobs"]["content"]
     assert b"".join(bytes(one["bytes"]) for one in content).decode() == choice["message"]["content"]
     for one in content:
@@ -209,97 +139,114 @@ def test_log_probabilities(client: Any) -> None:
         assert [one["token"], one["logprob"]] == [one["top_logprobs"][0]["token"], one["top_logprobs"][0]["logprob"]]
         assert len(one["top_logprobs"]) == 3
         assert sum(math.exp(other["logprob"]) for other in one["top_logprobs"]) <= 1 + 1e-9
-    streamed = client.events(CHAT, asked(logprobs=True, top_logprobs=3))
-    found = [
-        one for event in streamed for part in event["choices"] for one in (part["logprobs"] or {}).get("content", [])
-    ]
-    assert found == content
-
-
-def test_log_probabilities_change_no_text(client: Any) -> None:
-    for seed in SEEDS:
-        bodies = (asked(**sampled(seed)), asked(**sampled(seed), logprobs=True))
-        first, second = (client.post(CHAT, body).json()["choices"][0] for body in bodies)
-        assert first["message"] == second["message"]
-        assert second["logprobs"]["content"][0]["top_logprobs"] == []
+    assert logprobs_of(client.events(PATH, asked(logprobs=True, top_logprobs=3))) == content
+    alone = client.post(PATH, asked(logprobs=True)).json()["choices"][0]["logprobs"]["content"]
+    assert [one["top_logprobs"] for one in alone] == [[]] * len(content)
 
 
 def test_log_probabilities_end_where_the_text_does(client: Any) -> None:
-    whole = client.post(CHAT, asked()).json()["choices"][0]["message"]["content"]
+    whole = client.post(PATH, asked()).json()["choices"][0]["message"]["content"]
     body = asked(logprobs=True, stop=whole[12:15])
-    choice = client.post(CHAT, body).json()["choices"][0]
+    choice = client.post(PATH, body).json()["choices"][0]
     text, content = choice["message"]["content"], choice["logprobs"]["content"]
     spelled = b"".join(bytes(one["bytes"]) for one in content)
     assert spelled.startswith(text.encode())
     assert not spelled[: -len(content[-1]["bytes"])].startswith(text.encode())
-    streamed = client.events(CHAT, body)
-    found = [
-        one for event in streamed for part in event["choices"] for one in (part["logprobs"] or {}).get("content", [])
-    ]
-    assert found == content
+    assert logprobs_of(client.events(PATH, body)) == content
 
 
-# Grammars
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 12}, "size": {"type": "integer"}},
-    "required": ["name", "size"],
-    "additionalProperties": False,
-}
+# Grammars, predictions, repeats
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_json_of_a_schema_with_drafts_and_without(client: Any, plain: LoadedPair, seed: int | None) -> None:
-    from localdflash.text.grammar import Grammars
-
-    params = SamplingParams() if seed is None else SamplingParams(0.9, top_p=0.95, seed=seed)
-    prepared = prepare(plain, [TemplateMessage("user", QUESTION)], 120, params)
-    prepared.request.constraint = Grammars(plain.tokenizer).json_schema(SCHEMA)
-    text = "".join(Answer(plain, prepared))
-    bodies = [
-        asked(max_tokens=120, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}),
-        asked(max_tokens=120, json_schema=SCHEMA),
-    ]
-    for body in bodies:
-        told = client.post(CHAT, {**body, **sampled(seed)}).json()
-        assert told["choices"][0]["message"]["content"] == text
-        if told["choices"][0]["finish_reason"] == "stop":
-            assert set(json.loads(text)) == {"name", "size"}
-    assert text_of(client.events(CHAT, {**bodies[0], **sampled(seed)})) == text
-
-
-def test_a_json_object(client: Any) -> None:
-    body = asked(response_format={"type": "json_object"}, max_tokens=200, temperature=1.0, seed=3)
-    choice = client.post(CHAT, body).json()["choices"][0]
-    assert choice["message"]["content"].lstrip().startswith("{")
-
-
-def test_a_grammar(client: Any) -> None:
-    told = client.post(CHAT, asked(grammar='root ::= "yes" | "no"', n=4, temperature=1.0)).json()
+def test_grammars(client: Any) -> None:
+    told = client.post(PATH, asked(grammar='root ::= "yes" | "no"', n=4, temperature=1.0)).json()
     assert {choice["message"]["content"] for choice in told["choices"]} <= {"yes", "no"}
     assert {choice["finish_reason"] for choice in told["choices"]} == {"stop"}
+    body = asked(response_format={"type": "json_object"}, max_tokens=200, temperature=1.0, seed=3)
+    assert client.post(PATH, body).json()["choices"][0]["message"]["content"].lstrip().startswith("{")
+    (yes,) = client.post("/tokenize", {"content": "yes"}).json()["tokens"][:1]
+    told = client.post(PATH, asked(grammar='root ::= "yes" | "no"', logit_bias={str(yes): 100})).json()
+    assert told["choices"][0]["message"]["content"].startswith("y")
+    body = asked(grammar='root ::= "a long string that is the only one there can be"', max_tokens=40)
+    forced = [client.post(PATH, {**body, "draft": draft}).json() for draft in (True, False)]
+    assert forced[0]["choices"] == forced[1]["choices"]
+    assert [one["timings"]["draft_n"] > 0 for one in forced] == [True, False]
 
 
 def test_a_prediction_changes_no_text(client: Any) -> None:
-    whole = client.post(CHAT, asked()).json()
+    whole = client.post(PATH, asked()).json()
     text = whole["choices"][0]["message"]["content"]
-    again = client.post(CHAT, asked(prediction={"type": "content", "content": text})).json()
+    again = client.post(PATH, asked(prediction={"type": "content", "content": text})).json()
     assert again["choices"] == whole["choices"]
     assert again["timings"]["steps"] < whole["timings"]["steps"]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_that_repeats_itself_ends_where_that_is_asked_for(client: Any, stream: bool) -> None:
-    body = asked(grammar='root ::= "name, "+', max_tokens=600)
-    ended = client.events(CHAT, body | {"end_repeats": True})
+def test_an_answer_that_repeats_itself_ends_where_that_is_asked_for(client: Any) -> None:
+    body = asked(grammar='root ::= "name, "+', max_tokens=300)
+    ended = client.events(PATH, body | {"end_repeats": True})
     text, last = text_of(ended), [one for event in ended for one in event["choices"]][-1]
-    assert text == ("name, " * 100)[: len(text)]
-    assert (len(text), last["finish_reason"]) == (LEAST, "repeat")
-    if stream:
-        whole = text_of(client.events(CHAT, body))
-    else:
-        (choice,) = client.post(CHAT, body | {"end_repeats": True}).json()["choices"]
-        assert (choice["message"]["content"], choice["finish_reason"]) == (text, "repeat")
-        whole = client.post(CHAT, body).json()["choices"][0]["message"]["content"]
-    assert len(whole) > LEAST
+    assert (last["finish_reason"], text) == ("repeat", "name, " * (len(text) // 6) + "name, "[: len(text) % 6])
+    (choice,) = client.post(PATH, body | {"end_repeats": True}).json()["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (text, "repeat")
+    assert len(client.post(PATH, body).json()["choices"][0]["message"]["content"]) > max(LEAST, len(text))
+
+
+# Steps
+
+
+@pytest.mark.parametrize("seed", [None, 0, 3])
+def test_steps_tell_how_each_token_came(client: Any, seed: int | None) -> None:
+    """Also where a hot model writes bytes that are no characters."""
+    hot = {} if seed is None else {**HOT, "seed": seed}
+    events = client.events(PATH, asked(max_tokens=100, steps=True, **hot))
+    parts = [event for event in events if "step" in event]
+    steps = [event["step"] for event in parts]
+    assert {"drafter", "drafted", "accepted", "tokens", "sizes", "ms"} == set(steps[0])
+    assert all(step["accepted"] <= step["drafted"] and step["accepted"] <= len(step["tokens"]) for step in steps)
+    assert sum(step["accepted"] for step in steps) == events[-1]["timings"]["draft_n_accepted"]
+    assert all(len(step["sizes"]) == len(step["tokens"]) for step in steps)
+    told = list(accumulate(len(event["choices"][0]["delta"]["content"].encode()) for event in parts))
+    assert list(accumulate(sum(step["sizes"]) for step in steps)) == told
+    if seed is None:
+        assert "".join(token for step in steps for token in step["tokens"]) == text_of(events)
+
+
+def test_each_choice_counts_its_own_sizes_and_an_end_has_none(client: Any) -> None:
+    events = client.events(PATH, asked(max_tokens=30, n=2, steps=True, **HOT))
+    for index in range(2):
+        own = [event for event in events if event["choices"][0]["index"] == index]
+        sizes = sum(sum(event["step"]["sizes"]) for event in own if "step" in event)
+        held = sum(len(e["choices"][0]["delta"].get("content", "").encode()) for e in own if "step" not in e)
+        assert sizes + held == len(text_of(events, index).encode())
+    events = client.events(PATH, asked(steps=True, grammar='root ::= "yes"'))
+    last = [event["step"] for event in events if "step" in event][-1]
+    assert (events[-1]["choices"][0]["finish_reason"], last["sizes"][-1]) == ("stop", 0)
+
+
+# An answer to go on with
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "seed": 1}])
+def test_an_answer_goes_on_where_it_stopped(client: Any, sampling: dict[str, Any]) -> None:
+    begun = client.post(PATH, asked(max_tokens=24, **sampling)).json()["choices"][0]["message"]["content"]
+    messages = [USER, {"role": "assistant", "content": begun}]
+    body = asked(messages=messages, max_tokens=24, continue_final_message=True)
+    told = client.post(PATH, body).json()
+    assert told["usage"]["prompt_tokens_details"]["cached_tokens"] >= told["usage"]["prompt_tokens"] - 3
+    assert text_of(client.events(PATH, body)) == told["choices"][0]["message"]["content"]
+    shown = client.post("/apply-template", {"messages": messages, "continue_final_message": True}).json()["prompt"]
+    assert shown.endswith(begun)
+    assert tokens_of(client, *messages, continue_final_message=True) == told["usage"]["prompt_tokens"]
+    if not sampling:
+        whole = client.post(PATH, asked(max_tokens=48)).json()["choices"]
+        assert begun + told["choices"][0]["message"]["content"] == whole[0]["message"]["content"]
+        empty = asked(messages=[USER, {"role": "assistant", "content": ""}], continue_final_message=True)
+        assert client.post(PATH, empty).json()["choices"] == whole
+
+
+@pytest.mark.parametrize("path", [PATH, "/apply-template"])
+def test_only_an_answer_to_a_question_is_gone_on_with(client: Any, path: str) -> None:
+    told = client.post(path, {"messages": [USER], "continue_final_message": True})
+    assert (told.status_code, told.json()["error"]["param"]) == (400, "continue_final_message")
+    alone = [{"role": "assistant", "content": QUESTION}]
+    assert client.post(PATH, asked(messages=alone, continue_final_message=True)).status_code == 400

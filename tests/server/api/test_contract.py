@@ -1,0 +1,258 @@
+"""What holds in every dialect of the API: the answer, how it ends, what it costs, and what is said of a bad request."""
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from localdflash.base.errors import LocaldflashError
+from localdflash.code.fim.infill_plan import InfillPlanner
+from localdflash.code.fim.prompt import Gap
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.answer import Answer, Prepared
+from localdflash.server.answers.completion import prepare_filling, prepare_text
+from localdflash.server.answers.conversation import prepare
+from localdflash.server.api.request_body import LARGEST, UNSUPPORTED
+from localdflash.text.chat_template import TemplateMessage
+from localdflash.text.grammar import Grammars
+from tests.server.api.dialects import (
+    AFTER,
+    BEFORE,
+    CHAT,
+    CHATS,
+    COMPLETING,
+    COMPLETIONS,
+    DIALECTS,
+    INFILL,
+    MESSAGES,
+    PROMPT,
+    QUESTION,
+    RESPONSES,
+    Dialect,
+    plain_events,
+    response_events,
+)
+from tests.support.message_events import events_of
+
+SAMPLED = {"temperature": 0.9, "top_p": 0.95, "seed": 7}
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}, "size": {"type": "integer"}},
+    "required": ["ok", "size"],
+    "additionalProperties": False,
+}
+every_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.path)
+every_chat = pytest.mark.parametrize("dialect", CHATS, ids=lambda dialect: dialect.path)
+# A dialect for each shape of an error.
+every_shape = pytest.mark.parametrize("dialect", [CHAT, MESSAGES], ids=lambda dialect: dialect.path)
+
+
+def prepared(plain: LoadedPair, dialect: Dialect, limit: int, params: SamplingParams) -> Prepared:
+    """The same request without a server."""
+    if dialect in CHATS:
+        return prepare(plain, [TemplateMessage("user", QUESTION)], limit, params)
+    if dialect is not INFILL:
+        return prepare_text(plain, PROMPT, limit, params)
+    filler, hole = InfillPlanner(plain, patience=None), Gap("", "", BEFORE, "", AFTER)
+    return prepare_filling(filler.fill(hole, max_tokens=limit, params=params, most=plain.context))
+
+
+@every_dialect
+@pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])
+def test_the_answer_is_that_of_decoding_without_drafts(
+    client: Any, plain: LoadedPair, dialect: Dialect, sampling: dict[str, Any]
+) -> None:
+    params = SamplingParams(**sampling)
+    expected = Answer(plain, prepared(plain, dialect, 32, params))
+    text = "".join(expected)
+    for draft in (True, False):
+        reply = dialect.both(client, **sampling, draft=draft)
+        assert reply.text == text
+        assert len(text) > 4
+        if reply.finish == "length":
+            assert reply.sizes == (len(expected.request.ids), 32)
+    if dialect in (CHAT, *COMPLETING):
+        drafted, alone = (
+            client.post(dialect.path, dialect.body(**sampling, draft=draft)).json()["timings"]
+            for draft in (True, False)
+        )
+        assert (drafted["draft_n"] > 0, alone["draft_n"]) == (True, 0)
+        assert alone["steps"] == alone["predicted_n"]
+
+
+@pytest.mark.parametrize("dialect", [one for one in DIALECTS if one.stop], ids=lambda dialect: dialect.path)
+def test_a_stop_string_ends_the_text_before_it(client: Any, dialect: Dialect) -> None:
+    whole = dialect.ask(client).text
+    stop = whole[4:6]
+    reply = dialect.both(client, stop=["never this", stop])
+    assert (reply.text, reply.finish) == (whole.partition(stop)[0], "stop")
+    named = client.post(dialect.path, dialect.body(stop=["never this", stop])).json()
+    if dialect is MESSAGES:
+        assert (named["stop_reason"], named["stop_sequence"]) == ("stop_sequence", stop)
+    if dialect in COMPLETING[1:]:
+        assert (named["stop_type"], named["stopping_word"]) == ("word", stop)
+
+
+@every_chat
+def test_a_form_of_the_answer(client: Any, plain: LoadedPair, dialect: Dialect) -> None:
+    expected = prepared(plain, dialect, 120, SamplingParams(**SAMPLED))
+    expected.request.constraint = Grammars(plain.tokenizer).json_schema(SCHEMA)
+    text = "".join(Answer(plain, expected))
+    assert dialect.both(client, max_tokens=120, schema=SCHEMA, **SAMPLED).text == text
+    assert set(json.loads(text)) == {"ok", "size"}
+
+
+@every_chat
+def test_what_the_system_says_and_an_answer_that_was_begun(client: Any, dialect: Dialect) -> None:
+    """All of it makes the same prompt."""
+    begun = {"role": "assistant", "content": "def add"}
+    system = {"role": "system", "content": "Be brief."}
+    asked = {"role": "user", "content": QUESTION}
+    chat = CHAT.ask(client, messages=[system, asked])
+    said: dict[str, Any] = {
+        CHAT.path: {"messages": [{**system, "role": "developer"}, asked]},
+        MESSAGES.path: {"system": [{"type": "text", "text": "Be brief."}]},
+        RESPONSES.path: {"instructions": "Be brief."},
+    }[dialect.path]
+    assert dialect.ask(client, **said) == chat
+    if dialect is MESSAGES:
+        more = CHAT.ask(client, messages=[asked, begun], continue_final_message=True)
+        assert dialect.both(client, messages=[asked, begun]) == more
+
+
+@pytest.mark.parametrize("dialect", [CHAT, *COMPLETING], ids=lambda dialect: dialect.path)
+def test_penalties_and_biases(client: Any, dialect: Dialect) -> None:
+    shift = {"frequency_penalty": 2.0, "presence_penalty": -0.5, "logit_bias": {"10": 4.0, "11": -100}}
+    drafted, alone = (dialect.ask(client, **shift, **SAMPLED, draft=draft) for draft in (True, False))
+    assert drafted.text == alone.text != dialect.ask(client, **SAMPLED).text
+    (token,) = client.post("/tokenize", {"content": " return"}).json()["tokens"]
+    if dialect is not INFILL:  # whose text ends by its syntax
+        for bias in ({str(token): 100}, [[token, 100]]):
+            assert dialect.ask(client, max_tokens=5, logit_bias=bias).text == " return" * 5
+    said = client.post("/tokenize", {"content": dialect.ask(client).text}).json()["tokens"]
+    other = dialect.ask(client, logit_bias={str(token): -100 for token in said}).text
+    assert not set(client.post("/tokenize", {"content": other}).json()["tokens"]) & set(said)
+
+
+@pytest.mark.parametrize("model", ["embedded", "localdflash", "", None])
+def test_names_of_the_loaded_model(client: Any, model: str | None) -> None:
+    assert client.post(CHAT.path, CHAT.body(model=model, max_tokens=2)).json()["model"] == "embedded"
+
+
+# Errors
+
+
+def refused(dialect: Dialect, response: Any, status: int) -> str:
+    """The message of an error, in the shape of the dialect."""
+    assert response.status_code == status, response.text
+    return dialect.error(response.json())
+
+
+@every_dialect
+def test_requests_that_are_refused(client: Any, dialect: Dialect) -> None:
+    def sent(**change: Any) -> Any:
+        return client.post(dialect.path, dialect.body(**change))
+
+    assert "did you mean 'embedded'?" in refused(dialect, sent(model="embeded"), 404)
+    assert "'qwen3-8b' is not loaded, 'embedded' is" in refused(dialect, sent(model="qwen3-8b"), 404)
+    assert refused(dialect, sent(temperature="hot"), 400).startswith("temperature: ")
+    assert refused(dialect, sent(functions=[{}]), 400).startswith("functions: not supported")
+    neutral = {name: values[0] for name, values in UNSUPPORTED.items() if values and name not in ("tools",)}
+    neutral |= {name: None for name in UNSUPPORTED if name not in neutral}
+    neutral |= {"tool_choice": None, "user": "me", "something": {"new": 1}}
+    assert sent(**neutral, max_tokens=2).status_code == 200
+
+
+@every_shape
+@pytest.mark.parametrize("data", [b"", b"{'a': 1}", b"\xff\xfe{}", b"[" * 100_000, b"[1]", b'{"x": NaN}', b"{} {}"])
+def test_what_is_no_json_object(client: Any, dialect: Dialect, data: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    refused(dialect, client("POST", dialect.path, content=data, headers=headers), 400)
+
+
+@every_shape
+def test_what_comes_before_the_body(client: Any, dialect: Dialect) -> None:
+    path = dialect.path
+    refused(dialect, client("GET", path), 405)
+    assert client("GET", path).headers["allow"] == "POST"
+    refused(dialect, client("GET", f"{path}/other"), 404)
+    refused(dialect, client("POST", path, content=b"{}", headers={"content-type": "text/plain"}), 415)
+    refused(dialect, client("POST", path, content=b"{}", headers={"content-type": ""}), 415)
+    said = {"content-type": "Application/JSON; charset=utf-8"}
+    assert client("POST", path, content=json.dumps(dialect.body(max_tokens=1)), headers=said).status_code == 200
+    large = {**said, "content-length": str(LARGEST + 1)}
+    refused(dialect, client("POST", path, content=b"{}", headers=large), 413)
+
+
+def test_a_body_is_not_read_beyond_the_limit(client: Any) -> None:
+    read = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal read
+        while True:
+            read += 1 << 20
+            yield b" " * (1 << 20)
+
+    headers = {"content-type": "application/json"}
+    refused(CHAT, client("POST", CHAT.path, content=endless(), headers=headers), 413)
+    assert read <= LARGEST + (2 << 20)
+
+
+@pytest.mark.parametrize("dialect", [CHAT, MESSAGES, RESPONSES, COMPLETIONS], ids=lambda dialect: dialect.path)
+def test_a_prompt_that_does_not_fit(client: Any, dialect: Dialect) -> None:
+    long = "word " * 2000
+    change: dict[str, Any] = {"messages": [{"role": "user", "content": long}]}
+    size = client.post("/apply-template", {**change, "count": True}).json()["tokens"]
+    if dialect is COMPLETIONS:
+        size = len(client.post("/tokenize", {"content": long}).json()["tokens"])
+    change = {RESPONSES.path: {"input": long}, COMPLETIONS.path: {"prompt": long}}.get(dialect.path, change)
+    response = client.post(dialect.path, dialect.body(**change))
+    found = refused(dialect, response, 400)
+    assert found == f"the prompt has {size} tokens: the context holds 1024; shorten it"
+    if dialect is not MESSAGES:
+        about = response.json()["error"]
+        assert about["code"] == "context_length_exceeded"
+        assert about["param"] == ("prompt" if dialect is COMPLETIONS else "messages")
+
+
+@every_dialect
+def test_an_error_in_the_middle_is_the_last_event(
+    client: Any, worker: Any, monkeypatch: pytest.MonkeyPatch, dialect: Dialect
+) -> None:
+    step, calls = worker.loaded.pair.step, 0
+
+    def breaking(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise LocaldflashError("it broke")
+        return step(*arguments)
+
+    monkeypatch.setattr(worker.loaded.pair, "step", breaking)
+    body = dialect.body(temperature=3.0, seed=1, stream=True)
+    read = {MESSAGES.path: events_of, RESPONSES.path: response_events}.get(dialect.path, plain_events)
+    *_, last = read(client.post(dialect.path, body).text)
+    assert dialect.error_event(last) == "it broke"
+    monkeypatch.undo()
+    assert dialect.ask(client, max_tokens=2)
+
+
+@every_shape
+def test_an_unexpected_error_tells_nothing_of_a_user(
+    client: Any, worker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, dialect: Dialect
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("the secret text of a user")
+
+    with caplog.at_level(logging.DEBUG):
+        for body in (dialect.body(max_tokens=2), dialect.body(system="canary", temperature="canary")):
+            client.post(dialect.path, {**body, "messages": [{"role": "user", "content": "canary" * 3000}]})
+        monkeypatch.setattr(worker, "stream", broken)
+        told = refused(dialect, client.post(dialect.path, dialect.body()), 500)
+    assert told == "an error inside of localdflash: its log says more"
+    assert "RuntimeError" in caplog.text
+    assert "secret" not in caplog.text
+    assert "canary" not in caplog.text

@@ -1,0 +1,265 @@
+"""llama-server's API, and what its clients send, as their sources say, and read of the answers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.code.fim.infill_plan import InfillPlanner
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answers.completion import complete
+from localdflash.server.api.generation import _IndentLimit
+from localdflash.server.api.llama_server_api import _infill
+from localdflash.server.api.schemas import Extra, InfillRequest
+from localdflash.text.fim import FORMATS
+from localdflash.text.grammar import Grammars
+from tests.server.api.dialects import AFTER, BEFORE, CHAT, COMPLETIONS, INFILL, RAW, plain_events
+from tests.server.api.test_streams import ENDLESS, LONG, send
+
+
+def infilled(client: Any, **change: Any) -> dict[str, Any]:
+    told: dict[str, Any] = client.post("/infill", INFILL.body(**{"max_tokens": 40, **change})).json()
+    return told
+
+
+def test_an_infill_and_its_events(client: Any) -> None:
+    told = infilled(client)
+    assert told["tokens_cached"] == told["tokens_evaluated"] + told["tokens_predicted"]
+    assert (told["stop"], told["truncated"], told["model"]) == (True, False, "embedded")
+    events = plain_events(client.post("/infill", INFILL.body(max_tokens=40, stream=True)).text)
+    changing = ("content", "timings", "tokens_predicted", "tokens_cached")  # a draft may reach beyond the end
+    assert {k: v for k, v in events[-1].items() if k not in changing} == {
+        k: v for k, v in told.items() if k not in changing
+    }
+    cut = infilled(client, input_prefix=BEFORE[:-8], prompt=BEFORE[-8:])
+    assert cut["content"] == told["content"], "the prompt stands after the prefix"
+    settings = infilled(client, presence_penalty=0.5, logit_bias=[[5, -1.5]])["generation_settings"]
+    assert (settings["presence_penalty"], settings["frequency_penalty"]) == (0.5, 0.0)
+    assert settings["logit_bias"] == [[5, -1.5]]
+
+
+def test_why_it_stopped(client: Any) -> None:
+    assert infilled(client, max_tokens=3)["stop_type"] == "limit"
+    assert infilled(client, grammar='root ::= "x"')["stop_type"] == "eos"
+    assert infilled(client, stop=["nowhere at all"])["stopping_word"] == ""
+    late = infilled(client, max_tokens=400, t_max_predict_ms=0.001)
+    assert 0 < late["tokens_predicted"] < 100
+    assert late["stop_type"] == "limit"
+    before = {"input_prefix": "def add(a, b):\n    return", "input_suffix": "\n", "stop": ["return"]}
+    told = infilled(client, **before)
+    assert told["content"].strip(), "a stop string is not looked for before the cursor"
+    assert told["stop_type"] != "word"
+
+
+def test_only_the_fields_that_were_asked_for(client: Any) -> None:
+    fields = ["content", "timings/prompt_n", "truncated", "tokens_cached", "nothing", "content/deeper", ""]
+    assert set(infilled(client, response_fields=fields)) == {*fields[:4]}
+
+
+def test_a_prompt_that_does_not_fit_is_cut_around_the_cursor(client: Any) -> None:
+    line = "value = compute(value)\n"
+    told = infilled(client, input_prefix=line * 200, input_suffix=line * 200, max_tokens=2)
+    assert told["truncated"] is True
+    assert 700 < told["tokens_evaluated"] <= 1024 - 128  # room is kept for what will be typed, and for a longer answer
+
+
+def test_the_cache_is_warmed_and_the_next_key_computes_only_what_is_new(client: Any) -> None:
+    place = {"input_prefix": "# typed key by key\n" * 30, "input_suffix": AFTER * 10}
+    warm = infilled(client, **place, max_tokens=0)
+    assert (warm["content"], warm["tokens_predicted"]) == ("", 0)
+    assert warm["timings"]["prompt_n"] > 20
+    assert infilled(client, **place, max_tokens=4)["timings"]["prompt_n"] == 1
+    for typed in ("value", "value =", "value = 1"):
+        told = infilled(client, **place, max_tokens=4, prompt=typed)
+    assert told["timings"]["prompt_n"] <= 4
+
+
+def test_a_word_is_healed_and_a_text_ends_where_the_code_does(client: Any, filled: Callable[..., str]) -> None:
+    before = "def add(first, second):\n    retu"
+    told = infilled(client, input_prefix=before, input_suffix="\n", max_tokens=12)
+    assert told["content"] == filled(before, "\n", 12)
+    assert told["content"].startswith("rn ")
+    for seed in range(2):
+        place = {"input_prefix": "x = [1, 2, ", "input_suffix": "]\ny = 2\n", "temperature": 0.9, "seed": seed}
+        line = ("x = [1, 2, " + infilled(client, **place, max_tokens=60)["content"]).rpartition("\n")[2]
+        assert line.count("[") >= line.count("]")  # the bracket after the cursor closes what is open
+    grammar = 'root ::= "lf.a\\n\\n\\nb = [1]]"'
+    told = infilled(client, input_prefix="x = se", input_suffix="\n", grammar=grammar)
+    assert told["content"] == "lf.a\n\n\nb = [1]]", "a grammar decides itself how a text begins and ends"
+
+
+def test_other_files_stand_at_the_head_of_a_model_with_separators(
+    plain: LoadedPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain, "fim_format", lambda: FORMATS["qwen"])
+    extra = [Extra("a = 1\n", "a.py"), Extra("value = 12\n" * 200, "b\nc.py"), Extra("d = 4\n", "d.py")]
+    body = InfillRequest(input_prefix="def f(", input_suffix="):\n", input_extra=extra)
+    made = _infill(plain, InfillPlanner(plain), body, Grammars(plain.tokenizer, plain.vocab_size))
+    spelled = b"".join(plain.tokenizer.piece(token, special=True) for token in made.requests[0].ids).decode()
+    assert spelled.startswith("<|repo_name|>repository\n<|file_sep|>b c.py\nvalue = 12\n")  # the last matter most
+    assert "12\n<|file_sep|>d.py\nd = 4\n<|file_sep|>current\n<|fim_prefix|>" in spelled
+    assert len(made.requests[0].ids) < plain.context - 128
+    assert not made.truncated
+
+
+def test_other_files_change_no_text_of_a_model_without_separators(client: Any) -> None:
+    whole = infilled(client)
+    extra = [{"text": BEFORE + whole["content"], "filename": "other.py"}, {"text": "x = 1", "filename": "a\nb"}]
+    told = infilled(client, input_extra=extra)
+    assert told["content"] == whole["content"]
+    assert told["timings"]["steps"] < whole["timings"]["steps"]
+
+
+def test_less_indented_lines_are_left_out(client: Any) -> None:
+    hot = {"max_tokens": 60, "temperature": 1.0, "seed": 3}
+    whole = INFILL.ask(client, **hot).text
+    assert INFILL.both(client, **hot, n_indent=8).text == expected_indented(whole, 8)
+
+
+def expected_indented(text: str, least: int) -> str:
+    """The oracle: whole lines, from the second on, up to the first with code that is less indented."""
+    first, *rest = text.split("\n")
+    kept = [first]
+    for line in rest:
+        if line.strip(" \t") and len(line) - len(line.lstrip(" \t")) < least:
+            break
+        kept.append(line)
+    return "\n".join(kept)
+
+
+@given(st.lists(st.text(alphabet="a \t\n", max_size=6), max_size=8), st.integers(0, 4))
+def test_indentation_is_seen_however_the_text_comes(parts: list[str], least: int) -> None:
+    lines = _IndentLimit(least)
+    text = "".join(part if lines.ended else lines.push(part) for part in parts if not lines.ended)
+    text += lines.finish()
+    assert text == expected_indented("".join(parts), least)
+
+
+def test_a_plain_completion_is_openais(client: Any) -> None:
+    assert RAW.both(client).text == COMPLETIONS.ask(client).text
+    assert client.post("/completion", {"prompt": ["a", "b"]}).status_code == 400
+
+
+def test_tokens_there_and_back(client: Any) -> None:
+    text = "def f(x):\n    return 'é漢😀'\n"
+    tokens = client.post("/tokenize", {"content": text}).json()["tokens"]
+    assert client.post("/detokenize", {"tokens": tokens}).json() == {"content": text}
+    pieces = client.post("/tokenize", {"content": "hé", "with_pieces": True}).json()["tokens"]
+    spelled = b"".join(p["piece"].encode() if isinstance(p["piece"], str) else bytes(p["piece"]) for p in pieces)
+    assert spelled.decode() == "hé"
+    marked = client.post("/tokenize", {"content": "<|im_end|>"}).json()["tokens"]
+    assert len(marked) == 1
+    assert len(client.post("/tokenize", {"content": "<|im_end|>", "parse_special": False}).json()["tokens"]) > 1
+    assert client.post("/detokenize", {"tokens": marked}).json() == {"content": "<|im_end|>"}
+    vocabulary = client.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
+    assert client.post("/detokenize", {"tokens": [vocabulary - 1]}).status_code == 200
+    assert client.post("/detokenize", {"tokens": [vocabulary]}).status_code == 400
+
+
+def test_a_slot_says_what_it_works_at(live: Any) -> None:
+    with live.client() as client:
+        (idle,) = client.get("/slots").json()
+        assert (idle["id"], idle["n_ctx"], idle["is_processing"], idle["speculative"]) == (0, 1024, False, True)
+        assert client.get("/slots?fail_on_no_slot=1").status_code == 200
+        with send(live, CHAT.path, {**LONG, "max_tokens": 900, "stream": True, "grammar": ENDLESS}):
+            live.until(lambda: live.scheduler.running is not None and live.scheduler.running.request.stats.steps > 0)
+            (busy,) = client.get("/slots").json()
+            (token,) = busy["next_token"]
+            assert (busy["is_processing"], busy["params"]["temperature"]) == (True, 3.0)
+            assert token["n_decoded"] + token["n_remain"] == busy["params"]["n_predict"] <= 900
+            assert token["has_next_token"]
+            full = client.get("/slots?fail_on_no_slot=1")
+            assert (full.status_code, full.json()["error"]["code"]) == (503, "queue_full")
+            assert "Write a long program" not in client.get("/slots").text
+    live.until_idle()
+
+
+def test_props_are_those_that_llama_vscode_reads(client: Any) -> None:
+    told = client.get("/props", params={"model": "embedded", "autoload": "false"}).json()
+    assert (told["default_generation_settings"]["n_ctx"], told["total_slots"]) == (1024, 1)
+    assert "<|im_start|>" in told["chat_template"]
+    assert "/" not in told["model_path"]
+
+
+# ggml-org/llama.vim autoload/llama.vim: llama#fim, s:ring_update, llama#inst_send; llama.vscode src/llama-server.ts
+
+CHUNKS = [{"text": "def add(a, b):\n    return a + b\n", "time": [1, 2], "filename": "math.py"}]
+MIDDLE = "        return"
+VIM = {
+    "id_slot": 0,
+    "input_prefix": "class Box:\n    def add(self, a, b):\n",
+    "input_suffix": AFTER,
+    "input_extra": CHUNKS,
+    "prompt": MIDDLE,
+    "stop": [],
+    "n_indent": 0,
+    "top_k": 40,
+    "top_p": 0.90,
+    "samplers": ["top_k", "top_p", "infill"],
+    "stream": False,
+    "cache_prompt": True,
+    "t_max_prompt_ms": 500,
+    "t_max_predict_ms": 60_000,
+}
+
+
+def test_llama_vim_and_llama_vscode_complete(client: Any, filled: Callable[..., str]) -> None:
+    fields = [
+        *("content", "timings/prompt_n", "timings/prompt_ms", "timings/prompt_per_token_ms"),
+        *("timings/prompt_per_second", "timings/predicted_n", "timings/predicted_ms"),
+        *("timings/predicted_per_token_ms", "timings/predicted_per_second", "truncated", "tokens_cached"),
+    ]
+    told = client.post("/infill", {**VIM, "n_predict": 32, "response_fields": fields, "model": ""}).json()
+    assert list(told) == fields
+    assert told["content"] == filled(str(VIM["input_prefix"]) + MIDDLE, AFTER, 32)
+    assert all(isinstance(value, int | float) for name, value in told.items() if name.startswith("timings/"))
+    told = client.post("/infill", {**VIM, "n_predict": 32, "n_cmpl": 3, "n_indent": 4}).json()
+    assert {"prompt_ms", "predicted_ms", "predicted_n"} <= set(told["timings"])
+    warm = {**VIM, "input_prefix": "", "input_suffix": "", "prompt": "", "samplers": [], "n_predict": 0}
+    assert client.post("/infill", {**warm, "response_fields": [""]}).json() == {}
+
+
+def test_llama_vim_instructs(client: Any) -> None:
+    messages = [{"role": "system", "content": "You edit code."}, {"role": "user", "content": "Add a comment."}]
+    common = {"id_slot": 3, "messages": messages, "cache_prompt": True, "model": ""}
+    warm = {**common, "samplers": [], "n_predict": 0, "stream": False, "response_fields": [""]}
+    assert client.post(CHAT.path, warm).status_code == 200
+    body = {**common, "min_p": 0.1, "temperature": 0.1, "samplers": ["min_p", "temperature"], "max_tokens": 8}
+    assert len(client.events(CHAT.path, body)) > 2
+
+
+# continuedev/continue core/autocomplete: AutocompleteTemplate.ts, getStopTokens.ts; core/llm/llms/{OpenAI,LlamaCpp}.ts
+
+CONTINUE_STOPS = [
+    *("<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>"),
+    *("<|file_sep|>", "<|im_start|>", "<|im_end|>", "\n\n", "\r\n\r\n", "/src/", "#- coding: utf-8", "```"),
+    *("def ", "class ", '"""#'),
+]
+
+
+# zed-industries/zed crates/edit_prediction/src/fim.rs: format_fim_prompt, fim_stop_tokens
+ZED_STOPS = ["<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"]
+
+
+def test_zed_and_continue_complete(client: Any, plain: LoadedPair) -> None:
+    prompt = f"<|fim_prefix|>{BEFORE}<|fim_suffix|>{AFTER}<|fim_middle|>"
+    whole = "".join(complete(plain, BEFORE, AFTER, 32, SamplingParams()))
+    assert COMPLETIONS.both(client, prompt=prompt, stop=ZED_STOPS).text == whole
+    expected = min((whole.partition(stop)[0] for stop in CONTINUE_STOPS), key=len)
+    assert COMPLETIONS.both(client, prompt=prompt, stop=CONTINUE_STOPS).text == expected
+    assert RAW.both(client, prompt=prompt, stop=CONTINUE_STOPS).text == expected
+
+
+def test_continue_chats(client: Any) -> None:
+    messages = [
+        {"role": "system", "content": "You are a helpful assistant."},
+        {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
+        {"role": "assistant", "content": " "},
+        {"role": "user", "content": "Again"},
+    ]
+    body = {"messages": messages, "model": "localdflash", "max_tokens": 16, "temperature": 0.5, "tools": []}
+    events = client.events(CHAT.path, {**body, "stream_options": {"include_usage": True}})
+    assert events[-1]["usage"]["total_tokens"] > 0

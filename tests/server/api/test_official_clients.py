@@ -1,0 +1,162 @@
+"""OpenAI's and Anthropic's own clients, over TCP and through the guard, tool calls put together by their helpers."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from pydantic import TypeAdapter
+
+from localdflash.server.guard import Guard
+from tests.server.api.dialects import CHAT, MESSAGES, RESPONSES, USER
+from tests.server.api.test_tools import ARGUMENTS, CALLS, ENDS, TOOLS
+from tests.support.chat_formats import tool_vocabularies
+from tests.support.scripted_pair import scripted_client
+from tests.support.served import KEY, serving
+from tests.text.conftest import make_vocabulary, oracle
+
+__all__ = ["make_vocabulary", "oracle", "tool_vocabularies"]
+
+OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC = (
+    one.body(tools=TOOLS, max_tokens=300)["tools"] for one in (CHAT, RESPONSES, MESSAGES)
+)
+ASKED: Any = [USER]
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listener, serving(Guard(app, key=KEY), listener):
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def client(live: Any) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(api_key=live.key, base_url=f"http://127.0.0.1:{live.port}/v1", max_retries=0) as client:
+        yield client
+
+
+def test_openais_chat(client: openai.OpenAI) -> None:
+    create = client.chat.completions.create
+    whole = create(model="embedded", messages=ASKED, temperature=0, max_tokens=16, logprobs=True, top_logprobs=2)
+    text = whole.choices[0].message.content
+    assert text
+    assert whole.choices[0].logprobs
+    assert len(whole.choices[0].logprobs.content or ()) == 16
+    chunks = create(
+        model="embedded",
+        messages=ASKED,
+        temperature=0,
+        max_tokens=16,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    *parts, last = chunks
+    assert "".join(choice.delta.content or "" for chunk in parts for choice in chunk.choices) == text
+    assert last.usage
+    assert last.usage.completion_tokens == 16
+    grammar = {"grammar": 'root ::= "yes" | "no"'}
+    with client.chat.completions.stream(model="embedded", messages=ASKED, extra_body=grammar) as stream:
+        assert {"chunk", "content.delta", "content.done"} <= {event.type for event in stream}
+        assert stream.get_final_completion().choices[0].message.content in ("yes", "no")
+
+
+def test_openais_completions_responses_and_models(client: openai.OpenAI) -> None:
+    told = client.completions.create(
+        model="embedded", prompt="def add(a, b):\n", suffix="\n", max_tokens=4, logprobs=1, n=2
+    )
+    assert [bool(choice.logprobs and choice.logprobs.tokens) for choice in told.choices] == [True, True]
+    whole = client.responses.create(model="embedded", input="Hello", temperature=0, max_output_tokens=8)
+    with client.responses.stream(model="embedded", input="Hello", temperature=0, max_output_tokens=8) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+    assert text == whole.output_text != ""
+    assert [model.id for model in client.models.list()] == ["embedded"]
+    assert client.models.retrieve("embedded").owned_by == "localdflash"
+
+
+def test_openais_errors(client: openai.OpenAI) -> None:
+    create = client.chat.completions.create
+    with pytest.raises(openai.NotFoundError, match="did you mean"):
+        create(model="embeded", messages=ASKED)
+    with pytest.raises(openai.BadRequestError) as caught:
+        create(model="embedded", messages=[{"role": "user", "content": "word " * 3000}])
+    assert caught.value.code == "context_length_exceeded"
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve("resp_1")
+    with pytest.raises(openai.NotFoundError, match="not offered"):
+        client.embeddings.create(model="embedded", input="x")
+    wrong = openai.OpenAI(api_key="wrong", base_url=str(client.base_url), max_retries=0)
+    with wrong, pytest.raises(openai.AuthenticationError):
+        wrong.models.list()
+
+
+async def test_openais_client_in_parallel(live: Any) -> None:
+    base = f"http://127.0.0.1:{live.port}/v1"
+    async with openai.AsyncOpenAI(api_key=live.key, base_url=base, max_retries=0) as client:
+        create = client.chat.completions.create
+        answers = await asyncio.gather(
+            *(create(model="embedded", messages=ASKED, max_tokens=8, temperature=0) for _ in range(3))
+        )
+    assert len({answer.choices[0].message.content for answer in answers}) == 1
+
+
+@pytest.mark.parametrize("family", ["harmony", "hermes", "llama"])
+def test_openais_helpers_put_a_call_together_and_it_goes_back(tool_vocabularies: dict[str, Path], family: str) -> None:
+    with (
+        scripted_client(tool_vocabularies[family], *CALLS[family], ENDS[family]) as (client, _),
+        served(client.app) as url,
+        openai.OpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0) as official,
+    ):
+        common: Any = {"model": "localdflash", "temperature": 0}
+        with official.chat.completions.stream(**common, messages=ASKED, tools=OPENAI_CHAT) as stream:
+            assert "tool_calls.function.arguments.done" in {event.type for event in stream}
+            message = stream.get_final_completion().choices[0].message
+        assert message.tool_calls
+        (call,) = message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("weather", ARGUMENTS)
+        result = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+        messages = [*ASKED, message.model_dump(exclude_none=True), result]
+        again = official.chat.completions.create(**common, messages=messages, tools=OPENAI_CHAT)
+        assert again.choices[0].message.tool_calls
+        with official.responses.stream(**common, input=ASKED, tools=OPENAI_RESPONSES) as events:
+            kinds = {event.type for event in events}
+            final = events.get_final_response()
+        assert {"response.function_call_arguments.delta", "response.completed"} <= kinds
+        item: Any = final.output[-1]
+        assert json.loads(item.arguments) == ARGUMENTS
+        items: list[Any] = [*ASKED, *(one.model_dump(exclude_none=True) for one in final.output)]
+        items.append({"type": "function_call_output", "call_id": item.call_id, "output": "rain"})
+        more = official.responses.create(**common, input=items, tools=OPENAI_RESPONSES)
+        assert more.output[-1].type == "function_call"
+
+
+def test_anthropics_client(app: Any, tool_vocabularies: dict[str, Path]) -> None:
+    anthropic: Any = pytest.importorskip("anthropic")  # nothing else here needs it
+    asked: Any = {"model": "localdflash", "max_tokens": 24, "messages": ASKED, "extra_body": {"temperature": 0}}
+    kinds = TypeAdapter(anthropic.types.RawMessageStreamEvent)
+    with served(app) as url, anthropic.Anthropic(base_url=url, max_retries=0, api_key=KEY) as client:
+        whole = client.messages.create(**asked)
+        with client.messages.stream(**asked) as stream:
+            text, final = "".join(stream.text_stream), stream.get_final_message()
+        assert text == whole.content[0].text == final.content[0].text
+        for event in client.messages.create(**asked, stream=True):
+            kinds.validate_python(event.model_dump())
+        counted = client.messages.count_tokens(model="localdflash", messages=ASKED).input_tokens
+        assert counted == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+        with pytest.raises(anthropic.NotFoundError, match="did you mean"):
+            client.messages.create(**{**asked, "model": "embeded"})
+        with anthropic.Anthropic(base_url=url, max_retries=0, auth_token=KEY) as by_token:
+            assert by_token.messages.create(**asked).content == whole.content
+    with (
+        scripted_client(tool_vocabularies["hermes"], *CALLS["hermes"], ENDS["hermes"]) as (scripted, _),
+        served(scripted.app) as url,
+        anthropic.Anthropic(base_url=url, max_retries=0, api_key=KEY) as client,
+    ):
+        with client.messages.stream(**asked | {"max_tokens": 300}, tools=ANTHROPIC) as stream:
+            message = stream.get_final_message()
+        call = message.content[-1]
+        assert (message.stop_reason, call.type, call.input) == ("tool_use", "tool_use", ARGUMENTS)

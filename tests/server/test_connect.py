@@ -1,0 +1,161 @@
+"""`connect` to an engine that runs, here on a thread of this process: what holds of it, what is loaded, who waits."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
+from localdflash.base.files import paths
+from localdflash.engine.host_pair import HostPair
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.server import spawn
+from localdflash.server.address import Address
+from localdflash.server.api.metrics import Metrics
+from localdflash.server.client import Client
+from localdflash.server.engines import Engines
+from localdflash.server.http_app import create_app
+from localdflash.server.sockets import listening_socket, prepare_folder
+from localdflash.server.spawn import connect
+from localdflash.server.wanted import ROLES, PairRole, Wanted
+from localdflash.server.worker import PairWorker
+from tests.support.daemons import DROPPED_SOCKET, unix_only, until
+from tests.support.served import serving
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
+    pytest.mark.usefixtures("short_home"),
+    pytest.mark.filterwarnings(DROPPED_SOCKET),
+    unix_only,
+]
+EMBEDDED = {"pair": "embedded", "threads": 1}
+LONG = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 900, "temperature": 3.0, "seed": 1}
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., Engines]]:
+    """Runs an engine at the socket, which starts with the embedded pair for some roles."""
+    with ExitStack() as stack:
+
+        def started(*roles: PairRole) -> Engines:
+            path = paths.engine_socket()
+            prepare_folder(path)
+            worker = PairWorker(Options("embedded", "llama.cpp", threads=1), 8_000_000, 4, Metrics().observe)
+            engines = Engines(worker, roles or ROLES)
+            stack.callback(engines.close)
+            stack.enter_context(serving(create_app(engines), stack.enter_context(listening_socket(path))))
+            engines.start()
+            return engines
+
+        yield started
+
+
+@pytest.fixture
+def tiny(tiny_pair: Path) -> str:
+    return str(tiny_pair / "target.gguf")
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def answer_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An answer of the engine, which has begun and lasts for as long as somebody reads it."""
+    step = HostPair.step
+    monkeypatch.setattr(HostPair, "step", lambda *arguments: (time.sleep(0.02), step(*arguments))[1])
+    answer = Client(Address(paths.engine_socket())).stream("/v1/chat/completions", {**LONG, "stream": True})
+    next(answer)
+    return answer
+
+
+def test_what_the_user_gives_has_to_hold_and_all_else_is_as_it_is(run: Any, said: list[str]) -> None:
+    run()
+    assert connect(Wanted({**EMBEDDED, "context": 256}), said.append).get("/ps")["context"] == 1024
+    assert said == []
+    wanted = Wanted({**EMBEDDED, "context": 512, "kv": "int8"}, given={"context"})
+    for _ in range(2):
+        about = connect(wanted, said.append).get("/ps")
+        assert (about["context"], about["options"]["kv"]) == (512, "f16")
+        assert said == ["The engine loads anew: context 512 ..."]
+    with pytest.raises(ModelError, match="did you mean 'embedded'"):
+        connect(Wanted({"pair": "embeded"}, given={"pair"}), said.append)
+    assert connect(Wanted(EMBEDDED), said.append).get("/ps")["context"] == 512
+
+
+def test_each_role_gets_its_pair_and_leaves_the_other_alone(run: Any, said: list[str], tiny: str) -> None:
+    run("completion")
+    editor = connect(Wanted(EMBEDDED, role="completion"), said.append)
+    before = editor.get("/ps?role=completion")
+    assert [one["roles"] for one in editor.get("/ps")["pairs"]] == [["completion"]]
+    wanted = Wanted({**EMBEDDED, "pair": tiny}, role="chat")
+    assert connect(wanted, said.append).get("/ps?role=chat")["pair"] == tiny
+    assert connect(Wanted(EMBEDDED, role="chat"), said.append).get("/ps?role=chat")["pair"] == tiny, "it was chosen"
+    chosen = Wanted({**EMBEDDED, "context": 512}, given={"pair", "context"}, role="chat")
+    assert connect(chosen, said.append).get("/ps?role=chat")["context"] == 512
+    assert said == ["The engine loads embedded: context 512 ..."]
+    after = editor.get("/ps?role=completion")
+    assert (after["pair"], after["context"], after["since"]) == ("embedded", 1024, before["since"])
+
+
+def test_a_chat_finds_its_model_loaded_beside_another(run: Any, said: list[str], tiny: str) -> None:
+    run("chat")
+    one = connect(Wanted(EMBEDDED, role="chat"), said.append)
+    connect(Wanted(EMBEDDED | {"pair": tiny}, given={"pair"}, role="chat"), said.append)
+    since = {about["pair"]: about["since"] for about in one.get("/ps")["pairs"]}
+    connect(Wanted(EMBEDDED, given={"pair"}, role="chat"), said.append)
+    assert {about["pair"]: about["since"] for about in one.get("/ps")["pairs"]} == since
+    assert set(since) == {"embedded", tiny}
+
+
+def test_a_chat_that_starts_waits_for_an_answer_and_says_so(
+    run: Any, said: list[str], tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = run("chat")
+    connect(Wanted(EMBEDDED), said.append)
+
+    def load(options: Options) -> LoadedPair:
+        if any(worker.loaded for worker in engines.workers):
+            raise OutOfMemory("a context of 1024 tokens needs 9.00 GB, 1.00 GB of memory are free")
+        return LoadedPair(options)
+
+    monkeypatch.setattr("localdflash.server.worker.LoadedPair", load)
+    answer, wanted = answer_of(monkeypatch), Wanted(EMBEDDED | {"pair": tiny}, given={"pair"}, role="chat")
+    with ThreadPoolExecutor(1) as threads:
+        connecting = threads.submit(connect, wanted, said.append)
+        until(lambda: len(said) == 2, 10)
+        assert not connecting.done()
+        answer.close()
+        assert [one["pair"] for one in connecting.result(30).get("/ps")["pairs"]] == [tiny]
+    assert said == [
+        f"The engine loads {tiny} ...",
+        f"embedded is answering in another chat: {tiny} is loaded when it is done ...",
+    ]
+
+
+def test_a_busy_one_of_another_version_is_left_alone(
+    run: Any, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run()
+    connect(Wanted(EMBEDDED), said.append)
+    answer = answer_of(monkeypatch)
+    monkeypatch.setattr(spawn, "own_version", lambda: "9.9")
+    with pytest.raises(LocaldflashError, match=r"this is 9\.9, and it is busy: try again"):
+        connect(Wanted(EMBEDDED), said.append)
+    assert next(answer)
+    answer.close()
+
+
+def test_what_takes_the_time_is_told(run: Any, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    load, stages = LoadedPair.__init__, list[str]()
+    monkeypatch.setattr(LoadedPair, "__init__", lambda *a: (time.sleep(0.2), load(*a))[1])
+    run()
+    assert connect(Wanted(EMBEDDED), said.append, stages.append).get("/ps")["pair"] == "embedded"
+    assert {*stages} == {spawn.LOADING}
+    assert len(stages) > 2

@@ -1,0 +1,308 @@
+"""The daemon as a process: that there is one, its signals and exit codes, its log, and `serve --port` beside it."""
+
+import shlex
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest.mock import Mock
+
+import httpx2
+import psutil
+import pytest
+
+from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.files import paths
+from localdflash.server import port_file
+from localdflash.server.client import find
+from tests.support.daemons import (
+    BY_TCP,
+    DROPPED_SOCKET,
+    LONG,
+    PROGRAM,
+    SLOW,
+    begin,
+    client,
+    connected,
+    is_ready,
+    killed,
+    said,
+    start,
+    unix_only,
+    until,
+)
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.transport,
+    pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
+    pytest.mark.usefixtures("short_home"),
+    pytest.mark.filterwarnings(DROPPED_SOCKET),
+]
+CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
+ANSWER = "/v1/chat/completions"
+
+
+def test_a_second_one_is_refused_and_what_a_killed_one_left_is_replaced() -> None:
+    first = start()
+    code, lines = said(begin())
+    assert code == 1
+    assert lines == [
+        f"localdflash: an engine is running already (process {first.pid}, pair embedded): use it, or stop it with"
+        " `localdflash serve --stop`"
+    ]
+    assert is_ready()
+    killed(first)
+    assert paths.engine_socket().exists()
+    assert find() is None
+    start()
+    assert is_ready()
+
+
+def test_one_that_is_about_to_leave_is_waited_for() -> None:
+    first = start(program=SLOW + PROGRAM)
+    with client() as talking:
+        answer = talking.stream(ANSWER, {**CHAT, **LONG})
+        next(answer)
+        first.terminate()  # it lets the answer go on for some seconds
+        until(lambda: not is_ready())
+        second = start()
+        first.wait(2)  # its lock is free, and only Python is left to end; its answer would go on for longer
+        assert second.poll() is None
+        answer.close()
+
+
+@unix_only
+def test_the_longest_path_works(short_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = paths.SOCKET_LIMIT - 1 - len(f"{short_home}//runtime/engine.sock")
+    monkeypatch.setenv("LOCALDFLASH_HOME", str(short_home / ("x" * room)))
+    process = start()
+    assert is_ready()
+    process.terminate()
+    code, lines = said(process)
+    assert code == 0
+    assert lines[0].startswith(f"listening on {paths.engine_socket()}: curl --unix-socket ")
+    assert lines[1] == "embedded is loaded (llama.cpp, 1024 tokens of context)"
+    assert not paths.engine_socket().exists()
+    monkeypatch.setenv("LOCALDFLASH_HOME", str(short_home / ("x" * (room + 1))))
+    with pytest.raises(UsageError, match=rf"must be shorter than {paths.SOCKET_LIMIT}: set LOCALDFLASH_HOME"):
+        paths.engine_socket()
+    code, lines = said(begin())
+    assert (code, len(lines)) == (2, 1)
+
+
+def test_a_folder_that_others_may_enter_and_a_port_in_use_are_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, lines = said(start("--port", str(port)))
+    assert (code, lines) == (2, [f"localdflash: port {port} on 127.0.0.1 is in use: choose another one with --port"])
+    assert not paths.engine_socket().exists()
+    folder = paths.runtime_folder()
+    folder.chmod(0o755)
+    assert said(begin()) == (1, [f"localdflash: {folder}: open to other users: chmod 700 it"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_and_a_second_one_at_once(number: signal.Signals) -> None:
+    process = start(program=SLOW + PROGRAM)
+    with client() as talking:
+        answer = talking.stream(ANSWER, {**CHAT, **LONG})
+        next(answer)
+        process.send_signal(number)
+        until(lambda: not paths.engine_socket().exists())
+        assert next(answer)
+        began = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(10) == 128 + number
+        assert time.monotonic() - began < 2
+        with pytest.raises(LocaldflashError, match="went away"):
+            list(answer)
+
+
+def test_a_pair_that_does_not_load_and_a_lost_device_have_exit_codes() -> None:
+    code, lines = said(start("--pair", "embeded"))
+    assert (code, lines[-1]) == (3, "localdflash: no pair 'embeded'; did you mean 'embedded'?")
+    broken = (
+        "from localdflash.engine.host_pair import HostPair; from localdflash.base.errors import DeviceFailed\n"
+        "def step(*_): raise DeviceFailed('CUDA error 700')\n"
+        "HostPair.step = step\n"
+    )
+    process = start(program=broken + PROGRAM)
+    with client() as talking, pytest.raises(LocaldflashError):
+        list(talking.stream(ANSWER, {**CHAT, **LONG}))
+    code, lines = said(process)
+    assert code == 5
+    assert "start it again" in lines[-1]
+
+
+def test_the_log_has_no_word_of_a_user() -> None:
+    log = paths.create_private(paths.runtime_folder()) / "engine.log"
+    process = start("--log", str(log))
+    canary = "xyzzycanary"
+    with client() as talking:
+        for body in (
+            {"messages": [{"role": "user", "content": canary}], "max_tokens": 3},
+            {"messages": [{"role": canary, "content": canary}]},
+            {"messages": canary},
+            {"messages": [{"role": "user", "content": canary * 2000}]},
+        ):
+            try:
+                talking.post(ANSWER, body)
+            except LocaldflashError:
+                continue
+    with connected() as raw:
+        raw.sendall(f"GET /{canary} {canary}\r\n\r\n".encode())
+        raw.recv(1000)
+    process.terminate()
+    assert said(process) == (0, [])
+    assert "embedded is loaded" in log.read_text()
+    assert canary not in log.read_text()
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+def test_a_word_that_cannot_be_said_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from localdflash.cli import serve
+
+    monkeypatch.setattr(sys, "stderr", Mock(**{"write.side_effect": BrokenPipeError}))
+    serve._say("hello")
+
+
+# `serve --port` beside an engine that runs
+
+
+def join(*arguments: str) -> tuple["subprocess.Popen[str]", str]:
+    """The command beside a running engine, and the address that it tells."""
+    process = begin("--port", "0", *arguments)
+    assert process.stderr
+    line = process.stderr.readline()
+    return process, line.split("listening on ")[1].split(": curl")[0]
+
+
+def is_open(base: str) -> bool:
+    try:
+        return httpx2.get(f"{base}/health", trust_env=False).status_code == 200
+    except httpx2.ConnectError:
+        return False
+
+
+def until_closed(base: str) -> None:
+    until(lambda: not is_open(base))
+
+
+def test_the_port_closes_with_the_command_however_that_ends() -> None:
+    start(program=SLOW + PROGRAM)
+    for how in (signal.SIGINT, signal.SIGKILL):
+        process, base = join()
+        headers = {"x-api-key": paths.key_file().read_text().strip()}
+        with (
+            client() as looking,
+            httpx2.Client(trust_env=False, headers=headers) as http,
+            http.stream("POST", f"{base}{ANSWER}", json={**CHAT, **LONG}) as answer,
+        ):
+            next(answer.iter_lines())
+            process.send_signal(how)
+            until_closed(base)
+            until(lambda: looking.get("/ps")["running"] == 0, 8)  # its answers are cancelled in time
+        assert process.wait(10) == (0 if how == signal.SIGINT else -how)
+        assert is_ready()
+
+
+def test_the_command_ends_with_the_engine() -> None:
+    engine = start()
+    process, base = join()
+    engine.terminate()
+    assert process.wait(10) == 0
+    assert process.stderr
+    assert process.stderr.read().endswith("The engine has stopped, and with it this port.\n")
+    assert not is_open(base)
+    assert engine.wait(10) == 0
+    engine = start()
+    process, base = join()
+    killed(engine)
+    assert process.wait(10) == 1
+    assert process.stderr
+    assert "went away" in process.stderr.read()
+
+
+def test_who_may_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options for an engine that runs already are refused; a port of the settings is no reason to join."""
+    start()
+    code, lines = said(begin("--port", "0", "--context", "512"))
+    assert (code, "an engine is running already" in lines[0]) == (1, True)
+    monkeypatch.setenv("LOCALDFLASH_SERVER_PORT", "0")
+    code, lines = said(begin())
+    assert (code, len(lines), "an engine is running already" in lines[0]) == (1, 1, True)
+
+
+# By a port with a key instead of a Unix socket: see `port_file`
+
+
+@pytest.fixture
+def by_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALDFLASH_TRANSPORT", "tcp")
+
+
+@pytest.mark.usefixtures("by_tcp")
+def test_a_port_of_the_users_own(short_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says how to try it, and listens on this machine alone, as does the one for other programs."""
+    monkeypatch.setenv("LOCALDFLASH_HOME", str(short_home / ("x" * 120)))
+    process = start("--port", "0")
+    own = port_file.read(paths.engine_socket())
+    assert own
+    assert paths.key_file().read_text().strip() != own.key
+    listens = [one for one in psutil.Process(process.pid).net_connections("inet") if one.status == "LISTEN"]
+    assert [one.laddr[0] for one in listens] == ["127.0.0.1"] * 2
+    assert process.stderr
+    line = process.stderr.readline()
+    assert line.startswith(f"listening on http://127.0.0.1:{own.number}, key in {paths.engine_socket()}: curl ")
+    assert own.key not in line
+    command = line.partition(": curl ")[2]
+    asks = "from sys import argv; from urllib.request import *; name, value = argv[2].split(': ');"
+    asks += "print(urlopen(Request(argv[3], headers={name: value})).status)"
+    told = subprocess.check_output(["sh", "-c", f"{shlex.quote(sys.executable)} -c {shlex.quote(asks)} {command}"])
+    assert told == b"200\n"
+    with httpx2.Client(base_url=f"http://127.0.0.1:{own.number}", trust_env=False) as http:
+        for headers, status in (
+            ({}, 401),
+            ({"Authorization": f"Bearer {own.key[:-1]}"}, 401),
+            ({"Authorization": f"Bearer {own.key}", "Origin": "http://evil.example"}, 403),
+            ({"Authorization": f"Bearer {own.key}"}, 200),
+        ):
+            assert http.post("/stop", headers=headers, json={}).status_code == status
+    assert process.wait(10) == 0
+    assert not paths.engine_socket().exists()
+
+
+@pytest.mark.usefixtures("by_tcp")
+def test_the_lock_of_a_port_ends_with_the_process_that_was_killed() -> None:
+    process = start()
+    assert find()
+    killed(process)
+    held = port_file._CONTENT.fullmatch(paths.engine_socket().read_bytes())
+    assert held
+    with socket.create_server(("127.0.0.1", int(held[1]))) as imposter:  # who takes the port gets nothing
+        assert find() is None
+        imposter.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            imposter.accept()
+
+
+@pytest.mark.skipif(BY_TCP, reason="is about both transports")
+def test_an_engine_that_listens_otherwise_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALDFLASH_TRANSPORT", "tcp")
+    process = start()
+    by_port = paths.engine_socket()
+    monkeypatch.setenv("LOCALDFLASH_TRANSPORT", "unix")
+    assert find() is None
+    code, lines = said(begin())
+    assert code == 1
+    assert lines == [
+        f"localdflash: an engine is running already, at {by_port}: stop it with `LOCALDFLASH_TRANSPORT=tcp localdflash"
+        " serve --stop`, or unset LOCALDFLASH_TRANSPORT"
+    ]
+    assert process.poll() is None
+    monkeypatch.setenv("LOCALDFLASH_TRANSPORT", "pigeon")
+    assert said(begin()) == (2, ["localdflash: LOCALDFLASH_TRANSPORT='pigeon': choose unix or tcp"])
