@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import torch
 
+from localdflash.backends.cuda.proof.calls import Arguments
 from localdflash.kernels.cuda import convolve, embed, head, markov, matmul, moe, qkv, residual, swiglu
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.norm import Norm
@@ -12,7 +13,7 @@ from localdflash.kernels.cuda.qkv import HeadRange
 from localdflash.kernels.cuda.residual import Tap
 from localdflash.kernels.cuda.rope import rope_tables
 from localdflash.kernels.cuda.split_k import SplitWorkspace
-from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, ROW_AXES, WIDE, Arguments, Case, K, N, built, needed
+from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, ROW_AXES, WIDE, Case, K, N, built, needed
 from tests.support.random_planes import LAYOUTS, activations, group_sums, random_norm, random_planes
 
 

@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from localdflash.backends.cuda.proof.calls import Arguments
 from localdflash.backends.cuda.proof.tolerance import difference, same_bits
 from localdflash.kernels.cuda.norm import Norm
 from tests.gpu import gemm_cases, token_cases
-from tests.gpu.case import CPU, ROW_AXES, Arguments, Case
+from tests.gpu.case import CPU, ROW_AXES, Case
 
 pytestmark = [  # numpy, of rows that hold NaN in the interpreter
     pytest.mark.filterwarnings("ignore:.*NaN slice:RuntimeWarning"),

@@ -5,10 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from localdflash.backends.cuda.proof.calls import Arguments
 from localdflash.kernels.cuda import attention, lookup_kernel, residual, rounds, sample, selector, split_k
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.sample import SampleScratch
-from tests.gpu.case import CPU, F8, F16, I8, REAL, VOCABULARY, Arguments, Case, built, needed
+from tests.gpu.case import CPU, F8, F16, I8, REAL, VOCABULARY, Case, built, needed
 
 
 def _attention(

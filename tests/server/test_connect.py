@@ -1,7 +1,6 @@
 """`connect` to an engine that runs, here on a thread of this process: what holds of it, what is loaded, who waits."""
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ from localdflash.server.spawn import connect
 from localdflash.server.wanted import ROLES, PairRole, Wanted
 from localdflash.server.worker import PairWorker
 from tests.support.daemons import DROPPED_SOCKET, unix_only, until
+from tests.support.delays import delayed
 from tests.support.served import serving
 
 pytestmark = [
@@ -69,7 +69,7 @@ def said() -> list[str]:
 def answer_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     """An answer of the engine, which has begun and lasts for as long as somebody reads it."""
     step = HostPair.step
-    monkeypatch.setattr(HostPair, "step", lambda *arguments: (time.sleep(0.02), step(*arguments))[1])
+    monkeypatch.setattr(HostPair, "step", delayed(0.02, step))
     answer = Client(Address(paths.engine_socket())).stream("/v1/chat/completions", {**LONG, "stream": True})
     next(answer)
     return answer
@@ -154,7 +154,7 @@ def test_a_busy_one_of_another_version_is_left_alone(
 
 def test_what_takes_the_time_is_told(run: Any, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     load, stages = LoadedPair.__init__, list[str]()
-    monkeypatch.setattr(LoadedPair, "__init__", lambda *a: (time.sleep(0.2), load(*a))[1])
+    monkeypatch.setattr(LoadedPair, "__init__", delayed(0.2, load))
     run()
     assert connect(Wanted(EMBEDDED), said.append, stages.append).get("/ps")["pair"] == "embedded"
     assert {*stages} == {spawn.LOADING}

@@ -30,6 +30,7 @@ from localdflash.server.guard import LOOPBACK
 from localdflash.server.sockets import lifetime, local, prepare_folder, tcp_socket
 from localdflash.server.tcp import Tcp
 from tests.support.daemons import unix_only
+from tests.support.delays import delayed
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
@@ -105,7 +106,7 @@ class _Starter:
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer lasts for as long as somebody reads it."""
     step = HostPair.step
-    monkeypatch.setattr(HostPair, "step", lambda *arguments: (time.sleep(0.02), step(*arguments))[1])
+    monkeypatch.setattr(HostPair, "step", delayed(0.02, step))
 
 
 @asynccontextmanager
@@ -201,7 +202,7 @@ async def test_an_answer_keeps_it(start: Start) -> None:
 
 async def test_the_time_that_loading_takes_is_not_idle(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     load = LoadedPair.__init__
-    monkeypatch.setattr(LoadedPair, "__init__", lambda *a: (time.sleep(0.8), load(*a))[1])
+    monkeypatch.setattr(LoadedPair, "__init__", delayed(0.8, load))
     running = await start(idle=0.5)
     assert await running.ends() > 0.3
 

@@ -22,6 +22,7 @@ from localdflash.server.engines import UNUSED, Engines
 from localdflash.server.http_app import create_app
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker
+from tests.support.delays import delayed
 from tests.support.gguf_files import write_header
 
 CHAT = "/v1/chat/completions"
@@ -111,7 +112,7 @@ async def make(tiny: str) -> AsyncIterator[Callable[..., Any]]:
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer lasts until somebody ends it."""
     step = HostPair.step
-    monkeypatch.setattr(HostPair, "step", lambda *arguments: (time.sleep(0.02), step(*arguments))[1])
+    monkeypatch.setattr(HostPair, "step", delayed(0.02, step))
 
 
 def has_room_for(monkeypatch: pytest.MonkeyPatch, count: int) -> list[str]:

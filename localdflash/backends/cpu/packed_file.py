@@ -127,17 +127,18 @@ def open_packed(
     path = Path(os.path.abspath(path))
     with open_model(path):
         file = _packed_path(path, bits)
-    found: tuple[Config, dict[str, Part]] | None = _map_packed(file, path, kind)
-    if found:
-        return *found, ""
+    packed: tuple[Config, dict[str, Part]] | None = _map_packed(file, path, kind)
+    if packed:
+        return packed[0], packed[1], ""
     source = read_source(path)
     entries = tuple(ImageEntry(p.name, p.matrix, () if p.matrix else p.tensor.shape) for p in source.parts)
     config = msgspec.Raw(msgspec.json.encode(source.config))
     header = ImageHeader(_read_stamp(path, kind, source.data_offset), config, entries)
     try:
         _write_packed(file, source, header, progress)
-        if found := _map_packed(file, path, kind):
-            return *found, ""
+        packed = _map_packed(file, path, kind)
+        if packed:
+            return packed[0], packed[1], ""
         reason = "another process replaced it"
     except ModelError:
         raise

@@ -56,6 +56,7 @@ async def refused(
 async def test_llama_server_gets_our_prompt_if_its_markers_are_known(answers: dict[str, Answer], kind: type) -> None:
     server = server_of(await found(answers))
     assert isinstance(server, kind)
+    assert isinstance(server, RawLlama | InfillLlama)
     assert server.model == "Qwen2.5-Coder-1.5B-Q8_0"
 
 

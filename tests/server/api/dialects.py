@@ -144,7 +144,7 @@ def _chat_calls(calls: Sequence[Json]) -> list[tuple[str, Any]]:
 
 
 def _chat(choice: Json, message: Json, usage: Json) -> Reply:
-    finish = {"tool_calls": "calls"}.get(choice["finish_reason"], choice["finish_reason"])
+    finish = "calls" if choice["finish_reason"] == "tool_calls" else choice["finish_reason"]
     calls = _chat_calls(message.get("tool_calls", []))
     sizes = usage["prompt_tokens"], usage["completion_tokens"]
     return Reply(message["content"] or "", finish, message.get("reasoning_content", ""), calls, sizes)

@@ -37,7 +37,7 @@ from tests.server.api.dialects import (
 )
 from tests.support.message_events import events_of
 
-SAMPLED = {"temperature": 0.9, "top_p": 0.95, "seed": 7}
+SAMPLED: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "seed": 7}
 SCHEMA = {
     "type": "object",
     "properties": {"ok": {"type": "boolean"}, "size": {"type": "integer"}},
@@ -112,12 +112,12 @@ def test_what_the_system_says_and_an_answer_that_was_begun(client: Any, dialect:
     system = {"role": "system", "content": "Be brief."}
     asked = {"role": "user", "content": QUESTION}
     chat = CHAT.ask(client, messages=[system, asked])
-    said: dict[str, Any] = {
+    forms: dict[str, dict[str, Any]] = {
         CHAT.path: {"messages": [{**system, "role": "developer"}, asked]},
         MESSAGES.path: {"system": [{"type": "text", "text": "Be brief."}]},
         RESPONSES.path: {"instructions": "Be brief."},
-    }[dialect.path]
-    assert dialect.ask(client, **said) == chat
+    }
+    assert dialect.ask(client, **forms[dialect.path]) == chat
     if dialect is MESSAGES:
         more = CHAT.ask(client, messages=[asked, begun], continue_final_message=True)
         assert dialect.both(client, messages=[asked, begun]) == more
