@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 
@@ -349,6 +350,12 @@ def is_an_answer(response: httpx2.Response) -> None:
 def target(app: Starlette) -> Iterator[Target]:
     with asyncio.Runner() as runner:
         yield Target(app, runner)
+
+
+@settings(max_examples=100, suppress_health_check=[*HealthCheck])
+@given(sent=requests() | ANYTHING)
+def test_any_request(target: Target, sent: Sent) -> None:
+    target.check(sent)
 
 
 @pytest.mark.nightly

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import daemons
+from tests.support.served import slow
+
+__all__ = ["slow"]
 
 
 @pytest.fixture

@@ -68,8 +68,7 @@ def said() -> list[str]:
 
 def answer_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     """An answer of the engine, which has begun and lasts for as long as somebody reads it."""
-    step = HostPair.step
-    monkeypatch.setattr(HostPair, "step", delayed(0.02, step))
+    monkeypatch.setattr(HostPair, "step", delayed(0.02, HostPair.step))
     answer = Client(Address(paths.engine_socket())).stream("/v1/chat/completions", {**LONG, "stream": True})
     next(answer)
     return answer
@@ -153,8 +152,8 @@ def test_a_busy_one_of_another_version_is_left_alone(
 
 
 def test_what_takes_the_time_is_told(run: Any, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    load, stages = LoadedPair.__init__, list[str]()
-    monkeypatch.setattr(LoadedPair, "__init__", delayed(0.2, load))
+    stages = list[str]()
+    monkeypatch.setattr(LoadedPair, "__init__", delayed(0.2, LoadedPair.__init__))
     run()
     assert connect(Wanted(EMBEDDED), said.append, stages.append).get("/ps")["pair"] == "embedded"
     assert {*stages} == {spawn.LOADING}

@@ -102,13 +102,6 @@ class _Starter:
         return self._made[-1]
 
 
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer lasts for as long as somebody reads it."""
-    step = HostPair.step
-    monkeypatch.setattr(HostPair, "step", delayed(0.02, step))
-
-
 @asynccontextmanager
 async def answering(running: Running, **change: Any) -> AsyncIterator[AsyncIterator[Any]]:
     """The events of an answer that has begun."""
@@ -201,8 +194,7 @@ async def test_an_answer_keeps_it(start: Start) -> None:
 
 
 async def test_the_time_that_loading_takes_is_not_idle(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = LoadedPair.__init__
-    monkeypatch.setattr(LoadedPair, "__init__", delayed(0.8, load))
+    monkeypatch.setattr(LoadedPair, "__init__", delayed(0.8, LoadedPair.__init__))
     running = await start(idle=0.5)
     assert await running.ends() > 0.3
 

@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from localdflash.base.errors import OutOfMemory
-from localdflash.engine.host_pair import HostPair
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.api.metrics import Metrics
@@ -22,7 +21,6 @@ from localdflash.server.engines import UNUSED, Engines
 from localdflash.server.http_app import create_app
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker
-from tests.support.delays import delayed
 from tests.support.gguf_files import write_header
 
 CHAT = "/v1/chat/completions"
@@ -106,13 +104,6 @@ async def make(tiny: str) -> AsyncIterator[Callable[..., Any]]:
     for one in made:
         await one.http.aclose()
         await asyncio.to_thread(one.engines.close)
-
-
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer lasts until somebody ends it."""
-    step = HostPair.step
-    monkeypatch.setattr(HostPair, "step", delayed(0.02, step))
 
 
 def has_room_for(monkeypatch: pytest.MonkeyPatch, count: int) -> list[str]:

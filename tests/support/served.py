@@ -32,6 +32,7 @@ from localdflash.server.guard import Guard
 from localdflash.server.http_app import create_app
 from localdflash.server.worker import PairWorker
 from tests.support.costs import drafting_pays
+from tests.support.delays import delayed
 
 KEY = "a-key-of-this-test"
 
@@ -62,14 +63,8 @@ def worker(engine_set: Engines) -> PairWorker:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer lasts until somebody ends it, however fast the machine is."""
-    step = HostPair.step
-
-    def later(*arguments: Any) -> Any:
-        time.sleep(0.02)
-        return step(*arguments)
-
-    monkeypatch.setattr(HostPair, "step", later)
+    """Steps take 20 ms, so that an answer lasts until a test ends it."""
+    monkeypatch.setattr(HostPair, "step", delayed(0.02, HostPair.step))
 
 
 @pytest.fixture(scope="session")

@@ -144,7 +144,7 @@ def _chat_calls(calls: Sequence[Json]) -> list[tuple[str, Any]]:
 
 
 def _chat(choice: Json, message: Json, usage: Json) -> Reply:
-    finish = "calls" if choice["finish_reason"] == "tool_calls" else choice["finish_reason"]
+    finish = "calls" if choice["finish_reason"] == "tool_calls" else str(choice["finish_reason"])
     calls = _chat_calls(message.get("tool_calls", []))
     sizes = usage["prompt_tokens"], usage["completion_tokens"]
     return Reply(message["content"] or "", finish, message.get("reasoning_content", ""), calls, sizes)
@@ -217,6 +217,7 @@ def _read_response(told: Json) -> Reply:
     assert told["id"].startswith("resp_")
     items = told["output"]
     assert told["status"] == ("incomplete" if told["incomplete_details"] else "completed")
+    assert [item["status"] for item in items] == [*["completed"] * (len(items) - 1), told["status"]][-len(items) :]
     calls = [(item["name"], _arguments(item["arguments"])) for item in items if item["type"] == "function_call"]
     return Reply(
         "".join(part["text"] for item in items if item["type"] == "message" for part in item["content"]),

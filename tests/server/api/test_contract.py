@@ -72,6 +72,7 @@ def test_the_answer_is_that_of_decoding_without_drafts(
         reply = dialect.both(client, **sampling, draft=draft)
         assert reply.text == text
         assert len(text) > 4
+        assert reply.finish == ("length" if expected.finish == "length" else "stop")
         if reply.finish == "length":
             assert reply.sizes == (len(expected.request.ids), 32)
     if dialect in (CHAT, *COMPLETING):
@@ -81,6 +82,12 @@ def test_the_answer_is_that_of_decoding_without_drafts(
         )
         assert (drafted["draft_n"] > 0, alone["draft_n"]) == (True, 0)
         assert alone["steps"] == alone["predicted_n"]
+
+
+@every_dialect
+def test_a_limit_cuts_the_text(client: Any, dialect: Dialect) -> None:
+    reply = dialect.both(client, max_tokens=3)
+    assert (reply.finish, reply.sizes[1]) == ("length", 3)
 
 
 @pytest.mark.parametrize("dialect", [one for one in DIALECTS if one.stop], ids=lambda dialect: dialect.path)
@@ -112,12 +119,12 @@ def test_what_the_system_says_and_an_answer_that_was_begun(client: Any, dialect:
     system = {"role": "system", "content": "Be brief."}
     asked = {"role": "user", "content": QUESTION}
     chat = CHAT.ask(client, messages=[system, asked])
-    forms: dict[str, dict[str, Any]] = {
+    said: dict[str, dict[str, Any]] = {
         CHAT.path: {"messages": [{**system, "role": "developer"}, asked]},
         MESSAGES.path: {"system": [{"type": "text", "text": "Be brief."}]},
         RESPONSES.path: {"instructions": "Be brief."},
     }
-    assert dialect.ask(client, **forms[dialect.path]) == chat
+    assert dialect.ask(client, **said[dialect.path]) == chat
     if dialect is MESSAGES:
         more = CHAT.ask(client, messages=[asked, begun], continue_final_message=True)
         assert dialect.both(client, messages=[asked, begun]) == more
