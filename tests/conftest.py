@@ -94,9 +94,9 @@ def _sound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, home
     from localdflash.loading.verdict import Subject
 
     monkeypatch.setattr("localdflash.loading.load_pair.check_first", lambda *_: None)
-    monkeypatch.setattr("localdflash.loading.load_pair.standing", lambda *_: "sound")
+    monkeypatch.setattr("localdflash.loading.load_pair.engine_status", lambda *_: "sound")
     checked = Subject("a pair", (), {}, home / "cache" / "gpu-checks" / "verdict.json")
-    monkeypatch.setattr("localdflash.loading.proof.trusted", lambda *_: checked)
+    monkeypatch.setattr("localdflash.loading.proof.require_trusted", lambda *_: checked)
 
 
 @pytest.fixture(autouse=True)

@@ -230,10 +230,10 @@ def _bench_drafters(
 
 
 def _bench_server(ctx: click.Context, completions: int, json_file: Path | None, options: dict[str, Any]) -> int:
-    from localdflash.cli.options import own_engine
+    from localdflash.cli.options import connect_own_engine
     from localdflash.lab.bench.daemon_latency import run
 
-    result = run(own_engine(ctx, options, "--server"), completions)
+    result = run(connect_own_engine(ctx, options, "--server"), completions)
     _write(json_file, result)
     rows = [
         (name, *(f"{times[at]:.1f}" for times in (arm["total_ms"], arm["first_token_ms"]) for at in ("p50", "p95")))
@@ -255,7 +255,7 @@ def _bench_typing(
     picture: Path | None,
     options: dict[str, Any],
 ) -> int:
-    from localdflash.cli.options import own_engine
+    from localdflash.cli.options import connect_own_engine
     from localdflash.lab.bench import typing, typing_replay
     from localdflash.lab.bench import typing_picture as pictures
     from localdflash.lab.bench.passages import Commit
@@ -273,7 +273,7 @@ def _bench_typing(
         if not jobs:
             raise UsageError(f"commit {revision}: it added no lines to a text file")
         done = typing_replay.run(
-            jobs, Path(folder), own_engine(ctx, options, "--typing", "completion"), manner, _progress
+            jobs, Path(folder), connect_own_engine(ctx, options, "--typing", "completion"), manner, _progress
         )
     print(file=sys.stderr)
     result = {"command": _command(ctx), **typing.report(done, manner)}
@@ -287,12 +287,12 @@ def _bench_typing(
 def _bench_infill(
     ctx: click.Context, tasks_file: Path, limit: int | None, json_file: Path | None, options: dict[str, Any]
 ) -> int:
-    from localdflash.cli.options import own_engine
+    from localdflash.cli.options import connect_own_engine
     from localdflash.lab.bench import infill
 
     tasks = infill.load(tasks_file, limit)
     print(printable(infill.warning(tasks_file)), file=sys.stderr)
-    found = infill.run(own_engine(ctx, options, "--infill", "completion"), tasks, _progress)
+    found = infill.run(connect_own_engine(ctx, options, "--infill", "completion"), tasks, _progress)
     result = {"command": _command(ctx), **found}
     print(file=sys.stderr)
     _write(json_file, result)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.cli.meter import Meter
+from localdflash.cli.progress_line import ProgressLine
 from localdflash.lab.cli.training import folder_argument, prepare, seed_option, threads_option
 
 RANK = 16
@@ -66,7 +66,7 @@ def adapter(
         raise UsageError(f"--rank is for a new adapter, but {pair} has one to start from: name the pair it was made of")
     rank = rank or (rank_of(start, target) if start else RANK)
     work = for_adapter.AdapterWork(folder, target, rank, answers, start)
-    meter = Meter()
+    meter = ProgressLine()
     for_adapter.check(work)
     for_adapter.make_examples(work, tokens, seed, meter)
     for_adapter.train(work, AdapterSchedule(tokens, learning_rate, seed=seed), meter)

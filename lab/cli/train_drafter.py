@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from localdflash.base.errors import UsageError
-from localdflash.cli.meter import Meter
+from localdflash.cli.progress_line import ProgressLine
 from localdflash.lab.cli.training import (
     block_numbers,
     device_option,
@@ -161,7 +161,7 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
     taps = None if options["taps"] is None else block_numbers(options["taps"])
     backend, threads, fim = options["backend"], options["threads"], _fim_of(files) if options["completions"] else None
     work = for_pair.Work(folder, files.target, wanted, options["tokens"], budget.minutes, taps, backend, threads, fim)
-    meter = Meter()
+    meter = ProgressLine()
     sources, make = _completions(folder, files.target, fim, options, meter) if fim else _questions(folder, options)
     for_pair.check_sources(folder, sources)
     needs = for_pair.plan(work)
@@ -218,7 +218,7 @@ def _questions(folder: Path, options: dict[str, Any]) -> tuple[list[str], Any]:
 
 
 def _completions(
-    folder: Path, target: Path, fim: FimFormat, options: dict[str, Any], meter: Meter
+    folder: Path, target: Path, fim: FimFormat, options: dict[str, Any], meter: ProgressLine
 ) -> tuple[list[str], Any]:
     """The same of completions."""
     from localdflash.lab.train import completion_prompts as making

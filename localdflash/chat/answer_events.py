@@ -167,8 +167,8 @@ class AnswerReader:
 
     def _text(self, delta: ChunkDelta) -> str:
         """Return the text of an event; separate thoughts are written before the answer, in the format of `thoughts`."""
-        thought = self._writer.thought(delta.reasoning_content or delta.reasoning or "")
-        return thought + (self._writer.said(delta.content) if delta.content else "")
+        thought = self._writer.add_thought(delta.reasoning_content or delta.reasoning or "")
+        return thought + (self._writer.add_answer(delta.content) if delta.content else "")
 
     def finish(self, *, ours: bool) -> Finish:
         """Return why the answer ended. The daemon calls the end of the context "length" too."""

@@ -90,10 +90,10 @@ def command(
         raise UsageError("--json and --jsonl: choose one")
     if prompt is None and not plain and _has_screen():
         from localdflash.base.system.early_keys import kept as early_keys_kept
-        from localdflash.cli.offer import with_offer
+        from localdflash.cli.offer import offer_better_pair
 
         if options["pair"] is None:
-            options["pair"] = with_offer(chat_pair(load_config()))
+            options["pair"] = offer_better_pair(chat_pair(load_config()))
         with early_keys_kept():
             settings = ChatSettings(**sampling, max_tokens=max_tokens, draft=not no_draft)
             chats = None if no_log else chats_file()
@@ -118,9 +118,9 @@ def _given(prompt: str | None) -> "tuple[str | None, tuple[Attachment, ...]]":
     """What is asked, and what goes along with it: None where the user is to be asked."""
     if prompt is None and sys.stdin and sys.stdin.isatty():
         return None, ()
-    from localdflash.cli.console_chat import piped, piped_beside
+    from localdflash.cli.console_chat import read_attachment, read_stdin
 
-    return (piped(), ()) if prompt is None else (prompt, piped_beside())
+    return (read_stdin(), ()) if prompt is None else (prompt, read_attachment())
 
 
 def chats_file() -> Path:

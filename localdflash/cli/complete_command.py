@@ -80,12 +80,12 @@ def command(
     Lines and columns count from 1; columns are characters, and the one after the last is the end of the line.
     """
     params = SamplingParams(**take_sampling(options))
-    path, line, column = parse_place(place)
+    path, line, column = parse_cursor(place)
     alone = is_ignored(path)
     text = read_text(path)
     offset = offset_of(text, line, column)
     others = context_of(path, text, line - 1) if explain and not alone else []
-    place_of = FillPlace(path.name, text, offset, others, max_tokens, params, one_line)
+    place_of = InsertionRequest(path.name, text, offset, others, max_tokens, params, one_line)
     interrupt = Interrupt()
     named = RemoteServer.of(load_config(), options["pair"] if "pair" in given(ctx, options) else "")
     if no_daemon or no_draft:
@@ -110,7 +110,7 @@ def command(
 
 
 @dataclass(frozen=True)
-class FillPlace:
+class InsertionRequest:
     """A cursor in a file, and what may be inserted there."""
 
     name: str
@@ -135,7 +135,7 @@ class FillPlace:
         }
 
 
-class Filled(NamedTuple):
+class Insertion(NamedTuple):
     """The inserted text, why it ended, its statistics, and the prompt if that is known."""
 
     text: str
@@ -144,13 +144,13 @@ class Filled(NamedTuple):
     explained: dict[str, Any]
 
 
-def _fill_alone(engine: Wanted, body: Mapping[str, object], interrupt: Interrupt) -> Filled:
+def _fill_alone(engine: Wanted, body: Mapping[str, object], interrupt: Interrupt) -> Insertion:
     """Complete with an engine that runs for this command alone."""
     with private.started(engine, say) as client:
         return _request_completion(client, body, interrupt)
 
 
-def _fill_by_daemon(engine: Wanted, body: Mapping[str, object], interrupt: Interrupt) -> Filled:
+def _fill_by_daemon(engine: Wanted, body: Mapping[str, object], interrupt: Interrupt) -> Insertion:
     """Complete with the daemon. If that goes away, start it again and repeat the request: the answer is the same."""
     client = connect(engine, say)
     for left in reversed(range(MAX_RESTARTS + 1)):
@@ -164,7 +164,7 @@ def _fill_by_daemon(engine: Wanted, body: Mapping[str, object], interrupt: Inter
     raise AssertionError
 
 
-def _fill_by_another(engine: RemoteServer, body: Mapping[str, object], interrupt: Interrupt) -> Filled:
+def _fill_by_another(engine: RemoteServer, body: Mapping[str, object], interrupt: Interrupt) -> Insertion:
     """Complete with the server that the settings name; if interrupted, return the text so far."""
     text, finish = "", "cancelled"
     numbers: dict[str, Any] = {}
@@ -177,7 +177,7 @@ def _fill_by_another(engine: RemoteServer, body: Mapping[str, object], interrupt
                     numbers = {"tokens": event.get("tokens", 0)}
     except EngineGone as error:
         raise EngineGone(f"{error}: try again") from None
-    return Filled(text, finish, numbers, {})
+    return Insertion(text, finish, numbers, {})
 
 
 def _events_of(engine: RemoteServer, body: Mapping[str, object]) -> "Generator[Event, None, None]":
@@ -197,7 +197,7 @@ def _events_of(engine: RemoteServer, body: Mapping[str, object]) -> "Generator[E
             source.close()
 
 
-def _request_completion(client: Client, body: Mapping[str, object], interrupt: Interrupt) -> Filled:
+def _request_completion(client: Client, body: Mapping[str, object], interrupt: Interrupt) -> Insertion:
     """Complete with localdflash's own engine; if interrupted, return the text so far."""
     text, finish = "", "cancelled"
     numbers: dict[str, Any] = {}
@@ -208,7 +208,7 @@ def _request_completion(client: Client, body: Mapping[str, object], interrupt: I
             numbers = _statistics(event["timings"]) if "timings" in event else numbers
             finish = event.get("finish") or finish
             text += event.get("text") or ""
-    return Filled(text, finish, numbers, explained)
+    return Insertion(text, finish, numbers, explained)
 
 
 def sampling_fields(params: SamplingParams, max_tokens: int) -> dict[str, object]:
@@ -318,7 +318,7 @@ def _tell_of_cuts(explained: dict[str, Any]) -> None:
         print(f"The prompt holds lines {first} to {last}: --explain shows it.", file=sys.stderr)
 
 
-def parse_place(place: str) -> tuple[Path, int, int]:
+def parse_cursor(place: str) -> tuple[Path, int, int]:
     """Parse FILE:LINE:COL; the file's name may hold colons."""
     parts = place.rsplit(":", 2)
     if len(parts) != 3 or not parts[0] or not all(re.fullmatch("[0-9]{1,9}", part) for part in parts[1:]):

@@ -224,7 +224,7 @@ def _report_restarts() -> Callable[[str], None]:
     return on_stage
 
 
-def piped() -> str:
+def read_stdin() -> str:
     """The text on stdin; UsageError if it is not UTF-8, or more than any context holds."""
     data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1) if sys.stdin else b""  # None: started without one
     if len(data) > MAX_STDIN_BYTES:
@@ -237,7 +237,7 @@ def piped() -> str:
         raise UsageError(f"stdin is not UTF-8 at byte {error.start}") from None
 
 
-def piped_beside() -> tuple[Attachment, ...]:
+def read_attachment() -> tuple[Attachment, ...]:
     """What is piped, or read from a file, beside a prompt of its own; nothing where stdin is neither, or empty."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
@@ -245,7 +245,7 @@ def piped_beside() -> tuple[Attachment, ...]:
         return ()
     if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):  # a terminal, /dev/null
         return ()
-    text = piped()
+    text = read_stdin()
     return (Attachment("output", "stdin", text),) if text.strip() else ()
 
 

@@ -38,13 +38,13 @@ def converse(chat: ConsoleChat) -> int:
     with suppress(ImportError):
         import_module("readline")  # gives `input` arrow keys and a history
     with closing(AttachableFiles(Path.cwd(), say)) as files:
-        _Lines(chat, files).take_all()
+        LineReader(chat, files).take_all()
     if chat.session:
         say(f"localdflash chat --plain --resume {chat.session} goes on with this chat")
     return 0
 
 
-class _Lines:
+class LineReader:
     """What is done with a line: a command is run, `!command` by the shell, anything else is sent."""
 
     def __init__(self, chat: ConsoleChat, files: AttachableFiles) -> None:

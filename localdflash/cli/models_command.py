@@ -13,7 +13,7 @@ from localdflash.cli.plan import plan
 from localdflash.cli.ps import ps
 from localdflash.cli.pull import pull
 from localdflash.cli.remove import remove
-from localdflash.loading.plan.described import run_types
+from localdflash.loading.plan.describe_pair import run_types
 from localdflash.models.memory.parts import gigabytes
 from localdflash.models.registry import records
 from localdflash.models.registry.pair_entry import DrafterSource, FileSource, PairEntry
@@ -22,7 +22,7 @@ from localdflash.models.shapes.drafter_kind import has_head
 from localdflash.models.weights.gguf import read_header
 
 if TYPE_CHECKING:
-    from localdflash.loading.plan.here import Here
+    from localdflash.loading.plan.here import PairAssessment
 
 READ = {
     "target": "the target's file",
@@ -46,10 +46,10 @@ def list_pairs(as_json: bool) -> None:
     if as_json:
         print_json([_document(pair) for pair in pairs])
         return
-    from localdflash.loading.plan.described import described
+    from localdflash.loading.plan.describe_pair import describe_pair
     from localdflash.loading.plan.here import here
 
-    seen = [here(described(pair)) for pair in pairs]
+    seen = [here(describe_pair(pair)) for pair in pairs]
     rows = (
         (
             *(pair.id, _memory(pair), _verdict(one), _speed(one)),
@@ -74,16 +74,16 @@ def show(spec: str, drafter: str | None, as_json: bool) -> None:
 
     SPEC is an id of `models list`, the path of a GGUF file, hf:owner/name:Q4_K_M, or hf:owner/name/file.gguf.
     """
-    from localdflash.loading.plan.described import described
+    from localdflash.loading.plan.describe_pair import describe_pair
 
-    pair = described(load_registry().resolve(spec, drafter, ask=True))
+    pair = describe_pair(load_registry().resolve(spec, drafter, ask=True))
     if as_json:
         print_json(_document(pair))
     else:
         print_fields(_fields(pair))
 
 
-def _verdict(one: "Here") -> str:
+def _verdict(one: "PairAssessment") -> str:
     """Which backend runs it on this machine, or why none does."""
     if one.backend is None:
         return "nothing yet"
@@ -92,13 +92,13 @@ def _verdict(one: "Here") -> str:
     return f"{one.backend}, untried" if one.untried else one.backend
 
 
-def _speed(one: "Here") -> str:
+def _speed(one: "PairAssessment") -> str:
     if one.tokens_per_second is None:
         return "-"
     return f"{one.tokens_per_second:.0f}/s" if one.tokens_per_second >= 10 else f"{one.tokens_per_second:.1f}/s"
 
 
-def _basis(seen: "Iterable[Here]") -> Iterator[str]:
+def _basis(seen: "Iterable[PairAssessment]") -> Iterator[str]:
     """What the speeds rest on."""
     for by in dict.fromkeys(one.bandwidth for one in seen if one.bandwidth):
         yield (

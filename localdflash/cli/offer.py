@@ -19,7 +19,7 @@ from localdflash.text.sanitize import printable
 QUESTION = "The chat's model is not here yet: {about}, {megabytes:.0f} MB.\nFetch it? Without it a smaller one answers."
 
 
-def with_offer(pair: str) -> str:
+def offer_better_pair(pair: str) -> str:
     """The chat's pair, after the user was asked whether to pull better ones; `pair` if the chat has its own."""
     config = load_config()
     if config.server.url or answer_file().exists() or _offline():

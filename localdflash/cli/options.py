@@ -187,7 +187,9 @@ def wanted(ctx: click.Context, options: dict[str, Any], role: PairRole | None = 
     )
 
 
-def own_engine(ctx: click.Context, options: dict[str, Any], option: str, role: PairRole | None = None) -> "Client":
+def connect_own_engine(
+    ctx: click.Context, options: dict[str, Any], option: str, role: PairRole | None = None
+) -> "Client":
     """Connect to the daemon, for an option of `bench` that measures the pair of a role."""
     from localdflash.cli.output import say
     from localdflash.server.spawn import connect

@@ -75,7 +75,7 @@ def command(
     from localdflash.server.daemon import DaemonSettings, serve
     from localdflash.server.sockets import AlreadyRunning
 
-    shares = _shares(config, options["pair"], role, pair_is_given="pair" in given(ctx, options))
+    shares = _assign_roles(config, options["pair"], role, pair_is_given="pair" in given(ctx, options))
     options["pair"] = shares.pair
     settings = DaemonSettings(
         Options(**options, draft=not no_draft),
@@ -102,7 +102,7 @@ def command(
 
 
 @dataclass(frozen=True)
-class _Shares:
+class _RoleAssignment:
     """Which pair is loaded first, for what, and what the other roles get: see `DaemonSettings`."""
 
     pair: str
@@ -111,9 +111,9 @@ class _Shares:
     all_at_once: bool
 
 
-def _shares(config: "Config", pair: str, role: PairRole | None, *, pair_is_given: bool) -> _Shares:
+def _assign_roles(config: "Config", pair: str, role: PairRole | None, *, pair_is_given: bool) -> _RoleAssignment:
     """ModelError for completions by a pair that cannot fill in code."""
-    from localdflash.loading.filling import check_fills, fills
+    from localdflash.loading.filling import can_fill, check_can_fill
     from localdflash.models.registry import defaults
 
     usual: Mapping[PairRole, str] = {"chat": defaults.chat_pair(config), "completion": defaults.completion_pair(config)}
@@ -123,13 +123,13 @@ def _shares(config: "Config", pair: str, role: PairRole | None, *, pair_is_given
         pair, roles = usual["completion"], ("completion",)
     elif role is None:
         pair = usual["chat"] if everything else pair
-        roles = ROLES if fills(pair) else ("chat",)
+        roles = ROLES if can_fill(pair) else ("chat",)
     else:
         roles = (role,)
     if roles == ("completion",):
-        check_fills(pair)
+        check_can_fill(pair)
     later = {other: name for other, name in usual.items() if other not in roles}
-    return _Shares(pair, roles, later, all_at_once=everything)
+    return _RoleAssignment(pair, roles, later, all_at_once=everything)
 
 
 def _stop() -> None:

@@ -1,1 +1,1 @@
-"""From a pair's name to a pair that runs: the backend chosen, by measurement where there is a choice, and loaded."""
+"""Load a pair by its name: choose the backend, by measurement where there is a choice, and load the files on it."""

@@ -1,4 +1,4 @@
-"""The backends' loads by name. A backend is imported when something is loaded on it, and not before."""
+"""Load pairs on a named backend. A backend is imported when the first pair is loaded on it."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def load_on(backend: Runner, files: LocalPair, options: Options) -> Running:
-    """The pair on this backend; what its `load` raises says why it cannot run there."""
+    """Load a pair on a backend; raises the errors of the backend's `load`."""
     match backend:
         case "cpu":
             from localdflash.backends.cpu.load_cpu import load
@@ -28,7 +28,7 @@ def load_on(backend: Runner, files: LocalPair, options: Options) -> Running:
 
 
 def _load_on_cuda(files: LocalPair, options: Options) -> Running:
-    """The pair on the CUDA engine; see `on_cuda`."""
+    """Load a pair on the CUDA engine; see `call_cuda`."""
 
     def load() -> Running:
         from localdflash.backends.cuda.load_cuda import load
@@ -37,12 +37,14 @@ def _load_on_cuda(files: LocalPair, options: Options) -> Running:
         with device_errors():
             return load(files, options)
 
-    return on_cuda(load)
+    return call_cuda(load)
 
 
-def on_cuda(call: Callable[[], T]) -> T:
-    """What a call of the CUDA engine gives. What breaks below it (the driver, torch, Triton, its compiler) becomes
-    NoDevice, for another backend may still run the pair; a GPU that is lost to the process stays `DeviceFailed`.
+def call_cuda(call: Callable[[], T]) -> T:
+    """Call the CUDA engine and return the result.
+
+    Errors of the driver, torch, Triton or its compiler become NoDevice, so that another backend can run the pair.
+    `DeviceFailed` (the process lost the GPU) is raised unmodified.
     """
     try:
         return call()
@@ -50,6 +52,6 @@ def on_cuda(call: Callable[[], T]) -> T:
         raise
     except Exception as error:
         reason = told(error)
-    # From here on nothing holds the frames of the failure, and what they had on the GPU.
+    # Outside the handler nothing holds the frames of the failure and their GPU memory.
     give_back()
-    raise NoDevice(missing_tools() or f"it could not start ({reason}): `localdflash doctor` checks what it needs")
+    raise NoDevice(missing_tools() or f"CUDA engine: cannot start ({reason}); run `localdflash doctor`")

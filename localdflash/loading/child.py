@@ -1,6 +1,7 @@
-"""A process of its own for what may end the process: a program of ours, that tells how far it is, within a time.
+"""Run a program that may crash or hang in a child process, with a time limit and progress reports.
 
-The child tells lines of JSON: `done` and `compiled` are progress, one with `kind` is its last. It ends with its parent.
+The child writes lines of JSON to stdout: `done` and `compiled` report progress, a line with `kind` is the last one. The
+child exits when its parent does.
 """
 
 import json
@@ -18,123 +19,133 @@ from typing import IO, Any
 from localdflash.base.system.process import apart
 from localdflash.models.load_options import Options
 
-LONGEST = 4096  # bytes of the child's last words
-# Fields of the options that no other process can have, or that are no reason there.
-NOT_TOLD = frozenset({"progress", "compiling", "costs", "roomy"})
-Told = Mapping[str, Any]
+MAX_STDERR_BYTES = 4096  # of the end of the child's stderr
+# Fields of the options that cannot be sent to another process, or have no meaning there.
+NOT_SENT = frozenset({"progress", "compiling", "costs", "roomy"})
+Report = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a child ended: with its last line, or without one by its code, at its limit or before; `words` it wrote."""
+class ChildExit:
+    """Exit of a child: its last report, if it wrote one, its exit code, and the last line of its stderr."""
 
-    told: Told | None
+    report: Report | None
     code: int
-    expired: bool
-    words: str
+    is_timeout: bool
+    stderr_line: str
 
 
-def run(program: str, options: Options, limit: float, hear: Callable[[Told], None], renewed: bool = False) -> Ended:
-    """Run a Python program with these options for at most `limit` seconds, or silent for so long if every line renews
-    that; OSError if there is no process for it.
+def run(
+    program: str, options: Options, limit: float, on_report: Callable[[Report], None], renewed: bool = False
+) -> ChildExit:
+    """Run a Python program with these options for at most `limit` seconds; OSError if no process can be started.
 
-    Progress goes to that of the options, every other line to `hear`.
+    With `renewed` every line restarts the time limit. Progress goes to the callbacks in `options`, other reports to
+    `on_report`.
     """
-    told = {name: value for name, value in vars(options).items() if name not in NOT_TOLD}
-    command = [sys.executable, "-P", "-c", program, json.dumps(told)]
-    with tempfile.TemporaryFile() as words:
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, **apart()) as child:
+    sent = {name: value for name, value in vars(options).items() if name not in NOT_SENT}
+    command = [sys.executable, "-P", "-c", program, json.dumps(sent)]
+    with tempfile.TemporaryFile() as stderr:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, **apart()
+        ) as child:
             watchdog = _Watchdog(child, limit)
             try:
-                outcome = _outcome(_heard(child.stdout, watchdog.renew) if renewed else child.stdout, options, hear)
+                lines = _renewing(child.stdout, watchdog.renew) if renewed else child.stdout
+                report = _read_reports(lines, options, on_report)
                 child.wait()
             finally:
-                watchdog.leave()
+                watchdog.stop()
                 child.kill()
-        return Ended(outcome, child.returncode, watchdog.has_bitten, _last_words(words))
+        return ChildExit(report, child.returncode, watchdog.is_expired, _last_line(stderr))
 
 
 def begin() -> tuple[Options, Callable[..., None]]:
-    """The child's side: its options, and how it tells a line. What else is written on stdout goes to stderr."""
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    """Set up the child process; return its options and the function that writes a report.
+
+    Other output on stdout goes to stderr.
+    """
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # C libraries may print
 
-    def tell(**fields: object) -> None:
+    def report(**fields: object) -> None:
         out.write(json.dumps(fields) + "\n")
         out.flush()
 
     options = Options(
         **json.loads(sys.argv[1]),
-        progress=lambda done, total: tell(done=done, total=total),
-        compiling=lambda compiled, kernels: tell(compiled=compiled, kernels=kernels),
+        progress=lambda done, total: report(done=done, total=total),
+        compiling=lambda compiled, kernels: report(compiled=compiled, kernels=kernels),
     )
-    return options, tell
+    return options, report
 
 
-def _leave_with_parent() -> None:
-    """End when stdin is closed: the parent alone has its other end."""
+def _exit_with_parent() -> None:
+    """Exit when stdin is closed, whose other end only the parent holds."""
     with suppress(OSError):
-        while os.read(0, LONGEST):
+        while os.read(0, MAX_STDERR_BYTES):
             pass
     os._exit(1)
 
 
 class _Watchdog:
-    """Ends a child after so many seconds, counted anew from each `renew`."""
+    """Timer that kills a child after some seconds; `renew` restarts it."""
 
     def __init__(self, child: subprocess.Popen[bytes], seconds: float) -> None:
-        self.has_bitten = False
-        self._child, self._seconds, self._left = child, seconds, threading.Event()
+        self.is_expired = False
+        self._child, self._seconds, self._stopped = child, seconds, threading.Event()
         self.renew()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def renew(self) -> None:
-        """Give the child its whole time again."""
+        """Restart the timer."""
         self._end = time.monotonic() + self._seconds
 
-    def leave(self) -> None:
-        """Watch no longer."""
-        self._left.set()
+    def stop(self) -> None:
+        """Stop the timer."""
+        self._stopped.set()
 
     def _watch(self) -> None:
         while (left := self._end - time.monotonic()) > 0:
-            if self._left.wait(left):
+            if self._stopped.wait(left):
                 return
-        self.has_bitten = True
+        self.is_expired = True
         self._child.kill()
 
 
-def _heard(lines: IO[bytes] | None, hear: Callable[[], None]) -> Iterator[bytes]:
+def _renewing(lines: IO[bytes] | None, renew: Callable[[], None]) -> Iterator[bytes]:
     for line in lines or ():
-        hear()
+        renew()
         yield line
 
 
-def _outcome(lines: Iterable[bytes] | None, options: Options, hear: Callable[[Told], None]) -> Told | None:
-    """The child's last line, or None if it ended before that."""
+def _read_reports(
+    lines: Iterable[bytes] | None, options: Options, on_report: Callable[[Report], None]
+) -> Report | None:
+    """Return the child's last report, or None if the child ended before it."""
     for line in lines or ():
         try:
-            told = json.loads(line)
-        except ValueError:  # it died while it wrote
+            report = json.loads(line)
+        except ValueError:  # the child died while it wrote the line
             return None
-        if "kind" in told:
-            return dict(told)
-        if "done" in told:
+        if "kind" in report:
+            return dict(report)
+        if "done" in report:
             if options.progress:
-                options.progress(told["done"], told["total"])
-        elif "kernels" in told:
+                options.progress(report["done"], report["total"])
+        elif "kernels" in report:
             if options.compiling:
-                options.compiling(told["compiled"], told["kernels"])
+                options.compiling(report["compiled"], report["kernels"])
         else:
-            hear(told)
+            on_report(report)
     return None
 
 
-def _last_words(words: IO[bytes]) -> str:
-    """The last line that the child wrote, of printable characters."""
-    words.seek(0, os.SEEK_END)
-    words.seek(max(words.tell() - LONGEST, 0))
-    lines = [line.strip() for line in words.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    line = next((line for line in reversed(lines) if "GGML_ASSERT" in line), lines[-1] if lines else "without a word")
+def _last_line(stderr: IO[bytes]) -> str:
+    """Return the last line of stderr, or that of a failed assertion of ggml, in printable characters."""
+    stderr.seek(0, os.SEEK_END)
+    stderr.seek(max(stderr.tell() - MAX_STDERR_BYTES, 0))
+    lines = [line.strip() for line in stderr.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    line = next((line for line in reversed(lines) if "GGML_ASSERT" in line), lines[-1] if lines else "no output")
     return "".join(character for character in line if character.isprintable())[:200]

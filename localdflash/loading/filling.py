@@ -1,4 +1,4 @@
-"""Whether a pair can fill in code at a cursor, as its file's header says: known before anything is loaded."""
+"""FIM support of a pair, by its file's header, before the pair is loaded."""
 
 from localdflash.base.errors import ModelError
 from localdflash.models.registry.registry import load_registry
@@ -6,8 +6,8 @@ from localdflash.models.weights.gguf import GGUFHeader, read_header
 from localdflash.text.fim import detect, format_of
 
 
-def check_fills(spec: str) -> None:
-    """ModelError if the pair was not trained to fill in the middle. One whose file is not here is not judged."""
+def check_can_fill(spec: str) -> None:
+    """Raise ModelError if the pair was not trained to fill in the middle; a pair whose file is missing passes."""
     pair = load_registry().resolve(spec)
     if pair.fim:
         format_of(pair.fim)
@@ -18,30 +18,30 @@ def check_fills(spec: str) -> None:
     try:
         detect(vocabulary)
     except ModelError as error:
-        raise ModelError(f"{pair.id}: {error}; docs/models.md says how to use it at the end of a file") from None
+        raise ModelError(f"{pair.id}: {error}; to complete at the end of a file only, see docs/models.md") from None
 
 
-def fills(spec: str) -> bool:
-    """Whether `check_fills` finds nothing wrong."""
+def can_fill(spec: str) -> bool:
+    """Return whether the pair passes `check_can_fill`."""
     try:
-        check_fills(spec)
+        check_can_fill(spec)
     except ModelError:
         return False
     return True
 
 
 class _HeaderVocabulary:
-    """The tokens of a file by their spelling; llama.cpp may count fewer of them as special, never more."""
+    """`ModelFacts` of a file's header. Every token counts as special, which llama.cpp may see otherwise."""
 
     def __init__(self, header: GGUFHeader) -> None:
         self._header = header
         self._spelled = frozenset(header.require("tokenizer.ggml.tokens", list))
 
     def has_special(self, spelling: str) -> bool:
-        """See `localdflash.text.fim.Vocabulary`."""
+        """See `ModelFacts`."""
         return spelling in self._spelled
 
     def metadata(self, key: str) -> str | None:
-        """See `localdflash.text.fim.Vocabulary`."""
+        """See `ModelFacts`."""
         value = self._header.metadata.get(key)
         return value if isinstance(value, str) else None

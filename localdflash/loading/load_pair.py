@@ -1,7 +1,7 @@
-"""From a pair's name to a pair that runs: files found, a backend chosen and loaded, the tokenizer beside it.
+"""Load a pair by its name: find the files, choose and load a backend, load the tokenizer.
 
-Everything that generates starts here. Memory is planned before it is taken: where it is short the drafter shrinks or
-goes before the target does, and `LoadedPair.notice` says so.
+Memory is planned before it is allocated. If it is short, the drafter is reduced or left out before the context is cut,
+and `LoadedPair.notice` says so.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
 from localdflash.base.errors import UsageError
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
-from localdflash.loading.proof import SOUND, check_first, is_tried_on, standing
+from localdflash.loading.proof import SOUND, check_first, engine_status, is_tried_on
 from localdflash.loading.trial import try_first
 from localdflash.models.backend_names import Backend, Runner
 from localdflash.models.load_options import Options
@@ -31,11 +31,11 @@ DEVICES: Mapping[Backend, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": (
 
 
 class LoadedPair:
-    """A pair with its tokenizer, on `backend`. Close it, or use it as a context manager.
+    """Loaded pair with its tokenizer, on `backend`. Close it, or use it as a context manager.
 
-    `notice` is a line to tell the user, or empty; `sampling` are fields of `SamplingParams` that the model's makers
-    recommend for a chat, in its file or on its card; the other fields are `Running`'s. Unless they were `tried`, files
-    that are new here are loaded by another process first (see `trial`).
+    `notice` is a line for the user, or empty. `sampling` holds the fields of `SamplingParams` that the model's file or
+    card recommends for chats. The other fields are `Running`'s. Unless `tried`, new files are first loaded by another
+    process (see `trial`).
     """
 
     def __init__(self, options: Options, tried: bool = False) -> None:
@@ -45,14 +45,14 @@ class LoadedPair:
         with headers_kept():
             if not tried:
                 try_first(self.files, options)
-                check_first(self.files, options)  # after it: a damaged file says nothing of the engine
+                check_first(self.files, options)  # after the trial, so that a damaged file is not the engine's fault
             self.sampling = {**self.files.sampling, **recommended(read_header(self.files.target).metadata)}
             self.gpu_check = self._checked()
             self.backend, self._running = self._load()
         self._closing.callback(self._running.close)
         with ExitStack() as undo:
             undo.callback(self.close)
-            # A vocabulary of its own: other threads may still use it when the target's memory is freed.
+            # A separate vocabulary: other threads may still use it when the target's memory is freed.
             self.tokenizer = Tokenizer.load(self.files.target)
             undo.pop_all()
         running = self._running
@@ -66,45 +66,45 @@ class LoadedPair:
     def _load(self) -> tuple[Runner, Running]:
         backend, device = self.options.backend, self.options.device
         if device not in DEVICES.get(backend, (device,)) or (backend, device) == ("cuda", "cpu"):
-            raise UsageError(f"--device {device}: not a device of --backend {backend}; cuda and llama.cpp have GPUs")
+            raise UsageError(f"--device {device}: not available with --backend {backend}; use cuda or llama.cpp")
         if backend == "auto":
             return load_best(self.files, self.options)
         return backend, load_on(backend, self.files, self.options)
 
     def _checked(self) -> str:
-        """What is known of the CUDA engine with this pair here, "" where it is not in question."""
+        """Return the status of the CUDA engine with this pair, "" if the engine is no candidate."""
         backend = self.options.backend
-        asked = backend == "cuda" or (backend == "auto" and is_tried_on(self.options))
-        return standing(self.files, self.options) if asked else ""
+        is_candidate = backend == "cuda" or (backend == "auto" and is_tried_on(self.options))
+        return engine_status(self.files, self.options) if is_candidate else ""
 
     def _is_doubtful(self) -> bool:
         return self.backend == "cuda" and self.gpu_check not in ("", SOUND)
 
     def memory(self) -> Parts:
-        """Bytes of each part as measured now, by the names of `predicted`."""
+        """Return the measured bytes of each part, by the names in `predicted`."""
         return self._running.measured()
 
     @property
     def drafters(self) -> Sequence[str]:
-        """What drafts, by name."""
+        """The names of the active drafters."""
         return self._running.drafters
 
     def identity(self) -> str:
-        """What decides the bytes of a saved sequence: files, backend, settings and versions."""
+        """Return what decides the bytes of a saved KV state: files, backend, settings and versions."""
         files = (self.files.target, self.files.drafter_gguf, self.files.drafter_safetensors)
         stats = [(str(part), *about) for file in files if file for part, *about in stats_of(file)]
         return repr((stats, self.backend, self.options.draft, self._running.identity, version("localdflash")))
 
     def fim_format(self) -> FimFormat:
-        """The fill-in-the-middle format of this target; ModelError if it has none."""
+        """Return the FIM format of the target; ModelError if it has none."""
         return format_of(self.files.fim) if self.files.fim else detect(self.tokenizer)
 
     def before_close(self, wait: Callable[[], object]) -> None:
-        """Call `wait` before the pair is freed: it waits for whoever still reads the vocabulary."""
+        """Have `wait` called before the pair is freed; it waits for threads that still use the vocabulary."""
         self._closing.callback(wait)
 
     def close(self) -> None:
-        """Free what the backend holds."""
+        """Free the backend's resources."""
         self._closing.close()
 
     def __enter__(self) -> Self:
@@ -117,19 +117,17 @@ class LoadedPair:
 
 
 def _unused(options: Options, backend: Runner, running: Running) -> Iterator[str]:
-    """What was asked of a GPU or of our own engines, or of one of them alone, where something else runs the pair; or of
-    a drafter that cannot do it.
-    """
+    """Yield a notice for each option that has no effect on the backend that runs the pair."""
     if options.gpu_layers > 0 and running.device == "cpu":
-        yield f"--gpu-layers {options.gpu_layers}: {backend} runs the pair without a GPU"
+        yield f"--gpu-layers {options.gpu_layers}: ignored, {backend} runs the pair without a GPU"
     usual = Options()
     bits = [f"--drafter-bits {options.drafter_bits}"] if options.drafter_bits != usual.drafter_bits else []
     kv = [f"--kv {options.kv}"] if options.kv != usual.kv else []
     fp4 = ["--native-fp4"] if options.native_fp4 else []
     on_both = options.kv in KV_FORMATS
-    for engines, whose, asked in (
-        (("cuda", "cpu"), "our own engines", bits + (kv if on_both else [])),
-        (("cuda",), "the CUDA engine", fp4 if on_both else kv + fp4),
+    for engines, given in (
+        (("cuda", "cpu"), bits + (kv if on_both else [])),
+        (("cuda",), fp4 if on_both else kv + fp4),
     ):
-        if asked and backend not in engines:
-            yield f"{', '.join(asked)}: for {whose}; {backend} runs the pair without"
+        if given and backend not in engines:
+            yield f"{', '.join(given)}: ignored by {backend} (only for --backend {' and '.join(engines)})"

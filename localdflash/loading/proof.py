@@ -1,8 +1,8 @@
-"""Trust, but verify: before `auto` gives a pair to the CUDA engine on a machine, a child checks it there, once.
+"""First-load check of the CUDA engine: before `auto` uses it for a pair on a machine, a child process checks it once.
 
-The child loads the pair and runs every check of `backends/cuda/proof`. Errors of CUDA stick to a process, and kernels
-that are wrong may end or hang it: that is the child's. What it finds is kept (see `verdict`), and until that is good
-another backend runs the pair. `--backend cuda` is not held up, but told.
+The child loads the pair and runs every check of `backends/cuda/proof`. CUDA errors are permanent for a process, and
+wrong kernels may crash or hang it, which affects only the child. The verdict is stored (see `verdict`). Until it is
+good, another backend runs the pair. `--backend cuda` runs anyway, with a warning.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from localdflash.backends.cuda import device
 from localdflash.base.errors import DeviceFailed, LocaldflashError, NoDevice, OutOfMemory
 from localdflash.base.system.process import ending_signal
 from localdflash.loading import child
-from localdflash.loading.verdict import Subject, Verdict, keep, recall
+from localdflash.loading.verdict import State, Subject, Verdict, keep, recall
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import load_registry, local_files
@@ -25,56 +25,56 @@ from localdflash.models.weights.split import size_of
 
 Watch = Callable[[str], None]
 
-PATIENCE = 300.0  # seconds without a word: one kernel to compile, or one reference on the processor
-RATE = 10_000_000  # bytes for each second more: a disk may be slow
-CONTEXT = 4096  # tokens that are loaded for the checks
-LONGEST = 1000  # characters of what is kept
+TIMEOUT_SECONDS = 300.0  # without a report: one kernel to compile, or one reference on the CPU
+BYTES_PER_SECOND = 10_000_000  # added to the timeout for slow disks
+MAX_CONTEXT = 4096  # tokens that are loaded for the checks
+MAX_REASON_CHARS = 1000
 SOUND = "sound"
 PROGRAM = "from localdflash.loading.proof import main; main()"
 PROMPT = "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return a * b\n\n\ndef sub(a, b):\n    return"
-ELSEWHERE = (LocaldflashError, ImportError, OSError, SubprocessError, MemoryError)  # these say nothing of kernels
-OTHERS = frozenset({"SIGINT", "SIGTERM", "SIGHUP"})  # nor do signals that people and systems send
+ENVIRONMENT_ERRORS = (LocaldflashError, ImportError, OSError, SubprocessError, MemoryError)  # not the kernels' fault
+EXTERNAL_SIGNALS = frozenset({"SIGINT", "SIGTERM", "SIGHUP"})  # sent by people and systems
 
 
 def is_tried_on(options: Options) -> bool:
-    """Whether `auto` would try the CUDA engine here: layers for a GPU, or one that it does not know, mean llama.cpp."""
+    """Return whether `auto` tries the CUDA engine; GPU layers, or a GPU that it does not know, select llama.cpp."""
     return options.gpu_layers < 0 and device.means_gpu(options.device)
 
 
 def check_first(files: LocalPair, options: Options) -> None:
-    """Have the engine checked with a pair that `auto` would give it, unless there is a verdict."""
+    """Check the engine with a pair that `auto` would load on it, unless there is a verdict."""
     if options.backend != "auto" or not is_tried_on(options):
         return
-    with suppress(LocaldflashError):  # which `trusted` tells
+    with suppress(LocaldflashError):  # `require_trusted` raises it later
         subject = Subject.of(files, options)
         verdict = recall(subject.place)
         if verdict is None or verdict.state == "undecided":
             check(subject, files, options)
 
 
-def trusted(files: LocalPair, options: Options) -> Subject:
-    """A pair whose check here was good; NoDevice says why the engine is not to be trusted with it."""
+def require_trusted(files: LocalPair, options: Options) -> Subject:
+    """Return the subject of a check that passed; NoDevice if there is none."""
     subject = Subject.of(files, options)
     if doubt := subject.why_not():
         raise NoDevice(doubt)
     return subject
 
 
-def standing(files: LocalPair, options: Options) -> str:
-    """What is known of the engine with a pair here: `SOUND`, why it is not, or "" where it cannot run the pair."""
+def engine_status(files: LocalPair, options: Options) -> str:
+    """Return the engine's status with a pair: `SOUND`, the reason against it, or "" if it cannot run the pair."""
     with suppress(LocaldflashError):
         return Subject.of(files, options).why_not() or SOUND
     return ""
 
 
-def lost(subject: Subject, error: DeviceFailed) -> None:
-    """Keep it that a pair whose check was good lost the GPU while it was loaded: the next process is not to try."""
+def record_lost_gpu(subject: Subject, error: DeviceFailed) -> None:
+    """Store that the GPU was lost while a checked pair was loaded, so that the next process does not try it."""
     with suppress(LocaldflashError):
-        keep(subject.place, subject.verdict("unsound", "loading", str(error)[:LONGEST]))
+        keep(subject.place, subject.verdict("unsound", "loading", str(error)[:MAX_REASON_CHARS]))
 
 
 def check(subject: Subject, files: LocalPair, options: Options) -> Verdict | None:
-    """Check the engine with a pair and keep what is found; None if another process is at it."""
+    """Check the engine with a pair and store the verdict; None if another process is checking it."""
     try:
         with subject.lock():
             missing = device.missing_tools()
@@ -84,81 +84,79 @@ def check(subject: Subject, files: LocalPair, options: Options) -> Verdict | Non
     except Timeout:
         return None
     except OSError as error:
-        raise LocaldflashError(f"{subject.place.parent}: cannot be locked: {error.strerror}") from error
+        raise LocaldflashError(
+            f"{subject.place.parent}: cannot be locked ({error.strerror}); set LOCALDFLASH_HOME to another folder"
+        ) from error
 
 
 def _checked(subject: Subject, files: LocalPair, options: Options) -> Verdict:
-    """Run the child; the file says how far it is, for whoever comes after the end of this process."""
+    """Run the child; the verdict's file holds the current stage, in case this process is killed."""
     at = "loading"
 
-    def hear(told: child.Told) -> None:
+    def on_report(report: child.Report) -> None:
         nonlocal at
-        at = str(told["at"])
-        if told["stage"]:
+        at = str(report["at"])
+        if report["stage"]:
             keep(subject.place, subject.verdict("begun", at))
 
     drafters = (files.drafter_gguf, files.drafter_safetensors) if options.draft else ()
     size = sum(size_of(path) for path in (files.target, *drafters) if path)
-    limit = PATIENCE + size / RATE
+    limit = TIMEOUT_SECONDS + size / BYTES_PER_SECOND
     keep(subject.place, subject.verdict("begun", at))
     try:
-        ended = child.run(PROGRAM, options, limit, hear, renewed=True)
+        ended = child.run(PROGRAM, options, limit, on_report, renewed=True)
     except OSError as error:
-        return subject.verdict("undecided", at, f"there is no process for it: {error.strerror}")
-    except BaseException:  # Ctrl-C: the child is gone, and nothing was found
+        return subject.verdict("undecided", at, f"no process could be started: {error.strerror}")
+    except BaseException:  # Ctrl-C: the child was killed without a verdict
         subject.place.unlink(missing_ok=True)
         raise
     return _verdict(subject, ended, at, limit)
 
 
-def _verdict(subject: Subject, ended: child.Ended, at: str, limit: float) -> Verdict:
-    """What the end of a child means that had begun with `at`."""
-    if ended.told is not None:
-        told = {name: str(ended.told.get(name, "")) for name in ("kind", "operation", "said")}
-        operation = told["operation"] or at
-        match told["kind"]:
-            case "sound":
-                return subject.verdict("sound")
-            case "unsound":
-                return subject.verdict("unsound", operation, told["said"][:LONGEST])
-        return subject.verdict("undecided", operation, told["said"][:LONGEST])
-    if ended.expired:
-        return subject.verdict("unsound", at, f"{at}: it hung for {limit:.0f} s and was ended")
+def _verdict(subject: Subject, ended: child.ChildExit, at: str, limit: float) -> Verdict:
+    """Return the verdict for a child that ended during the stage or operation `at`."""
+    if ended.report is not None:
+        kind, operation, reason = (str(ended.report.get(name, "")) for name in ("kind", "operation", "said"))
+        if kind == "sound":
+            return subject.verdict("sound")
+        state: State = "unsound" if kind == "unsound" else "undecided"
+        return subject.verdict(state, operation or at, reason[:MAX_REASON_CHARS])
+    if ended.is_timeout:
+        return subject.verdict("unsound", at, f"{at}: it hung and was killed after {limit:.0f} s")
     if name := ending_signal(ended.code):
-        return subject.verdict(
-            "undecided" if name in OTHERS else "unsound", at, f"{at}: {name} ended the process ({ended.words})"
-        )
-    return subject.verdict("undecided", at, f"{at}: the process ended by itself ({ended.words})")
+        state = "undecided" if name in EXTERNAL_SIGNALS else "unsound"
+        return subject.verdict(state, at, f"{at}: the process was ended by {name} ({ended.stderr_line})")
+    return subject.verdict("undecided", at, f"{at}: the process exited early ({ended.stderr_line})")
 
 
 def main() -> None:
-    """The child: load the pair of the options in the first argument, check it, say how it went."""
-    options, tell = child.begin()
+    """Run in the child: load the pair of the options in the first argument, check it, report the result."""
+    options, report = child.begin()
     at = "loading"
 
     def begin(stage: str) -> None:
         nonlocal at
         at = stage
-        tell(at=at, stage=True)
+        report(at=at, stage=True)
 
     try:
-        tell(**_found(options, begin, lambda place: tell(at=place, stage=False)))
+        report(**_check_pair(options, begin, lambda operation: report(at=operation, stage=False)))
     except Exception as error:
         said = str(error) if isinstance(error, LocaldflashError) else f"{at}: {device.told(error)}"
-        tell(kind="undecided" if _is_elsewhere(error, at) else "unsound", operation=at, said=said)
+        report(kind="undecided" if _is_environment(error, at) else "unsound", operation=at, said=said)
 
 
-def _is_elsewhere(error: Exception, at: str) -> bool:
-    """Whether an error says nothing of the engine: memory that others have, a library or a compiler that is broken."""
+def _is_environment(error: Exception, at: str) -> bool:
+    """Return whether an error is not the engine's fault: a lack of memory, a broken library or compiler."""
     if isinstance(error, DeviceFailed):
         return False
-    full = "out of memory" in str(error)  # as torch, Triton and graphs say it
-    no_driver = at == "loading" and isinstance(error, AssertionError)  # Triton's, where it finds no libcuda
-    return full or no_driver or isinstance(error, ELSEWHERE)
+    is_full = "out of memory" in str(error)  # the wording of torch, Triton and graphs
+    has_no_driver = at == "loading" and isinstance(error, AssertionError)  # Triton's, if it finds no libcuda
+    return is_full or has_no_driver or isinstance(error, ENVIRONMENT_ERRORS)
 
 
-def _found(options: Options, begin: Watch, watch: Watch) -> dict[str, str]:
-    """The child's last line, if nothing breaks."""
+def _check_pair(options: Options, begin: Watch, watch: Watch) -> dict[str, str]:
+    """Load and check the pair; return the child's last report."""
     from localdflash.backends.cuda.cuda_pair import CudaPair
     from localdflash.backends.cuda.proof.stages import stages
     from localdflash.backends.cuda.proof.tolerance import Unsound
@@ -183,7 +181,7 @@ def _found(options: Options, begin: Watch, watch: Watch) -> dict[str, str]:
 
 
 def _loaded(files: LocalPair, options: Options, launched: Watch) -> Running:
-    """The pair with the context that the checks want, with what fits where that is less; `launched` hears what runs."""
+    """Load the pair with the context for the checks, or with less if that does not fit; report each launch."""
     from localdflash.backends.cuda.cuda_sizes import CudaSizes
     from localdflash.backends.cuda.load_cuda import load
     from localdflash.backends.cuda.ops import KERNELS
@@ -191,13 +189,13 @@ def _loaded(files: LocalPair, options: Options, launched: Watch) -> Running:
 
     trained, ops = CudaSizes(files.target, None).trained, telling(KERNELS, launched)
     try:
-        return load(files, replace(options, context=min(trained, CONTEXT)), ops)
+        return load(files, replace(options, context=min(trained, MAX_CONTEXT)), ops)
     except OutOfMemory:
         return load(files, replace(options, context=0), ops)
 
 
 def _prompt(files: LocalPair, context: int) -> list[int]:
-    """Ids of some code, that leave room for an answer."""
+    """Return the ids of some code that leave room for an answer."""
     from localdflash.text.tokenizer import Tokenizer
 
     return Tokenizer.load(files.target).encode(PROMPT)[: context // 4]

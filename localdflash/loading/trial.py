@@ -1,12 +1,12 @@
-"""The first load of a file, in a process of its own: what C code makes of the file ends that process, not the engine.
+"""Trial load of a new file in a child process, so that a crash in C code ends the child and not the daemon.
 
-A header may pass every check and the model still trip an assertion of llama.cpp, or keep it busy for good. So whoever
-loads a pair with a new or changed file has a child load it first, in the way that is asked for, and write a few tokens,
-within a time that grows with the files. What the child measures (`timing`, `certified`, packed files) is kept, so that
-the load that follows measures nothing again. The verdict is kept under the files' identity: a changed file, another
-backend or another version is tried anew.
+A header may pass every check and the model still trip an assertion of llama.cpp or hang it. So a pair with a new or
+changed file is first loaded by a child with the same options, which generates a few tokens within a time limit that
+grows with the files. The child's measurements (timings, bit-exact widths, packed files) are stored, so that the load
+that follows measures nothing again. The verdict is stored under the files' identity: a changed file, another backend or
+another version is tried again.
 
-Files whose bytes are known are not tried. What the child refuses in good order is raised here.
+Files with known hashes are not tried. Errors that the child reports are raised here.
 """
 
 import hashlib
@@ -29,20 +29,20 @@ from localdflash.models.registry.registry import is_known
 from localdflash.models.weights.gguf import check_header
 from localdflash.models.weights.split import files_of, size_of
 
-METHOD = 1  # of trying: what another one found is tried again
-PATIENCE = 60.0  # seconds
-COMPILING = 600.0  # seconds more where there is a GPU that kernels are compiled for
-RATE = 10_000_000  # bytes for each second more: a disk may be slow, and a first load measures
-LONGEST = 4096  # bytes of a verdict
+METHOD_VERSION = 1  # of the trial; verdicts of other versions do not count
+TIMEOUT_SECONDS = 60.0
+COMPILE_SECONDS = 600.0  # added where there is a GPU to compile kernels for
+BYTES_PER_SECOND = 10_000_000  # added to the timeout for slow disks and first measurements
+MAX_VERDICT_BYTES = 4096
 PROGRAM = "from localdflash.loading.trial_child import main; main()"
 FAULTS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
-AGAIN = "download or convert it again; after `touch` it is tried again"
+REMEDY = "download or convert it again (`touch` has it tried again)"
 
 
 def try_first(files: LocalPair, options: Options) -> None:
-    """Have a pair's files loaded by a child, if they have no good verdict yet.
+    """Have a child load a pair's files, unless they have a good verdict.
 
-    ModelError for a file that ends or hangs the child; else the error that the child's load raised.
+    ModelError for a file that crashes or hangs the child; otherwise raises the error of the child's load.
     """
     drafters = (files.drafter_gguf, files.drafter_safetensors) if options.draft else ()
     paths = [path for path in (files.target, *drafters) if path]
@@ -63,60 +63,55 @@ def try_first(files: LocalPair, options: Options) -> None:
 
 
 def _key(paths: list[Path], options: Options) -> str:
-    """What a verdict is about."""
+    """Return what a verdict depends on."""
     stats = [(str(part), part.stat()) for path in paths for part in files_of(path)]
     files = [(name, one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for name, one in stats]
     versions = [version(name) for name in ("localdflash", "llama-cpp-python")]
-    return repr((METHOD, files, versions, options.backend, options.device, options.gpu_layers, options.draft))
+    return repr((METHOD_VERSION, files, versions, options.backend, options.device, options.gpu_layers, options.draft))
 
 
 def tried(paths: list[Path], options: Options) -> str | None:
-    """Why the files cannot be loaded, "" if they can; None if that was not found out."""
-    limit, died = PATIENCE + sum(map(size_of, paths)) / RATE, gpu_watch.deaths()
-    limit += COMPILING if driver_present() else 0.0
+    """Return why the files cannot be loaded, "" if they can be, None if the trial was inconclusive."""
+    limit, died = TIMEOUT_SECONDS + sum(map(size_of, paths)) / BYTES_PER_SECOND, gpu_watch.deaths()
+    limit += COMPILE_SECONDS if driver_present() else 0.0
     try:
         ended = child.run(PROGRAM, options, limit, lambda _: None)
     except OSError as error:
-        raise LocaldflashError(f"{paths[0]}: no process to try it in: {error.strerror}") from error
-    if ended.told is not None:
-        _raise(ended.told)
+        raise LocaldflashError(f"{paths[0]}: no process could be started for its trial ({error.strerror})") from error
+    if ended.report is not None:
+        if kind := ended.report["kind"]:
+            error_type: type[LocaldflashError] = getattr(errors, kind)
+            raise error_type(ended.report["said"])
         return ""
-    if ended.expired:
-        return f"{paths[0]}: loading it took more than {limit:.0f} s and was ended: {AGAIN}"
+    if ended.is_timeout:
+        return f"{paths[0]}: loading took more than {limit:.0f} s and was stopped; {REMEDY}"
     if gpu_watch.deaths() > died:
-        return None  # the GPU's doing, for which there are rules of their own
-    return _ended(paths[0], ended.code, ended.words)
+        return None  # the GPU failed, which `gpu_watch` handles
+    return _crash_reason(paths[0], ended.code, ended.stderr_line)
 
 
-def _raise(outcome: child.Told) -> None:
-    """Raise the error that the child reported, if it did."""
-    if outcome["kind"]:
-        kind: type[LocaldflashError] = getattr(errors, outcome["kind"])
-        raise kind(outcome["said"])
-
-
-def _ended(path: Path, code: int, words: str) -> str | None:
-    """The verdict on a file by how the child ended, which wrote `words` at last."""
+def _crash_reason(path: Path, code: int, stderr_line: str) -> str | None:
+    """Return the verdict on a file whose child ended without a report."""
     if not (name := ending_signal(code)):
-        return None  # an error of ours: loading it here shows which
+        return None  # an error of localdflash's own, which loading the file here shows
     if name in FAULTS:
-        return f"{path}: it ended the process that tried to load it ({name}: {words}): {AGAIN}"
+        return f"{path}: the process that tried to load it crashed ({name}: {stderr_line}); {REMEDY}"
     if name == "SIGKILL":
-        raise OutOfMemory(f"{path}: the system ended the process that tried to load it: memory may be short")
-    raise LocaldflashError(f"{path}: the process that tried to load it was ended by {name}: try again")
+        raise OutOfMemory(f"{path}: the system killed the process that tried to load it; free memory and try again")
+    raise LocaldflashError(f"{path}: the process that tried to load it was ended by {name}; try again")
 
 
 def _recall(place: Path) -> str | None:
     try:
         with place.open("rb") as stream:
-            said = json.loads(stream.read(LONGEST))["said"]
+            said = json.loads(stream.read(MAX_VERDICT_BYTES))["said"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return said if isinstance(said, str) else None
 
 
 def _keep(place: Path, said: str) -> None:
-    """Keep a verdict; where that cannot be, the file is tried at every load."""
+    """Store a verdict; if that fails, the file is tried at every load."""
     fresh = place.with_name(f".{place.name}.{os.getpid()}")
     with suppress(OSError, LocaldflashError):
         create_private(place.parent)

@@ -1,4 +1,4 @@
-"""The child process of a first load: load the pair, generate a few tokens, report how it went (see `trial`)."""
+"""Child process of a trial load: load the pair, generate a few tokens, report the result (see `trial`)."""
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.engine.generate import Request, generate
@@ -13,7 +13,7 @@ EVERY_BYTE = "".join(map(chr, (*ONE, *TWO, 0x800, *THREE, 0x10000, *range(0x4000
 
 def main() -> None:
     """Load the pair of the options in the first argument and exercise its tokenizer and its decode loop."""
-    options, tell = child.begin()
+    options, report = child.begin()
     try:
         with LoadedPair(options, tried=True) as loaded:
             tokenizer = loaded.tokenizer
@@ -23,6 +23,6 @@ def main() -> None:
             ids = tokenizer.encode(PROMPT)[: max(loaded.context // 2, 1)]
             for _ in generate(loaded.pair, Request(ids, GENERATED_TOKENS)):
                 pass
-        tell(kind="")
+        report(kind="")
     except LocaldflashError as error:
-        tell(kind=type(error).__name__, said=str(error))
+        report(kind=type(error).__name__, said=str(error))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from localdflash.base.errors import EngineGone, ModelBusy, ModelError, OutOfMemory
 from localdflash.engine.scheduler import EngineTotals
-from localdflash.loading.filling import check_fills, fills
+from localdflash.loading.filling import can_fill, check_can_fill
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.wanted import ROLES, Others, PairRole
@@ -150,7 +150,7 @@ class Engines:
                 options = replace(options, drafter="")  # it was for the pair of before
             options = replace(options, **changes)
             roles: Sequence[PairRole] = (role,) if role else ROLES
-            if not role and not await asyncio.to_thread(fills, options.pair):
+            if not role and not await asyncio.to_thread(can_fill, options.pair):
                 roles = ("chat",)
                 await self._free_role("completion")
             return await self._load(roles, options, others)
@@ -189,7 +189,7 @@ class Engines:
     async def _load(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
         """Load a pair for roles; if that fails they have what they had before."""
         if tuple(roles) == ("completion",):
-            await asyncio.to_thread(check_fills, options.pair)
+            await asyncio.to_thread(check_can_fill, options.pair)
         before = {role: worker.options for role, worker in self._workers.items()}
         try:
             return await self._with_room(roles, options, others)

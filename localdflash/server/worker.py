@@ -28,7 +28,7 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.models.memory.parts import PROGRAM, total
 from localdflash.server.answering import Answering, TextDelta
-from localdflash.text.stream import AnswerText, Detokenizer, Ending, Spelling
+from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 
 LOOK = 0.02  # seconds between two looks at whether requests are done
@@ -216,7 +216,7 @@ class PairWorker:
         document: str | None = None,
         seconds: float = 0.0,
         ending: Ending | None = None,
-        spelling: Callable[[Tokenizer], Spelling] = Detokenizer,
+        spelling: Callable[[Tokenizer], TextDecoder] = Detokenizer,
     ) -> AsyncGenerator[TextDelta]:
         """Run a request, delta by delta; `request` says afterwards how it went. Raises what ended it early.
 

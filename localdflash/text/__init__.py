@@ -1,1 +1,1 @@
-"""Text and token ids: vocabularies, chat templates, fill-in-the-middle prompts, streams, safe terminal output."""
+"""Text and token ids: tokenizer, chat templates, FIM prompts, grammars, tool calls, streams, safe terminal output."""

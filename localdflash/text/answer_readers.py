@@ -1,4 +1,4 @@
-"""Readers that turn an answer's token ids into one text in the form of `thoughts`, for two families of models.
+"""Decoders of answers for two model families: token ids to one text in the form of `thoughts`.
 
 `MarkedText`: thoughts stand between two marker tokens (Qwen's `<think>`, Gemma's `<|channel>thought`).
 
@@ -6,9 +6,9 @@
 
     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...<|return|>
 
-Messages of the channel `analysis` are thoughts, all others are the answer: `final`, and `commentary`, which is for the
-user too where it has no recipient. A message to a recipient (`to=functions.x`) is a tool call and stays as the model
-wrote it, with its header. A model that writes no header, as under a grammar, is taken at its word.
+Messages in the channel `analysis` are thoughts. All others belong to the answer: `final`, and `commentary` without a
+recipient. A message with a recipient (`to=functions.x`) is a tool call; it stays unmodified, with its header. Text
+without a header, as under a grammar, is the answer.
 """
 
 import re
@@ -22,7 +22,7 @@ from localdflash.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class ThoughtMarks:
-    """The marker tokens around thoughts, what follows the first as text, and how a template writes both."""
+    """Marker tokens around thoughts, the text after the opening one, and both as a template writes them."""
 
     opening: str
     closing: str
@@ -32,9 +32,9 @@ class ThoughtMarks:
 
 
 class MarkedText:
-    """The text of a growing sequence of ids, in the form of `thoughts`; `begun` is the text before it.
+    """`TextDecoder` of answers with marked thoughts. `begun` is the text before the first id.
 
-    `thinking` says that the prompt ends inside thoughts.
+    `thinking`: the prompt ends inside thoughts.
     """
 
     def __init__(self, tokenizer: Tokenizer, marks: ThoughtMarks, begun: str = "", *, thinking: bool = False) -> None:
@@ -42,14 +42,14 @@ class MarkedText:
         self._opening, self._closing = tokenizer.special(marks.opening), tokenizer.special(marks.closing)
         self._label, self._writer = marks.label, ThoughtWriter(begun)
         self._thinking = thinking
-        self._seen: str | None = None  # of a label under way
+        self._seen: str | None = None  # the part of a label read so far
 
     def push(self, ids: Iterable[int]) -> str:
-        """The text that is certain with these ids."""
+        """See `TextDecoder`."""
         return "".join(map(self._token, ids))
 
     def finish(self) -> str:
-        """The text held back so far, at the end."""
+        """See `TextDecoder`."""
         return self._text(self._detokenizer.finish())
 
     def _token(self, token: int) -> str:
@@ -62,14 +62,14 @@ class MarkedText:
 
     def _text(self, text: str) -> str:
         if not self._thinking:
-            return self._writer.said(text)
+            return self._writer.add_answer(text)
         if self._seen is None:
-            return self._writer.thought(text)
+            return self._writer.add_thought(text)
         self._seen += text
         if self._label.startswith(self._seen):
-            return ""  # a label that is cut short is no thought
+            return ""  # an incomplete label is not part of the thoughts
         text, self._seen = self._seen.removeprefix(self._label), None
-        return self._writer.thought(text)
+        return self._writer.add_thought(text)
 
 
 _MARK = re.compile(r"(<\|[a-z]+\|>)")
@@ -81,28 +81,28 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 
 
 class HarmonyText:
-    """The text of a growing sequence of ids, in the form of `thoughts`; `begun` is the text before it.
+    """`TextDecoder` of gpt-oss's answers. `begun` is the text before the first id.
 
-    `header` is what the prompt has of the first message, after `<|start|>assistant`.
+    `header`: the part of the first message's header that the prompt holds, after `<|start|>assistant`.
     """
 
     def __init__(self, tokenizer: Tokenizer, begun: str = "", header: str = "") -> None:
         names = (_START, _MESSAGE, *_IN_HEADERS, *_ENDS)
         self._marks = {tokenizer.special(name): name for name in names if tokenizer.has_special(name)}
         self._detokenizer, self._writer = Detokenizer(tokenizer), ThoughtWriter(begun)
-        self._header: str | None = ""  # of the message under way, as far as it is known; None inside its text
-        self._thinks = False  # the message under way is thoughts
-        self._said = bool(split(begun)[1])  # the answer has text
+        self._header: str | None = ""  # the current message's header so far; None inside its text
+        self._is_thought = False  # the current message
+        self._has_text = bool(split(begun)[1])  # the answer
         for part in _MARK.split(header):
             self._mark(part) if part in self._marks.values() else self._text(part)
-        self._first = self._header is not None  # the next text is the first of its message
+        self._is_first = self._header is not None  # the next text, in its message
 
     def push(self, ids: Iterable[int]) -> str:
-        """The text that is certain with these ids."""
+        """See `TextDecoder`."""
         return "".join(map(self._token, ids))
 
     def finish(self) -> str:
-        """The text held back so far, at the end. A header that is cut short has none."""
+        """See `TextDecoder`; an incomplete header has no text."""
         text = self._text(self._detokenizer.finish())
         if self._header is None or "<|" in self._header:
             return text
@@ -124,19 +124,19 @@ class HarmonyText:
         return ""
 
     def _begin(self, header: str) -> str:
-        """A message begins after its header."""
+        """Begin the message after its header."""
         calls = bool(_RECIPIENT.search(header))
         channel = _CHANNEL.search(header)
-        self._thinks = not calls and channel is not None and channel[1] == "analysis"
-        closed = self._writer.close() if self._writer.thinking and not self._thinks else ""
+        self._is_thought = not calls and channel is not None and channel[1] == "analysis"
+        closed = self._writer.close() if self._writer.thinking and not self._is_thought else ""
         if not calls:
             return closed + self._message("")
         called = header if header.startswith(_START) else f"{_START}assistant{header}"
         return closed + self._message(called + _MESSAGE)
 
     def _message(self, text: str) -> str:
-        """The first text of a message."""
-        self._header, self._first = None, True
+        """Begin a message with this text."""
+        self._header, self._is_first = None, True
         return self._text(text)
 
     def _text(self, text: str) -> str:
@@ -144,13 +144,13 @@ class HarmonyText:
             self._header += text
             if "<|" in self._header or "to=".startswith(self._header.lstrip()[:3]):
                 return ""
-            self._thinks = False
-            return self._message(self._header)  # which is none
+            self._is_thought = False
+            return self._message(self._header)  # no header: text of the answer
         if not text:
             return ""
-        first, self._first = self._first, False
-        if self._thinks:
-            return self._writer.thought("\n\n" + text if first else text)
-        text = "\n\n" + text if first and self._said else text
-        self._said = True
-        return self._writer.said(text)
+        is_first, self._is_first = self._is_first, False
+        if self._is_thought:
+            return self._writer.add_thought("\n\n" + text if is_first else text)
+        text = "\n\n" + text if is_first and self._has_text else text
+        self._has_text = True
+        return self._writer.add_answer(text)

@@ -1,7 +1,7 @@
-"""Keeps the calls of tools in an answer to a form, and lets all else of it be.
+"""Constraint on the tool calls in an answer; other text stays free.
 
-Calls have marker tokens in them, which no grammar of text can say. So a call is a row of parts: text by a grammar, and
-the marker behind it. What a grammar forces is drafted, as in any answer with one.
+Tool calls contain marker tokens, which a text grammar cannot express. So a call is a sequence of parts: text that
+follows a grammar, and the marker after it. Tokens that a grammar forces are drafted.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,41 +18,43 @@ from localdflash.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class CallPart:
-    """A part of a call. Without a grammar it is its marker alone, or with `free` anything up to that; without a marker
-    it ends where its grammar can go on no further.
+    """Part of a tool call: text that follows a grammar, up to a marker.
 
-    `grammar` makes the constraint from the call's text so far, its markers spelled out.
+    Without a grammar the part is its marker alone, or with `is_free` any text up to the marker. Without a marker the
+    part ends where its grammar admits nothing more. `grammar` makes the constraint from the call's text so far.
     """
 
     grammar: Callable[[str], GrammarConstraint] | None = None
     marker: int | None = None
-    free: bool = False
+    is_free: bool = False
 
 
 class CallWatch(Protocol):
-    """Finds where a call begins in what the model writes freely."""
+    """Finds the beginning of a tool call in free text."""
 
-    def before(self, tokens: Sequence[int]) -> int:
-        """How many of the next tokens it takes until a call may begin; all of them if none does."""
+    def count_free(self, tokens: Sequence[int]) -> int:
+        """Return how many of the next tokens precede a call, including its opening; all of them without a call."""
 
     def push(self, token: int) -> tuple[str, Sequence[CallPart]]:
-        """The text of a call up to and with this token, and its parts from there; ("", ()) if none begins here."""
+        """Return a call's text up to this token, and its remaining parts; ("", ()) if no call begins here."""
 
 
 class CallConstraint:
-    """The state of one answer, see `Constraint`. `must` are the parts of a call that it begins with, if any."""
+    """`Constraint` of one answer. `required`: the parts of a call that the answer has to begin with."""
 
     renormalizes = False
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, watch: CallWatch, must: Sequence[CallPart] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, vocab_size: int, watch: CallWatch, required: Sequence[CallPart] = ()
+    ) -> None:
         self._tokenizer, self._size, self._watch = tokenizer, vocab_size, watch
-        self._text, self._parts = "", list(must)  # of the call under way: its text, and the parts to come
+        self._text, self._parts = "", list(required)  # of the current call: its text, and the remaining parts
         self._inside: GrammarConstraint | None = None
         self._enter()
 
     def mask(self) -> NDArray[np.bool_] | None:
         """See `Constraint`."""
-        if not self._parts or self._parts[0].free:
+        if not self._parts or self._parts[0].is_free:
             return None
         marker = self._parts[0].marker
         if self._inside is None:
@@ -60,9 +62,9 @@ class CallConstraint:
         else:
             mask = self._inside.mask()
             ends = list(self._tokenizer.ends)
-            complete = bool(mask[ends].any())  # where the text may end, its marker may come
+            is_complete = bool(mask[ends].any())  # then the marker may follow
             mask[ends] = False
-            if not complete:
+            if not is_complete:
                 return mask
         if marker is not None:
             mask[marker] = True
@@ -84,9 +86,9 @@ class CallConstraint:
                 self._leave()
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
-        """See `Constraint`; no further than to the end of this part, for the next one is not made yet."""
-        if not self._parts or self._parts[0].free:
-            return up_to(tokens, self._parts[0].marker) if self._parts else self._watch.before(tokens)
+        """See `Constraint`; counts no further than the current part, since the next one does not exist yet."""
+        if not self._parts or self._parts[0].is_free:
+            return count_through(tokens, self._parts[0].marker) if self._parts else self._watch.count_free(tokens)
         marker = self._parts[0].marker
         if self._inside is None:
             return int(bool(tokens) and tokens[0] == marker)
@@ -99,7 +101,7 @@ class CallConstraint:
         """See `Constraint`."""
         if self._inside:
             return self._inside.forced_tokens()
-        marker = self._parts[0].marker if self._parts and not self._parts[0].free else None
+        marker = self._parts[0].marker if self._parts and not self._parts[0].is_free else None
         return [] if marker is None else [marker]
 
     def _leave(self) -> None:
@@ -111,6 +113,6 @@ class CallConstraint:
         self._inside = grammar(self._text) if grammar else None
 
 
-def up_to(tokens: Sequence[int], marker: int | None) -> int:
-    """How many tokens there are up to and with the marker, or at all."""
+def count_through(tokens: Sequence[int], marker: int | None) -> int:
+    """Count the tokens up to and including the marker; all of them without one."""
     return next((place + 1 for place, token in enumerate(tokens) if token == marker), len(tokens))

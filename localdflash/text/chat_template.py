@@ -1,18 +1,17 @@
-"""Turn a conversation into the prompt that the model was trained on, by the chat template in its file.
+"""Render a conversation with the model's chat template, and encode the prompt.
 
-The template comes with the model, so it runs in a sandbox with limits (`template_sandbox`). The messages come from
-users, files and tools, so nothing in them may become a marker. What is guaranteed, whatever template and messages do:
+The template comes with the model, so it runs in a sandbox with limits (`template_sandbox`). Messages come from users,
+files and tools, so they must not produce markers. Guarantees for every template and message:
 
-- A character of a message, and anything the template derives from one, is encoded as plain text. A message that spells
-  `<|im_end|>` gives the letters of it, never the token; neither does one that supplies half of a marker to a template
-  that has the other half.
-- A template may look at messages and cut them (`"</think>" in content`, `split`, `trim`, `length`, slices): it sees
-  the text as it is. If it transforms text after joining it with its own, the text may come out less trimmed than
-  elsewhere, but it stays plain text (see `user_text`).
-- Ordinary messages give the ids that tokenising the whole rendered prompt at once would give.
+- A character of a message, and text that the template derives from it, is encoded as plain text. A message that spells
+  `<|im_end|>` becomes letters, never the token. This holds too where the template adds the other half of a marker.
+- A template may inspect and cut messages (`"</think>" in content`, `split`, `trim`, `length`, slices) and sees the
+  unmodified text. If it transforms text after joining it with its own, the text may be trimmed less, but it stays plain
+  text (see `user_text`).
+- Ordinary messages give the same ids as tokenising the whole rendered prompt at once.
 
-What a model thought before an earlier answer is part of that answer's content, as `thoughts` writes it. A template that
-has a field for it gets it there, and decides whether the model reads it again.
+An earlier answer's content includes its thoughts in the form of `thoughts`. A template with a field for thoughts gets
+them there and decides whether the model reads them again.
 """
 
 import re
@@ -39,7 +38,7 @@ _HAS_FIELD = re.compile(rf"""[.'"]({"|".join(_THOUGHT_FIELDS)})\b""")
 
 @dataclass(frozen=True)
 class TemplateMessage:
-    """One turn of a conversation. `calls` are those of an answer; a result of one has its id and the tool's name."""
+    """One turn of a conversation. Answers may have `calls`; a tool's result has its call's id and the tool's name."""
 
     role: Role
     content: str
@@ -50,7 +49,7 @@ class TemplateMessage:
 
 @dataclass(frozen=True)
 class CalledTool:
-    """A call of a tool: its arguments are an object, or text that is none."""
+    """Call of a tool; `arguments` is an object, or text that is not valid JSON."""
 
     id: str
     name: str
@@ -59,7 +58,7 @@ class CalledTool:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a template may cost: characters of its source, characters it makes, seconds it runs."""
+    """Limits of a template: characters of its source, characters that it produces, seconds that it runs."""
 
     source: int = 64_000
     characters: int = 64_000_000
@@ -73,16 +72,16 @@ def encode_chat(
     *,
     variables: Mapping[str, str | bool] | None = None,
 ) -> list[int]:
-    """The ids of a conversation, with BOS if the model wants one.
+    """Return the ids of a conversation, with BOS if the model needs it.
 
-    `variables` are the template's own switches, such as `enable_thinking`. Errors are those of `render`.
+    `variables` are the template's switches, such as `enable_thinking`. Raises the errors of `render`.
     """
     known = {**tokenizer.template_tokens(), **(variables or {})}
     return encode_prompt(tokenizer, render(template, messages, variables=known))
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: Sequence[PromptStretch]) -> list[int]:
-    """The ids of a rendered prompt, with BOS if the model wants one."""
+    """Return the ids of a rendered prompt, with BOS if the model needs it."""
     ids: list[int] = []
     text = ""
     for piece in prompt:
@@ -98,10 +97,10 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Sequence[PromptStretch]) -> list
 
 
 def encode_answer(tokenizer: Tokenizer, begun: Sequence[PromptStretch]) -> list[int]:
-    """The ids of an answer that was begun, to follow those of a prompt.
+    """Return the ids of a partial answer, which follow those of the prompt.
 
-    In what the model wrote, which counts as a user's text, markers that have a text are restored, such as `<think>`; a
-    control token, which would end the turn, has none and cannot come out of a text that spells it.
+    The model's own text counts as user text. Markers with a text, such as `<think>`, are restored in it. Control
+    tokens, which would end the turn, have no text and are never produced.
     """
     ids: list[int] = []
     plain = ""
@@ -116,7 +115,7 @@ def encode_answer(tokenizer: Tokenizer, begun: Sequence[PromptStretch]) -> list[
 
 
 def _written(tokenizer: Tokenizer, text: str) -> list[str | int]:
-    """Text of a model cut at its markers that have a text; whole, where a marker would swallow the blanks around it."""
+    """Split a model's text at its markers that have a text; unsplit where a marker would swallow blanks around it."""
     parts: list[str | int] = [
         part if isinstance(part, str) or tokenizer.piece(part) else _spelling(tokenizer, part)
         for part in tokenizer.split_markers(text)
@@ -138,10 +137,10 @@ def render(
     tools: Sequence[Mapping[str, Any]] = (),
     limits: Limits | None = None,
 ) -> list[PromptStretch]:
-    """The rendered prompt in pieces that say whether a user wrote them, as whoever describes `tools` is one, too.
+    """Render the prompt in pieces of template text and user text; descriptions of `tools` are user text, too.
 
-    UsageError for an empty conversation or an unknown role; ModelError for a template that is broken, refuses the
-    conversation, reaches outside of the sandbox or exceeds the limits.
+    UsageError for an empty conversation or an unknown role. ModelError for a template that is broken, refuses the
+    conversation, reaches outside the sandbox or exceeds the limits.
     """
     limits = limits or Limits()
     _check(messages)
@@ -169,12 +168,13 @@ def render(
 @lru_cache(maxsize=8)
 def _compile(template: str, limits: Limits) -> CodeType:
     if len(template) > limits.source:
-        raise ModelError(f"chat template: {len(template)} characters; at most {limits.source} are read")
+        size = f"expected at most {limits.source} characters, got {len(template)}"
+        raise ModelError(f"chat template: too long ({size}); use another model")
     return Sandbox(RenderBudget(limits.characters, limits.seconds), Disguise()).compile_template(template)
 
 
 def _fields(message: TemplateMessage, template: str, disguise: Disguise) -> dict[str, object]:
-    """A message as this template takes it."""
+    """Return the fields of a message for this template."""
     thoughts, said, _ = split(message.content) if message.role == "assistant" else ("", message.content, False)
     has_field = _HAS_FIELD.search(template)
     if not has_field:
@@ -199,9 +199,8 @@ def _check(messages: Sequence[TemplateMessage]) -> None:
         raise UsageError("chat: no messages; send at least one")
     for message in messages:
         if message.role not in get_args(Role):
-            raise UsageError(
-                f"chat: unknown role {_one_line(str(message.role))!r}; use one of {', '.join(get_args(Role))}"
-            )
+            role = _one_line(str(message.role))
+            raise UsageError(f"chat: unknown role {role!r} (expected one of {', '.join(get_args(Role))})")
 
 
 def _raise_exception(message: object = "the template refuses this conversation") -> NoReturn:

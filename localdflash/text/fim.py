@@ -1,8 +1,8 @@
-"""Fill-in-the-middle prompts: one table of the formats that code models were trained with.
+"""Fill-in-the-middle (FIM) prompts: one table of the formats that code models were trained with.
 
-Code goes in as plain text and markers as ids, so a file that spells a marker (this one does) cannot change the prompt.
-llama.cpp finds FIM tokens by their text and knows only some families; hence a table of our own, each marker checked
-to be one token. With the suffix first ("spm"), typing only appends to the prompt; models trained for both get that.
+Code is encoded as plain text and markers as ids, so a file that spells a marker (this one does) cannot change the
+prompt. llama.cpp knows the FIM tokens of some families only; this table covers more, and each marker has to be one
+token. With the suffix first ("spm"), typing only appends to the prompt; models trained for both orders use "spm".
 
 Sources: the models' own READMEs, technical reports and reference tokenizers (Qwen3-Coder, DeepSeek-Coder, CodeGemma,
 mistral-common `encode_fim`, Seed-Coder report, Mellum arXiv 2510.05788).
@@ -17,17 +17,17 @@ from localdflash.base.files.strict_toml import did_you_mean
 
 
 class ModelFacts(Protocol):
-    """What tells the format of a model."""
+    """Facts about a model that identify its FIM format."""
 
     def has_special(self, spelling: str) -> bool:
-        """Whether one special token has this spelling."""
+        """Return whether one special token has this spelling."""
 
     def metadata(self, key: str) -> str | None:
-        """A text among the file's metadata."""
+        """Return a string of the file's metadata, or None."""
 
 
 class Vocabulary(ModelFacts, Protocol):
-    """What prompts need of a vocabulary; see `Tokenizer`."""
+    """Part of `Tokenizer` that builds prompts."""
 
     ends: frozenset[int]
 
@@ -40,7 +40,7 @@ class Vocabulary(ModelFacts, Protocol):
 
 @dataclass(frozen=True)
 class FimFormat:
-    """How one family spells a prompt: "psm" is prefix, suffix, middle; "spm" has the suffix first."""
+    """FIM format of one family. "psm" is prefix, suffix, middle; "spm" has the suffix first."""
 
     name: str
     prefix: str
@@ -48,15 +48,15 @@ class FimFormat:
     middle: str | None
     order: Literal["psm", "spm"] = "psm"
     stops: tuple[str, ...] = ()  # tokens that end the middle, besides `Tokenizer.ends` and the markers
-    stop_strings: tuple[str, ...] = ()  # text that does
-    telltale: str | None = None  # a further token that tells the family from others with the same markers
-    model_name: str = ""  # a word of `general.name` that does, where no token can
-    longest: int = 1 << 30  # tokens of a prompt as it was trained with; longer ones are slower, and no better
-    files: tuple[str, str] | None = None  # what stands before a repository's name and before each other file's
+    stop_strings: tuple[str, ...] = ()  # text that ends the middle
+    telltale: str | None = None  # a further token that identifies the family among others with the same markers
+    model_name: str = ""  # a word of `general.name` that identifies it, where no token can
+    max_prompt_tokens: int = 1 << 30  # as trained; longer prompts are slower, and no better
+    files: tuple[str, str] | None = None  # tokens before a repository's name and before each other file's
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """All markers of the format."""
+        """All markers that the format has."""
         return tuple(marker for marker in (self.prefix, self.suffix, self.middle) if marker)
 
 
@@ -78,7 +78,7 @@ FORMATS: dict[str, FimFormat] = {
             order="spm",
             stops=("<|endoftext|>", "<file_sep>"),
             model_name="localdflash",
-            longest=1024,
+            max_prompt_tokens=1024,
             files=("<repo_name>", "<file_sep>"),
         ),
         FimFormat("mellum", *_PLAIN, order="spm", model_name="mellum"),
@@ -97,43 +97,43 @@ FORMATS: dict[str, FimFormat] = {
             stops=("<[end▁of▁sentence]>",),
         ),
         FimFormat("glm", "<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
-        FimFormat("prefix", "", "", None),  # no markers: goes on at the end of a file; only an entry can ask for it
+        FimFormat("prefix", "", "", None),  # no markers: continues the end of a file; only a registry entry selects it
     )
 }
 
 
 def format_of(name: str) -> FimFormat:
-    """The format with this name, as an entry of the registry gives it; ModelError if there is none."""
+    """Return the format with this name from a registry entry; ModelError if there is none."""
     if name in FORMATS:
         return FORMATS[name]
-    hint = did_you_mean(name, FORMATS) or f"; known are {', '.join(FORMATS)}"
+    hint = did_you_mean(name, FORMATS) or f" (expected one of {', '.join(FORMATS)})"
     raise ModelError(f"fim = {name!r}: no such format{hint}")
 
 
 def detect(tokenizer: ModelFacts) -> FimFormat:
-    """The format whose markers are single tokens of this vocabulary; ModelError if there is none."""
+    """Return the format whose markers are single tokens of this vocabulary; ModelError if there is none."""
     model_name = (tokenizer.metadata("general.name") or "").lower()
     for fim in FORMATS.values():
         needed = (*fim.markers, fim.telltale) if fim.telltale else fim.markers
         if needed and fim.model_name in model_name and all(map(tokenizer.has_special, needed)):
             return fim
-    raise ModelError("vocabulary: no fill-in-the-middle tokens; for completion choose a code model trained with them")
+    raise ModelError("vocabulary: no fill-in-the-middle tokens; choose a code model trained with them")
 
 
 def build(fim: FimFormat, tokenizer: Vocabulary, prefix: str, suffix: str) -> list[int]:
-    """The prompt after which the model writes the middle; ModelError if a marker is not a single token."""
-    check_place(fim, suffix)
+    """Return the prompt that the model continues with the middle; ModelError if a marker is not a single token."""
+    check_cursor(fim, suffix)
     before, after = tokenizer.encode(prefix), tokenizer.encode(suffix, continues=True)
-    return arrange(fim, tokenizer, (), before, after)
+    return arrange_prompt(fim, tokenizer, (), before, after)
 
 
-def check_place(fim: FimFormat, suffix: str) -> None:
-    """ModelError if the format cannot tell the model what follows the cursor, and something does."""
+def check_cursor(fim: FimFormat, suffix: str) -> None:
+    """Raise ModelError if there is a suffix and the format has no place for it."""
     if not fim.markers and suffix.strip():
-        raise ModelError("this model completes at the end of a file only: it was not trained to fill in the middle")
+        raise ModelError("the model was not trained to fill in the middle; it completes at the end of a file only")
 
 
-def arrange(
+def arrange_prompt(
     fim: FimFormat,
     tokenizer: Vocabulary,
     head: Sequence[int],
@@ -141,9 +141,9 @@ def arrange(
     suffix: Sequence[int],
     middle: Sequence[int] = (),
 ) -> list[int]:
-    """The prompt of encoded parts, with the format's markers between them; ModelError as `build`.
+    """Return the prompt of encoded parts, with the format's markers between them; ModelError as in `build`.
 
-    `middle` is how the middle begins: the model continues after it.
+    `middle` is the beginning of the middle, which the model continues.
     """
     if fim.markers:
         before, after = [tokenizer.special(fim.prefix), *prefix], [tokenizer.special(fim.suffix), *suffix]
@@ -161,9 +161,9 @@ def arrange(
 
 
 def split(fim: FimFormat, text: str) -> tuple[str, str] | None:
-    """Prefix and suffix of a prompt that a client wrote with the format's markers, in either order; None if it is none.
+    """Return the prefix and the suffix of a client's prompt with the format's markers, in either order.
 
-    A text that spells a marker once more is ambiguous, and counts as none.
+    Return None if `text` is no such prompt, or repeats a marker, which makes it ambiguous.
     """
     if not fim.middle or any(text.count(marker) != 1 for marker in fim.markers) or not text.endswith(fim.middle):
         return None
@@ -179,15 +179,15 @@ def split(fim: FimFormat, text: str) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class FimHead:
-    """The ids around other files at a prompt's head: what it begins with, what each file does, and what ends it."""
+    """Ids around the other files at the head of a prompt."""
 
     begin: Sequence[int] = ()
     before_each: Sequence[int] = ()
     end: Sequence[int] = ()
 
 
-def head_of_files(fim: FimFormat, tokenizer: Vocabulary) -> FimHead:
-    """The head ids of this format; empty if it has no file separators."""
+def repository_head(fim: FimFormat, tokenizer: Vocabulary) -> FimHead:
+    """Return the head's ids; empty if the format has no file separators."""
     if not fim.files:
         return FimHead()
     repository, separator = map(tokenizer.special, fim.files)
@@ -196,6 +196,6 @@ def head_of_files(fim: FimFormat, tokenizer: Vocabulary) -> FimHead:
 
 
 def stop_ids(fim: FimFormat, tokenizer: Vocabulary) -> frozenset[int]:
-    """The ids that end the middle: those that end any answer, the format's markers and those stops the model has."""
+    """Return the ids that end the middle: the end tokens, the format's markers, and its stops that the model has."""
     own = (*fim.markers, *fim.stops)
     return tokenizer.ends.union(tokenizer.special(stop) for stop in own if tokenizer.has_special(stop))

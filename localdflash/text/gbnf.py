@@ -1,7 +1,7 @@
-"""Translate llama.cpp's grammar language (GBNF) into Lark's, which llguidance reads.
+"""Translation of llama.cpp's grammar language (GBNF) into Lark's, which llguidance reads.
 
-The two spell differently: characters are escaped another way, names may hold dashes, and a `.` is any character.
-A rule that is not recursive becomes a terminal, which is fast and greedy; `root` and recursive rules stay rules.
+The languages differ in their escapes, in the characters of names, and in `.`, which in GBNF matches line feeds too. A
+rule that is not recursive becomes a terminal, which is fast and greedy; `root` and recursive rules stay rules.
 """
 
 import json
@@ -23,14 +23,14 @@ _CHARACTER = re.compile(
     r"\\x([0-9A-Fa-f]{2}) | \\u([0-9A-Fa-f]{4}) | \\U([0-9A-Fa-f]{8}) | \\?.", re.DOTALL | re.VERBOSE
 )
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]"}
-_ANY = "/[\\x00-\U0010ffff]/"  # line feeds too
+_ANY = "/[\\x00-\U0010ffff]/"
 
-Token = tuple[str, str]  # the group of _TOKEN that it is, its text
+Token = tuple[str, str]  # the name of the group in _TOKEN, the text
 Rules = dict[str, list[Token]]
 
 
 def gbnf_to_lark(text: str) -> str:
-    """The same grammar in Lark's language; ValueError says what is wrong with it."""
+    """Return the grammar in Lark's language; ValueError if the grammar is wrong."""
     rules = _rules(text)
     terminals = _terminals(rules)
     names = {"root": "start"}
@@ -79,7 +79,7 @@ def _uses(tokens: list[Token]) -> set[str]:
 
 
 def _terminals(rules: Rules) -> set[str]:
-    """The rules that lead to characters alone, never back to themselves."""
+    """Return the names of the rules that are not recursive."""
     missing = {name: _uses(tokens) for name, tokens in rules.items()}
     users: dict[str, list[str]] = defaultdict(list)
     for name, used in missing.items():
@@ -109,7 +109,7 @@ def _part(kind: str, part: str, names: dict[str, str]) -> str:
 
 
 def _class(found: list[re.Match[str]]) -> str:
-    """A character class; what has a meaning in Lark's regular expressions only is written as a code."""
+    """Return a character class; characters with a meaning in Lark's regular expressions only are escaped."""
     negated = bool(found) and found[0][0] == "^"
     place = int(negated)
     plain = ""
@@ -130,7 +130,7 @@ def _code(found: re.Match[str]) -> str:
 
 
 def _character(found: re.Match[str]) -> str:
-    """The character that a character or an escape of GBNF stands for."""
+    """Return the character for a character or an escape of GBNF."""
     if digits := found[1] or found[2] or found[3]:
         character = chr(int(digits, 16))
         character.encode()  # half of a surrogate pair is no character

@@ -1,4 +1,4 @@
-"""Reads values as Gemma 4 writes them in tool calls: JSON without quotes around keys, strings between `<|"|>`."""
+"""Parser of Gemma 4's values in tool calls: JSON without quotes around keys, strings between `<|"|>`."""
 
 import json
 import re
@@ -7,20 +7,20 @@ from typing import Any
 QUOTE = '<|"|>'
 _KEY = re.compile(r'\s*([^\s:{}\[\],"]+)\s*:')
 _PLAIN = re.compile(r"[^,{}\[\]]+")
-_DEEPEST = 64
+_MAX_DEPTH = 64
 
 
 def read_object(text: str) -> dict[str, Any] | None:
-    """The object that a text is, as a whole; None if it is none."""
+    """Return the object that the whole text spells; None if it is not an object."""
     try:
-        value, end = _Values(text).object(0, 0)
+        value, end = _GemmaParser(text).object(0, 0)
     except (ValueError, IndexError):
         return None
     return value if not text[end:].strip() else None
 
 
-class _Values:
-    """One text; each method returns a value that begins at a place, and where it ends. ValueError if there is none."""
+class _GemmaParser:
+    """Parser of one text. Each method returns the value at an offset and the offset after it, or raises ValueError."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -46,7 +46,7 @@ class _Values:
         return found, self._expect("]", at)
 
     def _value(self, at: int, depth: int) -> tuple[Any, int]:
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             raise ValueError
         at = self._blank(at)
         if self._text.startswith(QUOTE, at):
@@ -66,7 +66,7 @@ class _Values:
             return word, plain.end()  # a string that lost its quotes
 
     def _next(self, at: int, closing: str) -> int:
-        """The place after a comma, or that of what closes."""
+        """Return the offset after a comma, or that of the closing bracket."""
         return at if self._is(closing, at) else self._expect(",", at)
 
     def _expect(self, sign: str, at: int) -> int:

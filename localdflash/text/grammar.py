@@ -1,12 +1,12 @@
-"""Grammars: which tokens may come next, so that an answer is JSON of a schema or whatever else a client asked for.
+"""Grammar constraints: the tokens that may come next, so that an answer is JSON of a schema or fits another grammar.
 
-llguidance parses; this module gives it the model's vocabulary and turns its errors into ours. A constraint works on
-text: the model may cut it into tokens as it likes, and may write what the grammar admits, but no marker of the chat
-template except the end tokens, which may come wherever the text is complete. A grammar's own terminals are greedy,
-as in any lexer: `word "x"` with `word: /[a-z]+/` finds no end, for the word takes the x.
+llguidance parses; this module gives it the model's vocabulary and translates its errors. A constraint applies to text:
+the model may split admitted text into any tokens. Markers of the chat template are not admitted, except the end tokens
+where the text is complete. Terminals are greedy: `word "x"` with `word: /[a-z]+/` has no end, since the word takes the
+x.
 
-A request brings its grammar, so all of it is bounded: 64 KiB of text, a trial compilation in another process, the work
-of every mask. What goes beyond ends the request with a UsageError.
+Grammars come with requests, so their cost is limited: 64 KiB of text, a trial compilation in another process, the work
+of every mask. A grammar beyond a limit ends the request with a UsageError.
 """
 
 import json
@@ -27,14 +27,14 @@ from localdflash.text.sanitize import sanitize
 from localdflash.text.tokenizer import Tokenizer
 
 MAX_BYTES = 64 * 1024
-# Between two parts of a JSON text: a space, or a line feed and the next line's indentation. Without a bound a small
-# model may never stop to indent.
+# Between two parts of a JSON text: a space, or a line feed and the next line's indentation. Without a limit a small
+# model may indent for good.
 JSON_BLANKS = r" |\r?\n[ \t]{0,24}"
-LONG = 1024  # bytes of forced text; to tokenize more takes longer than a step
+MAX_FORCED_BYTES = 1024  # of text that is tokenised at once; more takes longer than a step
 
 
 class GrammarConstraint:
-    """The state of one answer. Not safe to use from several threads at once."""
+    """`Constraint` of one answer. Not thread-safe."""
 
     renormalizes = False  # see `Constraint`
 
@@ -45,7 +45,7 @@ class GrammarConstraint:
         self._size = vocab_size
 
     def mask(self) -> NDArray[np.bool_]:
-        """The tokens [V] that may come next, at least one; UsageError if finding them takes too much work."""
+        """Return the mask [V] of the tokens that may come next, at least one; UsageError if it takes too much work."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         _check(self._matcher, "grammar")
         bits = np.unpackbits(self._bits.view(np.uint8), count=self._size, bitorder="little")
@@ -57,32 +57,32 @@ class GrammarConstraint:
         _check(self._matcher, "grammar")
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens may come next, in this order."""
+        """Return how many of these tokens may come next, in this order."""
         text = list(takewhile(lambda token: token not in self._ends, tokens))  # the library counts ends now and then
         count = self._matcher.validate_tokens(text)
         ended = count == len(text) < len(tokens)
         return count + (ended and self.complete_after(text))
 
     def complete_after(self, tokens: Sequence[int]) -> bool:
-        """Whether the text is complete with these tokens, which may come next."""
+        """Return whether the text is complete after these tokens, which may come next."""
         self._matcher.consume_tokens(list(tokens))
         complete = self._matcher.is_accepting()
         self._matcher.rollback(len(tokens))
         return complete
 
     def forced_tokens(self) -> Sequence[int]:
-        """The tokens of the text that has to come next, as the model's vocabulary cuts it; may be empty."""
+        """Return the tokens of the text that has to come next, as the vocabulary splits it; may be empty."""
         text = self._matcher.compute_ff_bytes()
-        if len(text) <= LONG:
+        if len(text) <= MAX_FORCED_BYTES:
             return self._matcher.compute_ff_tokens()
-        start = self._vocabulary.tokenize_bytes(text[:LONG])[:-1]  # the last token may be a part of one
+        start = self._vocabulary.tokenize_bytes(text[:MAX_FORCED_BYTES])[:-1]  # the last token may be cut
         return start[: self.count_allowed(start)]
 
 
 class Grammars:
-    """Makes constraints for one vocabulary, which is prepared on first use. Safe for several threads.
+    """Factory of constraints for one vocabulary, which is prepared on first use. Thread-safe.
 
-    `vocab_size`: the number of logits, if the model gives more than the vocabulary has tokens.
+    `vocab_size`: the number of logits, if the model has more than the vocabulary has tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int | None = None) -> None:
@@ -92,9 +92,9 @@ class Grammars:
         self._prepared: LLTokenizer | None = None
 
     def json_schema(self, schema: dict[str, Any]) -> GrammarConstraint:
-        """A constraint to JSON that this schema admits."""
+        """Return a constraint to JSON that this schema admits."""
         if not isinstance(schema, dict):
-            raise UsageError(f"JSON schema: expected an object, found {type(schema).__name__}")
+            raise UsageError(f"JSON schema: not an object (got {type(schema).__name__}); send a JSON object")
         try:
             text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
             _check_size("JSON schema", text)
@@ -104,16 +104,16 @@ class Grammars:
         return self._constraint("JSON schema", grammar)
 
     def json_object(self) -> GrammarConstraint:
-        """A constraint to any JSON object."""
+        """Return a constraint to any JSON object."""
         return self.json_schema({"type": "object"})
 
     def lark(self, text: str) -> GrammarConstraint:
-        """A constraint to a grammar in Lark's language, as llguidance reads it."""
+        """Return a constraint to a grammar in llguidance's dialect of Lark."""
         _check_size("Lark grammar", text)
         return self._constraint("Lark grammar", LLMatcher.grammar_from_lark(text))
 
     def gbnf(self, text: str) -> GrammarConstraint:
-        """A constraint to a grammar in llama.cpp's language."""
+        """Return a constraint to a grammar in llama.cpp's language."""
         _check_size("GBNF grammar", text)
         try:
             lark = gbnf_to_lark(text)
@@ -122,7 +122,7 @@ class Grammars:
         return self._constraint("GBNF grammar", LLMatcher.grammar_from_lark(lark))
 
     def regex(self, text: str) -> GrammarConstraint:
-        """A constraint to text that this regular expression matches as a whole."""
+        """Return a constraint to text that this regular expression matches as a whole."""
         _check_size("regular expression", text)
         return self._constraint("regular expression", LLMatcher.grammar_from_regex(text))
 
@@ -130,7 +130,7 @@ class Grammars:
         try:
             reason = problem(grammar)
         except TooMuchWork:
-            raise UsageError(f"{kind}: takes too much work to compile; ask for something simpler") from None
+            raise UsageError(f"{kind}: takes too much work to compile; send a simpler one") from None
         if reason:
             raise UsageError(f"{kind}: {_reason(reason)}")
         vocabulary = self._vocabulary()
@@ -147,13 +147,13 @@ class Grammars:
 
 
 class _Vocabulary:
-    """A vocabulary as llguidance wants to see it."""
+    """Adapter of a `Tokenizer` to llguidance's interface."""
 
     bos_token_id = None
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         if not tokenizer.ends:
-            raise UsageError("grammar: this model has no token that ends an answer; choose another model")
+            raise UsageError("grammar: the model has no end token; choose another model")
         self._tokenizer = tokenizer
         self.eos_token_id = min(tokenizer.ends)
         self.special_token_ids = sorted(tokenizer.markers | tokenizer.ends)
@@ -169,9 +169,9 @@ def _check_size(kind: str, text: str) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise UsageError(f"{kind}: half of a surrogate pair at character {error.start}") from error
+        raise UsageError(f"{kind}: half of a surrogate pair at character {error.start}; send valid Unicode") from error
     if size > MAX_BYTES:
-        raise UsageError(f"{kind}: {size} bytes; at most {MAX_BYTES} are read")
+        raise UsageError(f"{kind}: too long (expected at most {MAX_BYTES} bytes, got {size}); send a shorter one")
 
 
 def _check(matcher: LLMatcher, kind: str) -> None:
@@ -180,7 +180,7 @@ def _check(matcher: LLMatcher, kind: str) -> None:
 
 
 def _reason(message: str) -> str:
-    """The library's reason in one short line; of a regex error without the drawing around it."""
+    """Return the library's reason in one short line, without the drawing around a regex error."""
     if message.startswith("NoExtension"):
         return "no text can satisfy it"
     if error := re.search(r"^error: (.+)", message, re.MULTILINE):

@@ -1,7 +1,7 @@
-"""Compile a grammar in a process of its own, which runs out of time or memory in place of the server.
+"""Trial compilation of a grammar in a child process, which runs out of time or memory in place of the daemon.
 
-llguidance bounds its work, but not all of it: `{"type": "integer", "multipleOf": 9999991}` takes gigabytes before any
-limit counts. Run as a program, this file reads a grammar and prints what is wrong with it, or nothing.
+llguidance does not limit all of its work: `{"type": "integer", "multipleOf": 9999991}` takes gigabytes before any limit
+applies. Run as a program, this file reads a grammar and prints its error, or nothing.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from threading import BoundedSemaphore
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 SECONDS, MEMORY = 2, 512 << 20
-_AT_ONCE = BoundedSemaphore(2)  # processes; more requests than these wait
+_MAX_PROCESSES = BoundedSemaphore(2)  # further requests wait
 # A lexer state takes 1 to 2 KB; the rest is the library's default, about 20 ms for a mask at worst.
 LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 
@@ -24,9 +24,9 @@ class TooMuchWork(Exception):
 
 @lru_cache(maxsize=256)
 def problem(grammar: str) -> str:
-    """What is wrong with a grammar in llguidance's own form; empty if it compiles. About 0.1 s for a new one."""
+    """Return the error of a grammar in llguidance's internal form; "" if it compiles. Takes 0.1 s for a new grammar."""
     program = [sys.executable, "-I", __file__]
-    with _AT_ONCE, contextlib.suppress(subprocess.TimeoutExpired):
+    with _MAX_PROCESSES, contextlib.suppress(subprocess.TimeoutExpired):
         done = subprocess.run(program, input=grammar.encode(), capture_output=True, timeout=5 * SECONDS, check=False)
         if done.returncode == 0:
             return done.stdout.decode("utf-8", "replace").strip()
@@ -36,7 +36,7 @@ def problem(grammar: str) -> str:
 def _compile(grammar: str) -> str:
     matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=LIMITS)
     if not matcher.is_error():
-        matcher.compute_bitmask()  # what no text can satisfy shows here
+        matcher.compute_bitmask()  # fails for a grammar that no text satisfies
     return matcher.get_error()
 
 

@@ -1,14 +1,14 @@
-"""Make text safe to show on a terminal. Nothing from a model, a file, a path or the clipboard gets there otherwise.
+"""Make text safe to show on a terminal. All text from models, files, paths and the clipboard passes through here.
 
-Characters that a terminal obeys or that nobody sees are spelled out:
+Control characters and invisible characters are spelled out:
 
-- line feed and tab stay; carriage return is dropped, so that CRLF is a line end and no line overwrites itself;
+- line feed and tab stay; carriage return is dropped, so that CRLF is a line end and no text overwrites a line;
 - other C0 controls and DEL become their pictures (ESC is U+241B), C1 controls `⟦U+009B⟧`;
 - bidirectional controls, zero-width and other invisible characters, tag characters, supplementary variation selectors,
   line and paragraph separators and lone surrogates become `⟦U+202E⟧`.
 
-The zero-width joiner counts as invisible even inside an emoji: its parts then stand side by side. The emoji variation
-selectors U+FE00 to U+FE0F stay. Each character is treated on its own, so text may come in any pieces.
+The zero-width joiner counts as invisible, also inside an emoji. The emoji variation selectors U+FE00 to U+FE0F stay.
+Each character is handled alone, so text may come in any pieces.
 """
 
 import re
@@ -23,12 +23,12 @@ _UNSAFE = re.compile(f"[{_OBEYED}{_BIDIRECTIONAL}{_INVISIBLE}\ud800-\udfff]")
 
 
 def sanitize(text: str) -> str:
-    """The text with every unsafe character dropped or spelled out as the module says; safe text is returned as is."""
+    """Return the text with every unsafe character dropped or spelled out; safe text is returned unmodified."""
     return _UNSAFE.sub(_spell_out, text)
 
 
 def printable(text: str) -> str:
-    """The text on one line; line feeds and control characters are escaped."""
+    """Return the text on one line, with line feeds and control characters escaped."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 

@@ -1,9 +1,9 @@
-"""A Jinja environment for templates that come out of model files: no way out, no way to hang or to fill the memory.
+"""Jinja environment for templates from model files: no escape, no hang, no exhausted memory.
 
-It is jinja2's immutable sandbox with less in it and a meter on it. Less: only the filters, globals and string methods
-that chat templates use. A meter: every value that an operator, a call, a filter, a slice or a literal makes, every
-value printed and every round of a loop is charged to a `RenderBudget` of characters and seconds; what could multiply
-(`"a" * n`, `replace`, `join`) is charged before it is done. Nothing of a template runs when it is compiled.
+It is jinja2's immutable sandbox with two restrictions. Templates get only the filters, globals and string methods that
+chat templates use. Every value that an operator, a call, a filter, a slice or a literal makes, every printed value and
+every iteration of a loop is charged to a `RenderBudget` of characters and seconds. Operations that can multiply text
+(`"a" * n`, `replace`, `join`) are charged in advance. No part of a template runs while it is compiled.
 """
 
 import re
@@ -39,17 +39,17 @@ _STRING_METHODS = frozenset({
 })
 # fmt: on
 _FIELDS_ONLY = re.compile(r"(?:[^{}]|\{\d*\})*")
-_WIDEST = 16  # columns of indentation
-_ITEM = 64  # characters charged for an item of a list or a dict
-_INTEGER_BITS = 4096
+_MAX_INDENT = 16  # columns
+_ITEM_COST = 64  # characters charged for an item of a list or a dict
+_MAX_INTEGER_BITS = 4096
 
 
 class BudgetError(Exception):
-    """The template took more characters or seconds than it was given."""
+    """The template exceeded its budget of characters or seconds."""
 
 
 class RenderBudget:
-    """What one rendering may cost."""
+    """Budget of one rendering."""
 
     def __init__(self, characters: int, seconds: float) -> None:
         self._characters = characters
@@ -57,7 +57,7 @@ class RenderBudget:
         self._deadline = time.monotonic() + seconds
 
     def spend(self, characters: int) -> None:
-        """Charge for making that many characters or list items; BudgetError if none is left."""
+        """Charge for that many characters or list items; BudgetError if the budget is exceeded."""
         self._characters -= characters
         if self._characters < 0:
             raise BudgetError("it builds too much text")
@@ -66,7 +66,7 @@ class RenderBudget:
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """The environment of one rendering."""
+    """Environment of one rendering."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -93,18 +93,18 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def compile_template(self, source: str) -> CodeType:
         """Compile a template to code that charges the environment it runs in."""
-        tree = _Metered().visit(self.parse(source))
+        tree = _MeterInserter().visit(self.parse(source))
         tree.set_environment(self)
         return self.compile(tree)
 
     def load(self, code: CodeType) -> Template:
-        """A template that runs in this environment."""
+        """Return the template, bound to this environment."""
         return Template.from_code(self, code, self.make_globals(None))
 
-    # What metered templates call.
+    # Called by metered templates.
 
     def charge_round(self, characters: int) -> None:
-        """Charge for one round of a loop that holds this much template text."""
+        """Charge for one iteration of a loop that contains this much template text."""
         self._spend(1 + characters)
 
     def charge_display(self, value: Any) -> Any:
@@ -126,30 +126,30 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._spend(_length(value))
         return self._disguise.recognise(value)
 
-    @pass_context  # what needs a context is not done at compile time
+    @pass_context  # with a context it is not called at compile time
     def _printed(self, _context: Context, value: Any) -> Any:
         self._spend(_text_size(value))
         return value
 
-    # What jinja2 calls.
+    # Called by jinja2.
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Evaluate `left operator right` for the operators whose result can grow."""
         if operator == "**" or (operator == "%" and isinstance(left, str)):
-            raise SecurityError(f"the operator {operator} is not for templates here")
+            raise SecurityError(f"the operator {operator} is not allowed in templates")
         if operator == "*":
             self._spend(_product_size(left, right))
         return self._made(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # as in jinja2
-        """Make a call, charged for its result and, for a method of a string, in advance."""
+        """Make a call; charge for its result and, for a string's method, in advance."""
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, str):
             args = __self._forecast(owner, __obj.__name__, args)
         return __self._made(super().call(__context, __obj, *args, **kwargs))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Whether a template may see this attribute."""
+        """Return whether a template may read this attribute."""
         if isinstance(obj, str):
             return attr in _STRING_METHODS
         return not isinstance(obj, int | float | bytes) and super().is_safe_attribute(obj, attr, value)
@@ -169,7 +169,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
         return charged
 
-    # What may multiply.
+    # Operations that can multiply text.
 
     def _forecast(self, text: str, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Charge for a call of a string's method in advance; return its arguments, iterators as lists."""
@@ -200,17 +200,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        self._spend((1 + _WIDEST) * _text_size(value))
-        if indent is not None and indent > _WIDEST:
-            raise SecurityError(f"tojson indents by at most {_WIDEST}")
+        self._spend((1 + _MAX_INDENT) * _text_size(value))
+        if indent is not None and indent > _MAX_INDENT:
+            raise SecurityError(f"tojson indents by at most {_MAX_INDENT}")
         options = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators, "sort_keys": sort_keys}
         return self._disguise.to_json(value, **options)
 
     def _indent(self, s: Any, width: int = 4, first: bool = False, blank: bool = False) -> str:
-        if not isinstance(width, int) or width > _WIDEST:
-            raise SecurityError(f"indent takes a width of at most {_WIDEST}")
+        if not isinstance(width, int) or width > _MAX_INDENT:
+            raise SecurityError(f"indent takes a width of at most {_MAX_INDENT}")
         text = self.concatenated(s)
-        self._spend(_WIDEST * text.count("\n"))
+        self._spend(_MAX_INDENT * text.count("\n"))
         return do_indent(text, width, first, blank)
 
     def _charged(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -232,8 +232,8 @@ class GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-class _Metered(NodeTransformer):
-    """Makes loops, displays and `~` report to the environment."""
+class _MeterInserter(NodeTransformer):
+    """Transformer that makes loops, displays and `~` charge the environment."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802  # as jinja2 names visitors
         self.generic_visit(node)
@@ -273,17 +273,17 @@ def _template_data(node: nodes.Node) -> list[nodes.TemplateData]:
 def _length(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
-    return 1 + _ITEM * len(value) if isinstance(value, list | tuple | dict) else 1
+    return 1 + _ITEM_COST * len(value) if isinstance(value, list | tuple | dict) else 1
 
 
 def _text_size(value: Any) -> int:
-    """Characters of a value as text, at least; SecurityError for what a template has no reason to print or keep."""
+    """Return a lower bound of a value's characters as text; SecurityError for values that are not text or data."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
-        return 1 + sum(_ITEM + _text_size(key) + _text_size(item) for key, item in value.items())
+        return 1 + sum(_ITEM_COST + _text_size(key) + _text_size(item) for key, item in value.items())
     if isinstance(value, list | tuple):
-        return 1 + sum(_ITEM + _text_size(item) for item in value)
+        return 1 + sum(_ITEM_COST + _text_size(item) for item in value)
     if value is None or isinstance(value, int | float | range | Undefined):
         return 1
     raise SecurityError(f"a {type(value).__name__} is not text")
@@ -300,6 +300,6 @@ def _product_size(left: Any, right: Any) -> int:
         return 1
     if not isinstance(right, int):
         return max(left, 0) * _length(right)
-    if left.bit_length() + right.bit_length() > _INTEGER_BITS:
-        raise SecurityError(f"a number of more than {_INTEGER_BITS} bits")
+    if left.bit_length() + right.bit_length() > _MAX_INTEGER_BITS:
+        raise SecurityError(f"a number of more than {_MAX_INTEGER_BITS} bits")
     return 1

@@ -1,35 +1,35 @@
-r"""What a model thought before its answer, and the answer, as one text: the form in which both are shown and kept.
+r"""Thoughts and answer as one text: the form in which both are shown and stored.
 
-The text is that of Qwen's models, `<think>\n...\n</think>\n\n...`, whatever the model's own marks are (see
-`answer_format`). Thoughts begin the text; a mark further down is a part of the answer.
+The form is that of Qwen's models, `<think>\n...\n</think>\n\n...`, for every model family (see `answer_format`).
+Thoughts come first; a marker further down is part of the answer.
 """
 
 OPENING, CLOSING = "<think>", "</think>"
 
 
 def joined(thoughts: str, said: str) -> str:
-    """The one text of both."""
+    """Join thoughts and answer to one text."""
     return f"{OPENING}\n{thoughts}\n{CLOSING}\n\n{said}" if thoughts else said
 
 
 def split(text: str) -> tuple[str, str, bool]:
-    """The thoughts, the answer, and whether the thoughts go on: they have no end yet."""
+    """Return the thoughts, the answer, and whether the thoughts are unfinished."""
     reader = ThoughtSplit()
     (thoughts, said), (rest, more) = reader.push(text), reader.finish()
     return thoughts + rest, said + more, reader.thinking
 
 
 class ThoughtSplit:
-    """Splits a growing text into thoughts and answer, without the marks and the blank lines around them."""
+    """Incremental splitter of thoughts and answer, without the markers and the blank lines around them."""
 
     def __init__(self, *, thinking: bool = False, begun: bool = False) -> None:
         self.thinking = thinking
-        self._begun = thinking or begun  # no mark can come any more that opens
-        self._inside = begun  # the part under way has text: its line feeds count
+        self._begun = thinking or begun  # no opening marker can follow
+        self._inside = begun  # the current part has text, so its line feeds count
         self._held = ""
 
     def push(self, text: str) -> tuple[str, str]:
-        """What is certain of the thoughts and of the answer by now."""
+        """Return the thoughts and the answer that are final by now."""
         text, self._held = self._held + text, ""
         if not self._begun:
             start = text.lstrip()
@@ -48,34 +48,34 @@ class ThoughtSplit:
             thoughts = self._part(thoughts.rstrip("\n"))
             self.thinking = self._inside = False
             return thoughts, self._part(said)
-        certain = len(thoughts) - _begun_at_end(thoughts)
+        certain = len(thoughts) - overlap_at_end(thoughts, CLOSING)
         certain = len(thoughts[:certain].rstrip("\n"))
         self._held = thoughts[certain:]
         return self._part(thoughts[:certain]), ""
 
     def finish(self) -> tuple[str, str]:
-        """The text that was held back, at the end."""
+        """Return the held-back thoughts and answer at the end."""
         held, self._held = self._held, ""
         return (self._part(held.rstrip("\n")), "") if self.thinking else ("", held)
 
     def _part(self, text: str) -> str:
-        """Text of the part under way, which does not begin with line feeds."""
+        """Return text of the current part without leading line feeds."""
         text = text if self._inside else text.lstrip("\n")
         self._inside = self._inside or bool(text)
         return text
 
 
 class ThoughtWriter:
-    """Writes thoughts and answer, as they come, as one text that only grows; `begun` is what is there of it."""
+    """Incremental writer of thoughts and answer as one text; `begun` is the text so far."""
 
     def __init__(self, begun: str = "") -> None:
         self.thinking = split(begun)[2]
         self._begun = bool(begun)
-        self._held = ""  # line feeds at the end of the thoughts so far, perhaps the last
-        self._fresh = False  # the answer begins after thoughts, of whatever length
+        self._held = ""  # line feeds at the end of the thoughts so far
+        self._is_after_thoughts = False  # and before text of the answer
 
-    def thought(self, text: str) -> str:
-        """The text that more thoughts add."""
+    def add_thought(self, text: str) -> str:
+        """Add thoughts; return the new text."""
         before = ""
         if not self.thinking:
             text = text.lstrip("\n")
@@ -89,20 +89,20 @@ class ThoughtWriter:
         return before + kept
 
     def close(self) -> str:
-        """The text that the end of the thoughts adds, if there are any."""
+        """End the thoughts, if there are any; return the new text."""
         closing = f"\n{CLOSING}\n\n" if self.thinking else ""
-        self.thinking, self._held, self._fresh = False, "", True
+        self.thinking, self._held, self._is_after_thoughts = False, "", True
         return closing
 
-    def said(self, text: str) -> str:
-        """The text that more of the answer adds."""
+    def add_answer(self, text: str) -> str:
+        """Add text of the answer; return the new text."""
         before = self.close() if self.thinking else ""
-        text = text.lstrip("\n") if self._fresh else text
+        text = text.lstrip("\n") if self._is_after_thoughts else text
         if text:
-            self._fresh, self._begun = False, True
+            self._is_after_thoughts, self._begun = False, True
         return before + text
 
 
-def _begun_at_end(text: str) -> int:
-    """How many characters at the end of the text may be the beginning of the closing mark."""
-    return next((size for size in range(len(CLOSING) - 1, 0, -1) if text.endswith(CLOSING[:size])), 0)
+def overlap_at_end(text: str, mark: str) -> int:
+    """Return the number of characters at the end of the text that may begin the mark."""
+    return next((size for size in range(len(mark) - 1, 0, -1) if text.endswith(mark[:size])), 0)

@@ -1,15 +1,15 @@
-"""Tool calls in the text of an answer, by the rules of each family's syntax.
+"""Parsers of the tool calls in an answer's text, one for each family's syntax.
 
     <tool_call> {"name": "f", "arguments": {...}} </tool_call>                   Hermes, Qwen2.5 and 3
     <tool_call> <function=f> <parameter=a> 1 </parameter> ... </tool_call>      Qwen3-Coder, Qwen3.5
     <|tool_call>call:f{a:<|"|>text<|"|>,b:1}<tool_call|>                         Gemma 4
-    <|start|>assistant to=functions.f<|channel|>...<|message|>{...}              gpt-oss, as `harmony` passes it on
+    <|start|>assistant to=functions.f<|channel|>...<|message|>{...}              gpt-oss, see `HarmonyText`
     {"name": "f", "parameters": {...}}                                           Llama 3, as the whole answer
 
-A model of another kind is told of tools in words (`tools_in_words`), and writes calls as the first of these.
+For other models the messages describe the tools (`tools_in_words`), and calls have the first of these forms.
 
-Arguments are told as JSON text while they grow, as far as the syntax allows. What looks like a call and is none stays
-text of the answer, so that nothing is lost. Any way of cutting the text into pieces gives the same calls.
+Arguments are reported as JSON text while they grow, as far as the syntax allows. Text that only looks like a call stays
+in the answer. Any split of the text into pieces gives the same calls.
 """
 
 import json
@@ -19,17 +19,18 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from localdflash.text.gemma_values import read_object
+from localdflash.text.thoughts import overlap_at_end
 from localdflash.text.tokenizer import Tokenizer
 
-Schemas = Mapping[str, Mapping[str, Any]]  # of the parameters, by the name of the tool
-Parsed = tuple[str, str] | None  # a name, and the arguments that are certain; None while it is no call
-Told = tuple[str, list["CallDelta"]]
+Schemas = Mapping[str, Mapping[str, Any]]  # JSON schemas of the parameters, by the tool's name
+ParsedCall = tuple[str, str] | None  # the name, and the arguments that are final; None if it is not a call
+SplitText = tuple[str, list["CallDelta"]]
 Syntax = Literal["json", "tags", "gemma", "harmony", "whole", "words"]
 
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """What is added to a call: its name first, then text of its arguments."""
+    """Addition to a call: its name first, then text of its arguments."""
 
     index: int
     name: str
@@ -37,39 +38,38 @@ class CallDelta:
 
 
 class CallReader(Protocol):
-    """Splits a growing text into what is said and the calls in it."""
+    """Incremental splitter of text and tool calls."""
 
     @property
     def closing(self) -> str:
-        """What ends a call; "" where the answer does."""
+        """The closing mark of a call; "" if the end of the answer closes it."""
 
-    def push(self, text: str) -> Told:
-        """What is certain by now."""
+    def push(self, text: str) -> SplitText:
+        """Return the text and the calls that are final by now."""
 
-    def finish(self) -> Told:
-        """What was held back, at the end."""
+    def finish(self) -> SplitText:
+        """Return the held-back text and calls at the end."""
 
 
 class MarkedCalls:
-    """Calls between two marks; without a closing one a call ends with the answer.
+    """`CallReader` of calls between two marks. Without a closing mark a call ends with the answer.
 
-    A closing mark is none where `is_open` says of the text before it that a value is under way there, which may have
-    those letters in it.
+    `is_open`: the text before a closing mark ends inside a value, so that the mark is part of the value.
     """
 
     def __init__(
         self,
         opening: str,
         closing: str,
-        parse: Callable[[str, bool], Parsed],
+        parse: Callable[[str, bool], ParsedCall],
         is_open: Callable[[str], bool] = lambda body: False,
     ) -> None:
         self._opening, self.closing, self._parse, self._is_open = opening, closing, parse, is_open
         self._held, self._inside = "", False
-        self._after_call = False  # line feeds behind a call are none of the answer
-        self._count, self._told = 0, ("", "")  # calls that ended; name and arguments told of the one under way
+        self._after_call = False  # line feeds after a call are not part of the answer
+        self._count, self._told = 0, ("", "")  # finished calls; reported name and arguments of the current one
 
-    def push(self, text: str) -> Told:
+    def push(self, text: str) -> SplitText:
         """See `CallReader`."""
         self._held += text
         said, calls = "", list[CallDelta]()
@@ -80,34 +80,34 @@ class MarkedCalls:
             if not self._inside:
                 before, mark, rest = self._held.partition(self._opening)
                 if not mark:
-                    certain = len(before[: len(before) - begun_at_end(before, self._opening)].rstrip("\n"))
+                    certain = len(before[: len(before) - overlap_at_end(before, self._opening)].rstrip("\n"))
                     self._held = before[certain:]
                     return said + before[:certain], calls
                 said += before.rstrip("\n")
                 self._held, self._inside = rest, True
             end = self._closed_at()
             if end < 0:
-                certain = len(self._held) - begun_at_end(self._held, self.closing)
+                certain = len(self._held) - overlap_at_end(self._held, self.closing)
                 calls += self._tell(self._parse(self._held[:certain], False))
                 return said, calls
             lost, ended = self._end(self._held[:end], self.closing)
             said, calls = said + lost, calls + ended
             self._held, self._after_call = self._held[end + len(self.closing) :], not lost
 
-    def finish(self) -> Told:
+    def finish(self) -> SplitText:
         """See `CallReader`."""
         held, self._held = self._held, ""
         return self._end(held, "") if self._inside else (held, [])
 
     def _closed_at(self) -> int:
-        """Where the closing mark of the call under way begins; -1 if it is not there yet."""
+        """Return the offset of the current call's closing mark; -1 if it has not arrived yet."""
         end = self._held.find(self.closing) if self.closing else -1
         while end >= 0 and self._is_open(self._held[:end]):
             end = self._held.find(self.closing, end + 1)
         return end
 
-    def _end(self, body: str, mark: str) -> Told:
-        """The call ends: what of it is text after all, and what is to be told of it."""
+    def _end(self, body: str, mark: str) -> SplitText:
+        """End the call; return its text if it is not a call after all, and the deltas to report."""
         self._inside = False
         parsed = self._parse(body, True)
         calls = self._tell(parsed)
@@ -116,7 +116,7 @@ class MarkedCalls:
         self._count, self._told = self._count + 1, ("", "")
         return "", calls
 
-    def _tell(self, parsed: Parsed) -> list[CallDelta]:
+    def _tell(self, parsed: ParsedCall) -> list[CallDelta]:
         if not parsed or parsed == self._told:
             return []
         name, arguments = parsed
@@ -127,24 +127,24 @@ class MarkedCalls:
 
 
 class WholeCalls:
-    """Calls that are the whole answer: one JSON object, or several with semicolons between. Told when it ends."""
+    """`CallReader` of calls that are the whole answer: JSON objects with semicolons between, reported at its end."""
 
     closing = ""
 
     def __init__(self, tools: Schemas) -> None:
         self._tools, self._held = tools, ""
-        self._speaks = False  # the answer is text
+        self._is_text = False  # the answer holds no call
 
-    def push(self, text: str) -> Told:
+    def push(self, text: str) -> SplitText:
         """See `CallReader`."""
         text, self._held = self._held + text, ""
-        self._speaks = self._speaks or text.lstrip()[:1] not in ("", "{")
-        if self._speaks:
+        self._is_text = self._is_text or text.lstrip()[:1] not in ("", "{")
+        if self._is_text:
             return text, []
         self._held = text
         return "", []
 
-    def finish(self) -> Told:
+    def finish(self) -> SplitText:
         """See `CallReader`."""
         text, self._held = self._held, ""
         calls, at = list[CallDelta](), text.lstrip()
@@ -170,22 +170,22 @@ _HARMONY_HEAD = re.compile(r"[^{]*?\bto=(?:functions\.)?([\w.-]+).*?<\|message\|
 _GEMMA_CALL = re.compile(r"\s*call:([\w.-]+)(\{.*\})\s*", re.DOTALL)
 
 
-def json_call(body: str, ended: bool) -> Parsed:
-    """A call as one JSON object."""
+def json_call(body: str, ended: bool) -> ParsedCall:
+    """Parse a call that is one JSON object."""
     if head := _JSON_HEAD.match(body):
         rest = body[head.end() :].rstrip()
         return head[1], rest.removesuffix("}").rstrip() if ended else rest.rstrip("} \t\r\n")
     if not ended:
         return None
     try:
-        value = json.loads(body)  # in another order
+        value = json.loads(body)  # with the name last
         return value["name"], json.dumps(value["arguments"], ensure_ascii=False)
     except (ValueError, RecursionError, KeyError, TypeError):
         return None
 
 
-def xml_call(body: str, ended: bool, tools: Schemas) -> Parsed:
-    """A call as tags around the text of each parameter; one that is cut is cut in the arguments, too."""
+def xml_call(body: str, ended: bool, tools: Schemas) -> ParsedCall:
+    """Parse a call with tags around each parameter; the arguments of an unfinished call are unfinished, too."""
     head = _XML_HEAD.match(body)
     if not head:
         return None
@@ -196,7 +196,9 @@ def xml_call(body: str, ended: bool, tools: Schemas) -> Parsed:
         end = body.find(_PARAMETER_END, start)
         if end < 0:
             text = body[start + 1 :].removeprefix("\n")
-            held = 0 if ended else max(begun_at_end(text, _PARAMETER_END), begun_at_end(text, f"\n{_PARAMETER_END}"))
+            held = (
+                0 if ended else max(overlap_at_end(text, _PARAMETER_END), overlap_at_end(text, f"\n{_PARAMETER_END}"))
+            )
             if kind == "string":
                 parts.append(f"{key}: {_quoted(text[: len(text) - held])[:-1]}")
             return head[1], "{" + ", ".join(parts)
@@ -206,7 +208,7 @@ def xml_call(body: str, ended: bool, tools: Schemas) -> Parsed:
 
 
 def is_value_open(body: str) -> bool:
-    """Whether a JSON call ends inside of a string here, or one of tags inside of a parameter."""
+    """Return whether a JSON call ends inside a string, or a call of tags inside a parameter."""
     if _XML_HEAD.match(body):
         return _PARAMETER in _WHOLE_PARAMETER.sub("", body)
     return '"' in _WHOLE_STRING.sub("", body)
@@ -217,7 +219,7 @@ def _type(schema: object) -> object:
 
 
 def _value(text: str, kind: object) -> str:
-    """A parameter's text as JSON: as it is where it is JSON of another type than a string."""
+    """Return a parameter's text as JSON; text of another type than a string may be JSON already."""
     if kind != "string":
         try:
             return json.dumps(json.loads(text), ensure_ascii=False)
@@ -230,21 +232,21 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def harmony_call(body: str, _ended: bool) -> Parsed:
-    """A call as a message to a function."""
+def harmony_call(body: str, _ended: bool) -> ParsedCall:
+    """Parse a call that is a message to a function."""
     head = _HARMONY_HEAD.match(body)
     return (head[1], body[head.end() :]) if head else None
 
 
-def gemma_call(body: str, ended: bool) -> Parsed:
-    """A call in Gemma's own notation."""
+def gemma_call(body: str, ended: bool) -> ParsedCall:
+    """Parse a call in Gemma's notation."""
     call = _GEMMA_CALL.fullmatch(body) if ended else None
     value = read_object(call[2]) if call else None
     return (call[1], json.dumps(value, ensure_ascii=False)) if call and value is not None else None
 
 
 def syntax_of(tokenizer: Tokenizer) -> Syntax:
-    """How this model writes calls, by its vocabulary and template; "words" where it knows none, or another way."""
+    """Return the model's call syntax by its vocabulary and template; "words" if it has none that is known here."""
     template = tokenizer.chat_template() or ""
     if not re.search(r"\btools\b", template):
         return "words"
@@ -258,7 +260,7 @@ def syntax_of(tokenizer: Tokenizer) -> Syntax:
 
 
 def call_reader(tokenizer: Tokenizer, tools: Schemas) -> CallReader:
-    """What finds the calls in this model's answers."""
+    """Return the reader of calls in this model's answers."""
     match syntax_of(tokenizer):
         case "harmony":
             return MarkedCalls("<|start|>assistant", "", harmony_call)
@@ -272,8 +274,3 @@ def call_reader(tokenizer: Tokenizer, tools: Schemas) -> CallReader:
         lambda body, ended: xml_call(body, ended, tools) if _XML_HEAD.match(body) else json_call(body, ended),
         is_value_open,
     )
-
-
-def begun_at_end(text: str, mark: str) -> int:
-    """How many characters at the end of the text may be the beginning of the mark."""
-    return next((size for size in range(len(mark) - 1, 0, -1) if text.endswith(mark[:size])), 0)

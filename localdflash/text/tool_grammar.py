@@ -1,7 +1,7 @@
-"""The form of calls in each family's syntax: names that there are, and arguments of their tool's schema.
+"""Grammars of tool calls in each family's syntax: known names, and arguments that fit the tool's schema.
 
-What cannot be said: Gemma's arguments, whose strings stand between markers, and calls of Llama 3 that nobody demands,
-which nothing tells from an answer. There the model is taken at its word.
+Two cases are not constrained: Gemma's arguments, whose strings stand between markers, and optional calls of Llama 3,
+which nothing distinguishes from other answers.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 from localdflash.base.errors import UsageError
 from localdflash.engine.sampling import Constraint
-from localdflash.text.call_constraint import CallConstraint, CallPart, up_to
+from localdflash.text.call_constraint import CallConstraint, CallPart, count_through
 from localdflash.text.grammar import JSON_BLANKS, GrammarConstraint, Grammars
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import Schemas, syntax_of
@@ -22,15 +22,15 @@ _BLANKS = {"x-guidance": {"whitespace_pattern": JSON_BLANKS}}
 _END_OF_VALUE = "\n</parameter>\n"
 
 
-class OneMarker:
-    """Calls that begin with a marker of their own; see `CallWatch`."""
+class OpeningMarker:
+    """`CallWatch` of calls that begin with a marker token."""
 
     def __init__(self, opening: int, parts: Sequence[CallPart]) -> None:
         self._opening, self._parts = opening, parts
 
-    def before(self, tokens: Sequence[int]) -> int:
+    def count_free(self, tokens: Sequence[int]) -> int:
         """See `CallWatch`."""
-        return up_to(tokens, self._opening)
+        return count_through(tokens, self._opening)
 
     def push(self, token: int) -> tuple[str, Sequence[CallPart]]:
         """See `CallWatch`."""
@@ -38,13 +38,13 @@ class OneMarker:
 
 
 class OpeningText:
-    """Calls that begin with a text, which may end inside of a token; see `CallWatch`. `form` is what follows it."""
+    """`CallWatch` of calls that begin with text, which may end inside a token. `form` makes the rest's constraint."""
 
     def __init__(self, tokenizer: Tokenizer, opening: str, form: Callable[[], GrammarConstraint]) -> None:
         self._tokenizer, self._opening, self._form = tokenizer, opening, form
-        self._text = ""  # the last of the answer, shorter than the opening
+        self._text = ""  # the end of the answer, shorter than the opening
 
-    def before(self, tokens: Sequence[int]) -> int:
+    def count_free(self, tokens: Sequence[int]) -> int:
         """See `CallWatch`."""
         text = self._text
         for place, token in enumerate(tokens):
@@ -61,7 +61,7 @@ class OpeningText:
             return "", ()
         form, begun = self._form(), self._tokenizer.encode(rest, continues=True)
         if form.count_allowed(begun) < len(begun):
-            return "", ()  # it goes on in a way of its own
+            return "", ()  # the text is not a call after all
         for spelled in begun:
             form.advance(spelled)
         return rest, [CallPart(lambda _: form)]
@@ -71,7 +71,7 @@ class OpeningText:
 
 
 class HarmonyHeaders:
-    """Messages to a function, which their headers tell; see `CallWatch`."""
+    """`CallWatch` of gpt-oss's calls: messages whose header names a function."""
 
     def __init__(self, tokenizer: Tokenizer, tools: Schemas, parts: Sequence[CallPart]) -> None:
         self._opening, self._start = tokenizer.special("<|message|>"), tokenizer.special("<|start|>")
@@ -79,9 +79,9 @@ class HarmonyHeaders:
         self._tokenizer, self._tools, self._parts = tokenizer, tools, parts
         self._header: str | None = ""  # None inside of a message
 
-    def before(self, tokens: Sequence[int]) -> int:
+    def count_free(self, tokens: Sequence[int]) -> int:
         """See `CallWatch`."""
-        return up_to(tokens, self._opening)
+        return count_through(tokens, self._opening)
 
     def push(self, token: int) -> tuple[str, Sequence[CallPart]]:
         """See `CallWatch`."""
@@ -99,16 +99,16 @@ class HarmonyHeaders:
 def call_constraint(
     tokenizer: Tokenizer, grammars: Grammars, tools: Schemas, *, must: bool
 ) -> Callable[[], Constraint] | None:
-    """A maker of each choice's constraint, with `must` to a call; None where nothing can be said of this model's.
+    """Return a factory of constraints, one for each choice; None if this model's calls cannot be constrained.
 
-    Grammars are compiled here, once: UsageError if a call must be and its form takes too much or is unknown. Where a
-    call only may be, such a form is not insisted on.
+    With `must` the answer is a call. Grammars are compiled here, once. If a schema is broken or takes too much work,
+    a required call raises UsageError, and an optional one is not constrained.
     """
     try:
         return _constraint(tokenizer, grammars, tools, must)
     except RecursionError:
         if must:
-            raise UsageError("tools: a schema is nested too deeply") from None
+            raise UsageError("tools: a schema is nested too deeply; simplify it") from None
     except UsageError:
         if must:
             raise
@@ -129,18 +129,18 @@ def _constraint(
         case "gemma":
             opening, closing = tokenizer.special("<|tool_call>"), tokenizer.special("<tool_call|>")
             names = f'start: "call:" ({_any_of(tools)}) "{{"'
-            form = [CallPart(_lark(grammars, names)), CallPart(marker=closing, free=True)]
+            form = [CallPart(_lark(grammars, names)), CallPart(marker=closing, is_free=True)]
         case "tags" | "json" | "words" as syntax:
             call = _tags(tools) if syntax == "tags" else f'call: "\\n" json "\\n"\n{_object(tools, "arguments")}'
             if not (tokenizer.has_special("<tool_call>") and tokenizer.has_special("</tool_call>")):
                 return _between_texts(tokenizer, grammars, call, must)
             opening, closing = tokenizer.special("<tool_call>"), tokenizer.special("</tool_call>")
             form = [CallPart(_lark(grammars, f"start: call\n{call}"), closing)]
-    return lambda: make(OneMarker(opening, form), [CallPart(marker=opening), *form] if must else ())
+    return lambda: make(OpeningMarker(opening, form), [CallPart(marker=opening), *form] if must else ())
 
 
 def _between_texts(tokenizer: Tokenizer, grammars: Grammars, call: str, must: bool) -> Callable[[], Constraint]:
-    """Calls between texts for which the vocabulary has no token."""
+    """Return the factory for calls between markers that are not tokens of the vocabulary."""
     rest = _lark(grammars, f'start: call "</tool_call>"\n{call}')
     whole = [CallPart(_lark(grammars, f'start: "<tool_call>" call "</tool_call>"\n{call}'))] if must else []
     watch = partial(OpeningText, tokenizer, "<tool_call>", lambda: rest(""))
@@ -148,13 +148,13 @@ def _between_texts(tokenizer: Tokenizer, grammars: Grammars, call: str, must: bo
 
 
 def _lark(grammars: Grammars, grammar: str) -> Callable[[str], GrammarConstraint]:
-    grammars.lark(grammar)  # not first when a call begins
+    grammars.lark(grammar)  # compiled now, not when a call begins
     return lambda _: grammars.lark(grammar)
 
 
 def _harmony(tokenizer: Tokenizer, grammars: Grammars, tools: Schemas) -> list[CallPart]:
-    """A call from the first token on; its last part are the arguments, whose tool the header has named."""
-    _lark(grammars, f"start: json\n{_object(tools, 'arguments')}")  # all of them at once
+    """Return the parts of a call; the header names the tool whose arguments the last part holds."""
+    _lark(grammars, f"start: json\n{_object(tools, 'arguments')}")  # checks all schemas
 
     def arguments(header: str) -> GrammarConstraint:
         called = _RECIPIENT.search(header)
@@ -171,10 +171,10 @@ def _harmony(tokenizer: Tokenizer, grammars: Grammars, tools: Schemas) -> list[C
 
 
 def _object(tools: Schemas, arguments: str) -> str:
-    """The rule of a call as one JSON object, its name first."""
+    """Return the rule of a call as one JSON object, its name first."""
     calls, schemas = list[dict[str, Any]](), dict[str, Any]()
     for number, (name, schema) in enumerate(tools.items()):
-        place = f"#/$defs/{number}"  # each tool has definitions of its own, two of which may have one name
+        place = f"#/$defs/{number}"  # definitions of two tools may have one name
         schemas[str(number)] = _closed(_moved(schema, place))
         calls.append(
             {
@@ -188,7 +188,7 @@ def _object(tools: Schemas, arguments: str) -> str:
 
 
 def _tags(tools: Schemas) -> str:
-    """A call as tags around each parameter, in the order of the schema; strings without quotes."""
+    """Return the rules of a call with tags around each parameter, in the schema's order; strings have no quotes."""
     calls, rules = list[str](), [f"text[suffix={json.dumps(_END_OF_VALUE)}]: /(.|\\n)*/"]
     for number, (name, schema) in enumerate(tools.items()):
         parts = list[str]()
@@ -201,7 +201,7 @@ def _tags(tools: Schemas) -> str:
 
 
 def _parameter(rule: str, name: str, kind: Any, tool: Mapping[str, Any]) -> list[str]:
-    """The rules of a parameter of this tool with its tags: text is written as it is, all else as JSON."""
+    """Return the rules of a parameter with its tags: strings are plain text, other values JSON."""
     opening, closing = json.dumps(f"<parameter={name}>\n"), json.dumps(_END_OF_VALUE)
     known = kind if isinstance(kind, Mapping) else {}
     if known.get("type", "string") != "string":
@@ -218,12 +218,12 @@ def _any_of(words: Any) -> str:
 
 
 def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of arguments that has no others than it names, unless it says so."""
+    """Return the schema without further properties, unless it allows them explicitly."""
     return {"type": "object", "additionalProperties": False, **schema}
 
 
 def _moved(part: Any, place: str) -> Any:
-    """A part of a schema whose root has come to stand at `place`, with its references to it."""
+    """Return a part of a schema with its references adapted to the schema's new location."""
     if isinstance(part, Mapping):
         return {name: _referred(name, value, place) for name, value in part.items()}
     return [_moved(one, place) for one in part] if isinstance(part, list) else part

@@ -1,11 +1,11 @@
-"""Tools for a model whose template knows none, or in a syntax that is not read here: told in the conversation's words.
+"""Tools described in the messages, for models whose template has no tools or a syntax that is not supported here.
 
     system    ... <tools> one line of JSON for each tool </tools> ...
     assistant <tool_call> {"name": "f", "arguments": {...}} </tool_call>
-    user      <tool_response> what came of it </tool_response>
+    user      <tool_response> its result </tool_response>
 
-The marks are Hermes', which many models have met; here they are letters, not tokens, and so is all that tools and
-their results say. Results of calls that follow one another are one message, as templates want turns to alternate.
+The marks are Hermes', which many models were trained with. They are plain text here, not tokens, as are the tools and
+their results. Consecutive results are one message, since templates want turns to alternate.
 """
 
 import json
@@ -29,8 +29,8 @@ To call one, end your message with its name and its arguments, like this:
 You are then told what came of it between <tool_response> and </tool_response>."""
 
 
-def in_words(messages: Sequence[TemplateMessage], tools: Sequence[Mapping[str, Any]]) -> list[TemplateMessage]:
-    """The conversation with its tools, their calls and results as text of its messages."""
+def describe_in_words(messages: Sequence[TemplateMessage], tools: Sequence[Mapping[str, Any]]) -> list[TemplateMessage]:
+    """Return the conversation with its tools, their calls and results as text of the messages."""
     told: list[TemplateMessage] = []
     for results, group in groupby(messages, key=lambda message: message.role == "tool"):
         if results:
@@ -46,7 +46,7 @@ def in_words(messages: Sequence[TemplateMessage], tools: Sequence[Mapping[str, A
 
 
 def _said(message: TemplateMessage) -> str:
-    """What an answer said, and its calls behind it."""
+    """Return an answer's text with its calls after it."""
     return "\n".join(filter(None, (message.content, *map(_call, message.calls))))
 
 

@@ -1,14 +1,14 @@
-r"""User text that a chat template can work with and that stays recognisable in what the template makes of it.
+r"""User text for chat templates that stays distinguishable from template text in the rendered prompt.
 
-A `Disguise` replaces every character of user text by a stand-in from Unicode's two supplementary private-use planes,
-one for one. Whatever a template then does with the text (cut, join, repeat, reorder), each character of the result
-still says where it came from, and nothing that a user wrote can spell a marker on the way.
+A `Disguise` replaces every character of user text by a stand-in from Unicode's two supplementary private-use planes. A
+template may cut, join, repeat or reorder the text: each character of the result still shows its origin, and user text
+cannot spell a marker.
 
-So that templates notice nothing, the disguised text is a `UserText`: its methods and comparisons work on the plain
-text and disguise what they return. `content.split("</think>")`, `"x" in content`, `content | trim` do what they do for
-ordinary strings. Joined with template text (`"user\n" + content`) it becomes an ordinary string with stand-ins inside;
-methods called on that see stand-ins instead of letters, which can leave a blank untrimmed but reveals nothing.
-`Disguise.recognise` restores what a macro or a sum returned as an ordinary string although it is all user text.
+Disguised text is a `UserText`, whose methods and comparisons work on the plain text and disguise their results. So
+`content.split("</think>")`, `"x" in content` and `content | trim` work as on ordinary strings. Joined with template
+text (`"user\n" + content`) it becomes an ordinary string with stand-ins inside. Methods of that string see stand-ins
+instead of letters, which can leave a blank untrimmed but reveals nothing. `Disguise.recognise` restores a `UserText`
+where a macro or a sum returned an ordinary string of user text alone.
 """
 
 import json
@@ -23,14 +23,14 @@ _STAND_INS = re.compile("([\U000f0000-\U000ffffd\U00100000-\U0010fffd]+)")
 
 
 class PromptStretch(NamedTuple):
-    """A stretch of a rendered prompt, and whether a user wrote it."""
+    """Part of a rendered prompt, either from the template or from a user."""
 
     text: str
     from_user: bool
 
 
 class Disguise:
-    """One conversation's two-way mapping between characters and stand-ins."""
+    """Two-way mapping between characters and stand-ins, for one conversation."""
 
     def __init__(self) -> None:
         self._free = iter(code for plane in _PLANES for code in plane)
@@ -38,11 +38,11 @@ class Disguise:
         self._characters: dict[int, int] = {}
 
     def hide(self, text: str) -> "UserText":
-        """The text in stand-ins; UsageError beyond 131 068 different characters."""
+        """Return the text in stand-ins; UsageError beyond 131 068 different characters."""
         return UserText(text.translate(self._stand_ins), text, self)
 
     def hide_all(self, value: object) -> object:
-        """A value with every text inside it hidden, keys of dictionaries included."""
+        """Return a value with every string in it hidden, keys of dictionaries included."""
         if isinstance(value, dict):
             return {self.hide_all(key): self.hide_all(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -50,22 +50,22 @@ class Disguise:
         return self.hide(value) if isinstance(value, str) else value
 
     def reveal(self, text: str) -> str:
-        """The text with each stand-in replaced by its character."""
+        """Return the text with each stand-in replaced by its character."""
         return text.translate(self._characters)
 
     def recognise(self, value: object) -> object:
-        """The `UserText` of a string of nothing but stand-ins; any other value is returned as it is."""
+        """Return the `UserText` of a string of stand-ins alone; other values are returned unmodified."""
         if type(value) is str and _STAND_INS.fullmatch(value):
             return UserText(value, self.reveal(value), self)
         return value
 
     def pieces(self, rendered: str) -> list[PromptStretch]:
-        """A rendered prompt cut where template text and user text meet."""
+        """Split a rendered prompt into template text and user text."""
         parts = _STAND_INS.split(rendered)
         return [PromptStretch(self.reveal(part), bool(i % 2)) for i, part in enumerate(parts) if part]
 
     def to_json(self, value: object, **options: object) -> "UserText":
-        """JSON of a value with user text anywhere inside; all of it counts as user text."""
+        """Return the JSON of a value that contains user text; all of it counts as user text."""
         return self.hide(json.dumps(self._plain(value), **options))  # type: ignore[arg-type]  # the template's options
 
     def _plain(self, value: object) -> object:
@@ -80,7 +80,7 @@ class Disguise:
     def _take(self, character: int) -> int:
         stand_in = next(self._free, None)
         if stand_in is None:
-            raise UsageError("chat: the messages use more than 131 068 different characters; send less of them")
+            raise UsageError("chat: too many different characters (expected at most 131 068); shorten the messages")
         self._characters[stand_in] = character
         return stand_in
 
@@ -96,14 +96,14 @@ class _OnDemand(dict[int, int]):
 
 
 class UserText(str):
-    """Disguised text that behaves as the plain text does."""
+    """Disguised text with the behaviour of the plain text."""
 
     __slots__ = ("_disguise", "_plain")
     _disguise: Disguise
     _plain: str
 
     def __new__(cls, hidden: str, plain: str, disguise: Disguise) -> "UserText":
-        """Both spellings of the same text; `Disguise.hide` makes them."""
+        """Create it from the hidden and the plain text; called by `Disguise.hide`."""
         text = super().__new__(cls, hidden)
         text._plain, text._disguise = plain, disguise
         return text
@@ -146,7 +146,7 @@ def _hide(disguise: Disguise, value: object) -> object:
     return value
 
 
-# Not among them: what only copies characters (`+`, `*`, `join`) is right as it is, and templates get no `encode`.
+# Methods that only copy characters (`+`, `*`, `join`) need no wrapper, and templates have no `encode`.
 _ON_PLAIN_TEXT = """
     __contains__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __repr__ capitalize casefold count endswith find index
     isalnum isalpha isascii isdecimal isdigit islower isnumeric isspace istitle isupper lower lstrip partition

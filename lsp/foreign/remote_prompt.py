@@ -98,7 +98,7 @@ class PromptBuilder:
     def parts(self, place: InfillTask, word: str = "") -> list[Part]:
         """Return the prompt of a task, without the `word` at its cursor, which will be sampled."""
         hole = place.hole.without(word)
-        most = min(MAX_PROMPT_TOKENS, self.form.longest)
+        most = min(MAX_PROMPT_TOKENS, self.form.max_prompt_tokens)
         prompt = assemble(self._encoder, self.form, self._context, hole, place.others, place.max_tokens, word, most)
         return self._pieces.parts(prompt.ids)
 

@@ -1,4 +1,4 @@
-"""`localdflash complete`: what it answers, and what it says of values that make no sense."""
+"""`localdflash complete`: its output, Ctrl-C, and the errors for bad values."""
 
 import json
 import signal
@@ -17,24 +17,27 @@ from localdflash.server import private
 from tests.cli.conftest import CODE, FINISHES
 
 
-def test_the_insertion_is_all_of_stdout(file: Path, complete: Callable[..., Any]) -> None:
-    plain = complete(f"{file}:3:5", "--max-tokens", 20)
+def test_stdout_is_the_insertion_or_json_with_the_statistics(file: Path, complete: Callable[..., Any]) -> None:
+    plain = complete(f"{file}:3:5", "--max-tokens", 24)
     assert (plain.code, plain.err) == (0, "")
     assert plain.out
-    told = json.loads(complete(f"{file}:3:5", "--max-tokens", 20, "--json").out)
-    assert told["insertion"] == plain.out
-
-
-def test_json_has_the_statistics(file: Path, complete: Callable[..., Any]) -> None:
     told = json.loads(complete(f"{file}:3:5", "--max-tokens", 24, "--json").out)
     assert told.keys() == {
         *("insertion", "finish", "tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot"),
         *("steps_by_drafter", "ms", "tokens_per_second"),
     }
+    assert told["insertion"] == plain.out
     assert told["finish"] in FINISHES
     assert 1 <= told["tokens"] <= 24
     assert told["steps"] + told["accepted"] == told["tokens"]
     assert sum(told["steps_by_drafter"].values()) == told["steps"]
+
+
+def test_line_and_seed(file: Path, complete: Callable[..., Any]) -> None:
+    line, whole = (complete(f"{file}:3:5", "--max-tokens", 90, *more).out for more in (["--line"], []))
+    assert line == whole.partition("\n")[0].rstrip()
+    outs = [complete(f"{file}:3:5", "--max-tokens", 30, "--temperature", 1.5, "--seed", seed).out for seed in (1, 1, 2)]
+    assert outs[0] == outs[1] != outs[2]
 
 
 @pytest.mark.usefixtures("drafting")
@@ -58,42 +61,27 @@ def test_carriage_returns_are_kept_and_change_nothing_else(
 ) -> None:
     other = tmp_path / "windows.py"
     other.write_bytes(CODE.replace("\n", "\r\n").encode())
-    several = False
+    texts = []
     for seed in (0, 9):
         arguments = ("--max-tokens", 90, "--temperature", 2, "--seed", seed)
         unix, windows = (complete(f"{path}:3:5", *arguments).out for path in (file, other))
         assert windows == unix.replace("\n", "\r\n")
-        several |= "\n" in unix
-    assert several
-
-
-def test_line_stops_at_the_end_of_the_line(file: Path, complete: Callable[..., Any]) -> None:
-    whole = complete(f"{file}:3:5", "--max-tokens", 90).out
-    line = complete(f"{file}:3:5", "--max-tokens", 90, "--line").out
-    assert line == whole.partition("\n")[0].rstrip()
-
-
-def test_a_seed_makes_a_sampled_answer_repeatable(file: Path, complete: Callable[..., Any]) -> None:
-    outs = [complete(f"{file}:3:5", "--max-tokens", 30, "--temperature", 1.5, "--seed", seed).out for seed in (1, 1, 2)]
-    assert outs[0] == outs[1] != outs[2]
-
-
-def test_never_more_tokens_than_asked_for(file: Path, complete: Callable[..., Any]) -> None:
-    assert json.loads(complete(f"{file}:3:5", "--max-tokens", 7, "--json").out)["tokens"] <= 7
+        texts.append(unix)
+    assert "\n" in "".join(texts)
 
 
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--temperature", "nan", "temperature is nan"),
-        ("--top-p", "0", "top_p is 0"),
-        ("--seed", "-1", "seed is -1"),
+        ("--temperature", "nan", "temperature"),
+        ("--top-p", "0", "top_p"),
+        ("--seed", "-1", "seed"),
         ("--max-tokens", "0", "--max-tokens"),
         ("--backend", "rocm", "--backend"),
         ("--context", "7", "context of 7 tokens"),
     ],
 )
-def test_values_that_make_no_sense(
+def test_bad_values(
     option: str, value: str, said: str, file: Path, fails: Callable[..., str], tiny: tuple[str, ...]
 ) -> None:
     assert said in fails(2, "complete", "--no-daemon", f"{file}:3:5", *tiny, option, value)

@@ -1,4 +1,4 @@
-"""`localdflash complete` where the settings name another server."""
+"""`localdflash complete` where the settings name a remote server."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda url: monkeypatch.setenv("LOCALDFLASH_SERVER_URL", url)
 
 
-def test_the_text_ends_as_our_own_engine_ends_it(
+def test_the_text_ends_as_with_localdflash_s_own_engine(
     file: Path, run: Callable[..., Any], at: Callable[[str], None]
 ) -> None:
     said = [llama_said(text) for text in ("return first", " + second", "\n", "\n", "x = 1")]
@@ -32,7 +32,7 @@ def test_the_text_ends_as_our_own_engine_ends_it(
     assert (done.code, done.out, done.err) == (0, "return first + second", "")
 
 
-def test_what_is_asked_for_is_passed_on(file: Path, run: Callable[..., Any], at: Callable[[str], None]) -> None:
+def test_options_reach_the_server(file: Path, run: Callable[..., Any], at: Callable[[str], None]) -> None:
     with in_thread(openai("return x\n", models=("one", "two"))) as server:
         at(server.url)
         options = ("--pair", "two", "--max-tokens", 7, "--temperature", 0.5, "--seed", 3, "--line")
@@ -42,19 +42,13 @@ def test_what_is_asked_for_is_passed_on(file: Path, run: Callable[..., Any], at:
     assert (body["model"], body["max_tokens"], body["temperature"], body["seed"]) == ("two", 7, 0.5, 3)
 
 
-def test_what_is_wrong_is_one_line(file: Path, fails: Callable[..., str], at: Callable[[str], None]) -> None:
+def test_errors_are_one_line(file: Path, fails: Callable[..., str], at: Callable[[str], None]) -> None:
     no = Said({"error": {"message": "Infill is not supported by this model"}}, 501)
     with in_thread(llama(markers={}, infill=no)) as server:
         at(server.url)
-        assert "does not fill in the middle" in fails(3, "complete", f"{file}:3:5")
-    assert "cannot be reached" in fails(1, "complete", f"{file}:3:5")
-
-
-def test_there_is_no_prompt_of_another_server_to_explain(
-    file: Path, fails: Callable[..., str], at: Callable[[str], None]
-) -> None:
-    at("http://127.0.0.1:9")
-    assert "--explain works with localdflash's own engine only" in fails(2, "complete", f"{file}:3:5", "--explain")
+        assert "fill in the middle" in fails(3, "complete", f"{file}:3:5")
+        assert "--explain" in fails(2, "complete", f"{file}:3:5", "--explain")
+    assert server.url in fails(1, "complete", f"{file}:3:5")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

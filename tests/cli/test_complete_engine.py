@@ -1,4 +1,4 @@
-"""Completions by the shared engine: the same ones, and no end of an engine loses any."""
+"""Completions by the daemon: the same as without it, and none is lost with the daemon."""
 
 import json
 import sys
@@ -16,28 +16,24 @@ pytestmark = [pytest.mark.system, pytest.mark.transport]
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
 @pytest.mark.usefixtures("short_home")
-@pytest.mark.parametrize("options", [(), ("--temperature", "0.9", "--seed", "7")])
-def test_the_engine_gives_the_same_insertion(options: tuple[str, ...], file: Path, run: Callable[..., Any]) -> None:
+def test_the_daemon_gives_the_same_insertion(file: Path, long_file: Path, run: Callable[..., Any]) -> None:
     file.write_bytes(CODE.replace("\n", "\r\n").encode())
-    for place in (f"{file}:3:5", f"{file}:5:7"):
-        here = run("complete", place, *options, "--no-daemon", "--threads", 1)
-        assert run("complete", place, *options, "--threads", 1) == here
+    for arguments in (
+        (f"{file}:3:5",),
+        (f"{file}:5:7",),
+        (f"{file}:3:5", "--temperature", "0.9", "--seed", "7"),
+        (f"{long_file}:1001:6", "--max-tokens", 30, "--explain"),
+    ):
+        here = run("complete", *arguments, "--no-daemon", "--threads", 1)
+        assert run("complete", *arguments, "--threads", 1) == here
         assert here.code == 0
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
-@pytest.mark.usefixtures("short_home")
-def test_the_engine_explains_as_the_command_does(long_file: Path, run: Callable[..., Any]) -> None:
-    arguments = ("complete", f"{long_file}:1001:6", "--threads", 1, "--max-tokens", 30)
-    assert run(*arguments, "--explain") == run(*arguments, "--explain", "--no-daemon")
-    told = json.loads(run(*arguments, "--json").out)
-    assert told["finish"] in FINISHES
-    assert "prompt" not in told
+    told = json.loads(run("complete", f"{long_file}:1001:6", "--threads", 1, "--json").out)
+    assert (told["finish"] in FINISHES, "prompt" in told) == (True, False)
     assert told["steps"] + told["accepted"] == told["tokens"]
 
 
 @pytest.mark.usefixtures("short_home")
-def test_no_draft_completes_without_drafting_and_leaves_no_engine(file: Path, run: Callable[..., Any]) -> None:
+def test_no_draft_completes_without_drafting_and_starts_no_daemon(file: Path, run: Callable[..., Any]) -> None:
     arguments = ("complete", f"{file}:3:5", "--threads", 1, "--json")
     plain = json.loads(run(*arguments, "--no-draft").out)
     assert plain["steps_by_drafter"] == {"none": plain["tokens"]}
@@ -46,7 +42,7 @@ def test_no_draft_completes_without_drafting_and_leaves_no_engine(file: Path, ru
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
-def test_an_engine_that_was_killed_is_started_again(file: Path, short_home: Path, run: Callable[..., Any]) -> None:
+def test_a_daemon_that_was_killed_is_started_again(file: Path, short_home: Path, run: Callable[..., Any]) -> None:
     arguments = ("complete", f"{file}:3:5", "--threads", 1)
     first = run(*arguments)
     (daemon,) = daemons.daemons(short_home)

@@ -1,4 +1,4 @@
-"""What the user sees while a pair loads."""
+"""Notices, errors and the progress bar while a pair loads."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from localdflash.backends.cuda import device
-from localdflash.cli.doctor.gpu_check import _Bar
+from localdflash.cli.doctor.gpu_check import LoadingBar
 
 
 @pytest.mark.usefixtures("without_cpu_engine")
@@ -23,50 +23,38 @@ def test_a_fallback_is_one_line_on_stderr(
     for command in (("complete", f"{source}:2:12"), ("chat", "-p", "Hi", "--temperature", 0)):
         done = run(*command, "--max-tokens", 200, "--threads", 1, "--no-daemon")
         assert done.code == 0
-        assert done.err.startswith("llama.cpp runs this pair, not the CUDA engine: this PyTorch")
-        assert sum("CUDA engine" in line for line in done.err.splitlines()) == 1
-
-
-def test_asked_for_cuda_without_one(fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "driver_present", lambda: False)
-    said = fails(1, "complete", f"{__file__}:1:1", "--backend", "cuda", "--no-daemon")
-    assert said == "no NVIDIA driver was found: install it, or use --backend llama.cpp"
+        (line,) = [line for line in done.err.splitlines() if "CUDA engine" in line]
+        assert "llama.cpp runs this pair" in line
+        assert "PyTorch" in line
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("code", "options", "said"),
     [
-        (["--backend", "cuda", "--device", "1"], "no NVIDIA driver was found: install it, or use --backend llama.cpp"),
-        (["--backend", "auto", "--device", "1"], "--device 1: llama.cpp has no such GPU, "),
-        (["--backend", "cuda", "--device", "cpu"], "--device cpu: not a device of --backend cuda; cuda and llama.cpp"),
+        (1, ["--backend", "cuda"], "no NVIDIA driver"),
+        (1, ["--backend", "cuda", "--device", "1"], "no NVIDIA driver"),
+        (1, ["--backend", "auto", "--device", "1"], "--device 1: "),
+        (2, ["--backend", "cuda", "--device", "cpu"], "--device cpu: "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_gpu_that_is_named_where_there_is_none(
-    options: list[str], said: str, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+def test_a_requested_gpu_that_is_not_there(
+    code: int, options: list[str], said: str, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "driver_present", lambda: False)
-    code = 1 if "has no" in said or "no NVIDIA" in said else 2
-    assert fails(code, "complete", f"{__file__}:1:1", *options, "--no-daemon").startswith(said)
+    assert said in fails(code, "complete", f"{__file__}:1:1", *options, "--no-daemon")
 
 
-def test_a_bar_appears_only_where_it_takes_long_and_goes_away(capsys: pytest.CaptureFixture[str]) -> None:
-    quick, slow = _Bar(), _Bar()
+def test_a_bar_appears_only_after_a_while_and_is_removed(capsys: pytest.CaptureFixture[str]) -> None:
+    quick, bar = LoadingBar(), LoadingBar()
     quick(5, 10)
     assert capsys.readouterr().err == ""
-    slow._began -= 60
-    slow(3 * 10**9, 6 * 10**9)
-    slow(3 * 10**9 + 1, 6 * 10**9)  # nothing new to draw
-    assert capsys.readouterr().err == "\rloading [###############...............] 3.0 of 6.0 GB"
-    slow(6 * 10**9, 6 * 10**9)
-    assert capsys.readouterr().err.strip("\r ") == ""
-
-
-def test_kernels_are_counted_in_the_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = _Bar()
     bar._began -= 60
+    bar(3 * 10**9, 6 * 10**9)
+    bar(3 * 10**9 + 1, 6 * 10**9)  # nothing new to draw
+    assert capsys.readouterr().err == "\rloading [###############...............] 3.0 of 6.0 GB"
     bar(6 * 10**9, 6 * 10**9)
-    capsys.readouterr()
+    assert capsys.readouterr().err.strip("\r ") == ""
     bar.compiling(18, 37)
     assert capsys.readouterr().err == "\rcompiling [##############................] 18 of 37"
     bar.compiling(37, 37)

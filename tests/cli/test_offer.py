@@ -1,6 +1,7 @@
-"""The offer to pull the chat's pair: made once, only where it makes sense, and nothing is fetched without a yes."""
+"""The offer to pull the chat's pair: made once, only where it is useful; nothing is fetched without a yes."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -12,13 +13,14 @@ from localdflash.models.config import config_file
 from localdflash.models.registry import fetching, hub
 from localdflash.models.registry.defaults import CHAT, CODE
 from localdflash.models.registry.pair_entry import PairEntry
+from localdflash.models.registry.registry import load_registry
 
 Answers = Callable[[bool], None]
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The questions so far. Who asks one more than was expected fails."""
+    """The questions so far; an unexpected one fails."""
     found: list[str] = []
     monkeypatch.setattr(hub, "offline", lambda: False)
     monkeypatch.setattr(click, "confirm", lambda *_, **__: pytest.fail("a question was asked"))
@@ -41,7 +43,7 @@ def answer(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 @pytest.fixture
 def pulled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was pulled; the file then is in its place."""
+    """The pulled pairs; a pull puts the target's file in its place."""
     found: list[str] = []
 
     def pull(pair: PairEntry, _: object) -> list[object]:
@@ -54,65 +56,56 @@ def pulled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_a_yes_pulls_it(asked: list[str], answer: Answers, pulled: list[str]) -> None:
+def test_a_yes_pulls_the_pairs_and_a_no_is_remembered(
+    asked: list[str], answer: Answers, pulled: list[str], home: Path
+) -> None:
+    answer(False)
+    assert [offer.offer_better_pair("embedded") for _ in range(2)] == ["embedded"] * 2
+    assert (len(asked), pulled) == (1, [])
+    offer.answer_file().unlink()
     answer(True)
-    assert offer.with_offer("embedded") == CHAT
+    assert offer.offer_better_pair("embedded") == CHAT
     assert pulled == [CHAT, CODE]
     assert "SmolLM2 135M Instruct (Apache-2.0), 93 MB." in asked[0]
 
 
-def test_a_no_is_remembered(asked: list[str], answer: Answers, pulled: list[str]) -> None:
-    answer(False)
-    assert [offer.with_offer("embedded") for _ in range(2)] == ["embedded"] * 2
-    assert (len(asked), pulled) == (1, [])
-
-
-def test_a_pull_that_fails_is_told_and_the_chat_begins(
-    asked: list[str], answer: Answers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("error", [LocaldflashError("no network"), KeyboardInterrupt()])
+def test_a_failed_pull_is_reported_once_and_an_interrupted_one_is_offered_again(
+    error: BaseException, asked: list[str], answer: Answers, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     def fail(*_: object) -> None:
-        raise LocaldflashError("no network")
+        raise error
 
     monkeypatch.setattr(fetching, "pull", fail)
     answer(True)
-    assert [offer.with_offer("embedded") for _ in range(2)] == ["embedded"] * 2
-    assert len(asked) == 1
-    assert capsys.readouterr().err == "no network (`localdflash models pull smollm2-135m`)\n"
-
-
-def test_an_interrupted_pull_is_offered_again(
-    asked: list[str], answer: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(fetching, "pull", interrupt)
-    answer(True)
     for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            offer.with_offer("embedded")
-    assert len(asked) == 2
+        with pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else nullcontext():
+            assert offer.offer_better_pair("embedded") == "embedded"
+    if isinstance(error, KeyboardInterrupt):
+        assert len(asked) == 2
+    else:
+        assert len(asked) == 1
+        assert capsys.readouterr().err == "no network (`localdflash models pull smollm2-135m`)\n"
 
 
-def test_a_folder_that_cannot_be_written_stops_nothing(home: Path, asked: list[str], answer: Answers) -> None:
+def test_a_folder_that_cannot_be_written_is_no_error(home: Path, asked: list[str], answer: Answers) -> None:
     home.write_text("in the way")
     answer(False)
-    assert offer.with_offer("embedded") == "embedded"
+    assert offer.offer_better_pair("embedded") == "embedded"
 
 
-@pytest.mark.parametrize("why", ["offline", "a chat's pair", "a pair", "a server", "it is here"])
-def test_nothing_is_asked_where_there_is_no_use(
-    why: str, asked: list[str], monkeypatch: pytest.MonkeyPatch, pulled: list[str]
-) -> None:
-    lines = {"a chat's pair": "[chat]\npair = 'b'", "a pair": "[model]\npair = 'embedded'"}
-    lines["a server"] = "[server]\nurl = 'http://127.0.0.1:9/v1'"
+@pytest.mark.parametrize(
+    "settings",
+    ["offline", "[chat]\npair = 'b'", "[model]\npair = 'embedded'", "[server]\nurl = 'http://127.0.0.1:9/v1'", "here"],
+)
+@pytest.mark.usefixtures("asked", "pulled")
+def test_nothing_is_asked_where_it_would_be_useless(settings: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config_file().parent.mkdir(parents=True)
-    config_file().write_text(lines.get(why, ""))
-    if why == "offline":
+    config_file().write_text(settings if "=" in settings else "")
+    if settings == "offline":
         monkeypatch.setattr(hub, "offline", lambda: True)
-    if why == "it is here":
-        from localdflash.models.registry.registry import load_registry
-
+    if settings == "here":
         fetching.pull(load_registry().pair(CHAT), None)  # type: ignore[arg-type]  # the fixture's
-    assert offer.with_offer("embedded") == "embedded"
+    assert offer.offer_better_pair("embedded") == "embedded"
     assert not offer.answer_file().exists()

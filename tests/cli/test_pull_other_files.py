@@ -1,4 +1,4 @@
-"""Models in parts, short names, drafters found by the base model, and large downloads, against a hub on loopback."""
+"""Models in parts, short names, drafters found by the base model, and large downloads, from a hub on loopback."""
 
 import io
 import json
@@ -10,6 +10,7 @@ import pytest
 
 from localdflash.models.registry.pair_entry import models_folder
 from tests.cli.conftest import Done
+from tests.cli.test_models_pull import visible
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
 from tests.support.split_files import shard, split_file
 
@@ -54,7 +55,7 @@ def hub(home: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def based_on_tiny(source: Path, folder: Path) -> bytes:
-    """The target, which says that it was made of o/tiny."""
+    """The target, with metadata that name o/tiny as its base model."""
     first = split_file(source, folder, "based", 1)
     reader, path = gguf.GGUFReader(first), folder / "based.gguf"
     writer = gguf.GGUFWriter(path, "qwen3")
@@ -71,11 +72,6 @@ def based_on_tiny(source: Path, folder: Path) -> bytes:
     writer.write_tensors_to_file()
     writer.close()
     return path.read_bytes()
-
-
-def visible() -> list[str]:
-    found = (path for path in models_folder().rglob("*") if path.is_file() and not path.name.startswith("."))
-    return sorted(str(path.relative_to(models_folder())) for path in found)
 
 
 def test_a_model_in_parts_is_pulled_listed_planned_run_and_removed(
@@ -106,90 +102,67 @@ def test_a_model_in_parts_is_pulled_listed_planned_run_and_removed(
     assert visible() == []
 
 
-def test_a_part_that_was_cut_is_refused_before_it_is_loaded(hub: FakeHub, run: Callable[..., Done]) -> None:
-    run("models", "pull", "hf:o/t")
-    part = models_folder() / PARTS[2]
-    part.write_bytes(part.read_bytes()[:-1])
-    done = run("chat", "-p", "x", "--pair", "hf:o/t", "--no-daemon")
-    assert f"{part}: has {part.stat().st_size} bytes, but " in done.err
-
-
-def test_the_drafter_of_the_base_model_comes_along(hub: FakeHub, run: Callable[..., Done]) -> None:
+def test_the_drafter_of_the_base_model_is_pulled_too(hub: FakeHub, run: Callable[..., Done]) -> None:
     done = run("models", "pull", "hf:me/mine-GGUF:Q6_K")
     assert done.code == 0, done
-    assert "drafter of tiny: the file says base model o/tiny" in done.err
+    assert "base model o/tiny" in done.err
     assert visible() == ["me/mine-GGUF/mine.i1-Q6_K.gguf", *DRAFTER]
     hub.requests.clear()
-    shown = run("models", "show", "hf:me/mine-GGUF").out
-    assert "o/d/model.safetensors" in shown
+    assert "o/d/model.safetensors" in run("models", "show", "hf:me/mine-GGUF").out
     assert run("models", "list").out.count("hf:me/") == 1
     run("models", "rm", "hf:me/mine-GGUF:Q6_K", "--yes")
     assert visible() == []
     assert hub.requests == []
 
 
-def test_a_file_here_gets_the_drafter_that_is_here(
-    hub: FakeHub, run: Callable[..., Done], tmp_path: Path, fails: Callable[..., str]
+def test_a_local_file_gets_the_drafter_of_its_base_model(
+    hub: FakeHub, run: Callable[..., Done], tmp_path: Path
 ) -> None:
     path = tmp_path / "anything.gguf"
     path.write_bytes(hub.files["me/mine-GGUF/mine.i1-Q4_K_M.gguf"].data)
     before = run("models", "show", str(path)).out
-    assert f"none here; `localdflash models pull {path}` fetches o/d/model.safetensors" in before
-    assert "drafter of tiny: the file says base model o/tiny" in before
-    assert hub.requests == [], "a file of this machine asks nobody"
+    assert f"`localdflash models pull {path}` fetches o/d/model.safetensors" in before
+    assert "base model o/tiny" in before
+    assert hub.requests == [], "a local file causes no requests"
     assert run("models", "pull", str(path)).code == 0
     assert visible() == DRAFTER
     shown = json.loads(run("models", "show", str(path), "--json").out)
-    assert shown["drafter"]["repository"] == "o/d"
-    assert shown["missing"] == []
+    assert (shown["drafter"]["repository"], shown["missing"]) == ("o/d", [])
 
 
 # Large downloads
 
 
-@pytest.fixture
-def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.cli.pull.MUCH", 1000)
-
-
-@pytest.mark.usefixtures("little")
-def test_much_is_not_fetched_where_nobody_agrees(hub: FakeHub, fails: Callable[..., str]) -> None:
-    assert "nobody is here to agree; add --yes" in fails(2, "models", "pull", "hf:o/t:Q8_0")
-    assert visible() == []
-
-
-@pytest.mark.usefixtures("little")
-@pytest.mark.parametrize(("answer", "there"), [("y\n", PARTS), ("n\n", [])])
-def test_a_question_for_who_watches(
+@pytest.mark.parametrize(("answer", "there"), [("y\n", PARTS), ("n\n", []), ("", [])])
+def test_a_large_download_needs_a_yes(
     answer: str, there: list[str], hub: FakeHub, run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr("sys.stdin", Terminal(answer))
-    run("models", "pull", "hf:o/t:Q8_0")
+    monkeypatch.setattr("localdflash.cli.pull.MUCH", 1000)
+    terminal = io.StringIO(answer)
+    monkeypatch.setattr(terminal, "isatty", lambda: bool(answer))
+    monkeypatch.setattr("sys.stdin", terminal)
+    done = run("models", "pull", "hf:o/t:Q8_0")
     assert visible() == there
+    assert bool(answer) or (done.code == 2 and "add --yes" in done.err)
 
 
-def test_a_drafter_that_was_found_and_does_not_fit_is_left_out(hub: FakeHub, run: Callable[..., Done]) -> None:
+def test_a_found_drafter_that_does_not_fit_is_left_out(hub: FakeHub, run: Callable[..., Done]) -> None:
     config = json.loads(hub.files["o/d/config.json"].data)
     config["vocab_size"] += 1  # as where a fine-tune has more tokens
     hub.files["o/d/config.json"] = File(json.dumps(config).encode(), large=False)
     done = run("models", "pull", "hf:me/mine-GGUF:Q6_K")
     assert done.code == 0, done
-    assert "the target runs without that drafter: " in done.err
-    shown = run("models", "show", "hf:me/mine-GGUF:Q6_K").out
-    assert "drafter of tiny: the file says base model o/tiny, but it does not fit: " in shown
+    assert "without that drafter" in done.err
+    assert "does not fit" in run("models", "show", "hf:me/mine-GGUF:Q6_K").out
     assert json.loads(run("models", "show", "hf:me/mine-GGUF:Q6_K", "--json").out)["drafter"] is None
 
 
-def test_a_drafter_in_parts_is_pulled_by_its_repository_and_drafts(
+def test_a_drafter_in_parts_comes_from_its_repository_or_a_folder(
     hub: FakeHub, run: Callable[..., Done], tiny_pair: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "shards"
     folder.mkdir()
-    shard(tiny_pair / "drafter.safetensors", folder, 2)
+    first = shard(tiny_pair / "drafter.safetensors", folder, 2)
     hub.files |= {f"o/split/{file.name}": File(file.read_bytes()) for file in folder.iterdir()}
     hub.files["o/split/config.json"] = File((tiny_pair / "config.json").read_bytes(), large=False)
     names = [f"o/split/model-0000{number}-of-00002.safetensors" for number in (1, 2)]
@@ -198,22 +171,13 @@ def test_a_drafter_in_parts_is_pulled_by_its_repository_and_drafts(
     assert visible() == ["o/split/config.json", *names, *PARTS]
     hub.requests.clear()
     assert run("models", "pull", "hf:o/t:Q8_0", "--drafter", "hf:o/split").code == 0
-    assert not [path for _, path, _ in hub.requests if "/api/models/" in path], "what is here tells which file"
-    again = run("models", "show", "hf:o/t:Q8_0").out
-    assert names[0] in again
+    assert not [path for _, path, _ in hub.requests if "/api/models/" in path], "local files name the drafter's"
+    assert names[0] in run("models", "show", "hf:o/t:Q8_0").out
     (models_folder() / names[1]).unlink()
     missing = run("models", "plan", "hf:o/t:Q8_0", "--backend", "cpu", "--ctx", "256")
-    assert missing.code == 0, "a stand-in is planned with until it is here again"
+    assert missing.code == 0, "a stand-in is planned with"
     assert run("models", "rm", "hf:o/t:Q8_0", "--yes").code == 0
     assert visible() == []
-
-
-def test_a_folder_stands_for_its_drafter(
-    hub: FakeHub, run: Callable[..., Done], tiny_pair: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "shards"
-    folder.mkdir()
-    first = shard(tiny_pair / "drafter.safetensors", folder, 2)
     (folder / "config.json").write_bytes((tiny_pair / "config.json").read_bytes())
     assert run("models", "pull", "hf:o/t:Q8_0", "--drafter", str(folder)).code == 0
     assert str(first) in run("models", "show", "hf:o/t:Q8_0").out

@@ -1,9 +1,10 @@
-"""Shell completion, in the shells: Tab is pressed, and the screen read. Those that are not installed are skipped."""
+"""Shell completion in real shells: Tab is pressed, and the screen is read. A shell that is not installed is skipped."""
 
 import os
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,13 @@ from localdflash.lab.scripts.support.terminal import Terminal
 
 PROGRAM = Path(sys.executable).parent / "localdflash"
 PAGE = Path(__file__).parent.parent.parent / "docs" / "install.md"
-BARE = {  # each without its user's configuration, with a prompt that is known
+# Each shell without its user's configuration; then a known prompt, and the echo that Terminal turns off.
+BARE = {
     "bash": ["--noprofile", "--norc", "-i"],
     "zsh": ["-f", "-i"],
     "fish": ["--no-config", "--interactive"],
 }
-FIRST = {  # what a configuration usually does, and the echo that Terminal turns off
+FIRST = {
     "bash": "PS1='>> '; stty echo",
     "zsh": "PROMPT='>> '; autoload -Uz compinit && compinit -u -D",
     "fish": "function fish_prompt; echo -n '>> '; end",
@@ -49,58 +51,41 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.system
-def test_commands_options_and_values(shell: Terminal) -> None:
-    shell.type("localdflash comp\t")
-    shell.wait_for(">> localdflash complete")
-    shell.type("--expl\t")
-    shell.wait_for("complete --explain")
-    shell.type("--backend llam\t")
-    shell.wait_for("--backend llama.cpp")
-
-
-@pytest.mark.system
-def test_pairs(shell: Terminal) -> None:
-    shell.type("localdflash models pull smollm2-135m-\t")
-    shell.wait_for("pull smollm2-135m-code")
-
-
-@pytest.mark.system
-def test_files(shell: Terminal) -> None:
-    shell.type("localdflash complete unl\t")
-    shell.wait_for("complete unlikely.py")
+@pytest.mark.parametrize(
+    "keys",
+    [
+        (("localdflash comp", ">> localdflash complete"), ("--expl", "--explain"), ("--backend llam", " llama.cpp")),
+        (("localdflash models pull smollm2-135m-", "pull smollm2-135m-code"),),
+        (("localdflash complete unl", "complete unlikely.py"),),
+    ],
+    ids=["commands, options, values", "pairs", "files"],
+)
+def test_tab(keys: tuple[tuple[str, str], ...], shell: Terminal) -> None:
+    for typed, completed in keys:
+        shell.type(f"{typed}\t")
+        shell.wait_for(completed)
 
 
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("localdflash se", ["plain,serve"]),
-        ("localdflash chat --role rev", ["plain,reviewer"]),
-        ("localdflash chat --pair emb", ["plain,embedded"]),
-        ("localdflash chat --pair ./em", ["file,./em"]),
+        ("localdflash se", "plain,serve\n"),
+        ("localdflash chat --role rev", "plain,reviewer\n"),
+        ("localdflash chat --pair emb", "plain,embedded\n"),
+        ("localdflash chat --pair ./em", "file,./em\n"),
     ],
 )
-def test_what_is_offered(
-    words: str, offered: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_completions_are_offered_and_errors_stay_out_of_the_line(
+    words: str, offered: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert asked(words, monkeypatch) == 0
-    assert capsys.readouterr() == ("".join(f"{line}\n" for line in offered), "")
-
-
-def test_broken_settings_say_nothing_into_the_line(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (home / "config").mkdir(parents=True)
-    (home / "config" / "config.toml").write_text("pair = [", "utf-8")
-    asked("localdflash chat --pair emb", monkeypatch)
-    assert capsys.readouterr().err == ""
-
-
-def asked(words: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """What a shell does at Tab: the exit code."""
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
     monkeypatch.setenv("_LOCALDFLASH_COMPLETE", "bash_complete")
-    try:
-        return main([])
-    except SystemExit as left:
-        return int(left.code or 0)
+    with pytest.raises(SystemExit) as left:
+        main([])
+    assert (left.value.code, *capsys.readouterr()) == (0, offered, "")
+    (home / "config").mkdir(parents=True)
+    (home / "config" / "config.toml").write_text("pair = [", "utf-8")
+    with suppress(SystemExit):
+        main([])
+    assert capsys.readouterr().err == ""

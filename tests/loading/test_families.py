@@ -1,6 +1,5 @@
-"""Targets of the families that are used, each with a drafter as published ones are, loaded as pairs: the text is plain
-decoding's, whatever is drafted, taken back and asked anew. Drafters are in safetensors, which on llama.cpp draft in
-torch.
+"""Each supported model family with a drafter in the published form: drafting, rollback and repeated requests give the
+text of decoding without drafting. On llama.cpp, safetensors drafters run in torch.
 """
 
 from collections.abc import Sequence

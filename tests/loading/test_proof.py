@@ -1,4 +1,4 @@
-"""What must be found before `auto` gives a pair to the CUDA engine, and what happens where it is not."""
+"""The first-load check of the CUDA engine: `auto` uses the engine only after a check that passed."""
 
 import json
 import signal
@@ -21,12 +21,18 @@ from localdflash.loading.verdict import Subject, keep, recall
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
-from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.running_pair import Running
 from tests.support.pretended_gpu import STAGES, pretend, running
 
 pytestmark = pytest.mark.checks_gpu
 Say = Callable[..., list[list[str]]]
+NOT_CHECKED, FAILED = "it could not be checked on this GPU", "its check on this GPU failed"
+DEATHS = {
+    "SIGKILL": f"os.kill(os.getpid(), {int(signal.SIGKILL)})",
+    "SIGSEGV": "import ctypes; ctypes.string_at(0)",
+    "SIGABRT": "os.abort()",
+    "hang": "import time; time.sleep(600)",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +44,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch) -> Say:
-    """Has the child say lines, then run a program; the commands that were started."""
+    """Make the child print lines, then run a program; returns the commands that are started."""
     started: list[list[str]] = []
     real = subprocess.Popen
 
@@ -58,8 +64,7 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Say:
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, files: LocalPair) -> Callable[..., tuple[Runner, str]]:
-    """The backend that `auto` takes after the check, and its first notice; `error` is what the CUDA engine raises."""
-
+    """The backend that `auto` takes after the check, and its notices; `error` is what the CUDA engine raises."""
     subject_of = identity.subject
 
     def load(options: Options, error: BaseException | None = None) -> tuple[Runner, str]:
@@ -72,10 +77,10 @@ def load(monkeypatch: pytest.MonkeyPatch, files: LocalPair) -> Callable[..., tup
         def lost(*_: Any) -> Any:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-        monkeypatch.setattr(identity, "subject", subject_of)  # of a process in which nothing failed
+        monkeypatch.setattr(identity, "subject", subject_of)  # as in a process in which nothing failed
         monkeypatch.setattr(automatic, "load_on", load_on)
         monkeypatch.setattr(automatic, "gpu_is_there", lambda: False)
-        monkeypatch.setattr(automatic, "choose", lambda *_: HostChoice("cpu", "a test"))
+        monkeypatch.setattr(automatic, "choose_engine", lambda *_: HostChoice("cpu", "a test"))
         proof.check_first(files, options)
         backend, found = automatic.load_best(files, options)
         return backend, "; ".join(filter(None, found.notices))
@@ -84,64 +89,69 @@ def load(monkeypatch: pytest.MonkeyPatch, files: LocalPair) -> Callable[..., tup
 
 
 def begins(stage: str) -> list[dict[str, Any]]:
-    """What a child says up to the beginning of a stage."""
+    """The lines of a child up to the beginning of a stage."""
     return [{"at": name, "stage": True} for name in STAGES[1 : STAGES.index(stage) + 1]]
 
 
 def test_a_sound_engine_is_checked_once_and_runs_the_pair(load: Any, say: Say, options: Options) -> None:
     started = say({"at": "operations", "stage": True}, {"kind": "sound"})
-    assert load(options) == ("cuda", "")
-    assert load(options) == ("cuda", "")
+    assert load(options) == load(options) == ("cuda", "")
     assert len(started) == 1
 
 
 @pytest.mark.parametrize("stage", [STAGES[0], STAGES[3]])
-def test_what_fails_is_named_and_another_backend_runs_the_pair(
+def test_a_failed_check_is_kept_and_another_backend_runs_the_pair(
     stage: str, load: Any, say: Say, options: Options, subject: Subject
 ) -> None:
     line = f"{stage}: it is not the reference's"
     started = say(*begins(stage), {"kind": "unsound", "operation": stage, "said": line})
     for _ in range(2):
-        assert load(options) == (
-            "cpu",
-            f"the CPU engine runs this pair, not the CUDA engine: its check on this GPU failed ({line}): `localdflash"
-            f" doctor --check-gpu {options.pair}` repeats it",
-        )
-    assert len(started) == 1, "the verdict was not kept"
+        backend, notice = load(options)
+        assert backend == "cpu"
+        assert all(part in notice for part in (f"({line})", f"doctor --check-gpu {options.pair}"))
+    assert len(started) == 1
     found = recall(subject.place)
     assert found
     assert (found.state, found.operation) == ("unsound", stage)
 
 
-DEATHS = {
-    "SIGKILL": f"os.kill(os.getpid(), {int(signal.SIGKILL)})",
-    "SIGSEGV": "import ctypes; ctypes.string_at(0)",
-    "SIGABRT": "os.abort()",
-    "hang": "import time; time.sleep(600)",
-}
-
-
 @pytest.mark.parametrize(("death", "stage"), [*zip(DEATHS, STAGES, strict=False)])
-def test_a_child_that_dies_is_a_verdict(
+def test_a_child_that_crashes_or_hangs_fails_the_check(
     death: str, stage: str, load: Any, say: Say, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if death == "hang":
-        monkeypatch.setattr(proof, "PATIENCE", 0.5)
-    started = say(*begins(stage), then=DEATHS[death])
+        monkeypatch.setattr(proof, "TIMEOUT_SECONDS", 0.5)
+    began = begins(stage) + ([{"at": "qkv of layer 3", "stage": False}] if stage == "operations" else [])
+    started = say(*began, then=DEATHS[death])
     backend, notice = load(options)
     assert backend == "cpu"
-    how = "it hung for " if death == "hang" else f"{death} ended the process (without a word)"
-    assert f"not the CUDA engine: its check on this GPU failed ({stage}: {how}" in notice
+    assert f"{FAILED} ({began[-1]['at'] if began else stage}: " in notice
+    assert ("hung" if death == "hang" else death) in notice
     assert notice.isprintable()
     assert load(options) == (backend, notice)
     assert len(started) == 1
 
 
-def test_a_child_that_goes_on_is_not_ended(
+@pytest.mark.parametrize(
+    "then",
+    [
+        *(f"os.kill(os.getpid(), {int(number)}); input()" for number in (signal.SIGTERM, signal.SIGINT)),
+        "raise ValueError",
+        "print('{')",
+    ],
+)
+def test_a_child_that_others_end_or_that_breaks_is_no_verdict(then: str, load: Any, say: Say, options: Options) -> None:
+    started = say(*begins("rows"), then=then)
+    for _ in range(2):
+        backend, notice = load(options)
+        assert (backend, f"{NOT_CHECKED}: rows: " in notice) == ("cpu", True)
+    assert len(started) == 2
+
+
+def test_a_child_that_reports_progress_may_take_long(
     load: Any, say: Say, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long it takes."""
-    monkeypatch.setattr(proof, "PATIENCE", 0.6)
+    monkeypatch.setattr(proof, "TIMEOUT_SECONDS", 0.6)
     talks = (
         'import time\nfor n in range(8): time.sleep(0.2); print(\'{"compiled": %d, "kernels": 8}\' % n, flush=True)\n'
     )
@@ -151,50 +161,18 @@ def test_a_child_that_goes_on_is_not_ended(
     assert heard == [(n, 8) for n in range(8)]
 
 
-def test_the_operation_that_was_running_is_named(load: Any, say: Say, options: Options) -> None:
-    say(*begins("operations"), {"at": "qkv of layer 3", "stage": False}, then=DEATHS["SIGSEGV"])
-    assert "(qkv of layer 3: SIGSEGV ended the process" in load(options)[1]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_child_that_others_end_is_none(number: int, load: Any, say: Say, options: Options) -> None:
-    started = say(*begins("rows"), then=f"os.kill(os.getpid(), {int(number)}); import time; time.sleep(60)")
-    for _ in range(2):
-        backend, notice = load(options)
-        assert (backend, "it could not be checked on this GPU: rows: " in notice) == ("cpu", True)
-    assert len(started) == 2
-
-
-@pytest.mark.parametrize(
-    "then",
-    [
-        "raise ValueError",
-        "print('{')",
-        "",
-    ],
-)
-def test_a_child_without_a_last_line_is_none(then: str, load: Any, say: Say, options: Options) -> None:
-    say(*begins("texts"), then=then)
-    backend, notice = load(options)
-    assert (backend, "it could not be checked on this GPU: texts: the process ended by itself" in notice) == (
-        "cpu",
-        True,
-    )
-
-
 def test_a_check_that_ended_its_process_is_not_repeated(
     load: Any, say: Say, options: Options, subject: Subject
 ) -> None:
-    """The machine, or the whole engine, went down in the middle of it."""
+    """As where the machine, or the daemon, went down in the middle of it."""
     started = say({"kind": "sound"})
     keep(subject.place, subject.verdict("begun", "graphs"))
     backend, notice = load(options)
-    assert backend == "cpu"
-    assert "not the CUDA engine: the last process that checked it here died (graphs): `localdflash doctor" in notice
+    assert (backend, "(graphs); run `localdflash doctor" in notice) == ("cpu", True)
     assert not started
 
 
-def test_the_file_says_how_far_a_check_is(
+def test_the_verdict_s_file_says_how_far_a_check_is(
     load: Any, say: Say, options: Options, subject: Subject, tmp_path: Path
 ) -> None:
     copy = tmp_path / "seen"
@@ -207,7 +185,7 @@ def test_the_file_says_how_far_a_check_is(
 
 
 def test_while_another_process_checks_another_backend_runs_the_pair(
-    load: Any, say: Say, options: Options, subject: Subject
+    load: Any, say: Say, options: Options, subject: Subject, files: LocalPair
 ) -> None:
     code = (
         "import sys; from pathlib import Path; from localdflash.base.system.file_lock import process_lock\n"
@@ -220,9 +198,9 @@ def test_while_another_process_checks_another_backend_runs_the_pair(
         other.stdout.readline()
         started = say({"kind": "sound"})
         backend, notice = load(options)
-        assert proof.check(subject, local_files(load_registry().resolve(options.pair)), options) is None
+        assert proof.check(subject, files, options) is None
         other.communicate()
-    assert (backend, "not the CUDA engine: another process is checking it on this GPU" in notice) == ("cpu", True)
+    assert (backend, "another process is checking it on this GPU" in notice) == ("cpu", True)
     assert started == [command]
 
 
@@ -239,49 +217,37 @@ def test_ctrl_c_leaves_no_verdict(
     assert recall(subject.place) is None
 
 
-def test_without_a_compiler_no_child_is_started_and_the_next_load_looks_again(
+def test_without_a_compiler_or_a_process_there_is_no_verdict(
     load: Any, say: Say, options: Options, gpu: pytest.MonkeyPatch
 ) -> None:
-    started = say({"kind": "sound"})
-    gpu.setattr(devices, "missing_tools", lambda: "there is no C compiler for Triton: install gcc")
-    backend, notice = load(options)
-    assert backend == "cpu"
-    assert "not the CUDA engine: it could not be checked on this GPU: there is no C compiler for Triton: " in notice
-    assert not started
-    gpu.setattr(devices, "missing_tools", lambda: "")
-    assert load(options)[0] == "cuda"
-
-
-def test_no_process_for_it(load: Any, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: Any, **__: Any) -> Any:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(subprocess, "Popen", none)
-    assert "it could not be checked on this GPU: there is no process for it: Resource temporarily" in load(options)[1]
+    started = say({"kind": "sound"})
+    with gpu.context() as patch:
+        patch.setattr(devices, "missing_tools", lambda: "there is no C compiler for Triton: install gcc")
+        backend, notice = load(options)
+        assert (backend, f"{NOT_CHECKED}: there is no C compiler for Triton: " in notice) == ("cpu", True)
+    with gpu.context() as patch:
+        patch.setattr(subprocess, "Popen", none)
+        assert "Resource temporarily" in load(options)[1]
+    assert not started
+    assert load(options)[0] == "cuda"
 
 
-def test_a_verdict_that_cannot_be_kept_is_none(
+def test_without_a_place_for_the_verdict_nothing_is_checked(
     load: Any, say: Say, options: Options, home: Path, files: LocalPair, subject: Subject
 ) -> None:
     (home / "cache").mkdir(parents=True)
     (home / "cache" / "gpu-checks").touch()
     started = say({"kind": "sound"})
-    assert (
-        "not the CUDA engine: it was not checked on this GPU yet: `localdflash doctor --check-gpu" in load(options)[1]
-    )
+    assert "not checked on this GPU yet" in load(options)[1]
     assert not started
     with pytest.raises(LocaldflashError, match="gpu-checks"):
         proof.check(subject, files, options)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "{",
-        "[]",
-        '{"state": "sound"}',
-    ],
-)
+@pytest.mark.parametrize("damage", ["{", "[]", '{"state": "sound"}'])
 def test_a_damaged_file_is_no_verdict(damage: str, load: Any, say: Say, options: Options, subject: Subject) -> None:
     subject.place.parent.mkdir(parents=True)
     subject.place.write_text(damage)
@@ -290,31 +256,19 @@ def test_a_damaged_file_is_no_verdict(damage: str, load: Any, say: Say, options:
     assert len(started) == 1
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"device": "cpu"},
-        {"gpu_layers": 4},
-        {"backend": "cuda"},
-    ],
-)
-def test_a_pair_that_auto_does_not_give_it_is_not_checked(
-    changes: dict[str, Any], files: LocalPair, say: Say, options: Options
-) -> None:
-    started = say({"kind": "sound"})
-    proof.check_first(files, replace(options, **changes))
-    assert not started
-
-
-def test_a_pair_that_it_cannot_run_takes_no_child(
-    load: Any, say: Say, options: Options, monkeypatch: pytest.MonkeyPatch
+def test_a_pair_that_the_engine_does_not_get_is_not_checked(
+    load: Any, files: LocalPair, say: Say, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> Any:
         raise ModelError("tensor x is IQ4_XS")
 
-    monkeypatch.setattr("localdflash.backends.cuda.identity.CudaSizes", refuse)
     started = say({"kind": "sound"})
-    assert load(options) == ("cpu", "the CPU engine runs this pair, not the CUDA engine: tensor x is IQ4_XS")
+    changes: list[dict[str, Any]] = [{"device": "cpu"}, {"gpu_layers": 4}, {"backend": "cuda"}]
+    for change in changes:
+        proof.check_first(files, replace(options, **change))
+    monkeypatch.setattr("localdflash.backends.cuda.identity.CudaSizes", refuse)
+    backend, notice = load(options)
+    assert (backend, "tensor x is IQ4_XS" in notice) == ("cpu", True)
     assert not started
 
 
@@ -322,29 +276,22 @@ def test_a_pair_that_it_cannot_run_takes_no_child(
 
 
 def test_a_gpu_that_is_lost_while_loading_ends_the_process_once(load: Any, say: Say, options: Options) -> None:
-    """It answers no question from then on. The supervisor's next process has another backend."""
+    """The process that the supervisor starts next uses another backend."""
     started = say({"kind": "sound"})
     with pytest.raises(DeviceFailed) as error:
         load(options, DeviceFailed("the GPU failed (CUDA error: an illegal memory access)"))
     assert error.value.exit_code == 5
     backend, notice = load(options)
-    assert (backend, "its check on this GPU failed (the GPU failed (CUDA error: an illegal" in notice) == ("cpu", True)
+    assert (backend, f"{FAILED} (the GPU failed (CUDA error: an illegal" in notice) == ("cpu", True)
     assert len(started) == 1
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        NoDevice("it could not start"),
-        OutOfMemory("full"),
-    ],
-)
-def test_what_else_breaks_leaves_the_verdict_as_it_is(
-    error: LocaldflashError, load: Any, say: Say, options: Options
-) -> None:
+def test_other_errors_of_loading_keep_the_verdict(load: Any, say: Say, options: Options) -> None:
     say({"kind": "sound"})
-    assert load(options, error) == ("cpu", f"the CPU engine runs this pair, not the CUDA engine: {error}")
-    assert load(options) == ("cuda", "")
+    for error in (NoDevice("it could not start"), OutOfMemory("full")):
+        backend, notice = load(options, error)
+        assert (backend, str(error) in notice) == ("cpu", True)
+        assert load(options) == ("cuda", "")
 
 
 # What was asked for
@@ -352,7 +299,7 @@ def test_what_else_breaks_leaves_the_verdict_as_it_is(
 
 @pytest.fixture
 def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CUDA engine is llama.cpp here."""
+    """llama.cpp stands for the CUDA engine."""
     from localdflash.loading.backends import load_on as real
 
     def load_on(backend: Runner, files: LocalPair, options: Options) -> Running:
@@ -363,34 +310,35 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("on_cuda")
-def test_who_asks_for_the_engine_gets_it_and_one_line(options: Options, say: Say, subject: Subject) -> None:
+def test_a_requested_engine_runs_unchecked_with_one_line(options: Options, say: Say, subject: Subject) -> None:
     options = replace(options, backend="cuda")
     started = say({"kind": "sound"})
-    again = f"`localdflash doctor --check-gpu {options.pair}`"
     with LoadedPair(options) as loaded:
-        assert loaded.notice.startswith(f"--backend cuda: it was not checked on this GPU yet: {again} does")
-        assert loaded.gpu_check.startswith("it was not checked")
-    keep(subject.place, subject.verdict("unsound", "head", "head: NaN"))
-    with LoadedPair(options) as loaded:
-        assert loaded.notice.startswith(f"--backend cuda: its check on this GPU failed (head: NaN): {again} repeats it")
-        assert "\n" not in loaded.notice
-    keep(subject.place, subject.verdict("begun", "rows"))
-    with LoadedPair(options) as loaded:
-        assert loaded.notice.startswith("--backend cuda: the last process that checked it here died (rows)")
-    keep(subject.place, subject.verdict("sound"))
-    with LoadedPair(options) as loaded:
-        assert (loaded.notice, loaded.gpu_check, loaded.backend) == ("", "sound", "cuda")
+        assert loaded.gpu_check.startswith("not checked")
+    for verdict, said in (
+        (None, "not checked on this GPU yet"),
+        (subject.verdict("unsound", "head", "head: NaN"), f"{FAILED} (head: NaN)"),
+        (subject.verdict("begun", "rows"), "(rows)"),
+        (subject.verdict("sound"), ""),
+    ):
+        if verdict:
+            keep(subject.place, verdict)
+        with LoadedPair(options) as loaded:
+            assert said in loaded.notice
+            assert "\n" not in loaded.notice
+            assert loaded.notice.startswith("--backend cuda: ") == (f"--check-gpu {options.pair}`" in loaded.notice)
+    assert (loaded.notice, loaded.gpu_check, loaded.backend) == ("", "sound", "cuda")
     assert not started
 
 
 @pytest.mark.usefixtures("on_cuda")
-def test_a_pair_is_checked_before_it_is_loaded(options: Options, say: Say) -> None:
+def test_a_pair_is_checked_before_it_is_loaded_but_not_by_a_trial_s_child(options: Options, say: Say) -> None:
     started = say({"kind": "sound"})
     with LoadedPair(options) as loaded:
         assert (loaded.backend, loaded.gpu_check, loaded.notice) == ("cuda", "sound", "")
-    with LoadedPair(replace(options, kv="int8"), tried=True) as loaded:  # in a trial's child nothing is checked
+    with LoadedPair(replace(options, kv="int8"), tried=True) as loaded:
         assert loaded.backend != "cuda"
-        assert loaded.gpu_check.startswith("it was not checked on this GPU yet")
+        assert loaded.gpu_check.startswith("not checked on this GPU yet")
     assert len(started) == 1
 
 

@@ -1,4 +1,4 @@
-"""The child that checks the CUDA engine: whatever breaks in it is one line, and a whole check on a processor."""
+"""The child that checks the CUDA engine: any fault in it is one line; and a whole check, on a processor."""
 
 import subprocess
 from dataclasses import replace
@@ -48,7 +48,7 @@ BROKEN: list[tuple[Exception, str]] = [
 
 @pytest.fixture
 def said(options: Options, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the child says, which runs here."""
+    """The lines of the child, which runs in this process."""
     lines = list[dict[str, Any]]()
     monkeypatch.setattr(child, "begin", lambda: (options, lambda **fields: lines.append(fields)))
     return lines
@@ -56,10 +56,10 @@ def said(options: Options, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, An
 
 @pytest.mark.parametrize(
     ("error", "kind", "stage"),
-    [*((error, kind, "loading") for error, kind in BROKEN), *((*BROKEN[0], stage) for stage in STAGES[1:])],
+    [*((error, kind, "loading") for error, kind in BROKEN), *((ILLEGAL, "unsound", stage) for stage in STAGES[1:])],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_whatever_breaks_in_the_child_is_one_line(
+def test_a_fault_in_the_child_is_one_line(
     error: Exception, kind: str, stage: str, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> Any:
@@ -81,7 +81,7 @@ def test_whatever_breaks_in_the_child_is_one_line(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-def test_who_ends_the_child_is_not_held_up(
+def test_the_child_can_be_ended(
     error: BaseException, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> Any:
@@ -93,7 +93,9 @@ def test_who_ends_the_child_is_not_held_up(
     assert not said
 
 
-def test_the_context_that_fits_is_enough(files: LocalPair, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_falls_back_to_the_context_that_fits(
+    files: LocalPair, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def load(_files: LocalPair, given: Options, _ops: Any) -> Running:
@@ -116,7 +118,7 @@ def test_a_whole_check(
     wrong: str, state: str, line: str, files: LocalPair, options: Options, subject: Subject,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """A process, a real file, every stage; on a processor."""
+    """In a child process, with a real file and every stage."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr(proof, "PROGRAM", checked_child.PROGRAM % wrong)
     found = proof.check(subject, files, options)

@@ -14,6 +14,7 @@ from tests.support.smollm2 import CODE_FILE, FILE, needs_smollm2
 DRAFTER = Path(localdflash.__path__[0]) / "models" / "smollm2" / "drafter.gguf"
 PROMPT = "def add(a, b):\n    return a + b\n\n\ndef add(a, b, c):\n    return a + b"
 BACKENDS: tuple[Runner, ...] = ("cpu", "llama.cpp", "torch")
+needs_code = pytest.mark.skipif(not CODE_FILE.is_file(), reason=f"{CODE_FILE} is not here")
 
 
 def written(pair: Path, backend: Runner, draft: bool) -> list[int]:
@@ -25,18 +26,13 @@ def written(pair: Path, backend: Runner, draft: bool) -> list[int]:
         return [token for step in generate(loaded.pair, request) for token in step.tokens]
 
 
-@needs_smollm2
 @pytest.mark.nightly
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_chat_s_pair_writes_the_same_with_its_drafter(backend: Runner, tmp_path: Path) -> None:
-    (tmp_path / "target.gguf").symlink_to(FILE)
-    (tmp_path / "drafter.gguf").symlink_to(DRAFTER)
-    pair = tmp_path / "target.gguf"
-    assert written(pair, backend, draft=True) == written(pair, backend, draft=False)
-
-
-@pytest.mark.skipif(not CODE_FILE.is_file(), reason=f"{CODE_FILE} is not here")
-@pytest.mark.nightly
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_pair_of_completions_writes_the_same_with_copies(backend: Runner) -> None:
-    assert written(CODE_FILE, backend, draft=True) == written(CODE_FILE, backend, draft=False)
+@pytest.mark.parametrize("pair", [pytest.param("chat", marks=needs_smollm2), pytest.param("code", marks=needs_code)])
+def test_drafts_do_not_change_the_text(pair: str, backend: Runner, tmp_path: Path) -> None:
+    file = CODE_FILE
+    if pair == "chat":
+        file = tmp_path / "target.gguf"
+        file.symlink_to(FILE)
+        (tmp_path / "drafter.gguf").symlink_to(DRAFTER)
+    assert written(file, backend, draft=True) == written(file, backend, draft=False)

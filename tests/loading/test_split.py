@@ -9,7 +9,7 @@ import pytest
 
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.backends import load_on
-from localdflash.loading.engine_choice import Case
+from localdflash.loading.engine_choice import TimingCase
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
@@ -60,15 +60,11 @@ def test_every_backend_reads_all_parts_of_a_drafter(backend: Runner, tiny_pair: 
     assert proposals == drafted(tiny_pair / "drafter.safetensors", target, backend)
 
 
-def test_any_part_s_path_stands_for_the_model(tiny_pair: Path, tmp_path: Path) -> None:
-    split_file(tiny_pair / "target.gguf", tmp_path, "m", 2)
-    assert written(tmp_path / "m-00002-of-00002.gguf", "cpu")[0] == written(tiny_pair / "target.gguf", "cpu")[0]
-
-
 def test_packed_weights_follow_every_part(tiny_pair: Path, tmp_path: Path) -> None:
     first = split_file(tiny_pair / "target.gguf", tmp_path, "m", 2)
-    before = written(first, "cpu")[0]
-    part = first.with_name("m-00002-of-00002.gguf")
+    part = first.with_name("m-00002-of-00002.gguf")  # the path of any part stands for the model
+    before = written(part, "cpu")[0]
+    assert before == written(tiny_pair / "target.gguf", "cpu")[0]
     data = bytearray(part.read_bytes())
     info = next(info for info in read_header(first).tensors.values() if info.part == 1 and len(info.shape) == 2)
     there, block = slice(info.offset, info.offset + info.nbytes), info.ggml_type.block_bytes
@@ -77,16 +73,11 @@ def test_packed_weights_follow_every_part(tiny_pair: Path, tmp_path: Path) -> No
     assert written(first, "cpu")[0] != before
 
 
-def test_what_is_remembered_of_a_file_is_of_all_its_parts(tiny_pair: Path, tmp_path: Path) -> None:
+def test_timings_and_fingerprints_cover_all_parts(tiny_pair: Path, tmp_path: Path) -> None:
     first = split_file(tiny_pair / "target.gguf", tmp_path, "m", 3)
-    case, part = Case(first, None), first.with_name("m-00003-of-00003.gguf")
+    case, part = TimingCase(first, None), first.with_name("m-00003-of-00003.gguf")
     before = case.name("llama.cpp")
     assert case.size() == sum(file.stat().st_size for file in tmp_path.iterdir())
+    assert trained_for(read_header(first)).digest == trained_for(read_header(tiny_pair / "target.gguf")).digest
     os.utime(part, ns=(0, 0))
     assert case.name("llama.cpp") != before
-
-
-def test_a_drafter_s_target_is_known_in_parts_too(tiny_pair: Path, tmp_path: Path) -> None:
-    first = split_file(tiny_pair / "target.gguf", tmp_path, "m", 3)
-    whole = read_header(tiny_pair / "target.gguf")
-    assert trained_for(read_header(first)).digest == trained_for(whole).digest

@@ -1,12 +1,12 @@
-"""What a verdict on the CUDA engine is about, and that it is read back as it was kept."""
+"""The subject of a verdict on the CUDA engine, and its file."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from localdflash.loading.verdict import Subject, keep, recall
+from localdflash.loading.verdict import State, Subject, keep, recall
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.pretended_gpu import pretend
@@ -21,7 +21,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_what_a_verdict_is_about(files: LocalPair, options: Options, subject: Subject, gpu: pytest.MonkeyPatch) -> None:
+def test_a_verdict_holds_for_one_machine_its_libraries_and_the_options_that_choose_kernels(
+    files: LocalPair, options: Options, subject: Subject, gpu: pytest.MonkeyPatch
+) -> None:
     def key(**changes: Any) -> str:
         return Subject.of(files, replace(options, **changes)).place.name
 
@@ -41,20 +43,19 @@ def test_what_a_verdict_is_about(files: LocalPair, options: Options, subject: Su
     assert key() == subject.place.name
 
 
-def test_a_copy_of_the_files_is_the_same_and_another_type_is_not(
+def test_a_verdict_holds_for_files_of_the_same_shapes(
     files: LocalPair, options: Options, subject: Subject, tiny_pair: Path, tmp_path: Path
 ) -> None:
-    """A fine-tune has other numbers in the same shapes."""
-    copy = tmp_path / "copy.gguf"
+    copy = tmp_path / "copy.gguf"  # as a fine-tune: other numbers in the same shapes
     copy.write_bytes((tiny_pair / "target.gguf").read_bytes()[:-64] + bytes(64))
     assert Subject.of(replace(files, target=copy), options).place == subject.place
     assert Subject.of(replace(files, drafter_safetensors=None), options).place != subject.place
 
 
-@pytest.mark.parametrize("state", ["begun", "sound", "unsound", "undecided"])
-def test_it_is_read_back_as_it_was_kept(state: Any, subject: Subject) -> None:
+def test_a_verdict_is_read_back(subject: Subject) -> None:
     assert recall(subject.place) is None
-    kept = subject.verdict(state, "head of output", "head of output: 1 of 16 numbers are NaN")
-    keep(subject.place, kept)
-    assert recall(subject.place) == kept
-    assert [path.name for path in subject.place.parent.iterdir()] == [subject.place.name]
+    for state in get_args(State):
+        kept = subject.verdict(state, "head of output", "head of output: 1 of 16 numbers are NaN")
+        keep(subject.place, kept)
+        assert recall(subject.place) == kept
+        assert [path.name for path in subject.place.parent.iterdir()] == [subject.place.name]

@@ -35,7 +35,7 @@ def test_the_engine_goes_on_with_the_pair_that_it_has(engine_home: Path, bad: Pa
     start()
     with client() as engine:
         pid = engine.get("/ps")["pid"]
-        with pytest.raises(ModelError, match=r"bad\.gguf: it ended the process that tried to load it \(SIGABRT: "):
+        with pytest.raises(ModelError, match=r"bad\.gguf: the process that tried to load it crashed \(SIGABRT: "):
             engine.post("/load", {"pair": str(bad), "backend": "llama.cpp"})
         assert engine.get("/ps")["pid"] == pid
         assert engine.post("/v1/completions", {"prompt": "def f(", "max_tokens": 3})["choices"]
@@ -48,7 +48,7 @@ def test_a_command_says_one_line_and_the_next_one_runs(engine_home: Path, bad: P
     done = subprocess.run([*command, "--pair", str(bad)], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 3, done
     assert done.stderr.count("\n") == 1
-    assert "bad.gguf: it ended the process that tried to load it" in done.stderr
+    assert "bad.gguf: the process that tried to load it crashed" in done.stderr
     assert not daemons(engine_home)
     done = subprocess.run([*command, "--pair", "embedded"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done

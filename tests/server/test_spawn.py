@@ -119,7 +119,7 @@ def test_a_gpu_that_ends_each_one_is_left_alone_unless_it_was_asked_for(
         connect(Wanted(EMBEDDED | {"backend": "auto", "device": "gpu"}), said.append)
     assert said == ["A GPU ended the engine while it was loading: started again ..."] * 2
     about = connect(Wanted(EMBEDDED | {"backend": "auto"}), said.append).get("/ps")
-    assert "not a GPU through llama.cpp: it ended the engine " in said[-1]
+    assert "no GPU with llama.cpp: it crashed the engine " in said[-1]
     assert about["device"] == "cpu"
 
 

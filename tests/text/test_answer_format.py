@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.text.answer_format import (
-    AtOnce,
+    AnswerStart,
+    FirstPart,
     HarmonyFormat,
     MarkedFormat,
     PlainFormat,
-    Start,
     format_of,
     template_switches,
 )
-from localdflash.text.chat_template import TemplateMessage, encode_answer, encode_prompt, render
-from localdflash.text.stream import Spelling
+from localdflash.text.chat_template import TemplateMessage, encode_answer, render
+from localdflash.text.stream import TextDecoder
 from localdflash.text.thoughts import joined, split
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.user_text import PromptStretch
@@ -36,13 +36,7 @@ ASKED = [TemplateMessage("user", "why?")]
 
 @pytest.fixture(scope="session")
 def models(vocabularies: Mapping[str, Path]) -> dict[str, Tokenizer]:
-    """The tokenizers, by family."""
     return {family: Tokenizer.load(path) for family, path in vocabularies.items()}
-
-
-def start_of(tokenizer: Tokenizer, begun: str = "", *, at_once: AtOnce = "", **switches: bool | str) -> Start:
-    prompt = prompt_of(tokenizer, ASKED, **switches)
-    return format_of(tokenizer).start(prompt, begun, at_once=at_once)
 
 
 def prompt_of(tokenizer: Tokenizer, messages: Sequence[TemplateMessage], **switches: bool | str) -> list[PromptStretch]:
@@ -51,28 +45,33 @@ def prompt_of(tokenizer: Tokenizer, messages: Sequence[TemplateMessage], **switc
     return render(template, messages, variables=known)
 
 
+def start_of(
+    tokenizer: Tokenizer, begun: str = "", *, first_part: FirstPart = "", **switches: bool | str
+) -> AnswerStart:
+    return format_of(tokenizer).start(prompt_of(tokenizer, ASKED, **switches), begun, first_part=first_part)
+
+
 def text_of(prompt: Iterable[PromptStretch]) -> str:
     return "".join(piece.text for piece in prompt)
 
 
-def read(spelling: Spelling, ids: Sequence[int], cuts: Sequence[int] = ()) -> str:
+def read(spelling: TextDecoder, ids: Sequence[int], cuts: Sequence[int] = ()) -> str:
     pieces = [ids[a:b] for a, b in pairwise([0, *sorted(cuts), len(ids)])]
     return "".join(map(spelling.push, pieces)) + spelling.finish()
 
 
-def test_a_format_is_known_by_its_tokens(models: Mapping[str, Tokenizer], make_vocabulary: MakeVocabulary) -> None:
+def test_format_and_end_tokens_come_from_the_vocabulary(
+    models: Mapping[str, Tokenizer], make_vocabulary: MakeVocabulary
+) -> None:
     formats = {family: format_of(tokenizer) for family, tokenizer in models.items()}
     assert isinstance(formats["harmony"], HarmonyFormat)
     assert isinstance(formats["gemma"], MarkedFormat)
     assert formats["gemma"].marks.opening == "<|channel>"
     assert formats["qwen3"] == formats["qwen3.5"] != formats["gemma"]
-    plain = Tokenizer.load(make_vocabulary(dict.fromkeys(CHATML, CONTROL)))
+    plain = Tokenizer.load(make_vocabulary(dict.fromkeys((*CHATML, "<|channel|>"), CONTROL)))
     assert isinstance(format_of(plain), PlainFormat)
-
-
-def test_what_ends_an_answer(models: Mapping[str, Tokenizer]) -> None:
     ends = {family: {model.piece(end, special=True) for end in model.ends} for family, model in models.items()}
-    assert ends["harmony"] == {b"<|return|>", b"<|call|>"}  # not what ends its thoughts
+    assert ends["harmony"] == {b"<|return|>", b"<|call|>"}  # not <|end|>, which ends its thoughts
     assert {b"<turn|>", b"<|tool_response>"} <= ends["gemma"]
 
 
@@ -95,54 +94,47 @@ words = st.text(alphabet="aé错😋\u0301 \n<|think>/", max_size=10)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data(), thoughts=words, said=words)
-def test_any_cut_reads_the_same(
+def test_any_cut_of_the_ids_gives_the_same_text(
     models: Mapping[str, Tokenizer], family: str, data: st.DataObject, thoughts: str, said: str
 ) -> None:
     tokenizer = models[family]
     ids = spelled(tokenizer, *THINK[family])
     ids += tokenizer.encode(thoughts) + spelled(tokenizer, *ANSWER[family]) + tokenizer.encode(said)
     cuts = data.draw(st.lists(st.integers(0, len(ids)), max_size=6))
-    told = read(start_of(tokenizer, enable_thinking=True).spelling(tokenizer), ids, cuts)
+    text = read(start_of(tokenizer, enable_thinking=True).spelling(tokenizer), ids, cuts)
     thought = thoughts.strip("\n")
-    harmless = said if family == "harmony" and not thought else said.lstrip("\n")
-    assert told == joined(thought, harmless)
+    assert text == joined(thought, said if family == "harmony" and not thought else said.lstrip("\n"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
-def test_any_ids_at_all_read_the_same(models: Mapping[str, Tokenizer], family: str, data: st.DataObject) -> None:
+def test_any_cut_of_random_ids_gives_the_same_text(
+    models: Mapping[str, Tokenizer], family: str, data: st.DataObject
+) -> None:
     tokenizer = models[family]
-    marks = [tokenizer.special(name) for name in TOKENS[family]]
-    one = st.sampled_from(marks) | st.integers(0, tokenizer.vocab_size - 1)
-    some = st.sampled_from(["analysis", "final", " to=functions.f", "thought\n", "assistant", "\n", "é"])
-    ids = [
-        token
-        for part in data.draw(st.lists(one | some, max_size=12))
-        for token in ([part] if isinstance(part, int) else tokenizer.encode(part))
-    ]
+    marker = st.sampled_from([tokenizer.special(name) for name in TOKENS[family]])
+    token = marker | st.integers(0, tokenizer.vocab_size - 1)
+    header = st.sampled_from(["analysis", "final", " to=functions.f", "thought\n", "assistant", "\n", "é"])
+    parts = data.draw(st.lists(token | header, max_size=12))
+    ids = [token for part in parts for token in ([part] if isinstance(part, int) else tokenizer.encode(part))]
     cuts = data.draw(st.lists(st.integers(0, len(ids)), max_size=6))
     spelling = start_of(tokenizer).spelling
     assert read(spelling(tokenizer), ids, cuts) == read(spelling(tokenizer), ids)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_text_that_is_certain_is_told_at_once(models: Mapping[str, Tokenizer], family: str) -> None:
+def test_text_is_emitted_as_soon_as_it_is_certain(models: Mapping[str, Tokenizer], family: str) -> None:
     tokenizer = models[family]
     spelling = start_of(tokenizer, enable_thinking=True).spelling(tokenizer)
     assert spelling.push(spelled(tokenizer, *THINK[family], "because")) == "<think>\nbecause"
     assert spelling.push(spelled(tokenizer, *ANSWER[family])) in ("\n</think>\n\n", "")
     assert spelling.push(spelled(tokenizer, "so")) in ("so", "\n</think>\n\nso")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_an_answer_may_have_no_thoughts(models: Mapping[str, Tokenizer], family: str) -> None:
-    tokenizer = models[family]
-    start = start_of(tokenizer, enable_thinking=False)
     head = ("<|channel|>", "final", "<|message|>") if family == "harmony" else ()
-    assert read(start.spelling(tokenizer), spelled(tokenizer, *head, "\nyes")) == "\nyes"
+    no_thoughts = start_of(tokenizer, enable_thinking=False).spelling(tokenizer)
+    assert read(no_thoughts, spelled(tokenizer, *head, "\nyes")) == "\nyes"
 
 
 # Harmony
@@ -195,53 +187,45 @@ BEGUN = ["so", "<think>\nbecau", "<think>\nbecause\n</think>\n\n", "<think>\nbec
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("begun", BEGUN)
-def test_an_answer_goes_on_as_if_it_had_not_stopped(models: Mapping[str, Tokenizer], family: str, begun: str) -> None:
+def test_a_partial_answer_is_continued_in_the_family_s_format(
+    models: Mapping[str, Tokenizer], family: str, begun: str
+) -> None:
     tokenizer = models[family]
     thoughts, said, thinking = split(begun)
     start = start_of(tokenizer, begun, enable_thinking=True)
-    asked = text_of(prompt_of(tokenizer, ASKED, enable_thinking=True))
-    written = asked + text_of(start.prompt)
     think, answer = "".join(THINK[family]), "".join(ANSWER[family])
-    closed = thoughts and not thinking
-    no_thoughts = said and not thoughts
+    is_closed, has_no_thoughts = thoughts and not thinking, said and not thoughts
     if family == "harmony":
-        answer = "<|end|><|start|>assistant" if closed and not said else answer
-        answer = "<|channel|>final<|message|>" if no_thoughts else answer
+        answer = "<|end|><|start|>assistant" if is_closed and not said else answer
+        answer = "<|channel|>final<|message|>" if has_no_thoughts else answer
     opened = think if thoughts else ""
-    closing = answer if closed or (no_thoughts and family in ("harmony", "qwen3.5")) else ""
-    assert written == asked + opened + thoughts + closing + said
-    more = spelled(tokenizer, " more") if begun and (thinking or said) else []
-    assert read(start.spelling(tokenizer), more) == (" more" if more else "")
+    closing = answer if is_closed or (has_no_thoughts and family in ("harmony", "qwen3.5")) else ""
+    assert text_of(start.prompt) == opened + thoughts + closing + said
+    more = " more" if thinking or said else ""
+    assert read(start.spelling(tokenizer), spelled(tokenizer, more) if more else []) == more
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("begun", ["", "so"])
-def test_a_grammar_begins_with_the_answer(models: Mapping[str, Tokenizer], family: str, begun: str) -> None:
+def test_a_grammar_or_a_forced_call_skips_the_thoughts(models: Mapping[str, Tokenizer], family: str) -> None:
     tokenizer = models[family]
-    start = start_of(tokenizer, begun, at_once="text", enable_thinking=True)
-    last = {"harmony": "<|channel|>final<|message|>", "qwen3.5": "\n</think>\n\n", "qwen3": "", "gemma": ""}[family]
-    assert text_of(start.prompt) == last + begun
-    assert read(start.spelling(tokenizer), tokenizer.encode('{"a": 1}')) == '{"a": 1}'
-
-
-def test_a_call_begins_with_its_own_header(models: Mapping[str, Tokenizer]) -> None:
-    assert text_of(start_of(models["harmony"], at_once="call").prompt) == ""
-    assert text_of(start_of(models["qwen3.5"], at_once="call").prompt) == "\n</think>\n\n"
+    ends = {"harmony": "<|channel|>final<|message|>", "qwen3.5": "\n</think>\n\n", "qwen3": "", "gemma": ""}
+    for begun in ("", "so"):
+        start = start_of(tokenizer, begun, first_part="text", enable_thinking=True)
+        assert text_of(start.prompt) == ends[family] + begun
+        assert read(start.spelling(tokenizer), tokenizer.encode('{"a": 1}')) == '{"a": 1}'
+    call = start_of(tokenizer, first_part="call", enable_thinking=True)
+    assert text_of(call.prompt) == ("" if family == "harmony" else ends[family])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("thinks", [True, False])
-def test_an_answer_that_stopped_anywhere_goes_on_with_the_same_ids(
+def test_a_continued_answer_has_the_ids_that_are_cached(
     models: Mapping[str, Tokenizer], family: str, thinks: bool
 ) -> None:
-    """So what was computed of it is still in the cache."""
     tokenizer = models[family]
-    asked = prompt_of(tokenizer, ASKED, enable_thinking=True)
-    prompt = encode_prompt(tokenizer, asked)
     ids = spelled(tokenizer, *THINK[family], "because", *(() if thinks else (*ANSWER[family], "so")))
     text = read(start_of(tokenizer, enable_thinking=True).spelling(tokenizer), ids)
-    begun = format_of(tokenizer).start(asked, text, at_once="")
-    assert prompt + encode_answer(tokenizer, begun.prompt) == prompt + ids
+    assert encode_answer(tokenizer, start_of(tokenizer, text, enable_thinking=True).prompt) == ids
 
 
 # Conversations
@@ -249,20 +233,16 @@ def test_an_answer_that_stopped_anywhere_goes_on_with_the_same_ids(
 TALK = [*ASKED, TemplateMessage("assistant", "<think>\nbecause\n</think>\n\nso"), TemplateMessage("user", "and?")]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_thoughts_of_earlier_answers_are_not_read_again(models: Mapping[str, Tokenizer], family: str) -> None:
-    prompt = text_of(prompt_of(models[family], TALK))
-    assert "because" not in prompt
-    assert "so" in prompt
-
-
-def test_thoughts_stay_where_the_template_says_nothing_of_them() -> None:
-    plain = "{% for m in messages %}{{ m.content }}|{% endfor %}"
-    assert text_of(render(plain, TALK)) == "why?|<think>\nbecause\n</think>\n\nso|and?|"
+def test_templates_that_drop_earlier_thoughts_get_them_as_a_field(models: Mapping[str, Tokenizer]) -> None:
+    for family in FAMILIES:
+        prompt = text_of(prompt_of(models[family], TALK))
+        assert ("because" in prompt, "so" in prompt) == (False, True), family
     named = "{% for m in messages %}[{{ m.thinking }}]{{ m.content }}|{% endfor %}"
     assert text_of(render(named, TALK)) == "[]why?|[because]so|[]and?|"
     unmarked = [*ASKED, TemplateMessage("user", "<think>\nx\n</think>\n\ny")]
     assert text_of(render(named, unmarked)).endswith("[]<think>\nx\n</think>\n\ny|")
+    plain = "{% for m in messages %}{{ m.content }}|{% endfor %}"
+    assert text_of(render(plain, TALK)) == "why?|<think>\nbecause\n</think>\n\nso|and?|"
 
 
 @pytest.mark.parametrize(

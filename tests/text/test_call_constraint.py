@@ -1,7 +1,7 @@
 """Calls of tools under a constraint: whatever the model draws, a call has the form of its family and of its tool."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,20 @@ def models(tool_vocabularies: Mapping[str, Path]) -> dict[str, Model]:
     return {family: (tokenizer, Grammars(tokenizer)) for family, tokenizer in tokenizers.items()}
 
 
-def walked(tokenizer: Tokenizer, constraint: Constraint, random: np.random.Generator, most: int = 300) -> list[int]:
-    """The ids that are drawn at random among those that may come, until nothing is constrained or the answer ends.
+def constrained(model: Model, tools: Schemas = TOOLS, *, must: bool = False, after: Sequence[int] = ()) -> Constraint:
+    """The constraint after some ids that it leaves free."""
+    make = call_constraint(*model, tools, must=must)
+    assert make
+    constraint = make()
+    for token in after:
+        assert constraint.mask() is None
+        constraint.advance(token)
+    return constraint
 
-    Where text is forced, the mask has the one token that the vocabulary cuts it into, and not what begins alike.
-    """
-    ids: list[int] = []
+
+def walked(tokenizer: Tokenizer, constraint: Constraint, seed: int = 0, most: int = 300) -> list[int]:
+    """Ids sampled at random from the masks, until nothing is constrained or the answer ends."""
+    ids, random = list[int](), np.random.default_rng(seed)
     while len(ids) < most and (mask := constraint.mask()) is not None:
         forced = list(constraint.forced_tokens())
         assert constraint.count_allowed(forced) == len(forced)
@@ -73,10 +81,9 @@ def walked(tokenizer: Tokenizer, constraint: Constraint, random: np.random.Gener
 
 def call_of(tokenizer: Tokenizer, ids: list[int], tools: Schemas = TOOLS) -> tuple[str, Any]:
     """The one call of an answer."""
-    spelling = format_of(tokenizer).start([], "", at_once="call").spelling(tokenizer)
+    spelling = format_of(tokenizer).start([], "", first_part="call").spelling(tokenizer)
     text = spelling.push(token for token in ids if token not in tokenizer.ends) + spelling.finish()
-    reader = call_reader(tokenizer, tools)
-    said, [(name, arguments)] = read(reader, [text])
+    said, [(name, arguments)] = read(call_reader(tokenizer, tools), [text])
     assert said == ""
     return name, json.loads(arguments)
 
@@ -90,66 +97,52 @@ def check(name: str, arguments: Any) -> None:
 
 
 @pytest.mark.parametrize("family", ["hermes", "tags", "harmony", "llama", "words"])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_call_that_must_be(models: Mapping[str, Model], family: str, seed: int) -> None:
-    tokenizer, grammars = models[family]
-    make = call_constraint(tokenizer, grammars, TOOLS, must=True)
-    assert make
-    check(*call_of(tokenizer, walked(tokenizer, make(), np.random.default_rng(seed))))
+def test_a_required_call_fits_its_schema(models: Mapping[str, Model], family: str) -> None:
+    tokenizer, _ = models[family]
+    for seed in range(3):
+        check(*call_of(tokenizer, walked(tokenizer, constrained(models[family], must=True), seed)))
 
 
 @pytest.mark.parametrize("family", sorted(OPENS))
-@pytest.mark.parametrize("seed", range(2))
-def test_a_call_that_may_be(models: Mapping[str, Model], family: str, seed: int) -> None:
-    tokenizer, grammars = models[family]
-    make = call_constraint(tokenizer, grammars, TOOLS, must=False)
-    assert make
-    constraint, random = make(), np.random.default_rng(seed)
-    free = [*tokenizer.encode("I look. {"), *spelled(tokenizer, *OPENS[family])]
-    assert constraint.count_allowed([*free, 0, 0]) == len(free)  # what comes then is another matter
-    for token in free:
-        assert constraint.mask() is None
-        assert constraint.forced_tokens() == []
-        constraint.advance(token)
-    ids = walked(tokenizer, constraint, random)
-    if family == "gemma":  # its arguments are its own
-        name = tokenizer.spell(ids).decode().removeprefix("call:").removesuffix("{")
-        assert name in TOOLS
-        rest = spelled(tokenizer, "exact:true}", "<tool_call|>")
-        assert constraint.count_allowed([*rest, 0]) == len(rest)
-        for token in rest:
-            assert constraint.mask() is None
-            constraint.advance(token)
-        ids += rest
-        assert call_of(tokenizer, [*spelled(tokenizer, *OPENS[family]), *ids]) == (name, {"exact": True})
-        return
-    check(*call_of(tokenizer, [*spelled(tokenizer, *OPENS[family]), *ids]))
+def test_an_optional_call_fits_its_schema_once_it_is_opened(models: Mapping[str, Model], family: str) -> None:
+    tokenizer, _ = models[family]
+    opening = spelled(tokenizer, *OPENS[family])
+    free = [*tokenizer.encode("I look. {"), *opening]
+    for seed in range(2):
+        assert constrained(models[family]).count_allowed([*free, 0, 0]) == len(free)
+        assert constrained(models[family], after=free[:-1]).forced_tokens() == []
+        constraint = constrained(models[family], after=free)
+        ids = walked(tokenizer, constraint, seed)
+        if family == "gemma":  # its arguments are not constrained
+            name = tokenizer.spell(ids).decode().removeprefix("call:").removesuffix("{")
+            assert name in TOOLS
+            rest = spelled(tokenizer, "exact:true}", "<tool_call|>")
+            assert constraint.count_allowed([*rest, 0]) == len(rest)
+            for token in rest:
+                assert constraint.mask() is None
+                constraint.advance(token)
+            assert call_of(tokenizer, [*opening, *ids, *rest]) == (name, {"exact": True})
+        else:
+            check(*call_of(tokenizer, [*opening, *ids]))
 
 
 @pytest.mark.parametrize("family", ["hermes", "gemma", "words"])
-def test_one_call_after_the_other(models: Mapping[str, Model], family: str) -> None:
-    tokenizer, grammars = models[family]
-    make = call_constraint(tokenizer, grammars, {"now": {}}, must=False)
-    assert make
-    constraint = make()
+def test_each_of_several_calls_is_constrained(models: Mapping[str, Model], family: str) -> None:
+    tokenizer, _ = models[family]
+    constraint = constrained(models[family], {"now": {}})
     for _ in range(2):
         for token in spelled(tokenizer, *OPENS[family]):
             constraint.advance(token)
-        assert walked(tokenizer, constraint, np.random.default_rng(0))
-        if family == "gemma":
-            for token in spelled(tokenizer, "}", "<tool_call|>"):
-                constraint.advance(token)
-        for token in tokenizer.encode("\n"):
+        assert walked(tokenizer, constraint)
+        for token in spelled(tokenizer, *(["}", "<tool_call|>"] if family == "gemma" else []), "\n"):
             assert constraint.mask() is None
             constraint.advance(token)
 
 
 @pytest.mark.parametrize("family", ["hermes", "llama"])
-def test_blanks_have_an_end(models: Mapping[str, Model], family: str) -> None:
-    tokenizer, grammars = models[family]
-    make = call_constraint(tokenizer, grammars, TOOLS, must=family == "llama")
-    assert make
-    constraint = make()
+def test_blanks_in_a_call_are_limited(models: Mapping[str, Model], family: str) -> None:
+    tokenizer, _ = models[family]
+    constraint = constrained(models[family], must=family == "llama")
     for token in spelled(tokenizer, *OPENS.get(family, ()), *(["\n"] if family == "hermes" else []), "{"):
         constraint.advance(token)
     few, many = (tokenizer.encode(f'{blanks}"') for blanks in ("\n  ", "\n" * 40))
@@ -157,49 +150,33 @@ def test_blanks_have_an_end(models: Mapping[str, Model], family: str) -> None:
     assert constraint.count_allowed(many) < len(many)
 
 
-def test_messages_to_nobody_are_free(models: Mapping[str, Model]) -> None:
-    tokenizer, grammars = models["harmony"]
-    make = call_constraint(tokenizer, grammars, TOOLS, must=False)
-    assert make
-    constraint = make()
+def test_messages_to_no_known_tool_are_free(models: Mapping[str, Model]) -> None:
     parts = ("<|channel|>", "analysis", "<|message|>", "to=functions.now", "<|end|>", "<|start|>", "assistant")
-    for token in spelled(tokenizer, *parts, "<|channel|>", "commentary to=functions.other", "<|message|>", "x"):
-        assert constraint.mask() is None
-        constraint.advance(token)
+    parts += ("<|channel|>", "commentary to=functions.other", "<|message|>", "x")
+    assert constrained(models["harmony"], after=spelled(models["harmony"][0], *parts)).mask() is None
 
 
-@pytest.mark.parametrize(("rest", "held"), [("", True), ("\n", True), ("\n{", True), ("nothing", False)])
-def test_an_opening_that_ends_inside_of_a_token(make_vocabulary: MakeVocabulary, rest: str, held: bool) -> None:
-    """What such a token has behind it belongs to the call."""
-    token = f"call>{rest}"
+@pytest.mark.parametrize(("rest", "is_held"), [("", True), ("\n", True), ("\n{", True), ("nothing", False)])
+def test_text_after_the_opening_in_the_same_token_belongs_to_the_call(
+    make_vocabulary: MakeVocabulary, rest: str, is_held: bool
+) -> None:
+    token = f"call>{rest}".replace("\n", "Ċ")
     template = {"tokenizer.chat_template": "{{ messages }}"}
-    tokenizer = Tokenizer.load(make_vocabulary({"<|endoftext|>": 3, token.replace("\n", "Ċ"): 1}, template))
-    make = call_constraint(tokenizer, Grammars(tokenizer), TOOLS, must=False)
-    assert make
-    constraint = make()
-    last = tokenizer.vocab_size - 1
-    assert tokenizer.piece(last).decode() == token
-    for one in tokenizer.encode("<tool_"):
-        constraint.advance(one)
+    tokenizer = Tokenizer.load(make_vocabulary({"<|endoftext|>": 3, token: 1}, template))
+    opening, last = tokenizer.encode("<tool_"), tokenizer.vocab_size - 1
+    assert tokenizer.piece(last).decode() == f"call>{rest}"
+    constraint = constrained((tokenizer, Grammars(tokenizer)), after=opening)
     assert constraint.count_allowed([last, last]) == 1
     constraint.advance(last)
-    assert (constraint.mask() is not None) == held
-    if held:
-        check(
-            *call_of(
-                tokenizer, [*tokenizer.encode("<tool_"), last, *walked(tokenizer, constraint, np.random.default_rng(0))]
-            )
-        )
+    assert (constraint.mask() is not None) == is_held
+    if is_held:
+        check(*call_of(tokenizer, [*opening, last, *walked(tokenizer, constraint)]))
 
 
 @pytest.mark.parametrize("family", ["hermes", "llama"])
-def test_references_stay_inside_of_their_tool(models: Mapping[str, Model], family: str) -> None:
-    """Definitions of two tools have one name, and one refers to another part of its own schema."""
-    kinds: dict[str, dict[str, Any]] = {
-        "few": {"type": "integer", "minimum": 1, "maximum": 3},
-        "yes": {"type": "boolean"},
-    }
-    tools = {
+def test_references_resolve_inside_their_own_tool_s_schema(models: Mapping[str, Model], family: str) -> None:
+    kinds = {"few": {"type": "integer", "minimum": 1, "maximum": 3}, "yes": {"type": "boolean"}}
+    tools: dict[str, dict[str, Any]] = {
         name: {
             "type": "object",
             "properties": {
@@ -211,12 +188,10 @@ def test_references_stay_inside_of_their_tool(models: Mapping[str, Model], famil
         }
         for name, kind in kinds.items()
     }
-    tokenizer, grammars = models[family]
-    make = call_constraint(tokenizer, grammars, tools, must=True)
-    assert make
     named = set[str]()
     for seed in range(12):
-        name, given = call_of(tokenizer, walked(tokenizer, make(), np.random.default_rng(seed)), tools)
+        constraint = constrained(models[family], tools, must=True)
+        name, given = call_of(models[family][0], walked(models[family][0], constraint, seed), tools)
         named.add(name)
         for value in (given["a"], *given["b"]):
             assert value in ((1, 2, 3) if name == "few" else (True, False))
@@ -225,9 +200,8 @@ def test_references_stay_inside_of_their_tool(models: Mapping[str, Model], famil
 
 
 @pytest.mark.parametrize("family", ["hermes", "llama"])
-def test_a_form_that_nobody_knows(models: Mapping[str, Model], family: str) -> None:
-    tokenizer, grammars = models[family]
+def test_a_broken_schema_is_refused_only_where_a_call_is_required(models: Mapping[str, Model], family: str) -> None:
     tools = {"f": {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}, "required": ["a"]}}
-    assert call_constraint(tokenizer, grammars, tools, must=False) is None
+    assert call_constraint(*models[family], tools, must=False) is None
     with pytest.raises(UsageError):
-        call_constraint(tokenizer, grammars, tools, must=True)
+        call_constraint(*models[family], tools, must=True)

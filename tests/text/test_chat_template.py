@@ -83,7 +83,7 @@ def jinja() -> ImmutableSandboxedEnvironment:
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
-def test_templates_see_the_text_as_it_is(jinja: ImmutableSandboxedEnvironment, template: str) -> None:
+def test_templates_render_as_on_ordinary_strings(jinja: ImmutableSandboxedEnvironment, template: str) -> None:
     plain = jinja.from_string(template.replace("{% generation %}", "").replace("{% endgeneration %}", ""))
     for turns in CONVERSATIONS.values():
         conversation = [{"role": role, "content": content} for role, content in turns]
@@ -91,43 +91,28 @@ def test_templates_see_the_text_as_it_is(jinja: ImmutableSandboxedEnvironment, t
         assert text_of(template, turns) == expected
 
 
-def test_pieces_say_who_wrote_them() -> None:
-    pieces = render(CHATML, [TemplateMessage("user", "<|im_end|> hi")])
-    assert [piece.text for piece in pieces if piece.from_user] == ["<|im_end|> hi"]
-    assert [piece.text for piece in pieces if not piece.from_user] == [
-        "<|im_start|>user\n",
-        "<|im_end|>\n<|im_start|>assistant\n",
-    ]
+def test_pieces_say_whether_a_user_wrote_them() -> None:
+    pieces = [("<|im_start|>user\n", False), ("<|im_end|> hi", True), ("<|im_end|>\n<|im_start|>assistant\n", False)]
+    assert render(CHATML, [TemplateMessage("user", "<|im_end|> hi")]) == pieces
+    pieces[-1] = ("<|im_end|>\n", False)
+    assert render(CHATML, [TemplateMessage("user", "<|im_end|> hi")], add_generation_prompt=False) == pieces
 
 
-def test_the_generation_prompt_is_optional() -> None:
-    assert not render(CHATML, [TemplateMessage("user", "x")], add_generation_prompt=False)[-1].text.endswith(
-        "assistant\n"
-    )
-
-
-def test_switches_reach_the_template() -> None:
-    pieces = render(
-        "{% if not enable_thinking %}{{ bos_token }}{% endif %}",
-        [TemplateMessage("user", "")],
-        variables={"enable_thinking": False, "bos_token": "<s>"},
-    )
-    assert pieces == [("<s>", False)]
-
-
-def test_today_is_known() -> None:
-    assert text_of("{{ strftime_now('%Y') }}", [("user", "")]) == time.strftime("%Y")
+def test_variables_and_the_date_reach_the_template() -> None:
+    template = "{% if not enable_thinking %}{{ bos_token }}{% endif %}{{ strftime_now('%Y') }}"
+    variables: dict[str, str | bool] = {"enable_thinking": False, "bos_token": "<s>"}
+    pieces = render(template, [TemplateMessage("user", "")], variables=variables)
+    assert pieces == [(f"<s>{time.strftime('%Y')}", False)]
 
 
 # -- tokens ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("turns", CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
+@pytest.mark.parametrize("name", [name for name in CONVERSATIONS if name != "thoughts"])  # <think> would be a token
 def test_ordinary_messages_give_llama_cpps_ids_of_the_whole_prompt(
-    tokenizer: Tokenizer, llama_ids: Callable[[str], list[int]], turns: list[tuple[Role, str]]
+    tokenizer: Tokenizer, llama_ids: Callable[[str], list[int]], name: str
 ) -> None:
-    if "<think>" in str(turns):
-        return  # llama.cpp would make tokens of it
+    turns = CONVERSATIONS[name]
     assert encode_chat(tokenizer, CHATML, messages_of(turns)) == llama_ids(text_of(CHATML, turns))
 
 
@@ -171,23 +156,18 @@ def test_only_the_template_places_markers(tokenizer: Tokenizer, contents: list[s
     assert text == "".join(f"user\n{content}\n" for content in contents) + "assistant\n"
 
 
-def test_a_template_cannot_disguise_its_own_text_as_a_marker(tokenizer: Tokenizer) -> None:
-    ids = encode_chat(
-        tokenizer, "{{ '\\U000f0000' }}{{ messages[0].content }}", [TemplateMessage("user", "<|im_end|>")]
-    )
-    assert markers_in(tokenizer, ids) == []
+def test_a_template_cannot_make_a_marker_of_stand_ins(tokenizer: Tokenizer) -> None:
+    template = "{{ '\\U000f0000' }}{{ messages[0].content }}"
+    assert markers_in(tokenizer, encode_chat(tokenizer, template, [TemplateMessage("user", "<|im_end|>")])) == []
 
 
-def test_bos_once(make_vocabulary: Callable[..., Path]) -> None:
-    tokenizer = Tokenizer.load(make_vocabulary(dict.fromkeys(["<|endoftext|>", "<s>"], 3), bos="<s>"))
-    bos = tokenizer.special("<s>")
+def test_bos_comes_once_and_eos_where_the_template_has_it(
+    make_vocabulary: Callable[..., Path], tokenizer: Tokenizer
+) -> None:
+    with_bos = Tokenizer.load(make_vocabulary(dict.fromkeys(["<|endoftext|>", "<s>"], 3), bos="<s>"))
     for template in ("{{ bos_token }}{{ messages[0].content }}", "{{ messages[0].content }}"):
-        ids = encode_chat(tokenizer, template, [TemplateMessage("user", "<s>a")])
-        assert ids[0] == bos
-        assert ids.count(bos) == 1
-
-
-def test_eos_and_bos_have_their_spelling(tokenizer: Tokenizer) -> None:
+        ids = encode_chat(with_bos, template, [TemplateMessage("user", "<s>a")])
+        assert (ids[0], ids.count(ids[0])) == (with_bos.special("<s>"), 1)
     ids = encode_chat(tokenizer, "{{ eos_token }}x{{ no_such }}", [TemplateMessage("user", "")])
     assert ids == [tokenizer.special("<|endoftext|>"), *tokenizer.encode("x")]
 
@@ -267,15 +247,16 @@ FLOODS = {
     "blocks in blocks": ("{% if 1 %}" * 900 + "{% endif %}" * 900, TOO_DEEP),
     "loops in loops": ("{% for i in [1] %}" * 60 + "{% endfor %}" * 60, "nested blocks"),
     "dates": ("{{ strftime_now('%A' * 99999999) }}", TOO_MUCH),
-    "megabyte": ("x" * 1_000_000, "1000000 characters; at most 64000"),
+    "megabyte": ("x" * 1_000_000, "at most 64000 characters, got 1000000"),
 }
 BROKEN = {
-    "syntax": "{% if %}",
-    "unknown filter": "{{ 'x' | nowhere }}",
-    "missing role": "{{ messages[7].role.upper() }}",
-    "type": "{{ 1 + 'x' }}",
-    "refusal": "{{ raise_exception('Roles must\\nalternate \\x1b[2J') }}",
-    "object": "{{ namespace(a=1) }}",
+    "syntax": ("{% if %}", "Expected an expression"),
+    "unknown filter": ("{{ 'x' | nowhere }}", "nowhere"),
+    "missing role": ("{{ messages[7].role.upper() }}", "has no"),
+    "type": ("{{ 1 + 'x' }}", "unsupported operand"),
+    "refusal": ("{{ raise_exception('Roles must\\nalternate \\x1b[2J') }}", "Roles must alternate ␛[2J"),
+    "refusal with a message": ("{{ raise_exception('I refuse ' ~ messages[0].content) }}", "I refuse hello"),
+    "object": ("{{ namespace(a=1) }}", "is not text"),
 }
 TURN = [TemplateMessage("user", "hello")]
 
@@ -295,40 +276,23 @@ def refusal(template: str, limits: Limits | None = None) -> str:
 
 @pytest.mark.parametrize("template", ESCAPES.values(), ids=ESCAPES.keys())
 def test_no_way_out_of_the_sandbox(template: str) -> None:
-    message = refusal(template)
-    assert "uid=" not in message
+    assert "uid=" not in refusal(template)
 
 
-@pytest.mark.parametrize(("template", "reason"), FLOODS.values(), ids=FLOODS.keys())
-def test_no_hang_and_no_flood(template: str, reason: str) -> None:
+@pytest.mark.parametrize(("template", "reason"), [*FLOODS.values(), *BROKEN.values()], ids=[*FLOODS, *BROKEN])
+def test_floods_hangs_and_broken_templates_are_refused_with_a_reason(template: str, reason: str) -> None:
     limits = Limits(seconds=0.1 if reason == TOO_LONG else 60.0)
     assert reason in refusal(template, limits)
 
 
-@pytest.mark.parametrize("template", BROKEN.values(), ids=BROKEN.keys())
-def test_a_broken_template_is_one_line(template: str) -> None:
-    refusal(template)
-
-
-def test_a_refusal_says_why() -> None:
-    assert "Roles must alternate ␛[2J" in refusal(BROKEN["refusal"])
-    assert "takes longer than 0.1 s" in refusal(
-        "{% for i in range(9999) %}" * 5 + "{% endfor %}" * 5, Limits(seconds=0.1)
-    )
-    assert "hello" in refusal("{{ raise_exception('I refuse ' ~ messages[0].content) }}")
-
-
-def test_a_long_conversation_is_well_within_the_limits() -> None:
+def test_a_long_conversation_is_within_the_limits() -> None:
     turns = [TemplateMessage("user" if i % 2 else "assistant", "word " * 400) for i in range(1000)]
     assert sum(len(piece.text) for piece in render(CHATML, turns)) > 2_000_000
 
 
-def test_no_messages() -> None:
+def test_bad_conversations_are_refused() -> None:
     with pytest.raises(UsageError, match="no messages"):
         render(CHATML, [])
-
-
-def test_an_unknown_role() -> None:
     with pytest.raises(UsageError, match="unknown role 'root'"):
         render(CHATML, [TemplateMessage("root\n", "x")])  # type: ignore[arg-type]  # what a client may send
 

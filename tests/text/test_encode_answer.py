@@ -1,4 +1,4 @@
-"""An answer that is gone on with has the tokens that the model wrote, and none that ends its turn."""
+"""A continued answer has the tokens that the model wrote, and none that ends its turn."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,12 +12,6 @@ def ids_of(tokenizer: Tokenizer, written: str) -> list[int]:
     return encode_answer(tokenizer, [PromptStretch(written, True)])
 
 
-def test_an_answer_is_what_the_model_wrote(tokenizer: Tokenizer) -> None:
-    ids = [tokenizer.special("<think>"), *tokenizer.encode("add\nit"), tokenizer.special("</think>")]
-    ids += tokenizer.encode("\n\nfirst + second")
-    assert ids_of(tokenizer, tokenizer.spell(ids).decode()) == ids
-
-
 @given(
     text=st.lists(st.sampled_from(["<think>", "<|im_end|>", "<|im_end", "|>", "<tool_call>", " ", "é", "a", "\ud800"]))
 )
@@ -28,12 +22,14 @@ def test_an_answer_keeps_its_text_and_ends_no_turn(tokenizer: Tokenizer, text: l
     assert not {tokenizer.special(name) for name in ("<|im_end|>", "<|im_start|>", "<|endoftext|>")} & {*ids}
 
 
-def test_an_answer_of_sentencepiece_gets_no_space(sentencepiece: Tokenizer) -> None:
-    assert sentencepiece.spell(ids_of(sentencepiece, "def x")) == b"def x"
-
-
-def test_marks_of_the_format_are_tokens_of_every_kind(tokenizer: Tokenizer) -> None:
+def test_markers_of_the_format_are_tokens_and_the_model_s_own_text_is_restored(
+    tokenizer: Tokenizer, sentencepiece: Tokenizer
+) -> None:
     begun = [PromptStretch("<|im_end|>\n", False), PromptStretch("<|im_end|>", True)]
     ids = encode_answer(tokenizer, begun)
     assert ids.count(tokenizer.special("<|im_end|>")) == 1
     assert tokenizer.spell(ids) == b"\n<|im_end|>"
+    ids = [tokenizer.special("<think>"), *tokenizer.encode("add\nit"), tokenizer.special("</think>")]
+    ids += tokenizer.encode("\n\nfirst + second")
+    assert ids_of(tokenizer, tokenizer.spell(ids).decode()) == ids
+    assert sentencepiece.spell(ids_of(sentencepiece, "def x")) == b"def x"  # no space before it

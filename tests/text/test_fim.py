@@ -60,42 +60,31 @@ def test_each_family_is_detected_and_built(make_vocabulary: MakeVocabulary, name
     assert fim is FORMATS[name]
     ids = build(fim, tokenizer, "P", "S")
     assert spelled(tokenizer, ids) == prompt
-    assert sorted(tokenizer.spell(ids)) == sorted(b"PS")
-    markers = [tokenizer.special(marker) for marker in fim.markers]
-    assert [ids.count(marker) for marker in markers] == [1] * len(markers)
-    assert stop_ids(fim, tokenizer) >= {*markers, tokenizer.special("<|endoftext|>")}
-
-
-def test_every_format_is_covered() -> None:
+    assert sorted(tokenizer.spell(ids)) == sorted(b"PS")  # markers have no text
+    assert stop_ids(fim, tokenizer) >= {*map(tokenizer.special, fim.markers), tokenizer.special("<|endoftext|>")}
     assert set(FORMATS) == {*FAMILIES, "codellama", "prefix"}
 
 
-def test_without_markers_the_model_goes_on_at_the_end_of_a_file(tokenizer: Tokenizer) -> None:
-    form = format_of("prefix")
-    assert build(form, tokenizer, "def add(", "\n \n") == tokenizer.encode("def add(")
-    assert stop_ids(form, tokenizer) == tokenizer.ends
-    with pytest.raises(ModelError, match="at the end of a file only"):
-        build(form, tokenizer, "def add(", "\n    return first\n")
-    with pytest.raises(ModelError, match="no such format; did you mean 'qwen'"):
-        format_of("qwenn")
-
-
-def test_codellama_spaces(sentencepiece: Tokenizer) -> None:
+def test_bos_spaces_and_stops(make_vocabulary: MakeVocabulary, sentencepiece: Tokenizer, tokenizer: Tokenizer) -> None:
     fim = detect(sentencepiece)
     assert fim.name == "codellama"
     ids = build(fim, sentencepiece, "def", "x")
-    assert ids[0] == sentencepiece.bos()
-    assert spelled(sentencepiece, ids[1:]) == "▁<PRE> def▁<SUF>x▁<MID>"
+    assert spelled(sentencepiece, ids) == "<s>▁<PRE> def▁<SUF>x▁<MID>"
     assert sentencepiece.special("▁<EOT>") in stop_ids(fim, sentencepiece)
+    with_bos = Tokenizer.load(make_vocabulary(dict.fromkeys(["<|endoftext|>", "<s>", *PIPES], CONTROL), bos="<s>"))
+    assert spelled(with_bos, build(detect(with_bos), with_bos, "", "")) == f"<s>{''.join(PIPES)}"
+    names = [*PIPES, "<|endoftext|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"]
+    assert stop_ids(FORMATS["qwen"], tokenizer) == set(map(tokenizer.special, names))
 
 
-def test_bos_first_where_the_model_wants_one(make_vocabulary: MakeVocabulary) -> None:
-    specials = dict.fromkeys(["<|endoftext|>", "<s>", *PIPES], CONTROL)
-    tokenizer = Tokenizer.load(make_vocabulary(specials, bos="<s>"))
-    assert (
-        spelled(tokenizer, build(detect(tokenizer), tokenizer, "", ""))
-        == "<s><|fim_prefix|><|fim_suffix|><|fim_middle|>"
-    )
+def test_without_markers_the_model_continues_only_at_the_end_of_a_file(tokenizer: Tokenizer) -> None:
+    form = format_of("prefix")
+    assert build(form, tokenizer, "def add(", "\n \n") == tokenizer.encode("def add(")
+    assert stop_ids(form, tokenizer) == tokenizer.ends
+    with pytest.raises(ModelError, match="end of a file only"):
+        build(form, tokenizer, "def add(", "\n    return first\n")
+    with pytest.raises(ModelError, match="did you mean 'qwen'"):
+        format_of("qwenn")
 
 
 @given(
@@ -103,47 +92,39 @@ def test_bos_first_where_the_model_wants_one(make_vocabulary: MakeVocabulary) ->
 )
 def test_code_that_spells_markers_stays_code(tokenizer: Tokenizer, prefix: str, suffix: str) -> None:
     ids = build(FORMATS["qwen"], tokenizer, prefix, suffix)
-    first, second, third = (tokenizer.special(marker) for marker in PIPES)
+    first, second, third = map(tokenizer.special, PIPES)
     assert ids == [first, *tokenizer.encode(prefix), second, *tokenizer.encode(suffix), third]
     assert [ids.count(marker) for marker in (first, second, third)] == [1, 1, 1]
 
 
 def test_typing_only_appends_with_the_suffix_first(tokenizer: Tokenizer) -> None:
-    before = build(FORMATS["localdflash"], tokenizer, "def add(first", "\n    return first\n")
-    after = build(FORMATS["localdflash"], tokenizer, "def add(first, second", "\n    return first\n")
+    before, after = (
+        build(FORMATS["localdflash"], tokenizer, f"def add({typed}", "\n    return first\n")
+        for typed in ("first", "first, second")
+    )
     assert after[: len(before) - 1] == before[:-1]
 
 
-def test_stops_are_those_the_vocabulary_has(tokenizer: Tokenizer) -> None:
-    stops = stop_ids(FORMATS["qwen"], tokenizer)
-    names = [*PIPES, "<|endoftext|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"]
-    assert stops == {tokenizer.special(name) for name in names}
-
-
-def test_a_chat_model_without_markers(make_vocabulary: MakeVocabulary) -> None:
+def test_a_chat_model_without_markers_is_refused(make_vocabulary: MakeVocabulary) -> None:
     tokenizer = Tokenizer.load(make_vocabulary({"<|endoftext|>": CONTROL, "<|fim_prefix|>": CONTROL}))
-    with pytest.raises(ModelError, match="fill-in-the-middle") as caught:
+    with pytest.raises(ModelError, match="vocabulary: no fill-in-the-middle tokens"):
         detect(tokenizer)
-    assert "\n" not in str(caught.value)
     with pytest.raises(ModelError, match="fim_suffix"):
         build(FORMATS["qwen"], tokenizer, "a", "b")
 
 
 @pytest.mark.parametrize(
-    ("text", "parts"),
+    ("name", "text", "parts"),
     [
-        ("<|fim_prefix|>P<|fim_suffix|>S<|fim_middle|>", ("P", "S")),
-        ("<|fim_suffix|>S<|fim_prefix|>P<|fim_middle|>", ("P", "S")),
-        ("<|fim_prefix|><|fim_suffix|><|fim_middle|>", ("", "")),
-        ("<|fim_prefix|>P<|fim_suffix|>S", None),
-        ("x<|fim_prefix|>P<|fim_suffix|>S<|fim_middle|>", None),
-        ("<|fim_prefix|>P<|fim_suffix|>S<|fim_middle|>x", None),
-        ("<|fim_prefix|>P<|fim_prefix|><|fim_suffix|>S<|fim_middle|>", None),
+        ("qwen", "<|fim_prefix|>P<|fim_suffix|>S<|fim_middle|>", ("P", "S")),
+        ("qwen", "<|fim_suffix|>S<|fim_prefix|>P<|fim_middle|>", ("P", "S")),
+        ("qwen", "<|fim_prefix|><|fim_suffix|><|fim_middle|>", ("", "")),
+        ("qwen", "<|fim_prefix|>P<|fim_suffix|>S", None),
+        ("qwen", "x<|fim_prefix|>P<|fim_suffix|>S<|fim_middle|>", None),
+        ("qwen", "<|fim_prefix|>P<|fim_suffix|>S<|fim_middle|>x", None),
+        ("qwen", "<|fim_prefix|>P<|fim_prefix|><|fim_suffix|>S<|fim_middle|>", None),
+        ("codestral", "[SUFFIX]S[PREFIX]P", None),
     ],
 )
-def test_a_prompt_that_a_client_wrote_is_taken_apart(text: str, parts: tuple[str, str] | None) -> None:
-    assert split(FORMATS["qwen"], text) == parts
-
-
-def test_a_format_without_a_marker_for_the_middle_cannot_be_taken_apart() -> None:
-    assert split(FORMATS["codestral"], "[SUFFIX]S[PREFIX]P") is None
+def test_a_client_s_prompt_is_split_into_prefix_and_suffix(name: str, text: str, parts: tuple[str, str] | None) -> None:
+    assert split(FORMATS[name], text) == parts

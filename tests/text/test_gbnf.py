@@ -1,11 +1,11 @@
-"""GBNF as Lark, judged by the texts that llguidance then admits."""
+"""GBNF translated to Lark, judged by the texts that llguidance then admits."""
 
 import re
 from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
@@ -45,18 +45,7 @@ CASES = [
     (r"root ::= [-a]|[b-]|[\]\[]|[a^]", ["-", "a", "b", "]", "[", "^"], ["c", "\\"]),
     (r"root ::= [+--]", ["+", ",", "-"], ["."]),
     ("root ::= [é-ï漢]", ["é", "ê", "漢"], ["a", "ð"]),
-]
-
-
-@pytest.mark.parametrize(("grammar", "right", "wrong"), CASES)
-def test_the_grammar_means_what_llama_cpp_says(grammar: str, right: list[str], wrong: list[str]) -> None:
-    admitted = admits(grammar)
-    assert [text for text in right if not admitted(text)] == []
-    assert [text for text in wrong if admitted(text)] == []
-
-
-def test_json_grammar_of_llama_cpp() -> None:
-    admitted = admits(
+    (
         r"""root   ::= object
 value  ::= object | array | string | number | ("true" | "false" | "null") ws
 object ::=
@@ -69,26 +58,32 @@ string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )
 number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
 # Optional space: by convention, applied in this grammar after literal chars when allowed
 ws ::= | " " | "\n" [ \t]{0,20}
-"""
-    )
-    assert admitted('{"a": [1, -2.5e3, "x\\u00e9\\n", {"b": true}],\n  "c": null}')
-    assert not admitted('{"a": [1,]}')
-    assert not admitted('{"a": 01}')
+""",  # llama.cpp's own json.gbnf
+        ['{"a": [1, -2.5e3, "x\\u00e9\\n", {"b": true}],\n  "c": null}'],
+        ['{"a": [1,]}', '{"a": 01}'],
+    ),
+]
+
+
+@pytest.mark.parametrize(("grammar", "right", "wrong"), CASES)
+def test_the_grammar_means_what_llama_cpp_says(grammar: str, right: list[str], wrong: list[str]) -> None:
+    admitted = admits(grammar)
+    assert [text for text in right if not admitted(text)] == []
+    assert [text for text in wrong if admitted(text)] == []
 
 
 @pytest.mark.parametrize(
     ("grammar", "reason"),
     [
         ("", "no rule 'root'"),
-        ("root ::= missing", "rule 'root' uses 'missing', which is not defined"),
+        ("root ::= missing", "rule 'root' uses 'missing'"),
         ('root ::= "a"\nroot ::= "b"', "rule 'root' is defined twice"),
-        ('"a"', "expected a rule, `name ::= ...`, found '\"a\"'"),
+        ('"a"', "expected a rule"),
         ('root ::= "a"\nb ::= "x', "line 2: cannot read '\"x'"),
         ("root ::= [a", "line 1: cannot read '[a'"),
         ("root ::= []", "a class without characters: []"),
         (r'root ::= "\q"', r"unknown escape \q"),
         (r'root ::= "\ud800"', "surrogates not allowed"),
-        ("root ::= <[7]>", "line 1: cannot read '<[7]>'"),
     ],
 )
 def test_what_is_wrong_is_named(grammar: str, reason: str) -> None:
@@ -96,14 +91,12 @@ def test_what_is_wrong_is_named(grammar: str, reason: str) -> None:
         gbnf_to_lark(grammar)
 
 
-@settings(deadline=None)
 @given(st.text(st.sampled_from('root ::=ab"[]()|*+?{}1,-^\\x0\n#.é')))
 def test_any_text_is_a_grammar_or_a_value_error(text: str) -> None:
     with suppress(ValueError):
         gbnf_to_lark("root ::= " + text)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.characters(exclude_categories=["Cs"]), st.characters(exclude_categories=["Cs"])), min_size=1),
     st.characters(exclude_categories=["Cs"]),

@@ -34,18 +34,6 @@ def test_no_character_is_ever_split(tokenizer: Tokenizer, text: str) -> None:
     assert detokenizer.finish() == ""
 
 
-def test_an_unfinished_character_ends_as_replacement(tokenizer: Tokenizer) -> None:
-    detokenizer = Detokenizer(tokenizer)
-    assert detokenizer.push(tokenizer.encode("\U0001f9e0")[:-1]) == ""
-    assert detokenizer.finish() == "\ufffd"
-    assert detokenizer.push(tokenizer.encode("a")) == "a"
-
-
-def test_control_tokens_have_no_text(tokenizer: Tokenizer) -> None:
-    ids = [tokenizer.special("<|im_start|>"), *tokenizer.encode("hi"), tokenizer.special("<|im_end|>")]
-    assert Detokenizer(tokenizer).push(ids) == "hi"
-
-
 def first_stop(text: str, stops: list[str]) -> str | None:
     """The text before the stop string that is complete first, the longest of those that end there."""
     for end in range(len(text) + 1):
@@ -62,15 +50,15 @@ stop_lists = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size
 @given(chunked(few_letters), stop_lists)
 def test_any_chunking_stops_at_the_same_place(chunks: list[str], stops: list[str]) -> None:
     text = "".join(chunks)
-    expected = first_stop(text, stops)
-    stream = StopStrings(stops)
-    shown, stopped = "", False
+    found = first_stop(text, stops)
+    expected = text if found is None else found
+    stream, shown, stopped = StopStrings(stops), "", False
     for chunk in chunks:
         more, stopped = stream.push(chunk)
         shown += more
-        assert (text if expected is None else expected).startswith(shown)
-    assert stopped == (expected is not None)
-    assert shown + stream.finish() == (text if expected is None else expected)
+        assert expected.startswith(shown)
+    assert stopped == (found is not None)
+    assert shown + stream.finish() == expected
 
 
 @given(chunked(few_letters), stop_lists)
@@ -88,20 +76,17 @@ def test_only_text_that_may_become_a_stop_is_withheld(chunks: list[str], stops: 
         assert withheld == "" or any(first_stop(seen + ending, stops) == shown for ending in endings)
 
 
-def test_nothing_after_a_stop() -> None:
+def test_an_unfinished_character_ends_as_replacement_and_control_tokens_have_no_text(tokenizer: Tokenizer) -> None:
+    detokenizer = Detokenizer(tokenizer)
+    assert detokenizer.push(tokenizer.encode("\U0001f9e0")[:-1]) == ""
+    assert detokenizer.finish() == "\ufffd"
+    ids = [tokenizer.special("<|im_start|>"), *tokenizer.encode("hi"), tokenizer.special("<|im_end|>")]
+    assert detokenizer.push(ids) == "hi"
+
+
+def test_nothing_comes_after_a_stop() -> None:
     stream = StopStrings(["END"])
-    assert stream.push("one EN") == ("one ", False)
-    assert stream.push("D two") == ("", True)
-    assert stream.push("three") == ("", True)
+    assert [stream.push(text) for text in ("one EN", "D two", "three")] == [("one ", False), ("", True), ("", True)]
     assert stream.finish() == ""
-
-
-def test_held_text_comes_at_the_end() -> None:
-    stream = StopStrings(["\n\n"])
-    assert stream.push("a\n") == ("a", False)
-    assert stream.finish() == "\n"
-
-
-def test_an_empty_stop_is_refused() -> None:
     with pytest.raises(UsageError, match="empty stop"):
         StopStrings(["a", ""])

@@ -39,7 +39,7 @@ def test_any_text_comes_apart_in_one_way(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "thoughts", "said", "thinking"),
+    ("text", "thoughts", "said", "is_thinking"),
     [
         ("", "", "", False),
         ("\n\nyes", "", "\n\nyes", False),
@@ -51,8 +51,8 @@ def test_any_text_comes_apart_in_one_way(data: st.DataObject) -> None:
         ("say <think>x</think>", "", "say <think>x</think>", False),
     ],
 )
-def test_what_belongs_where(text: str, thoughts: str, said: str, thinking: bool) -> None:
-    assert split(text) == (thoughts, said, thinking)
+def test_split(text: str, thoughts: str, said: str, is_thinking: bool) -> None:
+    assert split(text) == (thoughts, said, is_thinking)
 
 
 def test_thoughts_that_go_on_have_no_mark_before_them() -> None:
@@ -66,20 +66,17 @@ def test_a_text_that_is_written_only_grows(parts: list[tuple[bool, str]], data: 
     thoughts, said = ("".join(text for thinks, text in parts if thinks is kind) for kind in (True, False))
     writer = ThoughtWriter()
     written = "".join(
-        writer.thought(piece) if thinks else writer.said(piece)
+        writer.add_thought(piece) if thinks else writer.add_answer(piece)
         for thinks, text in parts
         for piece in data.draw(cut(text))
     )
     assert written + writer.close() == joined(thoughts.strip("\n"), said.lstrip("\n") if thoughts.strip("\n") else said)
 
 
-def test_thoughts_may_come_again() -> None:
+def test_thoughts_come_again_and_are_closed_where_they_end() -> None:
     writer = ThoughtWriter()
-    written = writer.said("First.") + writer.thought("hm") + writer.said("Then.")
+    written = writer.add_answer("First.") + writer.add_thought("hm") + writer.add_answer("Then.")
     assert written == "First.\n\n<think>\nhm\n</think>\n\nThen."
-
-
-def test_thoughts_that_were_begun_are_closed_where_they_end() -> None:
     writer = ThoughtWriter("<think>\nI was")
-    assert writer.thought("\nhere") + writer.said("So") == "\nhere\n</think>\n\nSo"
-    assert ThoughtWriter("<think>\na\n</think>\n\nSo").said("\nit is") == "\nit is"
+    assert writer.add_thought("\nhere") + writer.add_answer("So") == "\nhere\n</think>\n\nSo"
+    assert ThoughtWriter("<think>\na\n</think>\n\nSo").add_answer("\nit is") == "\nit is"

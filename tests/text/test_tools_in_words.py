@@ -3,29 +3,26 @@
 import json
 
 from localdflash.text.chat_template import CalledTool, TemplateMessage
-from localdflash.text.tools_in_words import in_words
+from localdflash.text.tools_in_words import describe_in_words
 
 USER, SAID = TemplateMessage("user", "Will it rain?"), TemplateMessage("assistant", "It will.")
 CALL = CalledTool("1", "weather", {"city": "Łódź"})
 TOOL = {"type": "function", "function": {"name": "weather", "description": "{never} filled in"}}
 
 
-def test_without_tools_and_calls_nothing_changes() -> None:
-    assert in_words([USER, SAID, USER], ()) == [USER, SAID, USER]
-
-
-def test_tools_are_told_behind_the_systems_own_words() -> None:
-    told, user = in_words([USER], [TOOL])
+def test_tools_are_described_after_the_system_message() -> None:
+    assert describe_in_words([USER, SAID, USER], ()) == [USER, SAID, USER]
+    told, user = describe_in_words([USER], [TOOL])
     assert (told.role, user) == ("system", USER)
     assert f"\n{json.dumps(TOOL)}\n" in told.content
-    (both,) = in_words([TemplateMessage("system", "Be brief.")], [TOOL])
+    (both,) = describe_in_words([TemplateMessage("system", "Be brief.")], [TOOL])
     assert both == TemplateMessage("system", f"Be brief.\n\n{told.content}")
 
 
 def test_calls_and_results_are_said() -> None:
     results = [TemplateMessage("tool", text, call_id=text, name="weather") for text in ("rain", "sun")]
     called = TemplateMessage("assistant", "I look.", (CALL, CALL))
-    told = in_words([USER, called, *results, SAID], ())
+    told = describe_in_words([USER, called, *results, SAID], ())
     call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Łódź"}}\n</tool_call>'
     assert told == [
         USER,

@@ -11,7 +11,7 @@ Status = Literal["ok", "warning", "failed"]
 
 
 @dataclass(frozen=True)
-class Check:
+class Finding:
     """A finding. `failed` means that localdflash cannot work without it; `remedy` is empty if there is nothing to
     do.
     """
@@ -23,24 +23,24 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Probe:
+class DoctorCheck:
     """A check to run, and what helps if it cannot be run at all."""
 
     name: str
-    run: Callable[[str], Check]
+    run: Callable[[str], Finding]
     remedy: str
     required: bool = True
 
-    def check(self) -> Check:
+    def check(self) -> Finding:
         """Run the check and return its finding."""
         broken: Status = "failed" if self.required else "warning"
         try:
             return self.run(self.name)
         except PackageNotFoundError:
-            return Check(self.name, broken, "not installed", self.remedy)
+            return Finding(self.name, broken, "not installed", self.remedy)
         except LocaldflashError as error:
-            return Check(self.name, broken, str(error), self.remedy)
+            return Finding(self.name, broken, str(error), self.remedy)
         except (ImportError, OSError) as error:
-            return Check(self.name, broken, f"cannot be loaded: {error}", self.remedy)
+            return Finding(self.name, broken, f"cannot be loaded: {error}", self.remedy)
         except Exception as error:  # a check that breaks must not hide what the others find
-            return Check(self.name, broken, f"{type(error).__name__}: {error}", self.remedy)
+            return Finding(self.name, broken, f"{type(error).__name__}: {error}", self.remedy)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from localdflash.cli.doctor import gpu_check, graphics, installation, resources, self_test, surroundings
-from localdflash.cli.doctor.check import Check, Probe
+from localdflash.cli.doctor.check import DoctorCheck, Finding
 from localdflash.cli.output import print_json
 from localdflash.text.sanitize import printable
 
@@ -28,40 +28,40 @@ def command(as_json: bool, check_gpu: str | None) -> int:
     return 1 if any(check.status == "failed" for check in checks) else 0
 
 
-def _probes() -> tuple[Probe, ...]:
+def _probes() -> tuple[DoctorCheck, ...]:
     """All checks, the environment first, the self-tests last."""
     return (
-        Probe("python", installation.python, REINSTALL),
-        Probe("torch", installation.torch, f"run `{installation.CPU_TORCH}`", required=False),
-        Probe("cuda", installation.cuda, "update the NVIDIA driver, or use --backend llama.cpp", required=False),
-        Probe("GPUs", installation.cuda_gpus, "update the NVIDIA driver", required=False),
-        Probe("gpu check", gpu_check.found, "see `localdflash doctor --check-gpu`", required=False),
-        Probe("cpu engine", installation.cpu_engine, "use --backend llama.cpp", required=False),
-        Probe("llama-cpp-python", installation.llama, "run `pip install --force-reinstall llama-cpp-python`"),
-        Probe("llama.cpp on GPUs", graphics.llama_gpu, "use --device cpu", required=False),
-        Probe("jinja2", installation.jinja2, "run `pip install 'jinja2>=3.1.6'`"),
-        Probe("offline mode", installation.offline, "unset HF_HUB_OFFLINE", required=False),
-        Probe("processor", resources.processor, REINSTALL, required=False),
-        Probe("memory", resources.memory, REINSTALL, required=False),
-        Probe("bandwidth", resources.bandwidth, "close other programs and try again", required=False),
-        Probe("models", resources.models, "set LOCALDFLASH_HOME to a folder of yours", required=False),
-        Probe("inotify", resources.watches, "", required=False),
-        Probe("socket", surroundings.runtime_socket, "set LOCALDFLASH_HOME to a short path of yours"),
-        Probe("daemon", surroundings.daemon, "run `localdflash serve`", required=False),
-        Probe("terminal", surroundings.terminal, "", required=False),
-        Probe("editors", surroundings.editors, "", required=False),
-        Probe("embedded pair", self_test.embedded_pair, REINSTALL),
-        Probe("completion pair", self_test.completion_pair, "see `localdflash models list`", required=False),
-        Probe("chat pair", self_test.chat_pair, "see `localdflash models list`", required=False),
+        DoctorCheck("python", installation.python, REINSTALL),
+        DoctorCheck("torch", installation.torch, f"run `{installation.CPU_TORCH}`", required=False),
+        DoctorCheck("cuda", installation.cuda, "update the NVIDIA driver, or use --backend llama.cpp", required=False),
+        DoctorCheck("GPUs", installation.cuda_gpus, "update the NVIDIA driver", required=False),
+        DoctorCheck("gpu check", gpu_check.found, "see `localdflash doctor --check-gpu`", required=False),
+        DoctorCheck("cpu engine", installation.cpu_engine, "use --backend llama.cpp", required=False),
+        DoctorCheck("llama-cpp-python", installation.llama, "run `pip install --force-reinstall llama-cpp-python`"),
+        DoctorCheck("llama.cpp on GPUs", graphics.llama_gpu, "use --device cpu", required=False),
+        DoctorCheck("jinja2", installation.jinja2, "run `pip install 'jinja2>=3.1.6'`"),
+        DoctorCheck("offline mode", installation.offline, "unset HF_HUB_OFFLINE", required=False),
+        DoctorCheck("processor", resources.processor, REINSTALL, required=False),
+        DoctorCheck("memory", resources.memory, REINSTALL, required=False),
+        DoctorCheck("bandwidth", resources.bandwidth, "close other programs and try again", required=False),
+        DoctorCheck("models", resources.models, "set LOCALDFLASH_HOME to a folder of yours", required=False),
+        DoctorCheck("inotify", resources.watches, "", required=False),
+        DoctorCheck("socket", surroundings.runtime_socket, "set LOCALDFLASH_HOME to a short path of yours"),
+        DoctorCheck("daemon", surroundings.daemon, "run `localdflash serve`", required=False),
+        DoctorCheck("terminal", surroundings.terminal, "", required=False),
+        DoctorCheck("editors", surroundings.editors, "", required=False),
+        DoctorCheck("embedded pair", self_test.embedded_pair, REINSTALL),
+        DoctorCheck("completion pair", self_test.completion_pair, "see `localdflash models list`", required=False),
+        DoctorCheck("chat pair", self_test.chat_pair, "see `localdflash models list`", required=False),
     )
 
 
-def _checks() -> Iterator[Check]:
+def _checks() -> Iterator[Finding]:
     for probe in _probes():
         yield probe.check()
 
 
-def _print(check: Check) -> None:
+def _print(check: Finding) -> None:
     """Print a finding as soon as it is known, with the remedy below it."""
     print(f"{check.status:8} {check.name:17} {printable(check.detail)}", flush=True)
     if check.remedy:

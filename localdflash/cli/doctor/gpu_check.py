@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localdflash.base.errors import LocaldflashError, NoDevice
-from localdflash.cli.doctor.check import Check, Status
+from localdflash.cli.doctor.check import Finding, Status
 
 if TYPE_CHECKING:
     from localdflash.loading.verdict import Verdict
@@ -19,21 +19,21 @@ BAR_WIDTH = 30
 STATUS: dict[str, Status] = {"sound": "ok"}
 
 
-def found(name: str) -> Check:
+def found(name: str) -> Finding:
     """Tell the verdicts on this GPU, with its driver and the libraries as they are."""
     from localdflash.backends.cuda.device import driver_present
     from localdflash.loading.verdict import known
 
     if not driver_present():
-        return Check(name, "ok", "none: there is no NVIDIA driver")
+        return Finding(name, "ok", "none: there is no NVIDIA driver")
     try:
         verdicts = known()
     except NoDevice:
-        return Check(name, "ok", "none: the CUDA engine does not run here, see above")
+        return Finding(name, "ok", "none: the CUDA engine does not run here, see above")
     if not verdicts:
-        return Check(name, "ok", "no pair was checked on this GPU yet; the first one that it is to run will be", HOW)
+        return Finding(name, "ok", "no pair was checked on this GPU yet; the first one that it is to run will be", HOW)
     wrong = any(verdict.state != "sound" for verdict in verdicts)
-    return Check(name, "warning" if wrong else "ok", "; ".join(map(_told, verdicts)), HOW if wrong else "")
+    return Finding(name, "warning" if wrong else "ok", "; ".join(map(_told, verdicts)), HOW if wrong else "")
 
 
 def _told(verdict: "Verdict") -> str:
@@ -47,7 +47,7 @@ def _told(verdict: "Verdict") -> str:
     return f"{verdict.pair} failed ({verdict.said}, {verdict.day})"
 
 
-def again(spec: str) -> Iterator[Check]:
+def again(spec: str) -> Iterator[Finding]:
     """Check the engine with a pair: as the settings have it run, and in every other way that there is a verdict on."""
     from localdflash.loading.proof import check
     from localdflash.loading.verdict import Subject
@@ -59,7 +59,7 @@ def again(spec: str) -> Iterator[Check]:
         verdict = check(subject, files, _shown(options))
         if verdict is None:
             raise LocaldflashError(f"{spec}: another process is checking it on this GPU: wait for it")
-        yield Check("gpu check", STATUS.get(verdict.state, "failed"), _told(verdict))
+        yield Finding("gpu check", STATUS.get(verdict.state, "failed"), _told(verdict))
 
 
 def _ways(spec: str) -> "Sequence[Options]":
@@ -75,23 +75,24 @@ def _ways(spec: str) -> "Sequence[Options]":
 
 def _shown(options: "Options") -> "Options":
     """Return the options with a bar on stderr, if that is a terminal."""
-    bar = _Bar() if sys.stderr.isatty() else None
+    bar = LoadingBar() if sys.stderr.isatty() else None
     return replace(options, progress=bar, compiling=bar and bar.compiling)
 
 
-class _Bar:
-    """A bar drawn on one line, removed at the end."""
+class LoadingBar:
+    """Progress bar on one line of stderr, removed at the end."""
 
     def __init__(self) -> None:
         self._began, self._drawn = time.monotonic(), -1
 
     def __call__(self, done: int, total: int) -> None:
+        """Show how many bytes were loaded."""
         if (filled := _filled(done, total)) != self._drawn or done >= total:
             self._drawn = filled
             self._draw("loading", done, total, f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
 
     def compiling(self, done: int, total: int) -> None:
-        """Kernels are compiled for this GPU, once for each model."""
+        """Show how many kernels were compiled for this GPU."""
         self._draw("compiling", done, total, f"{done} of {total}")
 
     def _draw(self, doing: str, done: int, total: int, said: str) -> None:

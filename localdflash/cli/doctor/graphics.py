@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from localdflash.base.machine import gpu_watch
-from localdflash.cli.doctor.check import Check
+from localdflash.cli.doctor.check import Finding
 
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # PCI
@@ -28,7 +28,7 @@ class Chip:
     capability: int = 0  # 89, 120
 
 
-def llama_gpu(name: str) -> Check:
+def llama_gpu(name: str) -> Finding:
     """Check whether llama.cpp can compute on the GPUs that are here, or say how it could."""
     from localdflash.backends.llamacpp.devices import devices
 
@@ -40,27 +40,27 @@ def llama_gpu(name: str) -> Check:
         )
         if (times := gpu_watch.deaths()) >= gpu_watch.TOO_MANY:
             detail = f"{detail}; a GPU ended the engine {times} times today, so `auto` leaves it alone"
-            return Check(
+            return Finding(
                 name, "warning", detail, "--device gpu tries it again; look at its driver, and what else uses it"
             )
         return _matches(name, detail, chips)
     if not chips:
-        return Check(name, "ok", "no GPU was found: the processor runs every pair")
+        return Finding(name, "ok", "no GPU was found: the processor runs every pair")
     detail = f"not used by llama.cpp: {', '.join(chip.name for chip in chips)}; its build {_lacks(chips)}"
-    return Check(name, "warning", detail, command(chips))
+    return Finding(name, "warning", detail, command(chips))
 
 
-def _matches(name: str, detail: str, chips: Sequence[Chip]) -> Check:
+def _matches(name: str, detail: str, chips: Sequence[Chip]) -> Finding:
     """Whether a build for CUDA has code for the chips of this machine."""
     import llama_cpp.llama_cpp as api
 
     built = built_for(api.llama_print_system_info().decode("utf-8", "replace"))
     without = [chip for chip in chips if built and chip.capability and not has_code(built, chip.capability)]
     if not without:
-        return Check(name, "ok", detail)
+        return Finding(name, "ok", detail)
     chip = without[0]
     lacks = f"llama-cpp-python has no code for {chip.name} (sm_{chip.capability}): it is slow, or does not start"
-    return Check(name, "warning", f"{detail}; {lacks}", command(without))
+    return Finding(name, "warning", f"{detail}; {lacks}", command(without))
 
 
 def _lacks(chips: Sequence[Chip]) -> str:

@@ -6,7 +6,7 @@ import sys
 from importlib.metadata import version
 
 from localdflash.base.errors import NoDevice
-from localdflash.cli.doctor.check import Check
+from localdflash.cli.doctor.check import Finding
 
 OLDEST_JINJA = (3, 1, 6)  # earlier sandboxes can be left: CVE-2025-27516
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -19,12 +19,12 @@ CPU_TORCH = "pip install --force-reinstall torch --index-url https://download.py
 REBUILD = "for this CPU: `CMAKE_ARGS=-DGGML_NATIVE=on pip install --force-reinstall --no-binary :all: llama-cpp-python`"
 
 
-def python(name: str) -> Check:
+def python(name: str) -> Finding:
     """Check which Python runs."""
-    return Check(name, "ok", f"{platform.python_version()} at {sys.executable}")
+    return Finding(name, "ok", f"{platform.python_version()} at {sys.executable}")
 
 
-def torch(name: str) -> Check:
+def torch(name: str) -> Finding:
     """Say which build of PyTorch is here and what needs it; a build for CUDA is large, and waits for a GPU."""
     import torch as cpu_library
 
@@ -34,23 +34,25 @@ def torch(name: str) -> Check:
     build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "processors"
     detail = f"{cpu_library.__version__}, built for {build}: {TORCH_IS_FOR}"
     if cuda and not driver_present():
-        return Check(name, "ok", f"{detail}; there is no NVIDIA driver", f"a smaller build does as well: `{CPU_TORCH}`")
-    return Check(name, "ok", detail)
+        return Finding(
+            name, "ok", f"{detail}; there is no NVIDIA driver", f"a smaller build does as well: `{CPU_TORCH}`"
+        )
+    return Finding(name, "ok", detail)
 
 
-def cuda(name: str) -> Check:
+def cuda(name: str) -> Finding:
     """Check which path the CUDA engine takes on this chip, or why there is none."""
     from localdflash.backends.cuda.device import driver_present, driver_version, features, find_device, missing_tools
 
     if not driver_present():
-        return Check(name, "ok", "not used because there is no NVIDIA driver: the processor runs every pair")
+        return Finding(name, "ok", "not used because there is no NVIDIA driver: the processor runs every pair")
     try:
         device = find_device()
         if missing := missing_tools():
             raise NoDevice(missing)
     except NoDevice as error:
         what, _, remedy = str(error).partition(": ")
-        return Check(name, "warning", f"not used because {what}; the processor runs every pair", remedy)
+        return Finding(name, "warning", f"not used because {what}; the processor runs every pair", remedy)
     import torch as cpu_library
 
     free, size = cpu_library.cuda.mem_get_info(device)
@@ -58,20 +60,20 @@ def cuda(name: str) -> Check:
     detail = (
         f"driver {driver_version()}, {cpu_library.cuda.get_device_name(device)}: {features(device).summary()}, {memory}"
     )
-    return Check(name, "ok", detail)
+    return Finding(name, "ok", detail)
 
 
-def cuda_gpus(name: str) -> Check:
+def cuda_gpus(name: str) -> Finding:
     """Tell every GPU that CUDA sees, by what `--device` calls it, and when the CUDA engine takes it."""
     from localdflash.backends.cuda.device import driver_present
     from localdflash.backends.cuda.gpus import roles
     from localdflash.models.config import load_config
 
     seen = roles(load_config().model.device) if driver_present() else ()
-    return Check(name, "ok", "; ".join(f"{gpu.described()}, {role}" for gpu, role in seen) or "none that CUDA sees")
+    return Finding(name, "ok", "; ".join(f"{gpu.described()}, {role}" for gpu, role in seen) or "none that CUDA sees")
 
 
-def cpu_engine(name: str) -> Check:
+def cpu_engine(name: str) -> Finding:
     """Check which instructions our CPU engine runs with, or say what is lost without it."""
     from localdflash.backends.cpu import cpu_library
     from localdflash.base.machine.cores import physical_cores
@@ -79,15 +81,15 @@ def cpu_engine(name: str) -> Check:
     if why := cpu_library.available():
         what = why.removesuffix(f": {cpu_library.REINSTALL}")
         lost = "llama.cpp runs every pair, where drafting gains less"
-        return Check(name, "warning", f"not used because {what}: {lost}", cpu_library.REINSTALL)
+        return Finding(name, "warning", f"not used because {what}: {lost}", cpu_library.REINSTALL)
     best, threads = cpu_library.load().instruction_sets[0], len(physical_cores())
     detail = f"{best}, {threads} thread{'s' if threads > 1 else ''}"
     if best == "portable":
         detail += ": this processor has none of the instructions that make it fast, llama.cpp is preferred"
-    return Check(name, "ok", detail)
+    return Finding(name, "ok", detail)
 
 
-def llama(name: str) -> Check:
+def llama(name: str) -> Finding:
     """Compare how llama.cpp was built with what this processor has. ModelError if the build has no taps."""
     import llama_cpp.llama_cpp as api
 
@@ -100,10 +102,12 @@ def llama(name: str) -> Check:
     flags = cpu_flags()
     unused = [what for what, names in INSTRUCTIONS.items() if what not in on and flags.issuperset(names)]
     if "AVX2" in unused:
-        return Check(name, "warning", f"{detail}; this CPU has AVX2, the build does not use it", f"build it {REBUILD}")
+        return Finding(
+            name, "warning", f"{detail}; this CPU has AVX2, the build does not use it", f"build it {REBUILD}"
+        )
     if unused:
-        return Check(name, "ok", f"{detail}; this CPU also has {' '.join(unused)}", f"may be faster built {REBUILD}")
-    return Check(name, "ok", detail)
+        return Finding(name, "ok", f"{detail}; this CPU also has {' '.join(unused)}", f"may be faster built {REBUILD}")
+    return Finding(name, "ok", detail)
 
 
 def _built_with(info: str) -> list[str]:
@@ -122,22 +126,22 @@ def cpu_flags() -> frozenset[str]:
     return frozenset(line.partition(":")[2].split())
 
 
-def jinja2(name: str) -> Check:
+def jinja2(name: str) -> Finding:
     """Check that chat templates run in a sandbox without known ways out."""
     found = version(name)
     numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
     if numbers < OLDEST_JINJA:
-        return Check(
+        return Finding(
             name, "failed", f"{found}: chat templates can break out of its sandbox", "pip install 'jinja2>=3.1.6'"
         )
-    return Check(name, "ok", found)
+    return Finding(name, "ok", found)
 
 
-def offline(name: str) -> Check:
+def offline(name: str) -> Finding:
     """Check whether something keeps the hub from being asked."""
     on = [variable for variable in OFFLINE if os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE")]
     if not on:
-        return Check(
+        return Finding(
             name, "ok", "off: `models pull` and `models plan` may ask the hub or pip's index, nothing else does"
         )
-    return Check(name, "ok", f"{' and '.join(on)} set: no downloads")
+    return Finding(name, "ok", f"{' and '.join(on)} set: no downloads")

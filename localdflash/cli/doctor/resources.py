@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from localdflash.cli.doctor.check import Check
+from localdflash.cli.doctor.check import Finding
 
 LITTLE_MEMORY = 1 << 30  # bytes: the embedded pair and its margin
 LITTLE_DISK = 8 << 30  # bytes: one pair of 8B
@@ -12,16 +12,16 @@ FEW_WATCHES = 65536  # inotify: a large repository has tens of thousands of fold
 WATCHES = Path("/proc/sys/fs/inotify/max_user_watches")
 
 
-def processor(name: str) -> Check:
+def processor(name: str) -> Finding:
     """Report the processor's name and cores."""
     import psutil
 
     from localdflash.base.machine.hardware import device
 
-    return Check(name, "ok", f"{device()}, {psutil.cpu_count(logical=False) or psutil.cpu_count()} cores")
+    return Finding(name, "ok", f"{device()}, {psutil.cpu_count(logical=False) or psutil.cpu_count()} cores")
 
 
-def memory(name: str) -> Check:
+def memory(name: str) -> Finding:
     """Report the free memory, by the system and by the limit of a container."""
     import psutil
 
@@ -30,11 +30,11 @@ def memory(name: str) -> Check:
     free = system_budget().free
     detail = f"{free / 1e9:.1f} GB free of {psutil.virtual_memory().total / 1e9:.1f}"
     if free < LITTLE_MEMORY:
-        return Check(name, "warning", detail, "close other programs: even the embedded pair wants 1 GB")
-    return Check(name, "ok", detail)
+        return Finding(name, "warning", detail, "close other programs: even the embedded pair wants 1 GB")
+    return Finding(name, "ok", detail)
 
 
-def bandwidth(name: str) -> Check:
+def bandwidth(name: str) -> Finding:
     """Report how fast memory is read, which bounds tokens per second."""
     from localdflash.backends.cuda.device import driver_present, find_device
     from localdflash.base.errors import NoDevice
@@ -47,10 +47,10 @@ def bandwidth(name: str) -> Check:
             found.append(measurements.bandwidth(on_gpu=True))
         except NoDevice:
             pass  # the check of CUDA says why
-    return Check(name, "ok", "; ".join(f"{m.value:.1f} GB/s, {m.how}, {m.day}" for m in found))
+    return Finding(name, "ok", "; ".join(f"{m.value:.1f} GB/s, {m.how}, {m.day}" for m in found))
 
 
-def models(name: str) -> Check:
+def models(name: str) -> Finding:
     """Check where models are, how much room there is, and that the files are still those that were verified."""
     from localdflash.models.registry import records
     from localdflash.models.registry.pair_entry import models_folder
@@ -63,20 +63,22 @@ def models(name: str) -> Check:
     detail = f"{folder}: {len(files)} {'file' if len(files) == 1 else 'files'}, {free / 1e9:.1f} GB of disk free"
     if changed:
         detail += f"; {changed[0].name} changed since it was verified"
-        return Check(name, "warning", detail, "run `localdflash models pull` for it")
+        return Finding(name, "warning", detail, "run `localdflash models pull` for it")
     if not os.access(there, os.W_OK):
-        return Check(name, "warning", f"{detail}; {there} cannot be written", "set LOCALDFLASH_HOME to another folder")
+        return Finding(
+            name, "warning", f"{detail}; {there} cannot be written", "set LOCALDFLASH_HOME to another folder"
+        )
     if free < LITTLE_DISK:
-        return Check(name, "warning", detail, "make room: a pair of 8B takes about 8 GB")
-    return Check(name, "ok", detail)
+        return Finding(name, "warning", detail, "make room: a pair of 8B takes about 8 GB")
+    return Finding(name, "ok", detail)
 
 
-def watches(name: str) -> Check:
+def watches(name: str) -> Finding:
     """Check how many files and folders Linux lets one user watch."""
     if not WATCHES.exists():
-        return Check(name, "ok", "no limit of inotify on this system")
+        return Finding(name, "ok", "no limit of inotify on this system")
     limit = int(WATCHES.read_text())
     if limit < FEW_WATCHES:
         remedy = "`sudo sysctl fs.inotify.max_user_watches=524288`, and the same line in /etc/sysctl.conf"
-        return Check(name, "warning", f"{limit} watches: a large repository needs more", remedy)
-    return Check(name, "ok", f"{limit} watches")
+        return Finding(name, "warning", f"{limit} watches: a large repository needs more", remedy)
+    return Finding(name, "ok", f"{limit} watches")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from localdflash.cli.doctor.check import Check
+from localdflash.cli.doctor.check import Finding
 
 if TYPE_CHECKING:
     from localdflash.loading.load_pair import LoadedPair
@@ -16,7 +16,7 @@ PREFIX = 'def add(first, second):\n    """Return the sum of two numbers."""\n   
 QUESTION = "Write a Python function that returns the sum of two numbers."
 
 
-def embedded_pair(name: str) -> Check:
+def embedded_pair(name: str) -> Finding:
     """Complete with the embedded pair."""
     from localdflash.models.load_options import Options
     from localdflash.text.fim import build
@@ -29,7 +29,7 @@ def embedded_pair(name: str) -> Check:
     )
 
 
-def chat_pair(name: str) -> Check:
+def chat_pair(name: str) -> Finding:
     """Answer a question with the chat's pair, where it is another one."""
     from localdflash.models.config import load_config
     from localdflash.models.load_options import Options
@@ -42,15 +42,15 @@ def chat_pair(name: str) -> Check:
     if pair == Options().pair:
         absent = next((found for found in defaults.worth_pulling(config) if found.id == defaults.CHAT), None)
         remedy = f"`localdflash models pull {absent.id}` gets one that talks: {absent.description}" if absent else ""
-        return Check(name, "ok", f"{pair}, as above", remedy)
+        return Finding(name, "ok", f"{pair}, as above", remedy)
     return _generate(
         name, _as_set(config, pair), lambda loaded: prompt_ids(loaded, [TemplateMessage("user", QUESTION)])
     )
 
 
-def completion_pair(name: str) -> Check:
+def completion_pair(name: str) -> Finding:
     """Complete with the pair of completions, where it is another one than the embedded."""
-    from localdflash.loading.filling import check_fills
+    from localdflash.loading.filling import check_can_fill
     from localdflash.models.config import load_config
     from localdflash.models.load_options import Options
     from localdflash.models.registry import defaults
@@ -59,8 +59,8 @@ def completion_pair(name: str) -> Check:
     config = load_config()
     pair = defaults.completion_pair(config)
     if pair == Options().pair:
-        return Check(name, "ok", f"{pair}, as above")
-    check_fills(pair)
+        return Finding(name, "ok", f"{pair}, as above")
+    check_can_fill(pair)
     return _generate(
         name, _as_set(config, pair), lambda loaded: build(loaded.fim_format(), loaded.tokenizer, PREFIX, "\n")
     )
@@ -74,7 +74,7 @@ def _as_set(config: "Config", pair: str) -> "Options":
     return Options(pair, how.backend, how.threads, device=how.device, gpu_layers=how.gpu_layers, rows=how.rows)
 
 
-def _generate(name: str, options: "Options", prompt: "Callable[[LoadedPair], Sequence[int]]") -> Check:
+def _generate(name: str, options: "Options", prompt: "Callable[[LoadedPair], Sequence[int]]") -> Finding:
     """Tokens per verify are remembered for `models plan`."""
     from localdflash.base.machine import measurements
     from localdflash.engine.generate import Request, generate
@@ -90,8 +90,8 @@ def _generate(name: str, options: "Options", prompt: "Callable[[LoadedPair], Seq
     speed = f"{stats.tokens} tokens, {stats.tokens_per_second:.0f} a second, {stats.tau:.2f} per verify"
     detail = f"{options.pair} on {loaded.backend}: {speed}"
     if with_drafts != without and rows.startswith(INEXACT):
-        return Check(name, "ok", f"{detail}; {rows}")
+        return Finding(name, "ok", f"{detail}; {rows}")
     if with_drafts != without:
-        return Check(name, "failed", f"{detail}; drafting changed the text", "report this with `doctor --json`")
+        return Finding(name, "failed", f"{detail}; drafting changed the text", "report this with `doctor --json`")
     measurements.remember(f"tau of {options.pair}", stats.tau, f"doctor's self-test of {TOKENS} tokens")
-    return Check(name, "ok", f"{detail}, identical to plain decoding")
+    return Finding(name, "ok", f"{detail}, identical to plain decoding")

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-from localdflash.cli.doctor.check import Check
+from localdflash.cli.doctor.check import Finding
 
 EDITORS = {"nvim": "Neovim", "vim": "Vim", "code": "VS Code", "codium": "VSCodium", "zed": "Zed", "hx": "Helix"}
 ASKED = ("nvim", "code", "codium")  # programs whose version is asked for
@@ -14,25 +14,25 @@ PORT = 8012  # what llama.vim asks by default
 CAPABLE = ("kitty", "wezterm", "ghostty", "foot", "alacritty", "iterm")  # of OSC 52 and kitty's keys
 
 
-def runtime_socket(name: str) -> Check:
+def runtime_socket(name: str) -> Finding:
     """Check that the daemon's socket can be made in a folder of this user alone. LocaldflashError if it cannot."""
     from localdflash.base.files import paths
 
     path = paths.engine_socket()
     if not path.parent.exists():
-        return Check(name, "ok", f"{path}, the folder will be created")
+        return Finding(name, "ok", f"{path}, the folder will be created")
     paths.check_private(path.parent)
-    return Check(name, "ok", str(path))
+    return Finding(name, "ok", str(path))
 
 
-def daemon(name: str) -> Check:
+def daemon(name: str) -> Finding:
     """Report whether a daemon runs."""
     from localdflash.server.client import find
 
-    return Check(name, "ok", "running" if find() else "not running; `localdflash serve` starts one")
+    return Finding(name, "ok", "running" if find() else "not running; `localdflash serve` starts one")
 
 
-def terminal(name: str) -> Check:
+def terminal(name: str) -> Finding:
     """Report what is known of the terminal without asking it."""
     kind = os.environ.get("TERM", "")
     program = os.environ.get("TERM_PROGRAM", "")
@@ -48,10 +48,10 @@ def terminal(name: str) -> Check:
     ]
     detail = ", ".join(parts)
     if encoding.replace("-", "") != "utf8":
-        return Check(name, "warning", detail, "use UTF-8: `export LANG=C.UTF-8`, or PYTHONUTF8=1")
+        return Finding(name, "warning", detail, "use UTF-8: `export LANG=C.UTF-8`, or PYTHONUTF8=1")
     if sys.stdout.isatty() and size.columns < 60:
-        return Check(name, "warning", detail, "make it at least 60 columns wide")
-    return Check(name, "ok", detail)
+        return Finding(name, "warning", detail, "make it at least 60 columns wide")
+    return Finding(name, "ok", detail)
 
 
 def _colours(kind: str) -> str:
@@ -64,14 +64,14 @@ def _colours(kind: str) -> str:
     return "no colours" if kind in ("", "dumb") else "16 colours"
 
 
-def editors(name: str) -> Check:
+def editors(name: str) -> Finding:
     """Report which editors are installed, and how they reach localdflash."""
     found = [f"{label} {_version(program)}".strip() for program, label in EDITORS.items() if shutil.which(program)]
     if not found:
-        return Check(name, "ok", "none of those known: any with an OpenAI-compatible endpoint can connect")
+        return Finding(name, "ok", "none of those known: any with an OpenAI-compatible endpoint can connect")
     url = f"http://127.0.0.1:{PORT}"
     how = f"{url}/infill (llama.vim, llama.vscode) or {url}/v1 (OpenAI-compatible)"
-    return Check(name, "ok", ", ".join(found), f"to connect: `localdflash serve --port {PORT}`, then {how}")
+    return Finding(name, "ok", ", ".join(found), f"to connect: `localdflash serve --port {PORT}`, then {how}")
 
 
 def _version(program: str) -> str:

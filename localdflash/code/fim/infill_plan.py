@@ -16,7 +16,7 @@ from localdflash.code.fim.sound import Soundness
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.text.fim import check_place, stop_ids
+from localdflash.text.fim import check_cursor, stop_ids
 
 MAX_DRAFT_TOKENS = 1024  # tokens of texts that drafts may be copied from; each costs some microseconds when they change
 SPARE_REQUESTS = 3  # answers more than are asked for, in place of those that end at once
@@ -76,7 +76,7 @@ class InfillPlanner:
         An answer ends below the probability `least_sure` (see `Stopping`). `most` limits the prompt's tokens, because a
         large prompt takes long to read. Without `heals` an answer begins at the cursor, even within a word.
         """
-        check_place(self._form, hole.suffix)
+        check_cursor(self._form, hole.suffix)
         asked = heals and least_sure == 0
         before, after = _with_line_feeds(hole.prefix + hole.middle), _with_line_feeds(hole.suffix)
         spellings = self._ready_spellings(None if asked and max_tokens else self._patience) if heals else None
@@ -88,7 +88,7 @@ class InfillPlanner:
             extent = find_extent(hole.language, before, after, mode)
         place, context = hole.without(word), self._context
         prompt = assemble(
-            self._encoder, self._form, context, place, others, max_tokens, word, min(most, self._form.longest)
+            self._encoder, self._form, context, place, others, max_tokens, word, min(most, self._form.max_prompt_tokens)
         )
         if len(prompt.ids) >= context:
             raise ContextOverflow(f"a context of {context} tokens is too short to complete code in")

@@ -13,7 +13,7 @@ from typing import Any
 
 from localdflash.code.fim.cut import MAX_CHARS_PER_TOKEN, Cut, first_of, last_of
 from localdflash.code.fim.encoder import Encoder
-from localdflash.text.fim import FimFormat, arrange, head_of_files
+from localdflash.text.fim import FimFormat, arrange_prompt, repository_head
 
 MAX_PROMPT_TOKENS = 2048  # tokens of a prompt: a cold prefill stays short
 HEAD_SHARE, SUFFIX_SHARE = 0.35, 0.20  # their shares of a prompt, at most
@@ -136,7 +136,7 @@ def assemble(
     left = max(room - most_middle - _up(len(head)) - _up(len(after.ids)), 0)
     before = last_of(encoder, hole.prefix, left, hole.first_line)
     budget = TokenBudget(context, room, answer, most_head, left, most_suffix, most_middle)
-    ids = arrange(fim, encoder.tokenizer, head, before.ids, after.ids, middle)
+    ids = arrange_prompt(fim, encoder.tokenizer, head, before.ids, after.ids, middle)
     parts = [*others_told, *_own_parts(hole, before, after, len(middle), word)]
     return InfillPrompt(ids, parts, budget, max_tokens)
 
@@ -174,7 +174,7 @@ def _head(
     encoder: Encoder, fim: FimFormat, hole: Gap, others: Sequence[InfillContext], most: int
 ) -> tuple[list[int], list[PromptPart]]:
     """Return the ids of other code in the given order, and its parts; the pieces of least weight are left out first."""
-    frame = head_of_files(fim, encoder.tokenizer)
+    frame = repository_head(fim, encoder.tokenizer)
     kept: dict[int, list[int]] = {}
     cut: dict[int, Cut] = {}
     room = most - len(frame.begin) - len(frame.end)

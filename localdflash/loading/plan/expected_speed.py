@@ -1,4 +1,4 @@
-"""How fast a pair can be here: measured memory bandwidth over the bytes that a token has to read."""
+"""Upper bound of a pair's speed on this machine: memory bandwidth over the bytes that a token reads."""
 
 from math import prod
 
@@ -9,7 +9,7 @@ MOSTLY = "MOSTLY_"
 
 
 def bytes_per_token(header: GGUFHeader) -> int:
-    """Bytes of weights that one token reads: only the active experts, and no embedding table that is not the head."""
+    """Return the bytes of weights that a token reads: only active experts, no embedding table besides the head."""
     gathered = "token_embd.weight" if "output.weight" in header.tensors else ""
     count = _fact(header, "expert_count") or 1
     used = _fact(header, "expert_used_count") or count
@@ -23,7 +23,7 @@ def bytes_per_token(header: GGUFHeader) -> int:
 
 
 def matrices(header: GGUFHeader) -> tuple[int, int]:
-    """The weights that a quantization changes, and the bytes of all others (norms, routers)."""
+    """Return the number of weights that a quantization changes, and the bytes of all others (norms, routers)."""
     weights, others = 0, 0
     for info in header.tensors.values():
         if len(info.shape) > 1 and info.ggml_type != GGMLType.F32:
@@ -34,7 +34,7 @@ def matrices(header: GGUFHeader) -> tuple[int, int]:
 
 
 def quantization(header: GGUFHeader) -> str:
-    """The quantization that the file names ("Q4_K_M"), else the type that holds most of it."""
+    """Return the quantization that the file names ("Q4_K_M"), else the type of most of its bytes."""
     from gguf import LlamaFileType
 
     code = header.metadata.get("general.file_type")
@@ -47,12 +47,12 @@ def quantization(header: GGUFHeader) -> str:
 
 
 def tokens_per_second(bandwidth: float, target_bytes: int) -> float:
-    """The most that plain decoding can reach at so many GB/s; real engines reach 40 to 85 % of it."""
+    """Return the upper bound without drafting at a bandwidth in GB/s; engines reach 40 to 85 % of it."""
     return bandwidth * 1e9 / max(target_bytes, 1)
 
 
 def drafted_tokens_per_second(bandwidth: float, target_bytes: int, drafter_bytes: int, tau: float) -> float:
-    """The most with `tau` tokens a verify, if a verify costs what a token costs."""
+    """Return the upper bound with `tau` tokens per verify step, if a verify step costs as much as a token."""
     return tau * bandwidth * 1e9 / max(target_bytes + drafter_bytes, 1)
 
 

@@ -1,7 +1,7 @@
-"""What a pair is on this machine, from its entry alone: what would run it, whether it can fit, how fast at most.
+"""Assessment of a pair on this machine from its registry entry: backend, whether it fits, upper bound of its speed.
 
-Nothing is fetched; only the header of a target that is here is read. "Too large" compares with all the memory that the
-machine has: what fits into what is free now is for `planner` to say.
+Nothing is downloaded; the header of a local target is read. "Too large" compares with the machine's whole memory;
+`planner` compares with the free memory.
 """
 
 from dataclasses import dataclass
@@ -22,15 +22,16 @@ from localdflash.models.registry.registry import missing_files, shipped_file
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.split import size_of
 
-BESIDE = 1e9  # bytes that a pair takes beside its files, where its entry does not say how much it needs
-BITS = {**QUANTIZATIONS, "Q4_K_XL": QUANTIZATIONS["Q4_K_M"], "MXFP4": 4.6}  # bits a weight, of whole files
+OVERHEAD_BYTES = 1e9  # in addition to the files, if the entry does not name the memory
+BITS = {**QUANTIZATIONS, "Q4_K_XL": QUANTIZATIONS["Q4_K_M"], "MXFP4": 4.6}  # per weight, as a mean over the file
 
 
 @dataclass(frozen=True)
-class Here:
-    """`backend`: the one that would run the pair, None if none does. `untried`: nothing has run its architecture yet.
+class PairAssessment:
+    """A pair on this machine. `backend` is None if no backend runs the pair.
 
-    `tokens_per_second`: the most without drafts, by `bandwidth`; None if it is not known, or the pair does not run.
+    `untried`: no test has run its architecture. `tokens_per_second`: upper bound without drafting at `bandwidth`; None
+    if it is unknown, or the pair does not run.
     """
 
     backend: Runner | None
@@ -40,37 +41,39 @@ class Here:
     bandwidth: measurements.Measurement | None
 
 
-def here(pair: PairEntry) -> Here:
-    """What a pair is on this machine."""
+def here(pair: PairEntry) -> PairAssessment:
+    """Assess a pair on this machine."""
     backend, room = _backend(pair)
     untried = pair.origin == shipped_file() and not pair.ran
     fits = backend is not None and _needed(pair) <= room
     read = _bytes_per_token(pair) if fits else None
     if read is None:
-        return Here(backend, fits, untried, None, None)
+        return PairAssessment(backend, fits, untried, None, None)
     bandwidth = measurements.bandwidth(on_gpu=backend == "cuda")
-    return Here(backend, fits, untried, expected_speed.tokens_per_second(bandwidth.value, round(read)), bandwidth)
+    return PairAssessment(
+        backend, fits, untried, expected_speed.tokens_per_second(bandwidth.value, round(read)), bandwidth
+    )
 
 
 def why_not(pair: PairEntry) -> str:
-    """Why a pair cannot run on this machine, in words; "" where it can."""
+    """Return why a pair cannot run on this machine; "" if it can."""
     backend, room = _backend(pair)
     if not pair.backends:
         return "no backend runs it yet"
     if backend is None:
-        return f"only {' and '.join(pair.backends)} can run it, which this machine has not"
+        return f"needs --backend {' or '.join(pair.backends)}, which this machine does not have"
     needed = _needed(pair)
     return f"needs {gigabytes(needed)}, this machine has {gigabytes(room)}" if needed > room else ""
 
 
 def _backend(pair: PairEntry) -> tuple[Runner | None, float]:
-    """The backend that `auto` would take, were both engines of the processor as fast; and its bytes of memory."""
+    """Return the backend that `auto` would choose without timing, and its memory in bytes."""
     if "cuda" in pair.backends and device.driver_present():
         try:
             if _needed(pair) <= (room := gpu_budget().free):
                 return "cuda", room
         except LocaldflashError:
-            pass  # another backend may do it
+            pass  # another backend may run it
     if "llama.cpp" in pair.backends and gpu_is_there():
         return "llama.cpp", all_memory()
     if "cpu" in pair.backends and not cpu_library.available():
@@ -79,15 +82,15 @@ def _backend(pair: PairEntry) -> tuple[Runner | None, float]:
 
 
 def _needed(pair: PairEntry) -> float:
-    """Bytes of memory; 0 where nothing says how many."""
+    """Return the memory that the pair needs in bytes; 0 if unknown."""
     if pair.memory_gb:
         return pair.memory_gb * 1e9
     files = 0 if missing_files(pair) else sum(size_of(source.path) for source in (pair.target, pair.drafter) if source)
-    return files + BESIDE if files else 0
+    return files + OVERHEAD_BYTES if files else 0
 
 
 def _bytes_per_token(pair: PairEntry) -> float | None:
-    """Bytes of weights that a token reads: by the target's header, else reckoned from what the entry says."""
+    """Return the bytes of weights that a token reads, from the target's header, else estimated from the entry."""
     if all(part.path.is_file() for part in pair.target.parts):
         try:
             return expected_speed.bytes_per_token(read_header(pair.target.path))

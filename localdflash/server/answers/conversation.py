@@ -9,10 +9,10 @@ from localdflash.engine.pair import Cancelled, never
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.answers.answer import Prepared
-from localdflash.text.answer_format import AtOnce, Start, format_of, template_switches
+from localdflash.text.answer_format import AnswerStart, FirstPart, format_of, template_switches
 from localdflash.text.chat_template import TemplateMessage, encode_answer, encode_prompt, render
 from localdflash.text.tool_calls import syntax_of
-from localdflash.text.tools_in_words import in_words
+from localdflash.text.tools_in_words import describe_in_words
 from localdflash.text.user_text import PromptStretch
 
 
@@ -26,15 +26,15 @@ def prepare(
     cancelled: Cancelled = never,
     goes_on: bool = False,
     tools: Sequence[Mapping[str, Any]] = (),
-    at_once: AtOnce = "",
+    first_part: FirstPart = "",
 ) -> Prepared:
     """The request of the answer to these messages; `variables` are switches of the model's chat template.
 
-    With `goes_on` the last message is an answer to be continued; with `at_once` it has no thoughts before it, for a
+    With `goes_on` the last message is an answer to be continued; with `first_part` it has no thoughts before it, for a
     grammar that knows none. `tools` are described to the model, in words if its template knows none. ModelError if the
     model has no template; also raises what `render` does.
     """
-    prompt, start = _begin(loaded, messages, variables, goes_on, at_once, tools)
+    prompt, start = _begin(loaded, messages, variables, goes_on, first_part, tools)
     ids = _ids(loaded, prompt, start)
     return Prepared(Request(ids, max_tokens, params, loaded.tokenizer.ends, cancelled), spelling=start.spelling)
 
@@ -69,20 +69,20 @@ def _begin(
     messages: Sequence[TemplateMessage],
     variables: Mapping[str, str | bool] | None,
     goes_on: bool,
-    at_once: AtOnce,
+    first_part: FirstPart,
     tools: Sequence[Mapping[str, Any]],
-) -> tuple[list[PromptStretch], Start]:
+) -> tuple[list[PromptStretch], AnswerStart]:
     """The prompt as the template makes it, and how the answer begins."""
     tokenizer, template = loaded.tokenizer, template_of(loaded)
     asked, begun = (messages[:-1], messages[-1].content) if goes_on else (messages, "")
     known = {**tokenizer.template_tokens(), **template_switches(template, variables)}
     if syntax_of(tokenizer) == "words":
-        asked, tools = in_words(asked, tools), ()
+        asked, tools = describe_in_words(asked, tools), ()
     prompt = render(template, asked, variables=known, tools=tools)
-    return prompt, format_of(tokenizer).start(prompt, begun, at_once=at_once)
+    return prompt, format_of(tokenizer).start(prompt, begun, first_part=first_part)
 
 
-def _ids(loaded: LoadedPair, prompt: Sequence[PromptStretch], start: Start) -> list[int]:
+def _ids(loaded: LoadedPair, prompt: Sequence[PromptStretch], start: AnswerStart) -> list[int]:
     tokenizer = loaded.tokenizer
     return encode_prompt(tokenizer, prompt) + encode_answer(tokenizer, start.prompt)
 

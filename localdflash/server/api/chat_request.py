@@ -81,7 +81,7 @@ def chat_generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, g
         params,
         variables=variables_of(body),
         goes_on=continues,
-        at_once="call" if tools.must else "text" if formats else "",
+        first_part="call" if tools.must else "text" if formats else "",
         tools=tools.described,
     )
     prepared = replace(prepared, stops=tools.stops(loaded.tokenizer))

@@ -22,7 +22,7 @@ from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_errors import ApiError
 from localdflash.server.api.schemas import SamplingFields
 from localdflash.text.grammar import Grammars
-from localdflash.text.stream import Detokenizer, Ending, Spelling
+from localdflash.text.stream import Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 
 MakeConstraint = Callable[[], Constraint]
@@ -43,9 +43,9 @@ class GenerationRequest:
     seconds: float = 0.0  # for each choice after its first step; 0 is no limit
     least_indent: int = 0  # of every line but the first; a line with less is not part of the answer
     ending: Callable[[], Ending] | None = None  # makes what ends the text of one choice
-    makes_text: Callable[[Tokenizer], Spelling] = Detokenizer
+    makes_text: Callable[[Tokenizer], TextDecoder] = Detokenizer
 
-    def spelling(self) -> Spelling:
+    def spelling(self) -> TextDecoder:
         """Return a detokenizer for one choice."""
         return self.makes_text(self.loaded.tokenizer)
 
@@ -239,7 +239,7 @@ def _stop_string(choice: Choice, generation: GenerationRequest) -> str:
 class _TokenTexts:
     """Assigns tokens to the text sent so far: those whose bytes begin in it."""
 
-    def __init__(self, spelling: Spelling, ends: frozenset[int]) -> None:
+    def __init__(self, spelling: TextDecoder, ends: frozenset[int]) -> None:
         self._spelling, self._ends = spelling, ends
         self._waiting: list[SampledToken] = []
         self._told = self._spelled = 0  # bytes

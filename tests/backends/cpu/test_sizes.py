@@ -12,7 +12,7 @@ from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.base.errors import ModelError
 from localdflash.base.machine import measurements
 from localdflash.engine.checkpoints import MOST as CHECKPOINTS
-from localdflash.loading.engine_choice import Case
+from localdflash.loading.engine_choice import TimingCase
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.loading.plan.planner import make_plan
 from localdflash.models.load_options import Options
@@ -98,9 +98,9 @@ def test_ours_is_planned_until_both_were_timed_then_the_faster_one(
     assert plan.backend == "cpu"
     assert plan.why.startswith("not timed yet; not CUDA: no NVIDIA driver")
     assert plan.parts.keys() >= {TARGET, TARGET_KV, DRAFTER, DRAFTER_KV, SCRATCH, PROGRAM}
-    case = Case(tiny_pair / "target.gguf", tiny_pair / "drafter.gguf")
+    case = TimingCase(tiny_pair / "target.gguf", tiny_pair / "drafter.gguf")
     measurements.remember(case.name("cpu"), 2.0, "a test")
     measurements.remember(case.name("llama.cpp"), 1.0, "a test")
     plan = make_plan(str(tiny_pair / "target.gguf"))
     assert plan.backend == "llama.cpp"
-    assert plan.why.startswith("1 ms a token on llama.cpp and 2 ms a token on cpu, timed here; not CUDA")
+    assert plan.why.startswith("measured here: llama.cpp 1 ms per token, cpu 2 ms per token; ")

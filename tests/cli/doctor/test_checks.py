@@ -1,4 +1,4 @@
-"""Each check on simulated machines: what it finds, and that its remedy helps."""
+"""Each check on simulated machines: its finding and its remedy."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ from localdflash.base.errors import ModelError, NoDevice
 from localdflash.base.files import paths
 from localdflash.base.machine import measurements
 from localdflash.cli.doctor import command, installation, resources, surroundings
-from localdflash.cli.doctor.check import Check, Probe
+from localdflash.cli.doctor.check import DoctorCheck, Finding
 from localdflash.models.memory import free
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry import records
@@ -30,10 +30,10 @@ from localdflash.models.registry.pair_entry import models_folder
     ],
 )
 def test_a_check_that_breaks_is_a_finding(required: bool, error: Exception, status: str, detail: str) -> None:
-    def broken(_name: str) -> Check:
+    def broken(_name: str) -> Finding:
         raise error
 
-    found = Probe("part", broken, "install it", required).check()
+    found = DoctorCheck("part", broken, "install it", required).check()
     assert (found.name, found.status, found.detail, found.remedy) == ("part", status, detail, "install it")
 
 
@@ -42,36 +42,29 @@ class TestInstallation:
         ("version", "status"),
         [("3.1.6", "ok"), ("3.2", "ok"), ("3.1.10", "ok"), ("3.1.5", "failed"), ("2.11.3", "failed")],
     )
-    def test_an_old_jinja_is_a_hole(self, version: str, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_old_jinja_fails(self, version: str, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(installation, "version", lambda _name: version)
         found = installation.jinja2("jinja2")
-        assert found.status == status
-        assert ("jinja2>=3.1.6" in found.remedy) == (status == "failed")
+        assert (found.status, "jinja2>=3.1.6" in found.remedy) == (status, status == "failed")
 
     @pytest.mark.parametrize(
         ("cuda", "hip", "driver", "build", "advised"),
         [
-            (None, None, False, "processors", False),
+            (None, None, False, "", False),
             ("13.0", None, True, "CUDA 13.0", False),
             ("13.0", None, False, "CUDA 13.0", True),
             (None, "7.2", False, "ROCm 7.2", False),
         ],
     )
-    def test_torch_says_which_build_it_is_and_what_needs_it(
-        self,
-        cuda: str | None,
-        hip: str | None,
-        driver: bool,
-        build: str,
-        advised: bool,
+    def test_the_build_of_torch(
+        self, cuda: str | None, hip: str | None, driver: bool, build: str, advised: bool,
         monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
+    ) -> None:  # fmt: skip
         torch = SimpleNamespace(__version__="2.13.0", version=SimpleNamespace(cuda=cuda, hip=hip))
         monkeypatch.setitem(sys.modules, "torch", torch)
         monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: driver)
         found = installation.torch("torch")
-        assert (found.status, found.detail.partition(": ")[0]) == ("ok", f"2.13.0, built for {build}")
-        assert "the CPU engine and llama.cpp run without it" in found.detail
+        assert (found.status, found.detail.startswith("2.13.0"), build in found.detail) == ("ok", True, True)
         assert ("/whl/cpu" in found.remedy) == advised
 
     def test_without_torch_localdflash_still_works(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,74 +73,64 @@ class TestInstallation:
         found = probe.check()
         assert (found.status, "pip install" in found.remedy) == ("warning", True)
 
-    def test_without_a_driver_the_gpu_is_not_used_and_nothing_is_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
-        found = installation.cuda("cuda")
-        assert (found.status, found.remedy) == ("ok", "")
-        assert "not used because there is no NVIDIA driver" in found.detail
+    @pytest.mark.parametrize(
+        ("driver", "has_cuda", "status", "detail", "remedy"),
+        [
+            (False, True, "ok", "no NVIDIA driver", ""),
+            (True, False, "warning", "this PyTorch has no CUDA", "install a CUDA build of torch"),
+            (True, True, "warning", "no C compiler", "gcc"),
+        ],
+    )
+    def test_where_the_cuda_engine_is_not_used(
+        self, driver: bool, has_cuda: bool, status: str, detail: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def find() -> None:
+            if not has_cuda:
+                raise NoDevice("this PyTorch has no CUDA: install a CUDA build of torch")
 
-    def test_a_driver_without_a_gpu_build_is_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def none() -> None:
-            raise NoDevice("this PyTorch has no CUDA: install a CUDA build of torch")
-
-        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: True)
-        monkeypatch.setattr("localdflash.backends.cuda.device.find_device", none)
-        found = installation.cuda("cuda")
-        assert (found.status, found.remedy) == ("warning", "install a CUDA build of torch")
-        assert "not used because this PyTorch has no CUDA" in found.detail
-
-    def test_a_gpu_without_a_compiler_is_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: True)
-        monkeypatch.setattr("localdflash.backends.cuda.device.find_device", lambda: None)
+        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: driver)
+        monkeypatch.setattr("localdflash.backends.cuda.device.find_device", find)
         monkeypatch.delenv("CC", raising=False)
         monkeypatch.setattr("shutil.which", lambda _name: None)
         monkeypatch.setattr("sys.platform", "linux")
         found = installation.cuda("cuda")
-        assert (found.status, found.remedy) == (
-            "warning",
-            "install gcc, or name one in the environment variable CC",
-        )
-        assert "not used because there is no C compiler for Triton" in found.detail
+        assert (found.status, detail in found.detail, remedy in found.remedy) == (status, True, True)
+        assert bool(found.remedy) == bool(remedy)
 
-    def test_what_is_lost_without_our_own_engine(self, without_cpu_engine: str) -> None:
+    @pytest.mark.usefixtures("without_cpu_engine")
+    def test_without_the_cpu_engine(self) -> None:
         found = installation.cpu_engine("cpu engine")
         assert found.status == "warning"
-        assert found.detail.startswith("not used because it was not built with the package: llama.cpp runs every pair")
-        assert "install a C++ compiler, then `pip install --force-reinstall" in found.remedy
+        assert "install a C++ compiler" in found.remedy
+        assert found.remedy not in found.detail
 
     @pytest.mark.parametrize(
         ("sets", "cores", "detail"),
         [
             (["avx2", "portable"], [0, 2, 4, 6], "avx2, 4 threads"),
             (["neon", "portable"], [0], "neon, 1 thread"),
-            (
-                ["portable"],
-                [0, 1],
-                "portable, 2 threads: this processor has none of the instructions",
-            ),
+            (["portable"], [0, 1], "portable, 2 threads: "),
         ],
     )
-    def test_the_instructions_of_our_own_engine(
+    def test_the_instructions_of_the_cpu_engine(
         self, sets: list[str], cores: list[int], detail: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(
-            "localdflash.backends.cpu.cpu_library._load", lambda: SimpleNamespace(instruction_sets=sets)
-        )
+        engine = SimpleNamespace(instruction_sets=sets)
+        monkeypatch.setattr("localdflash.backends.cpu.cpu_library._load", lambda: engine)
         monkeypatch.setattr("localdflash.base.machine.cores.physical_cores", lambda: cores)
         found = installation.cpu_engine("cpu engine")
-        assert (found.status, found.remedy) == ("ok", "")
-        assert found.detail.startswith(detail)
+        assert (found.status, found.remedy, found.detail[: len(detail)]) == ("ok", "", detail)
 
     @pytest.mark.parametrize(
         ("flags", "built", "status", "said"),
         [
-            ("sse3 avx2", "CPU : SSE3 = 1 | AVX2 = 1 | AVX = 0 | ", "ok", "with SSE3 AVX2"),
+            ("sse3 avx2", "CPU : SSE3 = 1 | AVX2 = 1 | AVX = 0 | ", "ok", "SSE3 AVX2"),
             ("sse3 avx2", "CPU : SSE3 = 1 | ", "warning", "this CPU has AVX2"),
             ("avx2 avx512f avx512_vnni", "CPU : AVX2 = 1 | ", "ok", "this CPU also has AVX512 AVX512_VNNI"),
-            ("", "Metal : EMBED_LIBRARY = 1 | CPU : NEON = 1 | ", "ok", "with EMBED_LIBRARY NEON"),
+            ("", "Metal : EMBED_LIBRARY = 1 | CPU : NEON = 1 | ", "ok", "EMBED_LIBRARY NEON"),
         ],
     )
-    def test_llamacpps_build_is_compared_with_the_processor(
+    def test_the_build_of_llama_cpp_is_compared_with_the_processor(
         self, flags: str, built: str, status: str, said: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         import llama_cpp.llama_cpp as api
@@ -155,8 +138,7 @@ class TestInstallation:
         monkeypatch.setattr(installation, "cpu_flags", lambda: frozenset(flags.split()))
         monkeypatch.setattr(api, "llama_print_system_info", built.encode)
         found = installation.llama("llama-cpp-python")
-        assert found.status == status
-        assert said in found.detail
+        assert (found.status, said in found.detail) == (status, True)
         assert bool(found.remedy) == ("this CPU" in said)
 
     def test_offline_variables_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,17 +155,14 @@ class TestMachine:
         monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(available, 0, "memory"))
         assert resources.memory("memory").status == status
 
-    def test_bandwidth_says_how_it_was_measured(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_bandwidth_and_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
         known = measurements.Measurement(42.0, "read of much", "2026-01-01")
         monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
         monkeypatch.setattr(measurements, "bandwidth", lambda: known)
         assert resources.bandwidth("bandwidth").detail == "42.0 GB/s, read of much, 2026-01-01"
-
-    def test_a_full_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**9))
         found = resources.models("models")
-        assert (found.status, "make room" in found.remedy) == ("warning", True)
-        assert "0 files, 1.0 GB of disk free" in found.detail
+        assert (found.status, bool(found.remedy), "1.0 GB" in found.detail) == ("warning", True, True)
 
     @pytest.mark.parametrize("folder", ["owner/name", "adapted"])
     def test_a_model_that_changed_since_it_was_verified(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,23 +189,15 @@ class TestMachine:
 
 
 class TestSurroundings:
-    def test_a_socket_whose_folder_is_not_there_yet(self) -> None:
-        assert surroundings.runtime_socket("socket").detail.endswith("the folder will be created")
-
-    def test_a_path_that_is_too_long(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(paths.HOME_VARIABLE, str(tmp_path / ("long" * 30)))
-        found = Probe("socket", surroundings.runtime_socket, "shorter").check()
-        assert found.status == "failed"
-        assert f"must be shorter than {paths.SOCKET_LIMIT}" in found.detail
-
-    def test_a_folder_that_others_may_enter(self) -> None:
+    def test_the_daemon_s_socket(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        probe = DoctorCheck("socket", surroundings.runtime_socket, "shorter")
+        assert probe.check().status == "ok"
+        assert surroundings.daemon("daemon").detail.startswith("not running")
         paths.runtime_folder().mkdir(parents=True)
         paths.runtime_folder().chmod(0o755)
-        found = Probe("socket", surroundings.runtime_socket, "shorter").check()
-        assert (found.status, "chmod 700" in found.detail) == ("failed", True)
-
-    def test_no_daemon(self) -> None:
-        assert surroundings.daemon("daemon").detail.startswith("not running")
+        assert (probe.check().status, "chmod 700" in probe.check().detail) == ("failed", True)
+        monkeypatch.setenv(paths.HOME_VARIABLE, str(tmp_path / ("long" * 30)))
+        assert (probe.check().status, str(paths.SOCKET_LIMIT) in probe.check().detail) == ("failed", True)
 
     @pytest.mark.parametrize(
         ("environment", "said"),
@@ -237,7 +208,7 @@ class TestSurroundings:
             ({"TERM": "dumb"}, "no colours"),
             ({"TERM": "xterm-kitty", "NO_COLOR": "1"}, "no colours (NO_COLOR)"),
             ({"TERM": "xterm-kitty"}, "clipboard (OSC 52) and kitty's keys"),
-            ({"TERM": "xterm-kitty", "TMUX": "/tmp/tmux"}, "kitty's keys not known"),
+            ({"TERM": "xterm-kitty", "TMUX": "/tmp/tmux"}, "not known"),
             ({}, "no TERM"),
         ],
     )
@@ -247,16 +218,13 @@ class TestSurroundings:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         assert said in surroundings.terminal("terminal").detail
-
-    def test_a_terminal_that_shows_ascii_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        stream = SimpleNamespace(encoding="ascii", isatty=lambda: True)
-        monkeypatch.setattr("sys.stdout", stream)
+        monkeypatch.setattr("sys.stdout", SimpleNamespace(encoding="ascii", isatty=lambda: True))
         found = surroundings.terminal("terminal")
         assert (found.status, "UTF-8" in found.remedy) == ("warning", True)
 
     @pytest.fixture
     def program(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-        """Puts a program of that name first, alone on the path."""
+        """Puts a program with this name alone on the path."""
         monkeypatch.setenv("PATH", str(tmp_path))
 
         def make(name: str, script: str) -> None:
@@ -266,6 +234,7 @@ class TestSurroundings:
         return make
 
     def test_editors_and_how_they_connect(self, program: Callable[[str, str], None]) -> None:
+        assert surroundings.editors("editors").detail.startswith("none")
         program("nvim", "echo 'NVIM v0.11.2'; echo 'Build type: Release'")
         program("hx", "exit 1")
         found = surroundings.editors("editors")
@@ -281,9 +250,6 @@ class TestSurroundings:
         program("code", "")
         (Path(shutil.which("code") or "")).write_text("#!/no/such/interpreter\n")
         assert surroundings.editors("editors").detail == "Neovim (does not answer), VS Code (does not answer)"
-
-    def test_no_editor(self, program: Callable[[str, str], None]) -> None:
-        assert surroundings.editors("editors").detail.startswith("none of those known")
 
 
 def test_checks_start_no_shell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The plan against what a process that loads and generates really holds."""
+"""The planned memory against the memory that a process really holds after loading and generating."""
 
 import json
 import os

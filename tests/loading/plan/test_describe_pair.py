@@ -1,18 +1,18 @@
-"""What the files of a pair say of themselves."""
+"""Facts about a pair that are read from its files."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from localdflash.loading.plan.described import described
+from localdflash.loading.plan.describe_pair import describe_pair
 from localdflash.models.registry.registry import load_registry
 from tests.support.tiny_models import SHAPE, write_target
 
 
 @pytest.mark.usefixtures("cpu_engine")
 def test_files_at_a_path_are_described_by_their_headers(tiny_pair: Path) -> None:
-    pair = described(load_registry().resolve(str(tiny_pair / "target.gguf")))
+    pair = describe_pair(load_registry().resolve(str(tiny_pair / "target.gguf")))
     assert (pair.architecture, pair.layers, pair.context) == ("qwen3", 6, 1024)
     assert pair.target.quantization == "Q8_0"
     assert pair.backends == ("llama.cpp", "cpu", "torch", "cuda")
@@ -23,27 +23,20 @@ def test_files_at_a_path_are_described_by_their_headers(tiny_pair: Path) -> None
 def test_what_our_engines_cannot_run_is_llama_cpps(tmp_path: Path) -> None:
     file = write_target(tmp_path / "target.gguf", SHAPE)
     file.write_bytes(file.read_bytes().replace(b"qwen3", b"gemma"))
-    pair = described(load_registry().resolve(str(file)))
+    pair = describe_pair(load_registry().resolve(str(file)))
     assert (pair.architecture, pair.layers, pair.backends) == ("gemma", SHAPE.num_hidden_layers, ("llama.cpp",))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"GGUF",
-        b"no model",
-    ],
-)
-def test_a_file_that_cannot_be_read_is_as_it_was(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"GGUF", b"no model"])
+def test_an_unreadable_file_adds_nothing_to_the_entry(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "target.gguf"
     file.write_bytes(content)
     pair = load_registry().resolve(str(file))
-    assert described(pair) == pair
+    assert describe_pair(pair) == pair
 
 
-def test_an_entry_of_the_registry_says_enough() -> None:
+def test_a_complete_entry_is_not_read_again() -> None:
     registry = load_registry()
-    for pair in (registry.pair("embedded"), registry.pair("qwen3-8b")):
-        assert described(pair) == pair
-    unread = replace(registry.pair("qwen3-8b"), architecture=None)
-    assert described(unread) == unread  # its files are not here
+    unread = replace(registry.pair("qwen3-8b"), architecture=None)  # its files are not here
+    for pair in (registry.pair("embedded"), registry.pair("qwen3-8b"), unread):
+        assert describe_pair(pair) == pair

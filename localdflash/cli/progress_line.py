@@ -6,7 +6,7 @@ import time
 EVERY = 20.0  # seconds between lines that are not on a terminal
 
 
-class Meter:
+class ProgressLine:
     """A `Reporter` that writes to stderr."""
 
     def __init__(self) -> None:

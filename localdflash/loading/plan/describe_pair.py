@@ -1,4 +1,4 @@
-"""What the files of a pair say of themselves, where its entry says nothing: a GGUF file that somebody gave by path."""
+"""Facts about a pair that are read from its files where it has no registry entry, as for a GGUF file given by path."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 
-def described(pair: PairEntry) -> PairEntry:
-    """The entry with the facts of its files; as it is if it has them, or if the files cannot be read."""
+def describe_pair(pair: PairEntry) -> PairEntry:
+    """Return the entry with the facts of its files; unmodified if it has them or the files cannot be read."""
     if pair.architecture or missing_files(pair):
         return pair
     try:
@@ -48,7 +48,7 @@ def _drafter(source: DrafterSource) -> DrafterSource:
 
 
 def _backends(header: GGUFHeader, drafter: Path | None) -> Iterator[str]:
-    """Those that run these files, on a machine that has what the backend needs."""
+    """Yield the backends that can run these files on a suitable machine."""
     from localdflash.backends.cpu.cpu_sizes import CpuSizes
     from localdflash.backends.cpu.model_source import check_target_file
     from localdflash.backends.cuda.cuda_sizes import CudaSizes
@@ -81,16 +81,16 @@ FLOATS = {kind.name for kind in (GGMLType.F32, GGMLType.F16, GGMLType.BF16)}
 
 
 def run_types(path: Path) -> str:
-    """The types of a GGUF's matrices, most weights first, and how they run; "" if it cannot be read."""
+    """Return the types of a GGUF's matrices, most weights first, and how they run; "" if the file is unreadable."""
     try:
         header = read_header(path)
     except ModelError:
         return ""
     weights: Counter[str] = Counter()
     for info in header.tensors.values():
-        if len(info.shape) > 1 and "_inp" not in info.name:  # a router is no large matrix
+        if len(info.shape) > 1 and "_inp" not in info.name:  # without the small routers
             weights[info.ggml_type.name] += prod(info.shape)
     types = [name for name, _ in weights.most_common()]
     rounded = [name for name in types if name in FLOATS]
-    how = f"{', '.join(rounded)} rounded to 8 bits by cpu and cuda" if rounded else "run as the file has them"
+    how = f"{', '.join(rounded)} rounded to 8 bits by cpu and cuda" if rounded else "run unmodified"
     return f"{', '.join(types)}: {how}" if types else ""
