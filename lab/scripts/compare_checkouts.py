@@ -1,4 +1,4 @@
-"""Time drafting of two checkouts in turn: `python lab/scripts/compare_checkouts.py BEFORE AFTER [--limit 40] [--json F]`.
+"""Time drafting of two checkouts in turn: `python lab/scripts/compare_checkouts.py BEFORE AFTER [--limit N] [--json F]`.
 
 Each checkout has a .venv in which it is installed. Both answer the chat benchmark's questions greedily on the CPU
 engine, one question at a time, the other first at every second question. Prints the median ratio of the time per token

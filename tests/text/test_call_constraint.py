@@ -151,8 +151,8 @@ def test_blanks_in_a_call_are_limited(models: Mapping[str, Model], family: str) 
 
 
 def test_messages_to_no_known_tool_are_free(models: Mapping[str, Model]) -> None:
-    parts = ("<|channel|>", "analysis", "<|message|>", "to=functions.now", "<|end|>", "<|start|>", "assistant")
-    parts += ("<|channel|>", "commentary to=functions.other", "<|message|>", "x")
+    parts = ["<|channel|>", "analysis", "<|message|>", "to=functions.now", "<|end|>", "<|start|>", "assistant"]
+    parts += ["<|channel|>", "commentary to=functions.other", "<|message|>", "x"]
     assert constrained(models["harmony"], after=spelled(models["harmony"][0], *parts)).mask() is None
 
 
@@ -175,7 +175,10 @@ def test_text_after_the_opening_in_the_same_token_belongs_to_the_call(
 
 @pytest.mark.parametrize("family", ["hermes", "llama"])
 def test_references_resolve_inside_their_own_tool_s_schema(models: Mapping[str, Model], family: str) -> None:
-    kinds = {"few": {"type": "integer", "minimum": 1, "maximum": 3}, "yes": {"type": "boolean"}}
+    kinds: dict[str, dict[str, Any]] = {
+        "few": {"type": "integer", "minimum": 1, "maximum": 3},
+        "yes": {"type": "boolean"},
+    }
     tools: dict[str, dict[str, Any]] = {
         name: {
             "type": "object",
