@@ -1,4 +1,4 @@
-"""Time drafting of two checkouts in turn: `python lab/scripts/compare_checkouts.py BEFORE AFTER [--limit N] [--json F]`.
+"""Time drafting of two checkouts in turn: `python lab/scripts/compare_checkouts.py BEFORE AFTER [--limit N]`.
 
 Each checkout has a .venv in which it is installed. Both answer the chat benchmark's questions greedily on the CPU
 engine, one question at a time, the other first at every second question. Prints the median ratio of the time per token
@@ -43,7 +43,7 @@ class Checkout:
     """A process of one checkout that answers questions."""
 
     def __init__(self, folder: Path, limit: int) -> None:
-        command = [folder / ".venv/bin/python", "-P", Path(__file__).resolve(), "--worker", str(limit)]
+        command = [str(folder / ".venv/bin/python"), "-P", str(Path(__file__).resolve()), "--worker", str(limit)]
         self._process = subprocess.Popen(
             command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
         )

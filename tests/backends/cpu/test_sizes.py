@@ -96,7 +96,7 @@ def test_ours_is_planned_until_both_were_timed_then_the_faster_one(
     monkeypatch.setattr(measurements, "bandwidth", lambda: measurements.Measurement(50.0, "a test", "2026-01-01"))
     plan = make_plan(str(tiny_pair / "target.gguf"))
     assert plan.backend == "cpu"
-    assert plan.why.startswith("not timed yet; not CUDA: no NVIDIA driver")
+    assert plan.why.startswith("not timed yet; no CUDA engine: no NVIDIA driver")
     assert plan.parts.keys() >= {TARGET, TARGET_KV, DRAFTER, DRAFTER_KV, SCRATCH, PROGRAM}
     case = TimingCase(tiny_pair / "target.gguf", tiny_pair / "drafter.gguf")
     measurements.remember(case.name("cpu"), 2.0, "a test")
