@@ -49,12 +49,12 @@ class LoadedPair:
             self.sampling = {**self.files.sampling, **recommended(read_header(self.files.target).metadata)}
             self.gpu_check = self._checked()
             self.backend, self._running = self._load()
-        self._closing.callback(self._running.close)
-        with ExitStack() as undo:
-            undo.callback(self.close)
-            # A separate vocabulary: other threads may still use it when the target's memory is freed.
-            self.tokenizer = Tokenizer.load(self.files.target)
-            undo.pop_all()
+            self._closing.callback(self._running.close)
+            with ExitStack() as undo:
+                undo.callback(self.close)
+                # A separate vocabulary: other threads may still use it when the target's memory is freed.
+                self.tokenizer = Tokenizer.load(self.files.target)
+                undo.pop_all()
         running = self._running
         self.pair, self.host, self.context = running.pair, running.host, running.context
         self.device, self.vocab_size = running.device, running.vocab_size

@@ -217,7 +217,8 @@ def _read_response(told: Json) -> Reply:
     assert told["id"].startswith("resp_")
     items = told["output"]
     assert told["status"] == ("incomplete" if told["incomplete_details"] else "completed")
-    assert [item["status"] for item in items] == [*["completed"] * (len(items) - 1), told["status"]][-len(items) :]
+    assert all(item["status"] == "completed" for item in items[:-1])
+    assert not items or items[-1]["status"] == told["status"]
     calls = [(item["name"], _arguments(item["arguments"])) for item in items if item["type"] == "function_call"]
     return Reply(
         "".join(part["text"] for item in items if item["type"] == "message" for part in item["content"]),
@@ -303,8 +304,6 @@ def _add_up_completion(text: str) -> Reply:
 
 def _read_llama(told: Json) -> Reply:
     finish = {"limit": "length"}.get(told["stop_type"], "stop")
-    if told["stop_type"] == "limit" and told["tokens_predicted"] < told["generation_settings"]["n_predict"]:
-        finish = "stop"  # the end of a text by its syntax
     return Reply(told["content"], finish, sizes=(told["tokens_evaluated"], told["tokens_predicted"]))
 
 

@@ -72,9 +72,10 @@ def test_the_answer_is_that_of_decoding_without_drafts(
         reply = dialect.both(client, **sampling, draft=draft)
         assert reply.text == text
         assert len(text) > 4
-        assert reply.finish == ("length" if expected.finish == "length" else "stop")
-        if reply.finish == "length":
-            assert reply.sizes == (len(expected.request.ids), 32)
+        if dialect is not INFILL:  # which says "limit" where syntax ends the text, too
+            assert reply.finish == ("length" if expected.finish == "length" else "stop")
+            if reply.finish == "length":
+                assert reply.sizes == (len(expected.request.ids), 32)
     if dialect in (CHAT, *COMPLETING):
         drafted, alone = (
             client.post(dialect.path, dialect.body(**sampling, draft=draft)).json()["timings"]
