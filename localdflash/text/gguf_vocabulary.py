@@ -81,7 +81,7 @@ Encoder = Callable[[str], list[int]]
 
 
 class GGUFVocabulary:
-    """Vocabulary (see the protocol) of a GGUF file, with a function that encodes text without special tokens."""
+    """ModelVocabulary (see the protocol) of a GGUF file, with a function that encodes text without special tokens."""
 
     def __init__(self, header: GGUFHeader, encode: Encoder) -> None:
         self._values = header.metadata

@@ -15,7 +15,7 @@ _SPECIAL = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_USER_DEFINED | ap
 
 
 class LlamaVocabulary:
-    """Vocabulary (see the protocol) of a GGUF file that llama.cpp has opened without its weights."""
+    """ModelVocabulary (see the protocol) of a GGUF file that llama.cpp has opened without its weights."""
 
     def __init__(self, path: Path) -> None:
         self._model = load_model(path, vocab_only=True)

@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import Self
 
 from localdflash.base.errors import ModelError
-from localdflash.text.vocabulary import SpecialToken, Vocabulary, read_vocabulary
+from localdflash.text.vocabulary import SpecialToken, ModelVocabulary, read_vocabulary
 
 STRETCH = 4096  # characters; a run of 20 000 letters overflows an 8 MiB stack
 _BETWEEN_WORDS = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")
@@ -37,7 +37,7 @@ _C_SPACE = r"[ \t\n\v\f\r]*"
 class Tokenizer:
     """The vocabulary of one model. Immutable after construction, safe to use from several threads."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: ModelVocabulary) -> None:
         self._vocabulary = vocabulary
         self.vocab_size = vocabulary.size
         self._pieces: dict[tuple[int, bool], bytes] = {}

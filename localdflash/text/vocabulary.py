@@ -25,7 +25,7 @@ class SpecialToken:
     strips_after: bool = False
 
 
-class Vocabulary(Protocol):
+class ModelVocabulary(Protocol):
     """What a tokenizer needs of a model's vocabulary. Immutable; several threads may use it at once."""
 
     @property
@@ -62,7 +62,7 @@ class Vocabulary(Protocol):
         """Return a value of the file's metadata as text, or None."""
 
 
-def read_vocabulary(path: Path) -> Vocabulary:
+def read_vocabulary(path: Path) -> ModelVocabulary:
     """Return the vocabulary of a GGUF file; ModelError if the file has none, is damaged or needs llama.cpp."""
     from localdflash.text.gguf_vocabulary import GGUFVocabulary, encoder_of
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from localdflash.models.weights.gguf import read_header
 from localdflash.text.gguf_vocabulary import GGUFVocabulary, encoder_of
 from localdflash.text.llama_vocabulary import LlamaVocabulary
-from localdflash.text.vocabulary import Vocabulary, read_vocabulary
+from localdflash.text.vocabulary import ModelVocabulary, read_vocabulary
 from tests.text.conftest import CHATML, CODE, CONTROL, NORMAL, USER_DEFINED, sentencepiece_file
 
 BYTE_PAIR = ("gpt-2", "smollm", "qwen2", "qwen35", "llama-bpe", "gpt-4o", "tekken")
@@ -19,7 +19,7 @@ SPECIALS = {
     "gpt-4o": dict.fromkeys(("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"), CONTROL),
     "tekken": {"<PRE>": NORMAL, "<|endoftext|>": NORMAL, "[REF]": USER_DEFINED},
 }
-Pairs = dict[str, tuple[Vocabulary, Vocabulary]]
+Pairs = dict[str, tuple[ModelVocabulary, ModelVocabulary]]
 SPACES = [" def", "    ", "      ", "\n\n", "\r\n", "\t", "\u00a0", "\u2003"]
 WORDS = ["'ll", "'LL", "DON'T", "12345", "É", "日本", "ñ", "\u0301", "😋", "\u0e01\u0e33", "::", "/", "HTTPServer"]
 MARKERS = ["<table>", "<think>", "<|im_end|>", "<s", "</s>", "[REF]"]
