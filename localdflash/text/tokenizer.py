@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import Self
 
 from localdflash.base.errors import ModelError
-from localdflash.text.vocabulary import SpecialToken, ModelVocabulary, read_vocabulary
+from localdflash.text.vocabulary import ModelVocabulary, SpecialToken, read_vocabulary
 
 STRETCH = 4096  # characters; a run of 20 000 letters overflows an 8 MiB stack
 _BETWEEN_WORDS = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")

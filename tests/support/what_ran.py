@@ -15,12 +15,12 @@ BACKENDS: tuple[Runner, ...] = ("cpu", "llama.cpp", "torch", "cuda")
 PARTS = ("cuda",)  # what stands for a backend without its device: references in place of kernels
 
 # The test that ran a whole model of an architecture with random weights.
-_CONVERTED = "tests/backends/reference/test_gguf_architectures.py::"
+_CONVERTED = "tests/backends/reference/test_gguf_decoder.py::"
 _REFERENCE = f"{_CONVERTED}test_logits_and_hidden_states_are_those_of_hugging_face"
 _LLAMA_CPP = f"{_CONVERTED}test_llama_cpp_reads_the_same_model_from_the_file"
-_CPU = "tests/backends/cpu/test_architectures.py::test_logits_are_near_those_of_hugging_face"
+_CPU = "tests/backends/cpu/test_hugging_face.py::test_dense_models_and_mixtures"
 _CUDA = "tests/backends/cuda/test_pair.py::test_logits_are_those_of_hugging_face"
-_HYBRID = "tests/backends/cpu/test_qwen35.py::test_logits_are_those_of_hugging_face_with_rounded_activations"
+_HYBRID = "tests/backends/cpu/test_hugging_face.py::test_qwen35"
 _TINY_LLAMA_CPP = "tests/backends/llamacpp/test_architectures.py::test_logits_and_taps_are_those_of_hugging_face"
 TARGETS: dict[str, dict[Runner, str]] = {
     "qwen3": {
@@ -34,29 +34,28 @@ TARGETS: dict[str, dict[Runner, str]] = {
     "qwen35": {"cpu": _HYBRID, "llama.cpp": _TINY_LLAMA_CPP},
     "qwen35moe": {"cpu": _HYBRID, "llama.cpp": _TINY_LLAMA_CPP},
     "gpt-oss": {
-        "cpu": "tests/backends/cpu/test_gpt_oss.py::test_logits_are_those_of_hugging_face_with_rounded_activations",
+        "cpu": "tests/backends/cpu/test_hugging_face.py::test_gpt_oss",
         "llama.cpp": _TINY_LLAMA_CPP,
     },
     "gemma4": {"llama.cpp": _TINY_LLAMA_CPP},
     "qwen3next": {"llama.cpp": _TINY_LLAMA_CPP},
 }
 # The test that ran a pair with its own weights.
-_CHAT = "tests/loading/test_smollm2.py::test_the_chat_s_pair_writes_the_same_with_its_drafter"
-_CODE = "tests/loading/test_smollm2.py::test_the_pair_of_completions_writes_the_same_with_copies"
+_SMOLLM2 = "tests/loading/test_smollm2.py::test_drafts_do_not_change_the_text"
 _EMBEDDED = "tests/models/test_embedded.py::test_drafting_does_not_change_the_text"
 _PARTS_OF_SMOLLM2 = "tests/backends/cuda/test_smollm2.py::test_logits_are_those_of_the_torch_reference"
 OWN_WEIGHTS: dict[str, dict[Runner, str]] = {
     "embedded": {"cpu": _EMBEDDED, "llama.cpp": _EMBEDDED, "torch": _EMBEDDED, "cuda": TARGETS["qwen3"]["cuda"]},
-    "smollm2-135m": {"cpu": _CHAT, "llama.cpp": _CHAT, "torch": _CHAT, "cuda": _PARTS_OF_SMOLLM2},
-    "smollm2-135m-code": {"cpu": _CODE, "llama.cpp": _CODE, "torch": _CODE, "cuda": _PARTS_OF_SMOLLM2},
+    "smollm2-135m": {"cpu": _SMOLLM2, "llama.cpp": _SMOLLM2, "torch": _SMOLLM2, "cuda": _PARTS_OF_SMOLLM2},
+    "smollm2-135m-code": {"cpu": _SMOLLM2, "llama.cpp": _SMOLLM2, "torch": _SMOLLM2, "cuda": _PARTS_OF_SMOLLM2},
 }
 # The test that ran drafters of a kind with random weights; of some architectures, over a target of theirs.
 _FAMILIES = "tests/loading/test_families.py::test_a_pair_writes_the_same_with_its_drafter"
 DRAFTERS: dict[str, dict[Runner, str]] = {
     "dflash": {
-        "cpu": "tests/backends/cpu/test_drafter.py::test_drafts_what_the_reference_with_rounded_activations_does",
+        "cpu": "tests/backends/cpu/test_drafter_kinds.py::test_proposes_what_torch_does",
         "llama.cpp": "tests/backends/llamacpp/test_drafter.py::test_proposes_what_torch_does",
-        "torch": "tests/backends/reference/test_dflash_kinds.py::test_zlab",
+        "torch": "tests/backends/reference/test_dflash_kinds.py::test_proposes_what_the_oracle_does_from_every_format",
         "cuda": "tests/backends/cuda/test_pair.py::test_proposals_are_those_of_the_torch_drafter",
     },
     "dflash over qwen35": {"cpu": _FAMILIES, "llama.cpp": _FAMILIES},
