@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from localdflash.models.weights.gguf import read_header
-from localdflash.text.gguf_vocabulary import GGUFVocabulary, encoder_of
+from localdflash.text.gguf_vocabulary import open_vocabulary
 from localdflash.text.llama_vocabulary import LlamaVocabulary
 
 STRETCH = 3000  # characters; llama.cpp recurses on longer words
@@ -44,12 +44,11 @@ def random_texts(count: int) -> Iterator[str]:
 
 def compare(path: Path, characters: int, texts: int) -> int:
     """Print how many ids of a vocabulary were compared and what differs; return the number of differences."""
-    header = read_header(path)
-    encode = encoder_of(header)
-    if encode is None:
+    ours = open_vocabulary(read_header(path))
+    if ours is None:
         print(f"{path.name}: encoded by llama.cpp")
         return 0
-    ours, theirs = GGUFVocabulary(header, encode), LlamaVocabulary(path)
+    theirs = LlamaVocabulary(path)
     wrong = [
         f"{name}: {getattr(ours, name)} != {getattr(theirs, name)}"
         for name in ("size", "bos_id", "eos_id", "adds_bos", "end_ids")

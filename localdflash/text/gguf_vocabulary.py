@@ -1,12 +1,13 @@
 """Vocabularies that are read from a GGUF file's metadata and encoded by the `tokenizers` library.
 
-The ids are those of llama.cpp, whose rules for special tokens (src/llama-vocab.cpp, b6000 and later) are applied here:
-names that mark the end of an answer, names of fill-in-the-middle tokens, exceptions for gpt-oss and Phi-3.
+The ids equal llama.cpp's. Its rules for special tokens apply (src/llama-vocab.cpp in llama-cpp-python 0.3.36): names
+that mark the end of an answer, names of fill-in-the-middle tokens, exceptions for gpt-oss and Phi-3.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from math import isfinite
+from typing import Any, TypeGuard, TypeVar
 
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
@@ -78,19 +79,15 @@ _WHOLE_WORDS = ("llama3", "tekken")  # a word that is a token is not merged from
 _ADD_BOS = ("llama3", "tekken")
 
 Encoder = Callable[[str], list[int]]
+T = TypeVar("T")
 
 
 class GGUFVocabulary:
     """ModelVocabulary (see the protocol) of a GGUF file, with a function that encodes text without special tokens."""
 
-    def __init__(self, header: GGUFHeader, encode: Encoder) -> None:
-        self._values = header.metadata
-        self._encode = encode
-        self._texts: list[str] = [
-            text or f"[EMPTY_{token}]" for token, text in enumerate(header.require("tokenizer.ggml.tokens", list))
-        ]
-        self._ids = {text: token for token, text in enumerate(self._texts)}
-        self._types: list[int] = list(self._values.get("tokenizer.ggml.token_type", [NORMAL] * len(self._texts)))  # type: ignore[call-overload]
+    def __init__(self, header: GGUFHeader, ids: dict[str, int], types: list[int], encode: Encoder) -> None:
+        self._values, self._encode = header.metadata, encode
+        self._ids, self._texts, self._types = ids, list(ids), types
         self._is_sentencepiece = self._values["tokenizer.ggml.model"] == "llama"
         default = (1, 2) if self._is_sentencepiece else (11, 11)
         self.bos_id, self.eos_id = self._id("bos", default[0]), self._id("eos", default[1])
@@ -176,7 +173,7 @@ class GGUFVocabulary:
 
     def _special_tokens(self) -> Iterator[SpecialToken]:
         strips = any(name in str(self._values.get("general.name", "")).lower() for name in ("phi-3", "phi3"))
-        for token, (text, kind) in enumerate(zip(self._texts, self._types, strict=False)):
+        for token, (text, kind) in enumerate(zip(self._texts, self._types, strict=True)):
             control = token in self._control
             if control or kind in (UNKNOWN, USER_DEFINED):
                 after = strips and text not in ("<unk>", "<s>", "<|endoftext|>")
@@ -191,23 +188,46 @@ class GGUFVocabulary:
         return parts
 
 
-def encoder_of(header: GGUFHeader) -> Encoder | None:
-    """Return a function from text to llama.cpp's ids, or None for a vocabulary that only llama.cpp knows."""
-    kind = header.metadata["tokenizer.ggml.model"]
-    tokens = header.require("tokenizer.ggml.tokens", list)
-    if len(set(tokens)) != len(tokens):
+def open_vocabulary(header: GGUFHeader) -> GGUFVocabulary | None:
+    """Return the vocabulary of a checked header, or None if only llama.cpp can encode it or judge its faults."""
+    model = header.metadata.get("tokenizer.ggml.model")
+    tokens, types = (header.metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
+    if not _is_list_of(tokens, str) or any("\0" in token for token in tokens):
         return None
-    ids = {text: token for token, text in enumerate(tokens)}
-    if kind == "llama":
-        return _sentencepiece(header, ids)
-    if kind == "gpt2" and _pre(header) in _PRE_TOKENIZERS:
-        return _byte_pair(header, ids)
-    return None
+    types = [NORMAL] * len(tokens) if types is None else types
+    if not _is_list_of(types, int) or len(types) < len(tokens) or not _has_plain_settings(header):
+        return None
+    ids = {text or f"[EMPTY_{token}]": token for token, text in enumerate(tokens)}
+    types = types[: len(ids)]
+    encode = None
+    if model == "llama":
+        encode = _sentencepiece(header, ids, types)
+    elif model == "gpt2" and _pre(header) in _PRE_TOKENIZERS and BYTE not in types:
+        encode = _byte_pair(header, ids)
+    return GGUFVocabulary(header, ids, types, encode) if encode else None
+
+
+def _is_list_of(values: object, kind: type[T]) -> TypeGuard[list[T]]:
+    return isinstance(values, list) and all(type(value) is kind for value in values)
+
+
+def _has_plain_settings(header: GGUFHeader) -> bool:
+    """Return whether ids and switches of the vocabulary have the types that llama.cpp demands."""
+    kinds = {"_token_id": int, "add_bos_token": bool, "add_space_prefix": bool}
+    return all(
+        type(value) is kind
+        for key, value in header.metadata.items()
+        for end, kind in kinds.items()
+        if key.startswith("tokenizer.ggml.") and key.endswith(end)
+    )
 
 
 def _byte_pair(header: GGUFHeader, ids: dict[str, int]) -> Encoder | None:
     name = _PRE_TOKENIZERS[_pre(header)]
-    merges = [_pair(merge) for merge in header.require("tokenizer.ggml.merges", list)]
+    spelled = header.metadata.get("tokenizer.ggml.merges")
+    if not _is_list_of(spelled, str) or any(" " not in merge[1:] for merge in spelled):
+        return None
+    merges = [_pair(merge) for merge in spelled]
     if any(first + second not in ids or first not in ids or second not in ids for first, second in merges):
         return None
     tokenizer = Tokenizer(BPE(ids, merges, ignore_merges=name in _WHOLE_WORDS))
@@ -218,14 +238,14 @@ def _byte_pair(header: GGUFHeader, ids: dict[str, int]) -> Encoder | None:
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def _sentencepiece(header: GGUFHeader, ids: dict[str, int]) -> Encoder | None:
+def _sentencepiece(header: GGUFHeader, ids: dict[str, int], types: list[int]) -> Encoder | None:
     """Merge by score, highest first: every pair of tokens that spells a token is a merge."""
-    scores, types = (header.metadata.get(f"tokenizer.ggml.{key}") for key in ("scores", "token_type"))
-    if not isinstance(scores, list) or not isinstance(types, list):
+    scores = header.metadata.get("tokenizer.ggml.scores")
+    if not _is_list_of(scores, float) or len(scores) < len(ids) or not all(map(isfinite, scores)):
         return None
-    if any(f"<0x{byte:02X}>" not in ids for byte in range(256)):
+    if {text for text, token in ids.items() if types[token] == BYTE} != {f"<0x{byte:02X}>" for byte in range(256)}:
         return None
-    counts = Counter(score for score, kind in zip(scores, types, strict=True) if kind == NORMAL)
+    counts = Counter(score for score, kind in zip(scores, types, strict=False) if kind == NORMAL)
     tied = (text for text, token in ids.items() if types[token] == NORMAL and counts[scores[token]] > 1)
     if any(len(set(text)) > 1 for text in tied):
         return None  # llama.cpp merges equal scores from the left, which a list of merges only says for runs

@@ -64,13 +64,13 @@ class ModelVocabulary(Protocol):
 
 def read_vocabulary(path: Path) -> ModelVocabulary:
     """Return the vocabulary of a GGUF file; ModelError if the file has none, is damaged or needs llama.cpp."""
-    from localdflash.text.gguf_vocabulary import GGUFVocabulary, encoder_of
+    from localdflash.text.gguf_vocabulary import open_vocabulary
 
     header = read_header(path)
     if header.metadata.get("tokenizer.ggml.model") in (None, "none", "no_vocab"):
         raise ModelError(f"{path}: it has no vocabulary (tokenizer.ggml.model): convert the model again")
-    if encode := encoder_of(header):
-        return GGUFVocabulary(header, encode)
+    if vocabulary := open_vocabulary(header):
+        return vocabulary
     from localdflash.text.llama_vocabulary import LlamaVocabulary
 
     return LlamaVocabulary(path)

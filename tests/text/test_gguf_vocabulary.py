@@ -1,6 +1,7 @@
 """Vocabularies without llama.cpp have llama.cpp's ids, special tokens, ends of answers and bytes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.models.weights.gguf import read_header
-from localdflash.text.gguf_vocabulary import GGUFVocabulary, encoder_of
+from localdflash.text.gguf_vocabulary import GGUFVocabulary, open_vocabulary
 from localdflash.text.llama_vocabulary import LlamaVocabulary
 from localdflash.text.vocabulary import ModelVocabulary, read_vocabulary
 from tests.text.conftest import CHATML, CODE, CONTROL, NORMAL, USER_DEFINED, sentencepiece_file
@@ -62,9 +63,30 @@ def test_ids(pairs: Pairs, kind: str, text: str) -> None:
 @pytest.mark.parametrize("pre", ["deepseek-llm", "default"])
 def test_an_unknown_pre_tokenizer_needs_llama_cpp(make_vocabulary: Callable[..., Path], pre: str) -> None:
     path = make_vocabulary(dict.fromkeys(CHATML, CONTROL), pre=pre)
-    assert encoder_of(read_header(path)) is None
+    assert open_vocabulary(read_header(path)) is None
     assert isinstance(read_vocabulary(path), LlamaVocabulary)
 
 
 def test_equal_scores_need_llama_cpp(tmp_path: Path) -> None:
-    assert encoder_of(read_header(sentencepiece_file(tmp_path, tie=True))) is None
+    assert open_vocabulary(read_header(sentencepiece_file(tmp_path, tie=True))) is None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"tokens": ["a", 1]},
+        {"tokens": ["a", "b\0c"]},
+        {"token_type": [NORMAL]},
+        {"token_type": "normal"},
+        {"merges": ["ab"]},
+        {"merges": [("a", "b")]},
+        {"bos_token_id": "<s>"},
+        {"add_bos_token": 1},
+    ],
+    ids=str,
+)
+def test_a_malformed_vocabulary_is_left_to_llama_cpp(vocabulary_file: Path, fault: dict[str, object]) -> None:
+    header = read_header(vocabulary_file)
+    assert open_vocabulary(header)
+    faults = {f"tokenizer.ggml.{key}": value for key, value in fault.items()}
+    assert open_vocabulary(replace(header, metadata={**header.metadata, **faults})) is None
