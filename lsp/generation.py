@@ -60,7 +60,7 @@ class Generator:
 
     @property
     def busy(self) -> bool:
-        """Whether a generation is running."""
+        """Return whether a generation is running."""
         return self._task is not None and not self._task.done()
 
     async def close(self) -> None:

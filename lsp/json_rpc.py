@@ -40,7 +40,7 @@ class RpcProtocol(LanguageServerProtocol):
 
     @property
     def was_shut_down(self) -> bool:
-        """Whether the client has sent `shutdown`."""
+        """Return whether the client has sent `shutdown`."""
         return self._shutdown
 
     def receive(self, message: object) -> None:

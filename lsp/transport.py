@@ -44,7 +44,7 @@ class Writer(Protocol):
 
     @property
     def stuck(self) -> bool:
-        """Whether the client is gone, or far behind in reading."""
+        """Return whether the client is gone, or far behind in reading."""
 
     def write(self, data: bytes) -> None:
         """Send, without waiting."""

@@ -59,7 +59,7 @@ class TypingPace:
 
     @property
     def spare(self) -> bool:
-        """Whether the engine may generate ahead."""
+        """Return whether the engine may generate ahead."""
         return True
 
     def accepted(self) -> None:

@@ -158,5 +158,5 @@ class Base(App[int]):
 
     @property
     def covered(self) -> bool:
-        """Whether another screen lies over the chat."""
+        """Return whether another screen lies over the chat."""
         return isinstance(self.screen, ModalScreen)

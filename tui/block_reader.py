@@ -143,7 +143,7 @@ def _endless(code: Code) -> bool:
 
 
 def _tight(before: Block | None, block: Block) -> bool:
-    """Whether the block may stand directly under the one before: items do, if they were written so."""
+    """Return whether the block may stand directly under the one before: items do, if they were written so."""
     return isinstance(block, Item) and (
         isinstance(before, Item) or (isinstance(before, Paragraph) and not before.level)
     )

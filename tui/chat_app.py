@@ -193,7 +193,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         await super().on_event(event)
 
     def _is_typed_ahead(self, event: events.Key | events.Paste) -> bool:
-        """Whether a key came before a dialog could be read: text goes to the prompt, and nothing answers."""
+        """Return whether a key came before a dialog could be read: text goes to the prompt, and nothing answers."""
         if not self.covered:
             return False
         from localdflash.tui.screens.dialog import Dialog

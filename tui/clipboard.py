@@ -79,7 +79,7 @@ async def _native(text: str, environment: Mapping[str, str]) -> str:
 
 
 async def _took(command: tuple[str, ...], data: bytes) -> bool:
-    """Whether a program read all of the text and exited without an error, in time."""
+    """Return whether a program read all of the text and exited without an error, in time."""
     nowhere = asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(

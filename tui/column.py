@@ -109,7 +109,7 @@ class Column:
             pass
 
     def is_settled(self, first: int, rows: int) -> bool:
-        """Whether everything on the screen, and around it, is laid out."""
+        """Return whether everything on the screen, and around it, is laid out."""
         return not self._not_laid(max(0, first - _NEAR * rows), first + (1 + _NEAR) * rows)
 
     def _lay_out_between(self, low: int, high: int) -> bool:

@@ -77,7 +77,7 @@ class ChatEntry:
 
     @property
     def is_answer(self) -> bool:
-        """Whether a model wrote it."""
+        """Return whether a model wrote it."""
         return self.message is not None and self.message.role == "assistant"
 
     def grow(self, text: str, step: StepRecord | None = None) -> None:
@@ -131,7 +131,7 @@ class ChatEntry:
         self.height = 2 + attachments + rows + (1 if self.is_answer else 0)
 
     def laid_out(self, view: ChatView) -> bool:
-        """Whether rows exist for this view."""
+        """Return whether rows exist for this view."""
         return self._view == view
 
     def drop(self) -> None:

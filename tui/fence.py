@@ -149,11 +149,11 @@ class OpenFence:
         self._maybe = re.compile(rf" {{0,3}}{mark}*$")
 
     def ends_with(self, line: str) -> bool:
-        """Whether this line, as far as it has come, ends the fence."""
+        """Return whether this line, as far as it has come, ends the fence."""
         return bool(self._end.match(line.replace("\r", "").removesuffix("\n")))
 
     def may_end_with(self, line: str) -> bool:
-        """Whether a line that is still growing may become the end."""
+        """Return whether a line that is still growing may become the end."""
         return bool(self._maybe.match(line))
 
     def code(self, line: str) -> str:

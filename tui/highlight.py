@@ -59,7 +59,7 @@ missing: set[str] = set()  # languages that were asked for before their lexer wa
 
 
 def ready(language: str) -> bool:
-    """Whether a language can be highlighted now. Outside an event loop its lexer is loaded first."""
+    """Return whether a language can be highlighted now. Outside an event loop its lexer is loaded first."""
     if language not in _lexers:
         if running_loop():
             missing.add(language)

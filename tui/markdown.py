@@ -52,7 +52,7 @@ class MarkdownDocument:
 
     @property
     def thoughts_open(self) -> bool:
-        """Whether what the model thought is shown in full."""
+        """Return whether what the model thought is shown in full."""
         return self._thoughts_open
 
     @thoughts_open.setter

@@ -24,7 +24,7 @@ _OTHER_ENDS = re.compile("\r\n|[\r\u2028\u2029]")
 
 
 def is_long(text: str) -> bool:
-    """Whether a paste is attached rather than inserted."""
+    """Return whether a paste is attached rather than inserted."""
     return len(text) > MOST_CHARACTERS or len(line_ends(text).splitlines()) > MOST_LINES
 
 

@@ -63,7 +63,7 @@ class DisplayPace:
         return left
 
     def __bool__(self) -> bool:
-        """Whether any text is still queued."""
+        """Return whether any text is still queued."""
         return bool(self._bursts)
 
 
@@ -76,5 +76,5 @@ def _due(burst: _Burst, now: float) -> int:
 
 
 def motion_unwanted(environment: Mapping[str, str]) -> bool:
-    """Whether the user asked for no motion: NO_MOTION, or TEXTUAL_ANIMATIONS=none."""
+    """Return whether the user asked for no motion: NO_MOTION, or TEXTUAL_ANIMATIONS=none."""
     return bool(environment.get("NO_MOTION")) or environment.get("TEXTUAL_ANIMATIONS", "").lower() == "none"

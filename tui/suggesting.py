@@ -174,7 +174,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
             self.suggestions.show(rows, above=self.region.y, note=note)
 
     def _is_typed(self, chosen: PromptSuggestion) -> bool:
-        """Whether the suggestion is already typed in full: Enter then sends."""
+        """Return whether the suggestion is already typed in full: Enter then sends."""
         found, (row, column) = self._asked(), self.cursor_location
         typed = self.document.get_line(row)[found.start : column] if found else ""
         return chosen.mention and typed == chosen.text.rstrip()

@@ -126,7 +126,7 @@ class Suggestions(Widget):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is shown."""
+        """Return whether it is shown."""
         return bool(self.display)
 
     @property

@@ -168,7 +168,7 @@ class Transcript(Scroller, can_focus=True):
 
     @property
     def busy(self) -> bool:
-        """Whether text waits to be shown."""
+        """Return whether text waits to be shown."""
         return bool(self._pace)
 
     def on_mount(self) -> None:

@@ -63,7 +63,7 @@ def compile_library(
 
 
 def _knows(compiler: Sequence[str], flags: Sequence[str]) -> bool:
-    """Whether a compiler has these flags; OSError if it cannot be run."""
+    """Return whether a compiler has these flags; OSError if it cannot be run."""
     tried = [*compiler, *flags, "-x", "c++", "-fsyntax-only", os.devnull]
     return subprocess.run(tried, capture_output=True, check=False).returncode == 0
 

@@ -87,7 +87,7 @@ def _halves(codes, ASM: tl.constexpr):
 
 @triton.jit
 def _visible(node, t, MASK: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
-    """Whether row t [M, 1] sees slot start + node [1, TILE]."""
+    """Return whether row t [M, 1] sees slot start + node [1, TILE]."""
     if MASK == "chain":
         visible = node <= t
         if WINDOW:

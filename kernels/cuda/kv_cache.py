@@ -1,4 +1,4 @@
-"""The cache of keys and values: one slot per token, rounded as its element type says.
+"""KV cache: one slot per token, rounded as its element type says.
 
 float32 and float16 are stored as they are. int8 and float8_e4m3fn have one float32 scale per (slot, head), the largest
 magnitude over the largest code, so that value = code * scale.
@@ -57,7 +57,7 @@ class Cache:
                 scales[slots, heads] = scale
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """All keys and values, float32, in the shape of k."""
+        """Return the whole cache in float32, in the shape of k."""
         return decode(self.k, self.k_scale), decode(self.v, self.v_scale)
 
 

@@ -108,7 +108,7 @@ def withheld() -> Iterator[list[Launch]]:
 
 @functools.cache
 def has_pdl(device: torch.device) -> bool:
-    """Whether the chip launches dependent kernels early: compute capability 9.0 and up."""
+    """Return whether the chip launches dependent kernels early: compute capability 9.0 and up."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 

@@ -30,5 +30,5 @@ def index_of(key):
 
 @triton.jit
 def is_nan(key):
-    """Whether the value in a key is NaN."""
+    """Return whether the value in a key is NaN."""
     return (key >> 32) == 0x7FFFFFFF

@@ -11,7 +11,7 @@ INTERRUPTED = 130
 
 
 def chats(pair: str, suite: str) -> bool:
-    """Whether this pair runs the chat suite: as asked, by default where its target cannot fill in the middle."""
+    """Return whether this pair runs the chat suite: as asked, by default where its target cannot fill in the middle."""
     if suite != "auto":
         return suite == "chat"
     from localdflash.base.errors import ModelError

@@ -1,4 +1,4 @@
-"""What a step costs on the CPU engine after a long text, with keys and values in float16 and in 8 bits.
+"""What a step costs on the CPU engine after a long text, with the KV cache in float16 and in 8 bits.
 
 `PYTHONPATH=. python -P lab/scripts/cpu_context.py [--threads 2] [--models smollm2-135m,0.6B] [--lengths 64,2048,8100]
 [--rows 1,8] [--json FILE]`. Shapes have random weights in Q8_0, others are pairs of the registry; keys and values are

@@ -1,4 +1,4 @@
-"""What keys and values in 8 bits cost in quality on the CPU engine: both forms against float32 on the same weights.
+"""What an 8-bit KV cache costs in quality on the CPU engine: both forms against float32 on the same weights.
 
 `PYTHONPATH=. python -P lab/scripts/cpu_kv.py [--threads 2] [--pairs embedded,smollm2-135m] [--json FILE]`. Held-out
 code, and greedy continuations of the starts of its files. Any change tips roundings of 8-bit activations over, so that

@@ -75,7 +75,7 @@ def _version(python: Path, package: str) -> str:
 
 
 def _origin(log: str) -> str:
-    """Whether pip compiled llama.cpp."""
+    """Return whether pip compiled llama.cpp."""
     compiled = re.search(r"Building wheel for llama[-_]cpp[-_]python", log)
     return "compiled" if compiled else "out of pip's cache, compiled earlier"
 

@@ -181,7 +181,7 @@ def fault_of(place: CursorPlace, shown: str) -> str:
 
 
 def parses(language: str, text: str) -> bool:
-    """Whether a file has no errors of syntax."""
+    """Return whether a file has no errors of syntax."""
     if language != "python":
         tree = syntax.parse(language, text)
         return tree is not None and not tree.root_node.has_error

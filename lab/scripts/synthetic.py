@@ -166,7 +166,7 @@ def _second(prefix: str, config: DFlashConfig) -> list[bytes]:
 
 
 def more_bits(layer: int, layers: int) -> bool:
-    """Whether llama.cpp's Q4_K_M keeps attn_v and ffn_down of this layer in Q6_K."""
+    """Return whether llama.cpp's Q4_K_M keeps attn_v and ffn_down of this layer in Q6_K."""
     eighth = layers // 8
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 

@@ -1,6 +1,6 @@
 """Many conversations with one GGUF model on the CPU engine: the same interface as `parallel_target`, and faster.
 
-The rows of all sequences share every matrix product; attention runs for each sequence over keys and values of its own.
+The rows of all sequences share every matrix product; attention runs for each sequence over its own KV cache.
 The stages are those of kernels/cpu/stages.h, one call of a kernel after the other, so a row has the bits that
 `CpuTarget` gives it. One thread. Dense Qwen3 and Llama decoders.
 
@@ -41,7 +41,7 @@ Floats = NDArray[np.float32]
 
 
 class _SlotCache(NamedTuple):
-    """Keys and values of one slot, in the form "f16" of `KeysAndValues`."""
+    """KV cache of one slot, in the form "f16" of `KVCache`."""
 
     keys: NDArray[np.float16]  # [blocks, kv_heads, capacity / 16, head_dim, 16]
     values: NDArray[np.float16]  # [blocks, kv_heads, capacity, head_dim]

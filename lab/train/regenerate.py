@@ -31,7 +31,7 @@ PROMPT_LIMIT = 640
 
 
 class BatchCache:
-    """Keys and values of a batch of sequences, each at its own length."""
+    """KV cache of a batch of sequences, each at its own length."""
 
     def __init__(self, model: Decoder, batch: int, capacity: int) -> None:
         c = model.config

@@ -177,7 +177,7 @@ def _system(system: str, role: str | None) -> str:
 
 
 def _has_screen() -> bool:
-    """Whether a full screen can be shown."""
+    """Return whether a full screen can be shown."""
     return bool(sys.stdout and sys.stdout.isatty()) and os.environ.get("TERM", "") not in ("", "dumb")
 
 

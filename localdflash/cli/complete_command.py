@@ -255,8 +255,9 @@ def offset_of(text: str, line: int, column: int) -> int:
 
 
 def is_ignored(path: Path) -> bool:
-    """Whether git ignores a file, which is then completed by hand and without other code; UsageError for one that may
-    not be put into a prompt at all.
+    """Return whether git ignores a file; raise UsageError for a file that may not be put into a prompt at all.
+
+    An ignored file is completed only on request and without code of other files.
     """
     from localdflash.code.context.denied import Refusal
     from localdflash.code.context.index import Workspace

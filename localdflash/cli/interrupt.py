@@ -21,7 +21,7 @@ class Interrupt:
         self._again = self._waiting = False
 
     def __call__(self) -> bool:
-        """Whether the flag is set: a `Cancelled`."""
+        """Return whether the flag is set: a `Cancelled`."""
         return self.set
 
     def each(self, items: Generator[T, None, None]) -> Iterator[T]:

@@ -89,8 +89,7 @@ _RUN = (
     _setting(
         "--kv",
         "model.kv",
-        "Type of keys and values: int8 (backends cpu and cuda) and fp8 (cuda, from RTX 40 on) take about half the"
-        " memory.",
+        "Type of the KV cache: int8 (backends cpu and cuda) and fp8 (cuda, from RTX 40 on) take about half the memory.",
         type=click.Choice(KV_FORMATS),
     ),
     _setting(

@@ -31,7 +31,7 @@ CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
 )
 @click.option("--device", default="auto", show_default=True, help="The GPU to plan for, cpu or gpu; see serve.")
 @click.option("--gpu-layers", type=click.IntRange(-1), default=-1, help="Layers on that GPU; -1 is what fits.")
-@click.option("--kv", type=click.Choice(KV_FORMATS), default="f16", help="Type of keys and values; see serve.")
+@click.option("--kv", type=click.Choice(KV_FORMATS), default="f16", help="Type of the KV cache; see serve.")
 @click.option("--beside", metavar="ID", help="Another pair that is in memory, such as that of completions.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
 def plan(

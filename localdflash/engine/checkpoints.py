@@ -19,7 +19,7 @@ class Checkpoints(Generic[State]):
         self._kept: dict[int, State] = {}
 
     def wants(self, length: int, prompt_ended: bool) -> bool:
-        """Whether a state of this length is worth a copy."""
+        """Return whether a state of this length is worth a copy."""
         return length not in self._kept and (prompt_ended or length >= max(self._kept, default=0) + APART)
 
     def keep(self, length: int, state: State) -> None:

@@ -14,5 +14,5 @@ def count_common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def begins_with(ids: tuple[int, ...], head: tuple[int, ...]) -> bool:
-    """Whether `ids` begins with all of `head`; a sequence that does not is usually ruled out by one id."""
+    """Return whether `ids` begins with all of `head`; a sequence that does not is usually ruled out by one id."""
     return len(head) <= len(ids) and ids[len(head) - 1 : len(head)] == head[-1:] and ids[: len(head)] == head

@@ -185,11 +185,11 @@ class Controller:
         return nodes, best
 
     def should_read_prompt(self, drafter: str, waiting: int, rate: float, promised: float) -> bool:
-        """Whether a drafter that promises more than `rate` gains, over an answer, what it takes to read what waits."""
+        """Return whether drafting above `rate` repays, over an answer, reading the drafter's pending tokens."""
         return self._answer * (1 / rate - 1 / promised) > self._drafts[drafter].predict_reading_ms(waiting)
 
     def should_probe(self, drafter: str, limit: int, rate: float, waiting: int = 0) -> bool:
-        """Whether to ask a drafter only to learn what it is worth.
+        """Return whether to ask a drafter only to learn what it is worth.
 
         Enough time must have been spent on other things, for what waits to be read, too, and the drafter must be able
         to beat `rate` if it were as good as one may hope.

@@ -20,7 +20,7 @@ class Request:
     """The ids to continue, and how. Fields from `stats` on are filled while the request runs."""
 
     ids: Sequence[int]
-    max_tokens: int  # 0: only make the prompt's keys and values
+    max_tokens: int  # 0: only compute the prompt's KV cache
     params: SamplingParams = field(default_factory=SamplingParams)
     ends: frozenset[int] = frozenset()
     cancelled: Cancelled = never

@@ -1,7 +1,7 @@
 """The interfaces that the decode loop knows: a pair, and the target and drafters that a host pair is made of.
 
 Token ids in, token ids out; nothing here knows of text. A pair holds one sequence. Its newest committed token is the
-anchor: it is part of `ids`, but its keys and values are not in the target's cache yet. The anchor of a fresh prompt is
+anchor: it is part of `ids`, but it is not in the target's KV cache yet. The anchor of a fresh prompt is
 the prompt's last token, so the first answer token comes out of an ordinary step.
 """
 
@@ -71,7 +71,7 @@ class SavedSequence:
         return same if not self.is_recurrent or same == len(self.ids) else 0
 
     def contains(self, ids: Sequence[int]) -> bool:
-        """Whether a state of these ids is not needed beside this one."""
+        """Return whether a state of these ids is not needed beside this one."""
         return self.shared(ids) == len(ids)
 
     @property
@@ -177,7 +177,7 @@ class Pair(Protocol):
 
     @property
     def cached(self) -> Sequence[int]:
-        """The leading ids whose keys and values are cached."""
+        """Return the leading ids that are in the KV cache."""
 
     @property
     def room(self) -> int:

@@ -25,7 +25,7 @@ WHOLE = "whole"
 
 
 class DiskCache:
-    """States of the model that `identity` names: its files and the settings that decide its keys and values."""
+    """Saved KV states of the model that `identity` names: its files and the settings that decide the KV cache."""
 
     def __init__(self, root: Path, identity: str, budget: int) -> None:
         self.folder = root / hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
@@ -114,7 +114,7 @@ def _read_ids(path: Path) -> SavedSequence | None:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether a file is unfinished and the process that wrote it has ended."""
+    """Return whether a file is unfinished and the process that wrote it has ended."""
     number = path.suffix.removeprefix(".")
     return number.isdecimal() and not psutil.pid_exists(int(number))
 

@@ -74,17 +74,17 @@ class Sampler:
 
     @property
     def needs_logits(self) -> bool:
-        """Whether drawing needs the logits on the host: for a constraint, a shift, or probabilities to record."""
+        """Return whether sampling needs logits on the host: for a constraint, a shift, or recorded probabilities."""
         return self.constraint is not None or self._alternatives is not None or self._shift.anything
 
     @property
     def greedy(self) -> bool:
-        """Whether nothing is drawn."""
+        """Return whether nothing is drawn."""
         return self._greedy
 
     @property
     def needs_only_argmax(self) -> bool:
-        """Whether a draw is the likeliest token, and nothing else of the logits counts."""
+        """Return whether a draw is the likeliest token, and nothing else of the logits counts."""
         return self._greedy and not self._penalising and not self.needs_logits
 
     def sample(self, logits: NDArray[np.float32], ids: Sequence[int]) -> int:

@@ -3,7 +3,7 @@
 `submit` and `cancel` may be called from any thread; `run` is the engine thread. A job's callbacks are called on the
 engine thread, except that the end of a job that never ran may come from whoever cancels it. Between two steps the
 engine checks whether the job was cancelled or something more urgent waits; a job that gives way keeps its place at the
-head of its class and continues from its keys and values (`PrefixCache`). Schedulers of several pairs
+head of its class and continues from its KV cache (`PrefixCache`). Schedulers of several pairs
 share a `ComputeLock`.
 """
 
@@ -84,13 +84,13 @@ class Scheduler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job runs or waits."""
+        """Return whether a job runs or waits."""
         with self._changed:
             return bool(self._jobs())
 
     @property
     def is_answering(self) -> bool:
-        """Whether one of them is to write something: a prompt that is only read ahead is no answer."""
+        """Return whether one of them is to write something: a prompt that is only read ahead is no answer."""
         with self._changed:
             return any(job.request.max_tokens for job in self._jobs())
 
@@ -207,7 +207,7 @@ class Scheduler:
         return False
 
     def _gives_way(self, job: Job) -> bool:
-        """Whether this pair has something more urgent to do; urgent work of another pair is over by then."""
+        """Return whether this pair has something more urgent to do; urgent work of another pair is over by then."""
         if job.urgent:
             return False
         self._compute_lock.yield_to_urgent()

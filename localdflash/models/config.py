@@ -43,7 +43,7 @@ class ModelConfig:
     gpu_layers: int = -1  # of the target on that GPU; -1: what fits
     rows: RowsMode = "auto"  # of llama.cpp: exact or fast; auto: exact where that costs little
     drafter_bits: int = 8  # 8 or 4, of a drafter on our engines
-    kv: str = "f16"  # keys and values of our own engines
+    kv: str = "f16"  # type of our own engines' KV cache
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _check_key(config: Config) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what is sent to this host stays on this machine."""
+    """Return whether what is sent to this host stays on this machine."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -31,7 +31,7 @@ class Options:
     gpu_layers: int = -1  # of llama.cpp's target on that GPU, the head counted as one; -1: what fits
     rows: RowsMode = "auto"  # of llama.cpp: "exact" is certified identity at any price, "fast" is none
     drafter: str = ""  # another one than the pair's: a path, or an hf: name
-    kv: str = "f16"  # keys and values of our own engines: f16 or int8, on CUDA also fp8
+    kv: str = "f16"  # type of our own engines' KV cache: f16 or int8, on CUDA also fp8
     roomy: bool = field(default=False, compare=False)  # OutOfMemory where it would be cramped
     progress: Progress | None = None
     compiling: Compiling | None = None

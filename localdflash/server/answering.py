@@ -88,7 +88,7 @@ class Answering:
         self._tell(error)
 
     def _goes_on(self) -> bool:
-        """Whether the model's end did not count, and more was asked for."""
+        """Return whether the model's end did not count, and more was asked for."""
         if self._left.is_set() or not self._text.resumes():
             return False
         ended = self._job

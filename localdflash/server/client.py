@@ -53,7 +53,7 @@ class Exchange:
 
     @property
     def reusable(self) -> bool:
-        """Whether the connection can carry another request."""
+        """Return whether the connection can carry another request."""
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     def request(

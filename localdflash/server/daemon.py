@@ -220,11 +220,11 @@ class Daemon:
         self.stop()
 
     def _is_reachable(self) -> bool:
-        """Whether the socket is still there; whoever removes it wants another daemon."""
+        """Return whether the socket is still there; whoever removes it wants another daemon."""
         return self._path is not None and self._path.exists()
 
     def _is_orphaned(self) -> bool:
-        """Whether the process that a private daemon belongs to is gone."""
+        """Return whether the process that a private daemon belongs to is gone."""
         return self._settings.private is not None and os.getppid() != self._parent
 
     async def _first_load(self) -> BaseException | None:

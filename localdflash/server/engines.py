@@ -64,7 +64,7 @@ class Engines:
 
     @property
     def failed(self) -> bool:
-        """Whether a device is lost: only a new process can go on."""
+        """Return whether a device is lost: only a new process can go on."""
         return any(worker.failed.is_set() for worker in self.workers)
 
     @property

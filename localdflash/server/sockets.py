@@ -72,7 +72,7 @@ def other(path: Path) -> Path:
 
 
 def is_listening(path: Path) -> bool:
-    """Whether a process accepts connections at this path."""
+    """Return whether a process accepts connections at this path."""
     if paths.transport_of(path) == "unix":
         return unix_socket.is_listening(path)
     try:

@@ -85,12 +85,12 @@ class PairWorker:
 
     @property
     def busy(self) -> bool:
-        """Whether there are requests."""
+        """Return whether there are requests."""
         return self.scheduler is not None and self.scheduler.is_busy
 
     @property
     def answering(self) -> bool:
-        """Whether one of them is for an answer."""
+        """Return whether one of them is for an answer."""
         return self.scheduler is not None and self.scheduler.is_answering
 
     @property

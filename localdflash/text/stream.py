@@ -82,7 +82,7 @@ class Ending(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether the text is complete."""
+        """Return whether the text is complete."""
 
     @property
     def reason(self) -> str:
@@ -110,7 +110,7 @@ class AnswerText:
 
     @property
     def stopped(self) -> bool:
-        """Whether the text is complete."""
+        """Return whether the text is complete."""
         return self._met_stop or (self._ending is not None and self._ending.ended)
 
     @property

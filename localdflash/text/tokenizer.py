@@ -94,7 +94,7 @@ class Tokenizer:
         return MappingProxyType(self._special)
 
     def has_special(self, spelling: str) -> bool:
-        """Whether `special` knows this spelling."""
+        """Return whether `special` knows this spelling."""
         return spelling in self._special
 
     def bos(self) -> int | None:

@@ -40,7 +40,7 @@ def received(server: Wire) -> Any:
 
 
 def is_silent(server: Wire) -> bool:
-    """Whether nothing comes within the pause and some time after it."""
+    """Return whether nothing comes within the pause and some time after it."""
     end = time.monotonic() + next_edit.PAUSE_SECONDS + 0.2
     while time.monotonic() < end:
         server.ask("localdflash/status", {})

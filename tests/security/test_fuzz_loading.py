@@ -153,7 +153,7 @@ def _written(kind: str, model: Parsed, folder: Path) -> tuple[Path, Path | None]
 
 
 def _is_caught(files: list[Path], options: Options) -> bool:
-    """Whether the trial finds a fault, or refuses the file before it comes to it."""
+    """Return whether the trial finds a fault, or refuses the file before it comes to it."""
     try:
         return bool(trial.tried(files, options))
     except LocaldflashError:

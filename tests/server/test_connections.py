@@ -145,7 +145,7 @@ def test_a_connection_is_kept_for_another_request(served: Served) -> None:
 
 
 def waits(served: Served, count: int) -> bool:
-    """Whether as many connections as `count` wait."""
+    """Return whether as many connections as `count` wait."""
     return len(waiting(served.server.server_state.connections)) == count
 
 

@@ -86,7 +86,7 @@ class Event:
         self.happen()
 
     def query(self) -> bool:
-        """Whether it has happened."""
+        """Return whether it has happened."""
         return self._stream.done >= self._position
 
 

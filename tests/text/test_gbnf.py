@@ -15,7 +15,7 @@ BYTES = LLTokenizer("byte")
 
 
 def admits(grammar: str) -> Callable[[str], bool]:
-    """Whether a text is one of this grammar's, whole."""
+    """Return whether a text is one of this grammar's, whole."""
     lark = LLMatcher.grammar_from_lark(gbnf_to_lark(grammar))
 
     def whole(text: str) -> bool:

@@ -40,7 +40,7 @@ class Typed:
         return self._events.get(timeout=10)
 
     def silent(self) -> bool:
-        """Whether nothing comes for a while."""
+        """Return whether nothing comes for a while."""
         try:
             self._events.get(timeout=3 * ESCAPE_DELAY)
         except Empty:

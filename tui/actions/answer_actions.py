@@ -265,7 +265,7 @@ class AnswerActions(OutsideActions):
 
     @property
     def editing(self) -> bool:
-        """Whether the last message is being changed."""
+        """Return whether the last message is being changed."""
         edit, talk = self._unedited, self.talk
         return edit is not None and edit.chat is talk.messages and len(talk.messages) == edit.length
 

@@ -73,7 +73,7 @@ class KeyActions(AnswerActions):
         self.prompt.focus()
 
     def may_try(self) -> bool:
-        """Whether the prompt holds nothing but what was offered to try."""
+        """Return whether the prompt holds nothing but what was offered to try."""
         texts = ("", *(one.text for one in self.welcome.tries))
         return self.welcome.display and self.prompt.has_focus and self.prompt.text in texts
 

@@ -67,7 +67,7 @@ class Dialog(ModalScreen[T | None]):
         self._listens, self._last_key = False, time.monotonic()
 
     def listens(self) -> bool:
-        """Whether a key that is pressed now is meant for it; to be asked for each key."""
+        """Return whether a key that is pressed now is meant for it; to be asked for each key."""
         calm, self._last_key = time.monotonic() - self._last_key, time.monotonic()
         self._listens |= calm >= CALM or not self.by_itself
         return self._listens

@@ -274,7 +274,7 @@ def _duration(seconds: float) -> str:
 
 
 def _is_elsewhere(typed: str) -> bool:
-    """Whether something is no part of a name in the list, but the name of a file, here or on the hub."""
+    """Return whether something is no part of a name in the list, but the name of a file, here or on the hub."""
     return typed.startswith(HUB) or typed.lower().endswith(".gguf") or ("/" in typed and is_gguf(_path(typed)))
 
 

@@ -1,4 +1,4 @@
-"""Whether drafting at a temperature draws from the target's own distribution: a χ² test with the real pair.
+"""Test whether drafting at a temperature samples from the target's own distribution: a χ² test with the real pair.
 
 Two tokens are drawn after a prompt, again and again, each time with a forced draft, the model's where there is one.
 What is expected comes from the target's logits of undrafted passes, through a softmax of its own; outcomes expected

@@ -17,7 +17,7 @@ class Goal:
 
     @property
     def met(self) -> bool | None:
-        """Whether the value keeps the bound."""
+        """Return whether the value keeps the bound."""
         if self.value is None:
             return None
         relation, number = self.bound.split()

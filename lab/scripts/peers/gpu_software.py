@@ -40,7 +40,7 @@ OPTIONS = (
 
 
 def installed(folder: Path = FOLDER) -> bool:
-    """Whether the software GPU was built for the installed llama-cpp-python."""
+    """Return whether the software GPU was built for the installed llama-cpp-python."""
     return (folder / LIBRARY).is_file() and version("llama-cpp-python") == VERSION
 
 

@@ -15,7 +15,7 @@ PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
 
 
 def is_ready() -> bool:
-    """Whether a daemon answers and has loaded its pair."""
+    """Return whether a daemon answers and has loaded its pair."""
     try:
         client = find()
         return client is not None and client.health().get("status") == "ok"

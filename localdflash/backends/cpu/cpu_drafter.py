@@ -84,7 +84,7 @@ class CpuDFlashDrafter:
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes held beside weights, keys and values."""
+        """Return the bytes held in addition to weights and KV cache."""
         held = (*self.rope, self.workspace, self._ids, self._best, self._confidence, self._logits, *self._waiting)
         return sum(array.nbytes for array in held)
 

@@ -1,4 +1,4 @@
-"""Keys and values of a stack of blocks, in float16 or in 8 bits: see `Cache` in kernels/cpu/formats.h."""
+"""KV cache of a stack of blocks, in float16 or in 8 bits: see `Cache` in kernels/cpu/formats.h."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def cache_arrays(head_dim: int, kv: str) -> Sequence[CacheArray]:
 
 
 def choose_kv_format(kv: str) -> str:
-    """What keys and values are kept in where this was asked for."""
+    """Return the format of the KV cache for a requested one."""
     return kv if kv in KV_FORMATS else "f16"
 
 
@@ -52,7 +52,7 @@ def pad_positions(positions: int) -> int:
 
 
 def cache_bytes(config: DecoderConfig, positions: int, kv: str = "f16") -> int:
-    """Bytes of a block's keys and values."""
+    """Return the bytes of a block's KV cache."""
     arrays = cache_arrays(config.head_dim, kv)
     sizes = [
         array.rows(pad_positions(positions)) * prod(array.row) * np.dtype(array.dtype).itemsize for array in arrays
@@ -103,7 +103,7 @@ class KVCache:
             array[...] = np.frombuffer(state, array.dtype, array.size, at).reshape(array.shape)
             at += array.nbytes
         if at != len(state):
-            raise ValueError(f"{len(state)} bytes of keys and values where {at} were saved")
+            raise ValueError(f"{len(state)} bytes of KV cache (expected {at})")
 
     def _first(self, length: int) -> list[NDArray[Any]]:
         """The rows of each array that so many positions take."""

@@ -104,7 +104,7 @@ def _short_bytes(config: DFlashConfig, head: MatrixShape | None) -> int:
 
 
 def _kv_bytes(config: DecoderConfig, context: int, kv: str = "f16") -> int:
-    """Bytes of the keys and values of so many tokens, and of states."""
+    """Return the bytes of the KV cache of so many tokens, and of recurrent states."""
     c = config
     states = state_bytes(c.delta, c.recurrent_layers) if c.delta else 0
     return states + (c.num_hidden_layers - c.recurrent_layers) * cache_bytes(c, context, kv)

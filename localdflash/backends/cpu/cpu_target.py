@@ -1,4 +1,4 @@
-"""A target on the CPU engine: integer products, keys and values in float16 or 8 bits.
+"""A target on the CPU engine: integer products, a KV cache in float16 or 8 bits.
 
 A row is computed the same way, to the bit, whatever stands beside it and however many threads there are. Greedy output
 is therefore identical for any draft, any chunking of the prompt and any reuse of the cache.
@@ -29,7 +29,7 @@ from localdflash.engine.sampling import NOT_NUMBERS
 
 class CpuTarget:
     """See `Target`. `taps` are ids of blocks whose output is kept (0-based, the last block excluded); `kv` says what
-    keys and values are kept in, one of `KV_FORMATS`.
+    the KV cache is kept in, one of `KV_FORMATS`.
     """
 
     max_width = MAX_ROWS
@@ -71,7 +71,7 @@ class CpuTarget:
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes held beside weights, keys and values."""
+        """Return the bytes held in addition to weights and KV cache."""
         held = (*self.rope, self._taps, self.workspace, self._ids, self._logits, self._features)
         return sum(array.nbytes for array in held)
 

@@ -49,7 +49,7 @@ class DeltaStates:
         return sum(array.nbytes for array in held) + copies
 
     def can_reach(self, length: int) -> bool:
-        """Whether the states can go on to this length, or begin anew."""
+        """Return whether the states can go on to this length, or begin anew."""
         return length == 0 or 0 <= length - self.progress.base <= self.progress.rows
 
     def checkpoint(self, prompt_ended: bool) -> None:

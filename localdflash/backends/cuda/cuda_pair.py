@@ -178,7 +178,7 @@ class CudaPair:
         return True
 
     def _drafter_is_near(self, way: Way) -> bool:
-        """Whether the drafter's context is as far as this step needs: one round behind, or all taps still there."""
+        """Return whether the drafter's context is complete: at most one round behind, or all features kept."""
         if way not in DRAFTING:
             return self._computed - self._seen < TAP_SLOTS - SLACK
         if any(flying.way not in DRAFTING for flying in self._flying):

@@ -1,6 +1,6 @@
 """How much device memory a pair takes, before it is loaded; and the largest context that fits.
 
-Weights by the planes' own sizes, keys and values by token, and what is the same for every context. What rounds tensors
+Weights by the planes' own sizes, the KV cache by token, and what is the same for every context. What rounds tensors
 up, the kernels themselves and their graphs are not in it: `RESERVE` is kept free for them.
 """
 
@@ -143,7 +143,7 @@ def _up(size: int, step: int) -> int:
 
 
 def kv_bytes(config: DecoderConfig, kv: torch.dtype) -> int:
-    """Bytes of one token's keys and values in all layers."""
+    """Return the bytes of one token's KV cache in all layers."""
     scales = 4 if kv.itemsize == 1 else 0
     return config.num_hidden_layers * 2 * config.num_key_value_heads * (config.head_dim * kv.itemsize + scales)
 

@@ -1,4 +1,4 @@
-"""Whether this machine has a GPU that the engine runs on, and which of the chip's features are used.
+"""GPU detection: whether the engine runs on it, and which features of the chip it uses.
 
 `driver_present` costs microseconds and imports nothing, so that a machine without an NVIDIA driver never waits for
 torch. Everything else asks torch.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @cache
 def driver_present() -> bool:
-    """Whether the NVIDIA driver's library can be loaded."""
+    """Return whether the NVIDIA driver's library can be loaded."""
     try:
         ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -44,17 +44,17 @@ class Features:
 
     @property
     def dependent_launch(self) -> bool:
-        """Whether a kernel may start while the one before it drains."""
+        """Return whether a kernel may start while the one before it drains."""
         return self.capability >= (9, 0)
 
     @property
     def fp8_cache(self) -> bool:
-        """Whether keys and values may be e4m3."""
+        """Return whether the KV cache may be e4m3."""
         return self.capability >= (8, 9)
 
     @property
     def native_fp4(self) -> bool:
-        """Whether there are FP4 matrix instructions that Triton reaches: Blackwell RTX."""
+        """Return whether there are FP4 matrix instructions that Triton reaches: Blackwell RTX."""
         return self.capability[0] == 12
 
     def summary(self) -> str:
@@ -108,7 +108,7 @@ def on(device: "torch.device") -> AbstractContextManager[object]:
 
 
 def means_gpu(name: str) -> bool:
-    """Whether `--device` may mean a GPU of this engine; other names, such as "Vulkan0", are llama.cpp's."""
+    """Return whether `--device` may mean a GPU of this engine; other names, such as "Vulkan0", are llama.cpp's."""
     if name == "cpu" or not driver_present():
         return False
     if name in gpus.ANY or name.isdecimal() or name.upper().startswith("GPU-"):

@@ -62,7 +62,7 @@ class Gpu:
         return ".".join(map(str, self.capability))
 
     def is_called(self, name: str) -> bool:
-        """Whether a name means this one: its number, its name or a part of that, or the beginning of its UUID."""
+        """Return whether a name denotes this GPU: its number, a part of its name, or the start of its UUID."""
         uuid, asked = self.uuid.lower(), name.lower()
         by_uuid = len(asked) >= LEAST_UUID and (uuid.startswith(asked) or uuid.startswith(f"gpu-{asked}"))
         by_name = (len(asked) > 2 or not asked.isdecimal()) and asked in self.name.lower()  # "4090" is no number

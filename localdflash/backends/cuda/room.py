@@ -39,7 +39,7 @@ def is_shown_on(device: torch.device) -> bool:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether a GPU was full: Triton and graphs say so in words of the driver."""
+    """Return whether a GPU was full: Triton and graphs say so in words of the driver."""
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
 
 

@@ -218,7 +218,7 @@ def device_errors() -> Iterator[None]:
 
 
 def _is_lost() -> bool:
-    """Whether the GPU answers no call of this process any more."""
+    """Return whether the GPU answers no call of this process any more."""
     try:
         torch.cuda.synchronize()
     except (RuntimeError, AssertionError):

@@ -93,7 +93,7 @@ class ModeChoice:
 
     @property
     def drafts(self) -> bool:
-        """Whether steps may draft."""
+        """Return whether steps may draft."""
         return self.kind != "plain"
 
 

@@ -22,8 +22,8 @@ TYPES = {"f32": api.GGML_TYPE_F32, "f16": api.GGML_TYPE_F16, "bf16": 30}  # ggml
 class Flags:
     """Settings of a model and its context. The defaults are llama.cpp's own on a processor.
 
-    If keys and values have different types, flash attention on a processor takes one path for all rows. With one type,
-    a single-token batch is split among threads from 512 tokens on, and wide batches are computed in tiles.
+    With different types for K and V, flash attention on a CPU takes one path for all rows. With one type, a
+    single-token batch is split among threads from 512 tokens on, and wide batches are computed in tiles.
     """
 
     repack: bool = True  # reorder weights for the processor's kernels

@@ -1,6 +1,6 @@
 """A readable Qwen3, Qwen3-MoE or Llama decoder (GQA, RoPE, SwiGLU or experts): the oracle, and what training uses.
 
-Attention is handed in: `attend(layer, q, k, v)` decides what the rows may look at and where keys and values are kept.
+Attention is handed in: `attend(layer, q, k, v)` decides which positions each row attends to and owns the KV cache.
 Training passes a causal attention, decoding a cache. Architectures: Qwen3 technical report, arXiv 2505.09388, and
 The Llama 3 herd of models, arXiv 2407.21783.
 """

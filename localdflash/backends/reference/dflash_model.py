@@ -45,7 +45,7 @@ class DFlash(nn.Module):
             self.candidate_selector = CandidateSelector(config)
 
     def context(self, taps: Tensor, positions: Tensor) -> ContextKV:
-        """Keys and values of committed tokens, per layer, from their taps [B, T, n_taps * H] at positions [T]."""
+        """Return the KV cache of committed tokens per layer, from features [B, T, n_taps * H] at positions [T]."""
         fused = self.hidden_norm(self.fc(taps))
         cos, sin = self._rotary(positions)
         return [attention.project_context(fused, cos, sin) for attention in self._attentions()]

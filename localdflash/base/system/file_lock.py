@@ -114,7 +114,7 @@ if sys.platform == "win32":  # which has no forks
 else:
 
     def _try(file: int) -> bool:
-        """Whether the lock can be had now; OSError where the file system has none."""
+        """Return whether the lock can be had now; OSError where the file system has none."""
         import fcntl
 
         try:

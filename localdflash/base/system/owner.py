@@ -9,7 +9,7 @@ import sys
 
 
 def is_ours(about: os.stat_result) -> bool:
-    """Whether it belongs to this process's user."""
+    """Return whether it belongs to this process's user."""
     if sys.platform == "win32":
         return True
     else:
@@ -17,7 +17,7 @@ def is_ours(about: os.stat_result) -> bool:
 
 
 def is_open_to_others(about: os.stat_result) -> bool:
-    """Whether its mode lets other users read, write or enter it."""
+    """Return whether its mode lets other users read, write or enter it."""
     return sys.platform != "win32" and bool(about.st_mode & 0o077)
 
 

@@ -51,7 +51,7 @@ def kill_with_children(number: int) -> None:
 
 
 def is_there(number: int) -> bool:
-    """Whether a process of this number exists, whoever owns it."""
+    """Return whether a process of this number exists, whoever owns it."""
     if sys.platform == "win32":  # where `os.kill(number, 0)` sends it Ctrl-C
         import psutil
 

@@ -68,12 +68,12 @@ else:
         return await asyncio.open_unix_connection(path)
 
     def is_listening(path: Path) -> bool:
-        """Whether a process accepts connections at this path."""
+        """Return whether a process accepts connections at this path."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             return probe.connect_ex(str(path)) == 0
 
     def is_of_somebody_else(connection: socket.socket) -> bool:
-        """Whether this is a Unix socket, and the process at its other end runs as another user."""
+        """Return whether this is a Unix socket, and the process at its other end runs as another user."""
         return connection.family == socket.AF_UNIX and peer_uid(connection) != os.getuid()
 
     def peer_uid(connection: socket.socket) -> int:

@@ -51,7 +51,7 @@ def llama_gpu(name: str) -> Finding:
 
 
 def _matches(name: str, detail: str, chips: Sequence[Chip]) -> Finding:
-    """Whether a build for CUDA has code for the chips of this machine."""
+    """Return whether a build for CUDA has code for the chips of this machine."""
     import llama_cpp.llama_cpp as api
 
     built = built_for(api.llama_print_system_info().decode("utf-8", "replace"))
@@ -78,7 +78,7 @@ def built_for(info: str) -> Collection[int]:
 
 
 def has_code(built: Collection[int], capability: int) -> bool:
-    """Whether code of one of these capabilities is native to a chip: same generation, and not newer."""
+    """Return whether code of one of these capabilities is native to a chip: same generation, and not newer."""
     return any(one // 10 == capability // 10 and one <= capability for one in built)
 
 

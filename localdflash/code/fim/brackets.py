@@ -23,7 +23,7 @@ class Opener:
 
     @property
     def opens_block(self) -> bool:
-        """Whether the bracket is a brace around lines (not used for Python)."""
+        """Return whether the bracket is a brace around lines (not used for Python)."""
         return self.bracket == "{" and self.ends_line
 
     @property
@@ -66,7 +66,7 @@ class Brackets:
 
     @property
     def in_code(self) -> bool:
-        """Whether the next character is code."""
+        """Return whether the next character is code."""
         return not self.inside
 
     def _count_indent(self, char: str) -> None:

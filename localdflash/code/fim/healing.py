@@ -62,7 +62,7 @@ class Healing:
 
     @property
     def done(self) -> bool:
-        """Whether the word is complete."""
+        """Return whether the word is complete."""
         return not self._wanted
 
     def mask(self) -> NDArray[np.bool_] | None:

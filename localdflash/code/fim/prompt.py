@@ -101,7 +101,7 @@ class InfillPrompt:
 
     @property
     def truncated(self) -> bool:
-        """Whether text before or after the cursor was cut."""
+        """Return whether text before or after the cursor was cut."""
         return any(part.cut for part in self.parts if part.kind in ("prefix", "suffix"))
 
     def explained(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class PythonLines:
 
     @cached_property
     def _parses_now(self) -> bool:
-        """Whether the file parses unchanged, or without the cursor's line."""
+        """Return whether the file parses unchanged, or without the cursor's line."""
         line, rest = self._extent.line, self._extent.rest
         without = self._before[: len(self._before) - len(line)] + self._text_after[len(rest) :]
         return _parses(self._before + self._text_after) or _parses(without)

@@ -105,7 +105,7 @@ class Soundness:
 
     @cached_property
     def _closes_the_string(self) -> bool:
-        """Whether the string around the cursor is closed after it."""
+        """Return whether the string around the cursor is closed after it."""
         quote = self._extent.brackets.inside
         return quote in (self._extent.rest if len(quote) == 1 and quote != "`" else self._after)
 

@@ -69,7 +69,7 @@ class Stopping:
 
     @property
     def ended(self) -> bool:
-        """Whether the text has ended."""
+        """Return whether the text has ended."""
         return bool(self.reason)
 
     def push(self, text: str, logprob: float | None = None) -> str:

@@ -1,4 +1,4 @@
-"""The same edit of the same kind of syntax node was made before: propose it for the next line that matches.
+"""Repeated edits: an edit of one kind of syntax node is proposed again at the next line that matches.
 
 An edit replaces the text of a node, or puts text around it. One example is enough if the node names something (a
 function, an attribute, a type) and the very next statement has the same name in the same position. Anything else must

@@ -56,7 +56,7 @@ class ParsedSource:
 
     @property
     def sound(self) -> bool:
-        """Whether the text has no syntax errors."""
+        """Return whether the text has no syntax errors."""
         return not self.root.has_error
 
     def cut(self, node: Node) -> str:

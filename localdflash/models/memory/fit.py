@@ -61,7 +61,7 @@ class MemoryBudget:
     spare: int = 0
 
     def holds(self, parts: Parts) -> bool:
-        """Whether all parts fit, and the margin stays."""
+        """Return whether all parts fit, and the margin stays."""
         memory, needed = self.tight(parts)
         return needed <= memory.free
 

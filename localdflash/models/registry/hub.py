@@ -51,7 +51,7 @@ class Remote:
 
 
 def offline() -> bool:
-    """Whether the user forbids to ask for anything."""
+    """Return whether the user forbids to ask for anything."""
     from huggingface_hub import constants
 
     return bool(constants.is_offline_mode())

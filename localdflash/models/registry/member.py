@@ -150,7 +150,7 @@ def _wheel(wanted: WantedMember, report: DownloadReport) -> Path:
 
 
 def _wheel_here(wanted: WantedMember) -> bool:
-    """Whether a wheel is here that needs no pip; it may prove to be another one."""
+    """Return whether a wheel is here that needs no pip; it may prove to be another one."""
     return wanted.wheel.exists() or any(_left_by_others(wanted))
 
 

@@ -32,7 +32,7 @@ class FileRecord:
 
     @property
     def of_hub(self) -> bool:
-        """Whether it is from a repository of the hub, whose names have an owner."""
+        """Return whether it is from a repository of the hub, whose names have an owner."""
         return "/" in self.repository
 
 

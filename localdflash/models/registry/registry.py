@@ -298,7 +298,7 @@ def _no(path: Path, wanted: str) -> str:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a regular file is there; False for a path that is too long or cannot exist."""
+    """Return whether a regular file is there; False for a path that is too long or cannot exist."""
     try:
         return path.is_file()
     except OSError:
@@ -306,7 +306,7 @@ def _is_file(path: Path) -> bool:
 
 
 def is_known(file: Path) -> bool:
-    """Whether a file's bytes are those that this version was tried with."""
+    """Return whether a file's bytes are those that this version was tried with."""
     if file.is_relative_to(MODELS_FOLDER):
         return True
     record = records.current(file)

@@ -36,7 +36,7 @@ class Fields:
             raise ModelError(f"{self.where}: {name} is {str(value)[:60]!r}, which makes no sense here") from None
 
     def need(self, name: str, convert: Callable[[Any], T]) -> T:
-        """The same for a field that must be present."""
+        """Return a required field, converted; raise ModelError if it is missing or invalid."""
         value = self.get(name, lambda found: (convert(found),), None)
         if value is None:
             raise ModelError(f"{self.where}: {name} is missing")

@@ -69,11 +69,11 @@ class DFlashConfig:
         return len(self.short) or self.decoder.vocab_size
 
     def is_sliding(self, layer: int) -> bool:
-        """Whether a layer sees only a window of the context."""
+        """Return whether a layer sees only a window of the context."""
         return self.window is not None and layer < len(self.sliding) and self.sliding[layer]
 
     def is_causal(self, layer: int) -> bool:
-        """Whether a layer's block rows see only the rows before them."""
+        """Return whether a layer's block rows see only the rows before them."""
         return self.is_sliding(layer) if self.causal is None else self.causal
 
 

@@ -46,7 +46,7 @@ def drafter_of(target: Path, given: Path | None) -> Path | None:
 
 
 def has_head(header: GGUFHeader) -> bool:
-    """Whether a model's file holds a head for the token after the next that can be run."""
+    """Return whether a model's file holds a head for the token after the next that can be run."""
     if header.architecture not in WITH_HEADS or blocks_ahead(header) != 1:
         return False
     names = (f"blk.{block_count(header) - 1}.nextn.{name}.weight" for name in HEAD_TENSORS)

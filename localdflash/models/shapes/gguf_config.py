@@ -76,7 +76,7 @@ def _refuse(header: gguf.GGUFHeader) -> None:
 
 
 def scales_rope(header: gguf.GGUFHeader) -> bool:
-    """Whether llama.cpp scales positions or RoPE's angles. It takes a factor without a type for linear, and 0 for
+    """Return whether llama.cpp scales positions or RoPE angles. It takes a factor without a type for linear, and 0 for
     none.
     """
 

@@ -10,7 +10,7 @@ LARGEST = 1e6  # far beyond every real factor and number of turns, far within wh
 
 
 def makes_sense(head_dim: int, theta: float, factor: float, context: int, fast: float, slow: float) -> bool:
-    """Whether `yarn_factors` has finite divisors, all positive, for what a file says."""
+    """Return whether `yarn_factors` has finite divisors, all positive, for what a file says."""
     turns = all(1 / LARGEST <= often <= LARGEST for often in (fast, slow))
     return head_dim >= 2 and theta > 1 and context >= 1 and 1 <= factor <= LARGEST and turns
 

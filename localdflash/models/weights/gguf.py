@@ -124,7 +124,7 @@ def read_header(path: Path) -> GGUFHeader:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a regular file begins as GGUF does, whatever it is called."""
+    """Return whether a regular file begins as GGUF does, whatever it is called."""
     try:
         with open_model(path) as (stream, _):
             return stream.read(len(MAGIC)) == MAGIC

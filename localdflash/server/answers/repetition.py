@@ -44,7 +44,7 @@ class Repetition:
 
 
 def _repeats(text: str, end: int) -> bool:
-    """Whether text[:end] ends in a repetition."""
+    """Return whether text[:end] ends in a repetition."""
     if end < LEAST:
         return False
     before = text.rfind(text[end - _LAST : end], max(0, end - LONGEST - _LAST), end - 1)

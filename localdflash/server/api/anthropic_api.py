@@ -109,7 +109,7 @@ def _failure(error: ApiError) -> bytes:
 
 
 def chat_request(body: CountRequest) -> ChatRequest:
-    """The same request as our chat takes it; ApiError names what is wrong with it."""
+    """Translate the request to one of the chat API; raise ApiError for a wrong field."""
     tools = [_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())]
     choice = body.tool_choice or ToolChoice("auto")
     config = body.output_config

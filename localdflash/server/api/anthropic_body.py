@@ -73,7 +73,7 @@ class ToolDefinition(Struct):
 
 
 class ToolChoice(Struct):
-    """Whether tools may be called, or must."""
+    """Return whether tools may be called, or must."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -81,7 +81,7 @@ class ToolChoice(Struct):
 
 
 class Thinking(Struct):
-    """Whether thoughts come first."""
+    """Return whether thoughts come first."""
 
     type: Literal["enabled", "disabled", "adaptive"]
 

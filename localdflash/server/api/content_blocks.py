@@ -123,7 +123,7 @@ class Grown:
 
     @property
     def called(self) -> bool:
-        """Whether the answer calls tools."""
+        """Return whether the answer calls tools."""
         return any(block.kind == "call" for block in self.blocks)
 
 

@@ -93,7 +93,7 @@ def _model(loaded: LoadedPair, since: float) -> dict[str, Any]:
 
 
 def _has_drafter(loaded: LoadedPair) -> bool:
-    """Whether a model drafts, besides lookup."""
+    """Return whether a model drafts, besides lookup."""
     return any(name != LookupDrafter.name for name in loaded.drafters)
 
 

@@ -103,7 +103,7 @@ class MessageParts:
 
     @property
     def called(self) -> bool:
-        """Whether there is a call by now."""
+        """Return whether there is a call by now."""
         return bool(self._calls)
 
     def push(self, text: str) -> dict[str, Any]:

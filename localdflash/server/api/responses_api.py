@@ -194,7 +194,7 @@ async def _whole(writer: ResponseWriter, state: AppState, parts: AnswerParts) ->
 
 
 def chat_request(body: ResponsesRequest) -> ChatRequest:
-    """The same request as our chat takes it; ApiError names what is wrong with it."""
+    """Translate the request to one of the chat API; raise ApiError for a wrong field."""
     _refuse_what_is_kept(body)
     tools = [_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())]
     return ChatRequest(
@@ -329,7 +329,7 @@ def _id(block: Block) -> str:
 
 
 def _status(grown: Grown, block: Block) -> str:
-    """Whether an item is whole: the one that was cut is the last."""
+    """Return whether an item is whole: the one that was cut is the last."""
     cut = grown.ended and grown.choice.finish == "length" and block is grown.blocks[-1]
     return "incomplete" if cut else "completed"
 

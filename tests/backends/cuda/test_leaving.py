@@ -43,7 +43,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def is_right(world: World, prompt: list[int]) -> bool:
-    """Whether what follows the prompt is what plain decoding gives."""
+    """Return whether what follows the prompt is what plain decoding gives."""
     world.pair.step(Sampler(SamplingParams()), 16)
     return world.pair.ids[len(prompt) :] == world.right(world.pair.ids, len(prompt), SamplingParams())
 

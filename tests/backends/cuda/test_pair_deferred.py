@@ -95,7 +95,7 @@ def test_more_histories(world: World, acts: list[Any], seed: int) -> None:
 
 
 def finds(world: World, acts: list[Any]) -> bool:
-    """Whether some pace shows that something is wrong."""
+    """Return whether some pace shows that something is wrong."""
     for pace in PACES:
         try:
             play_late(world, acts, 0, pace)

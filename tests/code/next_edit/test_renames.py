@@ -210,7 +210,7 @@ VARIABLES = ("co_varnames", "co_cellvars", "co_freevars")
 
 
 def is_same(one: CodeType, other: CodeType, rename: Rename) -> bool:
-    """Whether two functions do the same, apart from the name of a variable."""
+    """Return whether two functions do the same, apart from the name of a variable."""
 
     def as_before(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(rename.old if name == rename.new else name for name in names)

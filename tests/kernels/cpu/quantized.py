@@ -33,7 +33,7 @@ class Form:
 
     @property
     def supers(self) -> bool:
-        """Whether there are super-scales."""
+        """Return whether there are super-scales."""
         return isinstance(self.scale, range) and self.scale is not EXPONENTS
 
 

@@ -75,7 +75,7 @@ def learn(model: Model, clock: Clock, until: int = 10**9, loss_is: float | None 
 
 
 def equal(one: Any, two: Any) -> bool:
-    """Whether nested states hold the same tensors and numbers."""
+    """Return whether nested states hold the same tensors and numbers."""
     if isinstance(one, Tensor):
         return torch.equal(one, two)
     if isinstance(one, dict):

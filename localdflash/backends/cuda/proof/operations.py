@@ -161,7 +161,7 @@ def _settle_ties(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
 
 
 def _is_tie(got: dict[str, Tensor], want: dict[str, Tensor]) -> bool:
-    """Whether experts that differ, in one row at most, are equally good but for rounding."""
+    """Return whether experts that differ, in one row at most, are equally good but for rounding."""
     ours, theirs = (found["routing.experts"].to(want["routing.experts"].device) for found in (got, want))
     odd = (ours != theirs).any(1)
     return int(odd.sum()) == 1 and not difference("weights", got["routing.weights"], want["routing.weights"])

@@ -5,7 +5,7 @@ from torch import Tensor
 
 # Of the largest value: float32 sums in another order; sums of values that were rounded to float16; such values.
 EXACT, SUMS, ROUNDED = 5e-5, 2e-3, 2e-3
-CODES = {torch.int8: 1.01, torch.float8_e4m3fn: 32.5}  # the widest step of keys and values in 8 bits
+CODES = {torch.int8: 1.01, torch.float8_e4m3fn: 32.5}  # the widest step of an 8-bit KV cache
 ODD_CODES = 0.03  # of the codes may be off by one: values that lie between two
 
 
@@ -18,7 +18,7 @@ class Unsound(Exception):
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same bits, NaN too."""
+    """Return whether two tensors have the same bits, NaN too."""
     return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
 
 

@@ -42,7 +42,7 @@ def _kernel(kernel: Any) -> dict[str, Any]:
 
 
 def runs_on(case: Case, capability: int) -> bool:
-    """Whether the chip has what the case needs."""
+    """Return whether the chip has what the case needs."""
     return divmod(capability, 10) >= case.needs
 
 

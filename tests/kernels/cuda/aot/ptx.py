@@ -18,7 +18,7 @@ def mma_mnemonics(ptx: str) -> list[str]:
 
 
 def ticket_is_fenced(ptx: str) -> bool | None:
-    """Whether every last-arriver ticket is safe; None if there is none.
+    """Return whether every last-arriver ticket is safe; None if there is none.
 
     Partial results are stored, then a barrier, the ticket (acq_rel), a barrier, and only then reads that bypass L1.
     """
