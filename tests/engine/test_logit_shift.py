@@ -1,7 +1,7 @@
 """Bias and the penalties of presence and frequency: by OpenAI's formula, and whatever is drafted."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,30 +12,14 @@ from hypothesis import strategies as st
 from localdflash.base.errors import UsageError
 from localdflash.engine.accept import accept
 from localdflash.engine.draft import Draft
-from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from tests.engine.test_lossless import KIND_LISTS, PROMPTS, Table, V, drafting_pair, table_of, take
+from tests.engine.test_lossless import KIND_LISTS, PROMPTS, Table, V, drafting_pair, shifting, table_of, take
 
 __all__ = ["drafting_pair"]
 
 Make = Callable[..., Any]
-PENALTIES = st.sampled_from([0.0, 0.3, 1.1, 2.0, -0.7, -2.0])
-BIASES = st.dictionaries(st.integers(0, V - 1), st.sampled_from([-100.0, -1.5, 0.4, 3.0, 100.0]), max_size=3)
 MANY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-@st.composite
-def shifting(draw: st.DrawFn, temperature: float, repetition: Sequence[float] = (1.0, 1.5)) -> SamplingParams:
-    return SamplingParams(
-        temperature,
-        repetition_penalty=draw(st.sampled_from(repetition)),
-        penalty_window=7,
-        seed=draw(st.integers(0, 9)),
-        presence_penalty=draw(PENALTIES),
-        frequency_penalty=draw(PENALTIES),
-        logit_bias=tuple(draw(BIASES).items()),
-    )
 
 
 def greedy_answer(table: Table, prompt: list[int], count: int, params: SamplingParams) -> list[int]:
@@ -66,31 +50,6 @@ def test_greedy_answers_are_those_of_the_formula_whatever_is_drafted(
     pair = drafting_pair(table, kinds, seed)
     pair.prefill(prompt)
     assert take(pair, Sampler(params), 40, limits) == greedy_answer(table, prompt, 40, params)
-
-
-@MANY
-@given(
-    seed=st.integers(0, 50),
-    prompt=PROMPTS,
-    kinds=KIND_LISTS,
-    params=st.one_of(shifting(0.0), shifting(0.8), shifting(1.5)),
-    limits=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-)
-def test_a_seed_gives_the_same_text_with_and_without_drafts(
-    drafting_pair: Make,
-    fake_target: Make,
-    seed: int,
-    prompt: list[int],
-    kinds: list[str],
-    params: SamplingParams,
-    limits: list[int],
-) -> None:
-    table = table_of(seed, sharpness=1.0)
-    plain = HostPair(fake_target(table))
-    plain.prefill(prompt)
-    pair = drafting_pair(table, kinds, seed)
-    pair.prefill(prompt)
-    assert take(pair, Sampler(params), 40, limits) == take(plain, Sampler(params), 40)
 
 
 def test_each_row_of_a_draft_is_shifted_by_what_stands_before_it() -> None:

@@ -126,6 +126,8 @@ def test_greedy_answers_are_the_models_own_whatever_is_drafted(
     assert take(pair, Sampler(SamplingParams()), 30, limits) == greedy_answer(table, prompt, 30, ends)
 
 
+PENALTIES = st.sampled_from([0.0, 0.3, 1.1, 2.0, -0.7, -2.0])
+BIASES = st.dictionaries(st.integers(0, V - 1), st.sampled_from([-100.0, -1.5, 0.4, 3.0, 100.0]), max_size=3)
 PARAMS = [
     SamplingParams(1.0, seed=1),
     SamplingParams(0.7, top_p=0.9, seed=2),
@@ -135,12 +137,25 @@ PARAMS = [
 ]
 
 
+@st.composite
+def shifting(draw: st.DrawFn, temperature: float, repetition: Sequence[float] = (1.0, 1.5)) -> SamplingParams:
+    return SamplingParams(
+        temperature,
+        repetition_penalty=draw(st.sampled_from(repetition)),
+        penalty_window=7,
+        seed=draw(st.integers(0, 9)),
+        presence_penalty=draw(PENALTIES),
+        frequency_penalty=draw(PENALTIES),
+        logit_bias=tuple(draw(BIASES).items()),
+    )
+
+
 @MANY
 @given(
     seed=st.integers(0, 50),
     prompt=PROMPTS,
     kinds=KIND_LISTS,
-    params=st.sampled_from(PARAMS),
+    params=st.one_of(st.sampled_from(PARAMS), shifting(0.0), shifting(0.8), shifting(1.5)),
     limits=st.lists(st.integers(1, 9), min_size=1, max_size=4),
 )
 def test_a_seed_gives_the_same_text_with_and_without_drafts(
