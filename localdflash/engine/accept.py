@@ -1,7 +1,7 @@
-"""Lossless acceptance, one rule, greedy and sampled.
+"""Lossless acceptance: one rule, greedy and sampled.
 
-Walk from the anchor: sample y from the target's processed distribution, continue with the draft token if it equals y,
-else stop; y is the bonus token. Every committed token is sampled from the target, so drafts cannot change the text.
+Walk from the anchor: sample y from the target's processed distribution. Continue if the draft token equals y, else
+stop; y is the bonus token. Every committed token is sampled from the target, so drafts cannot change the text.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ from localdflash.engine.sampling import Sampler
 def accept(
     draft: Draft, logits: Logits, sampler: Sampler, ids: Sequence[int], limit: int, ends: frozenset[int]
 ) -> list[int]:
-    """Return the tokens to commit after `ids`: at most `limit`, ending at an end token.
+    """Return the tokens to commit after `ids`: at most `limit`, none after an end token.
 
-    Row 0 of logits [rows, V] is the anchor's. The KV cache holds no entry for the last token, the bonus: as many rows
-    are kept as tokens are committed.
+    Row 0 of logits [rows, V] is the anchor's. The KV cache holds no entry for the last token, the bonus, so the number
+    of rows to keep equals the number of committed tokens.
     """
     context = list(ids[-sampler.window :]) if sampler.window else []
 
@@ -28,7 +28,7 @@ def accept(
 
 
 def accept_greedy(draft: Draft, likeliest: Sequence[int], limit: int, ends: frozenset[int]) -> list[int]:
-    """Return the tokens to commit, as `accept` does, where each row's token [rows] is known: greedy decoding."""
+    """Return the tokens to commit, given the likeliest token of each row [rows]."""
     return _walk(draft, lambda row, _: likeliest[row], limit, ends)
 
 

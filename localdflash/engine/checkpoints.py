@@ -1,42 +1,43 @@
-"""States of a sequence at a few of its lengths, for caches that go on but never back: those of recurrent layers.
+"""Checkpoints of recurrent states.
 
-One is kept where a prompt ended, for the next one often goes on there, and wherever so many tokens lie behind the last
-one. A sequence that goes back goes to the longest of them that is not too long, and computes again from there.
+A recurrent state cannot go back to a shorter length. So its cache keeps copies: one where each prompt ended, because
+the next prompt often continues there, and one every `SPACING_TOKENS` of a prompt. A sequence that is rolled back
+continues from the longest checkpoint that is not too long.
 """
 
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-MOST, APART = 4, 512  # how many are kept, and how many tokens of a prompt lie between two
+MAX_CHECKPOINTS, SPACING_TOKENS = 4, 512
 
 State = TypeVar("State")
 
 
 class Checkpoints(Generic[State]):
-    """Copies of states by their length."""
+    """Copies of states by sequence length."""
 
     def __init__(self) -> None:
         self._kept: dict[int, State] = {}
 
-    def wants(self, length: int, prompt_ended: bool) -> bool:
-        """Return whether a state of this length is worth a copy."""
-        return length not in self._kept and (prompt_ended or length >= max(self._kept, default=0) + APART)
+    def should_add(self, length: int, prompt_ended: bool) -> bool:
+        """Return whether a copy of the state at this length should be kept."""
+        return length not in self._kept and (prompt_ended or length >= max(self._kept, default=0) + SPACING_TOKENS)
 
-    def keep(self, length: int, state: State) -> None:
-        """Keep a copy; the shortest one makes room for it."""
-        if len(self._kept) == MOST:
+    def add(self, length: int, state: State) -> None:
+        """Keep a copy; if there are too many, drop the shortest."""
+        if len(self._kept) == MAX_CHECKPOINTS:
             del self._kept[min(self._kept)]
         self._kept[length] = state
 
     def drop_after(self, length: int) -> None:
-        """Drop what is longer."""
+        """Drop checkpoints longer than `length`."""
         self._kept = {at: state for at, state in self._kept.items() if at <= length}
 
     @property
     def states(self) -> Iterable[State]:
-        """All that are kept."""
+        """All copies."""
         return self._kept.values()
 
     def newest(self) -> tuple[int, State] | None:
-        """The longest one, with its length."""
+        """Return the longest checkpoint and its length."""
         return max(self._kept.items(), key=lambda item: item[0], default=None)

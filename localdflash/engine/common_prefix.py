@@ -1,18 +1,18 @@
-"""How much two sequences share, which every cache here asks."""
+"""Common prefixes of token sequences."""
 
 from collections.abc import Sequence
 
 
 def count_common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """The number of leading ids that agree."""
+    """Return the number of leading ids that two sequences share."""
     low, high = 0, min(len(a), len(b))
     a, b = list(a[:high]), list(b[:high])
-    while low < high:  # by bisection: comparing slices runs in C
+    while low < high:  # bisection: slices are compared in C
         middle = (low + high + 1) // 2
         low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle - 1)
     return low
 
 
 def begins_with(ids: tuple[int, ...], head: tuple[int, ...]) -> bool:
-    """Return whether `ids` begins with all of `head`; a sequence that does not is usually ruled out by one id."""
+    """Return whether `ids` begins with `head`; comparing the last id of `head` first rules out most sequences."""
     return len(head) <= len(ids) and ids[len(head) - 1 : len(head)] == head[-1:] and ids[: len(head)] == head

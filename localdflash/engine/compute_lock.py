@@ -1,7 +1,8 @@
-"""Whose turn it is to compute, where one machine runs several pairs: one step at a time, urgent work first.
+"""Lock that lets one of several pairs on one machine compute at a time, urgent work first.
 
-A job that is not urgent steps aside between two steps, and between two chunks of its prefill, for as long as urgent
-work of another pair goes on. Its own pair keeps its sequence meanwhile, so it goes on as if nothing had happened.
+A request that is not urgent releases the lock between two steps, and between two chunks of its prefill, while urgent
+work of another pair is running. Its own pair keeps its sequence, so the request continues without computing anything
+again.
 """
 
 import threading
@@ -10,39 +11,39 @@ from contextlib import contextmanager
 
 
 class ComputeLock:
-    """What the schedulers of one machine share; the threads of their engines take turns by it."""
+    """Shared by the schedulers of one machine."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._taken = False
-        self._urgent = 0  # that wait
+        self._is_held = False
+        self._urgent = 0  # threads with urgent work that wait
 
     @contextmanager
-    def taken(self, urgent: bool) -> Iterator[None]:
-        """Hold the turn, after waiting for it."""
-        self._take(urgent)
+    def hold(self, urgent: bool) -> Iterator[None]:
+        """Hold the lock, after waiting for it."""
+        self._acquire(urgent)
         try:
             yield
         finally:
-            self._give()
+            self._release()
 
     def yield_to_urgent(self) -> None:
-        """For whoever holds the turn without being urgent: let all urgent work go before."""
+        """Release the lock, held for work that is not urgent, until all urgent work is done."""
         if not self._urgent:
             return
-        self._give()
-        self._take(False)
+        self._release()
+        self._acquire(False)
 
-    def _take(self, urgent: bool) -> None:
+    def _acquire(self, urgent: bool) -> None:
         with self._changed:
             self._urgent += urgent
             try:
-                self._changed.wait_for(lambda: not self._taken and (urgent or not self._urgent))
+                self._changed.wait_for(lambda: not self._is_held and (urgent or not self._urgent))
             finally:
                 self._urgent -= urgent
-            self._taken = True
+            self._is_held = True
 
-    def _give(self) -> None:
+    def _release(self) -> None:
         with self._changed:
-            self._taken = False
+            self._is_held = False
             self._changed.notify_all()

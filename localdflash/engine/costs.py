@@ -1,96 +1,92 @@
-"""What a verify costs by its number of rows and the context: a shape measured at load, times the pace of the moment.
-And what a draft costs: one forward for all nodes, or one for each.
+"""Costs of a verify batch by width and context length, and of a draft. Times are milliseconds.
 
-The pace follows the machine (other programs, heat), which makes every width slower or faster together; so a width that
-was not run lately is not judged by what it cost under other conditions. The context does not: each row attends to all
-of it, so of a long one rows cost nearly what they cost one by one. Times are milliseconds.
+The cost of a verify batch is a shape, measured at load, times the current pace. The pace follows the machine (other
+programs, heat), which slows all widths together; so a width that has not run lately is not judged by an old time. The
+context changes the shape: every token of a batch attends to all of it, so over a long context the cost grows nearly
+linearly with the width.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
-OWN, SHARED = 0.2, 0.2  # how far a width, and the pace, go to a new measurement
-MOST = 2.0  # a measurement that is further off than this factor counts as this far
-STRIDE = 128  # tokens by which the context grows before the shape follows it
-USUAL = 9  # tokens that a step leaves to be read: a draft that was accepted, and one more
-SLOWER, FASTER = 0.05, 0.3  # weight of a draft's new timing: what disturbs a measurement only ever makes it longer
+WIDTH_RATE, PACE_RATE = 0.2, 0.2  # how far a width's cost, and the pace, move towards a new measurement
+MAX_RATIO = 2.0  # a measurement further off than this factor counts as this far off
+STRIDE_TOKENS = 128  # the shape is recomputed when the context has changed by this many tokens
+STEP_TOKENS = 9  # unread tokens that a step usually leaves: an accepted draft and one more
+SLOWER_RATE, FASTER_RATE = 0.05, 0.3  # weights of a new draft timing: disturbances only ever make it longer
 
 
 class VerifyCosts:
-    """`shape` is indexed by rows; a width's time is its shape times `pace`.
+    """Cost of a verify batch: `shape`, indexed by width, times `pace`.
 
-    `measured` are times by width in a short context, `growth` what each width costs more for a token of context, where
-    that is known. Widths in between are interpolated linearly. Of the last three timings of a width the median counts,
-    so that a single disturbed one changes nothing.
+    `measured` has the times of some widths in a short context, `growth` what each costs more per token of context.
+    Widths in between are interpolated linearly. The median of the last three timings of a width counts, so a single
+    disturbed timing changes nothing.
     """
 
     def __init__(self, measured: Mapping[int, float], growth: Mapping[int, float] | None = None) -> None:
-        self._short = _every_width(measured)
-        self._growth = _every_width(growth or dict.fromkeys(measured, 0.0))
+        self._short = _interpolate_widths(measured)
+        self._growth = _interpolate_widths(growth or dict.fromkeys(measured, 0.0))
         self.shape, self._length = list(self._short), 0
         self.pace = 1.0
         self._recent: dict[int, tuple[float, float]] = {}  # the two newest timings of a width
 
-    @property
-    def measured(self) -> tuple[Sequence[float], Sequence[float]]:
-        """By rows: times in a short context, and what a token of context adds."""
-        return self._short, self._growth
-
     def set_context_length(self, length: int) -> None:
-        """Expect verifies after so many tokens."""
-        if abs(length - self._length) >= STRIDE:
+        """Predict the costs of verify batches after `length` tokens."""
+        if abs(length - self._length) >= STRIDE_TOKENS:
             self._length = length
             self.shape = [short + growth * length for short, growth in zip(self._short, self._growth, strict=True)]
 
-    def predict_ms(self, rows: int) -> float:
-        """Expected time of a verify."""
-        return self.shape[min(rows, len(self.shape) - 1)] * self.pace
+    def predict_ms(self, width: int) -> float:
+        """Return the expected time of a verify batch."""
+        return self.shape[min(width, len(self.shape) - 1)] * self.pace
 
-    def learn(self, rows: int, ms: float) -> None:
-        """Count a measured verify; one wider than any measured at load is ignored."""
-        if rows >= len(self.shape):
+    def record(self, width: int, ms: float) -> None:
+        """Learn from a measured verify batch; ignore one wider than any measured at load."""
+        if width >= len(self.shape):
             return
-        expected = self.predict_ms(rows)
-        older, old = self._recent.get(rows, (expected, expected))
-        self._recent[rows] = (old, ms)
-        usual = sorted((older, old, ms))[1]
-        ratio = min(max(usual / expected, 1 / MOST), MOST)
+        expected = self.predict_ms(width)
+        older, old = self._recent.get(width, (expected, expected))
+        self._recent[width] = (old, ms)
+        median = sorted((older, old, ms))[1]
+        ratio = min(max(median / expected, 1 / MAX_RATIO), MAX_RATIO)
         for times in (self.shape, self._short, self._growth):
-            times[rows] *= ratio**OWN
-        self.pace *= ratio**SHARED
+            times[width] *= ratio**WIDTH_RATE
+        self.pace *= ratio**PACE_RATE
 
 
-def _every_width(measured: Mapping[int, float]) -> list[float]:
+def _interpolate_widths(measured: Mapping[int, float]) -> list[float]:
     widths = sorted(measured)
     times: list[float] = np.interp(range(widths[-1] + 1), widths, [measured[width] for width in widths]).tolist()
     return times
 
 
 class DraftCost:
-    """`first` is the time of the first node, or of a whole block; `each` that of every further one; `read` that of a
-    token which has to be read before.
+    """Cost of a draft: `first_ms` for the first token or a whole block, `next_ms` for every further token, `read_ms`
+    for every unread token that the drafter must process before.
     """
 
-    def __init__(self, first: float = 0.0, each: float = 0.0, read: float = 0.0) -> None:
-        self.first, self.each, self.read = first, each, read
+    def __init__(self, first_ms: float = 0.0, next_ms: float = 0.0, read_ms: float = 0.0) -> None:
+        self.first_ms, self.next_ms, self.read_ms = first_ms, next_ms, read_ms
 
-    def predict_ms(self, nodes: int) -> float:
-        """Expected time of a draft of so many nodes."""
-        return self.first + self.each * (nodes - 1)
+    def predict_ms(self, tokens: int) -> float:
+        """Return the expected time of a draft of `tokens` tokens."""
+        return self.first_ms + self.next_ms * (tokens - 1)
 
-    def predict_reading_ms(self, waiting: int) -> float:
-        """Expected time to read what waits, but for the few tokens that each step leaves: those are in `first`."""
-        return self.read * max(waiting - USUAL, 0)
+    def predict_reading_ms(self, unread: int) -> float:
+        """Return the expected time to read `unread` tokens, except those of the last step: `first_ms` has them."""
+        return self.read_ms * max(unread - STEP_TOKENS, 0)
 
-    def learn(self, nodes: int, ms: float) -> None:
-        """Count a measured draft; outliers (a busy machine) are capped, so one changes little.
+    def record(self, tokens: int, ms: float) -> None:
+        """Learn from a measured draft; outliers (a busy machine) are capped, so that one changes little.
 
-        It changes both times by the same factor: one draft does not tell them apart.
+        Both times change by the same factor, because one draft does not tell them apart.
         """
-        usual = self.predict_ms(nodes)
-        learned = usual + (FASTER if ms < usual else SLOWER) * (min(ms, 3 * usual + 0.01) - usual)
-        if self.each:
-            self.first, self.each = self.first * learned / usual, self.each * learned / usual
+        expected = self.predict_ms(tokens)
+        rate = FASTER_RATE if ms < expected else SLOWER_RATE
+        learned = expected + rate * (min(ms, 3 * expected + 0.01) - expected)
+        if self.next_ms:
+            self.first_ms, self.next_ms = self.first_ms * learned / expected, self.next_ms * learned / expected
         else:
-            self.first = learned
+            self.first_ms = learned

@@ -1,4 +1,4 @@
-"""A draft: the tokens that a drafter proposes to follow the anchor, one after the other."""
+"""A draft: the tokens that a drafter proposes to follow the anchor."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ class Draft:
     tokens: Sequence[int]
     confidence: Sequence[float]
 
-    def first(self, nodes: int) -> "Draft":
-        """Return the draft cut to its first `nodes` tokens."""
-        return replace(self, tokens=self.tokens[:nodes], confidence=self.confidence[:nodes])
+    def first(self, count: int) -> "Draft":
+        """Return a draft of the first `count` tokens."""
+        return replace(self, tokens=self.tokens[:count], confidence=self.confidence[:count])
 
     def __len__(self) -> int:
         return len(self.tokens)

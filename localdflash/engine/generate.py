@@ -1,14 +1,14 @@
-"""One request from ids to ids: prefill what is not cached, then step until an end, the limit or a cancellation.
+"""Runs one request: prefill what is not cached, then step until an end token, a limit or a cancellation.
 
 Cancellation is checked between steps, so a cancelled request stops within one step. A `Generation` may lose the pair to
-another one between two steps (or in the middle of its prefill) and continue later: its text stays the same.
+another one between two steps, or in the middle of its prefill, and continue later: its text stays the same.
 """
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from localdflash.engine.pair import Cancelled, Pair, Step, never
+from localdflash.engine.pair import Cancelled, Pair, Step, never_cancelled
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling import Constraint, Sampler
 from localdflash.engine.sampling_params import SamplingParams
@@ -17,19 +17,19 @@ from localdflash.engine.stats import Stats
 
 @dataclass
 class Request:
-    """The ids to continue, and how. Fields from `stats` on are filled while the request runs."""
+    """Ids to continue, and options. The fields from `stats` on are filled while the request runs."""
 
     ids: Sequence[int]
-    max_tokens: int  # 0: only compute the prompt's KV cache
+    max_tokens: int  # 0: only fill the KV cache
     params: SamplingParams = field(default_factory=SamplingParams)
     ends: frozenset[int] = frozenset()
-    cancelled: Cancelled = never
+    cancelled: Cancelled = never_cancelled
     constraint: Constraint | None = None
     top_logprobs: int | None = None  # likeliest tokens to record for each token; None: no probabilities at all
-    documents: Sequence[Sequence[int]] = ()  # texts that drafts may be copied from
-    draft: bool = True  # False: plain decoding, to compare; the same text
+    documents: Sequence[Sequence[int]] = ()  # that drafts may be copied from
+    draft: bool = True  # False: without drafting, to compare; the text is the same
     stats: Stats = field(default_factory=Stats)
-    queue_ms: float = 0.0  # until a scheduler first took it up
+    queue_ms: float = 0.0  # until a scheduler first ran it
     computed_tokens: int = 0  # prompt tokens that no cache held
     prefill_ms: float = 0.0
     ttft_ms: float = 0.0  # from the start of the prefill to the end of the first step
@@ -37,7 +37,7 @@ class Request:
 
 
 class Generation:
-    """A request under way. `take` the pair, then `step` until it returns None; `take` it again after others had it."""
+    """A running request. `take` the pair, then `step` until it returns None; `take` it again after others had it."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -45,8 +45,8 @@ class Generation:
         self.ids = list(request.ids)
         self._began = 0.0
 
-    def take(self, pair: Pair, prefixes: PrefixCache | None = None, interrupted: Cancelled = never) -> bool:
-        """Make the pair's sequence this one's; False if `interrupted` said so first: what is computed is kept."""
+    def take(self, pair: Pair, prefixes: PrefixCache | None = None, interrupted: Cancelled = never_cancelled) -> bool:
+        """Make this request's ids the pair's sequence; return False if interrupted (computed tokens are kept)."""
         request = self.request
         began = time.perf_counter()
         self._began = self._began or began
@@ -63,12 +63,8 @@ class Generation:
     def step(self, pair: Pair) -> Step | None:
         """Run one step. At the end, set `request.finish_reason` and return None."""
         request = self.request
-        if request.finish_reason:
-            return None
-        if request.cancelled():
-            request.finish_reason = "cancelled"
-        else:
-            request.finish_reason = self._limit(pair)
+        if not request.finish_reason:
+            request.finish_reason = "cancelled" if request.cancelled() else self._reached_limit(pair)
         if request.finish_reason:
             return None
         before = time.perf_counter()
@@ -78,18 +74,18 @@ class Generation:
             request.ttft_ms = (now - self._began) * 1e3
         request.stats.add(step, (now - before) * 1e3)
         self.ids += step.tokens
-        request.finish_reason = "stop" if step.tokens[-1] in request.ends else self._limit(pair)
+        request.finish_reason = "stop" if step.tokens[-1] in request.ends else self._reached_limit(pair)
         return step
 
-    def _limit(self, pair: Pair) -> str:
-        """The limit that forbids another token, or ""."""
+    def _reached_limit(self, pair: Pair) -> str:
+        """Return the limit that forbids another token, or ""."""
         if self.request.stats.tokens >= self.request.max_tokens:
             return "length"
         return "context" if pair.room == 0 else ""
 
 
 def generate(pair: Pair, request: Request, prefixes: PrefixCache | None = None) -> Iterator[Step]:
-    """The steps of one request that nothing interrupts; the caller may stop reading at any step."""
+    """Yield the steps of one request; the caller may stop reading at any step."""
     generation = Generation(request)
     generation.take(pair, prefixes)
     while step := generation.step(pair):

@@ -21,7 +21,7 @@ from localdflash.engine.pair import (
     SavedSequence,
     Step,
     Target,
-    never,
+    never_cancelled,
 )
 from localdflash.engine.sampling import Constraint, Sampler
 
@@ -71,7 +71,7 @@ class HostPair:
         """See `Pair`."""
         return self.target.context - len(self.ids)
 
-    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never) -> int:
+    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never_cancelled) -> int:
         """See `Pair`. ContextOverflow names both numbers; a cancelled prefill keeps what it has computed."""
         if not ids:
             raise UsageError("the prompt is empty: at least one token is needed")
@@ -228,7 +228,7 @@ class HostPair:
             raise UsageError(f"cannot roll back to {length} tokens of {len(self.ids)}")
         self._crop(length - 1)
         self.ids = self.ids[:length]
-        self._extend(self.ids[:-1], self.target.length, never)
+        self._extend(self.ids[:-1], self.target.length, never_cancelled)
 
     def forget(self) -> None:
         """Drop the whole sequence."""

@@ -1,9 +1,9 @@
-"""The drafter that copies: it proposes what followed the last time that the text ended like this.
+"""Prompt-lookup drafter: proposes what followed the last occurrence of the newest tokens.
 
-It finds the longest earlier occurrence of the newest tokens in the prompt, in given documents and in the generated
-text, and proposes what came after it. That costs microseconds. While an answer copies an earlier passage with changes
-in it, the drafter keeps its place in the passage and picks it up again one token after a change. If nothing longer
-agrees, the newest pair or single token still gives a guess: where a second row costs little, it is worth its place.
+It searches the prompt, given documents and the generated text for the longest earlier match of the newest tokens, which
+takes microseconds. While an answer copies a passage with changes, the drafter remembers its position in the passage and
+resumes the copy one token after a change. If no triple matches, the newest pair or single token still gives a guess:
+where a second token costs little, verifying the guess pays.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from localdflash.engine.draft import EMPTY_DRAFT, MAX_DRAFT_TOKENS, Draft
 from localdflash.engine.pair import TargetFeatures
 
-GRAM = 3  # tokens that must agree before an occurrence counts more than the passage being copied
-CANDIDATES = 8  # newest occurrences that are compared
-LONGEST = 32  # agreement beyond this adds nothing
-REACH = (4, 12)  # how far behind and ahead of the expected place a copy is picked up again
-PICKED_UP = 3  # tokens of agreement that a copy counts for when it is picked up again
-PATIENCE = 8  # proposals without a place before the copied passage is forgotten
+GRAM_TOKENS = 3  # a match of this many tokens takes precedence over resuming a copy
+MAX_CANDIDATES = 8  # newest occurrences that are compared
+MAX_MATCH_TOKENS = 32  # a longer match adds no confidence
+TOKENS_BEHIND, TOKENS_AHEAD = 4, 12  # of the expected position: where a copy may be resumed
+RESUMED_TOKENS = 3  # match length that a resumed copy counts as
+MAX_MISSES = 8  # proposals without a match before the copied passage is forgotten
 BREAK = -1  # between documents
-WAITING = 16  # tokens observed that wait for the next proposal to be read: those of a prompt do not
+MAX_UNINDEXED_TOKENS = 16  # observed tokens that may wait for the next proposal
 
 
 class LookupDrafter:
@@ -35,61 +35,61 @@ class LookupDrafter:
     def _start(self, documents: Sequence[Sequence[int]]) -> None:
         self._documents = documents
         self._text: list[int] = []
-        self._fresh: list[int] = []  # observed, not yet in the text: most steps of a fast model ask for nothing
-        self._places: dict[tuple[int, ...], list[int]] = {}
+        self._unindexed: list[int] = []  # observed: most steps of a fast model request no draft
+        self._positions: dict[tuple[int, ...], list[int]] = {}
         for document in documents:
             self._append([*document, BREAK])
         self._base = len(self._text)
-        self._copying: int | None = None  # offset from a place in the sequence back to the passage it copies
+        self._copy_offset: int | None = None  # from a position in the sequence back to the passage that it copies
         self._misses = 0
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
-        """See `Pair`; what was observed stays."""
+        """See `Pair`; observed tokens are kept."""
         if documents == self._documents:
             return
-        self._read()
+        self._index()
         observed = self._text[self._base :]
         self._start(documents)
         self._append(observed)
 
-    def observe(self, ids: Sequence[int], taps: TargetFeatures | None = None) -> None:
+    def observe(self, ids: Sequence[int], features: TargetFeatures | None = None) -> None:
         """See `Drafter`."""
-        self._fresh += ids
-        if len(self._fresh) > WAITING:
-            self._read()
+        self._unindexed += ids
+        if len(self._unindexed) > MAX_UNINDEXED_TOKENS:
+            self._index()
 
-    def _read(self) -> None:
-        if self._fresh:
-            self._append(self._fresh)
-            self._fresh = []
+    def _index(self) -> None:
+        if self._unindexed:
+            self._append(self._unindexed)
+            self._unindexed = []
 
     def _append(self, ids: Sequence[int]) -> None:
-        text, places = self._text, self._places
+        text, positions = self._text, self._positions
         for token in ids:
             text.append(token)
-            for gram in _grams(text):
-                if gram in places:
-                    places[gram].append(len(text) - 1)
+            for gram in _newest_grams(text):
+                if gram in positions:
+                    positions[gram].append(len(text) - 1)
                 else:
-                    places[gram] = [len(text) - 1]
+                    positions[gram] = [len(text) - 1]
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""
-        self._read()
+        self._index()
         text = self._text
         if length == self._base == 0:
             text.clear()
-            self._places.clear()
+            self._positions.clear()
         while len(text) > self._base + length:
-            for gram in _grams(text):
-                self._places[gram].pop()
-                if not self._places[gram]:
-                    del self._places[gram]
+            for gram in _newest_grams(text):
+                self._positions[gram].pop()
+                if not self._positions[gram]:
+                    del self._positions[gram]
             text.pop()
-        self._copying = None
+        self._copy_offset = None
 
     def save(self) -> bytes:
-        """See `Drafter`. Empty: the ids hold everything."""
+        """See `Drafter`. Empty, because the ids hold everything."""
         return b""
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
@@ -99,87 +99,84 @@ class LookupDrafter:
 
     def propose(self, anchor: int, limit: int) -> Draft:
         """See `Drafter`."""
-        self._read()
-        place, agreement = self._find(anchor)
-        self._keep_place(place if agreement >= PICKED_UP else None)
-        if place is None:
+        self._index()
+        position, match = self._find_match(anchor)
+        self._track_copy(position if match >= RESUMED_TOKENS else None)
+        if position is None:
             return EMPTY_DRAFT
-        tokens = self._continuation(place, anchor, min(limit, self.max_draft_tokens))
-        confidence = [trust(agreement + right) for right in range(len(tokens))]
+        tokens = self._continue_from(position, anchor, min(limit, self.max_draft_tokens))
+        confidence = [confidence_after(match + accepted) for accepted in range(len(tokens))]
         return Draft(self.name, tokens, confidence) if tokens else EMPTY_DRAFT
 
-    def _continuation(self, place: int, anchor: int, most: int) -> list[int]:
-        """What followed a place, up to the end of its document; a text that runs into itself repeats."""
-        tokens = self._text[place + 1 : place + 1 + most]
+    def _continue_from(self, position: int, anchor: int, count: int) -> list[int]:
+        """Return what followed a position, up to the end of its document; repeat text that runs into its own end."""
+        tokens = self._text[position + 1 : position + 1 + count]
         if BREAK in tokens:
             return tokens[: tokens.index(BREAK)]
-        if len(tokens) < most:
+        if len(tokens) < count:
             tokens.append(anchor)
             period = len(tokens)
-            while len(tokens) < most:
+            while len(tokens) < count:
                 tokens.append(tokens[len(tokens) - period])
         return tokens
 
-    def _keep_place(self, place: int | None) -> None:
+    def _track_copy(self, position: int | None) -> None:
         """Remember the passage being copied; forget it after too many steps without a match."""
-        if place is not None:
-            self._copying, self._misses = len(self._text) - place, 0
+        if position is not None:
+            self._copy_offset, self._misses = len(self._text) - position, 0
             return
         self._misses += 1
-        if self._misses > PATIENCE:
-            self._copying = None
+        if self._misses > MAX_MISSES:
+            self._copy_offset = None
 
-    def _find(self, anchor: int) -> tuple[int | None, int]:
-        """An earlier place of the anchor to continue from, and the tokens that agree there."""
-        text, places = self._text, self._places
-        if len(text) > 1 and (found := places.get((text[-2], text[-1], anchor))):
-            return self._longest(found, GRAM)
-        if (place := self._pick_up(anchor)) is not None:
-            return place, PICKED_UP
-        if text and (found := places.get((text[-1], anchor))):
-            return self._longest(found, GRAM - 1)
-        if found := places.get((anchor,)):
-            return self._longest(found, GRAM - 2)
+    def _find_match(self, anchor: int) -> tuple[int | None, int]:
+        """Return an earlier position of the anchor to continue from, and the length of the match there."""
+        text, positions = self._text, self._positions
+        if len(text) > 1 and (found := positions.get((text[-2], text[-1], anchor))):
+            return self._longest_match(found, GRAM_TOKENS)
+        if (position := self._resume_copy(anchor)) is not None:
+            return position, RESUMED_TOKENS
+        if text and (found := positions.get((text[-1], anchor))):
+            return self._longest_match(found, GRAM_TOKENS - 1)
+        if found := positions.get((anchor,)):
+            return self._longest_match(found, GRAM_TOKENS - 2)
         return None, 0
 
-    def _longest(self, places: list[int], size: int) -> tuple[int, int]:
-        """Of the newest places where `size` tokens agree, the one where most do, and how many do."""
+    def _longest_match(self, positions: list[int], size: int) -> tuple[int, int]:
+        """Return the position of the longest match among the newest positions, and its length (at least `size`)."""
         text = self._text
-        best, longest = places[-1], 0
-        for place in places[: -CANDIDATES - 1 : -1]:
-            agreement = size
+        best, longest = positions[-1], 0
+        for position in positions[: -MAX_CANDIDATES - 1 : -1]:
+            match = size
             while (
-                agreement < LONGEST
-                and place - agreement >= 0
-                and text[place - agreement] == text[len(text) - agreement]
+                match < MAX_MATCH_TOKENS and position - match >= 0 and text[position - match] == text[len(text) - match]
             ):
-                agreement += 1
-            if agreement > longest:
-                best, longest = place, agreement
+                match += 1
+            if match > longest:
+                best, longest = position, match
         return best, longest
 
-    def _pick_up(self, anchor: int) -> int | None:
-        """The place of the anchor in the passage that was being copied, nearest to where it is expected."""
-        if self._copying is None:
+    def _resume_copy(self, anchor: int) -> int | None:
+        """Return the position of the anchor in the copied passage that is nearest to the expected one."""
+        if self._copy_offset is None:
             return None
-        text, expected = self._text, len(self._text) - self._copying
-        behind, ahead = REACH
-        if anchor not in text[max(expected - behind, 0) : expected + ahead + 1]:
+        text, expected = self._text, len(self._text) - self._copy_offset
+        if anchor not in text[max(expected - TOKENS_BEHIND, 0) : expected + TOKENS_AHEAD + 1]:
             return None
-        for distance in range(ahead + 1):
-            for place in (expected + distance, expected - distance):
-                if 0 <= place < len(text) and text[place] == anchor and expected - place <= behind:
-                    return place
+        for distance in range(TOKENS_AHEAD + 1):
+            for position in (expected + distance, expected - distance):
+                if 0 <= position < len(text) and text[position] == anchor and expected - position <= TOKENS_BEHIND:
+                    return position
         return None
 
 
-def trust(agreement: int) -> float:
-    """The confidence in a token that follows so many that agree."""
-    return agreement / (agreement + 2.0)
+def confidence_after(match: int) -> float:
+    """Return the confidence in a token that follows a match of this length."""
+    return match / (match + 2.0)
 
 
-def _grams(text: list[int]) -> tuple[tuple[int, ...], ...]:
-    """The newest token, pair and triple. Written out because it runs for every token."""
+def _newest_grams(text: list[int]) -> tuple[tuple[int, ...], ...]:
+    """Return the newest token, pair and triple. Written out because it runs for every token."""
     last = text[-1]
     if len(text) > 2:
         return (last,), (text[-2], last), (text[-3], text[-2], last)

@@ -1,8 +1,10 @@
-"""The interfaces that the decode loop knows: a pair, and the target and drafters that a host pair is made of.
+"""Interfaces of the decode loop: `Pair`, and the `Target` and `Drafter`s that a `HostPair` is made of.
 
-Token ids in, token ids out; nothing here knows of text. A pair holds one sequence. Its newest committed token is the
-anchor: it is part of `ids`, but it is not in the target's KV cache yet. The anchor of a fresh prompt is
-the prompt's last token, so the first answer token comes out of an ordinary step.
+Token ids in, token ids out; nothing here handles text. A pair holds one sequence. Its newest committed token is the
+anchor: it is part of `ids`, but the target's KV cache does not hold it yet. The anchor of a new prompt is the prompt's
+last token, so the first answer token comes from an ordinary step.
+
+Features are the target's hidden states that feed a drafter; a drafter's config calls the blocks they come from taps.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,18 +20,18 @@ from localdflash.engine.draft import Draft
 from localdflash.engine.sampling import Sampler
 
 Logits = NDArray[np.float32]
-TargetFeatures = NDArray[np.float32]  # [rows, n_taps * H], the target's hidden states that feed a drafter
+TargetFeatures = NDArray[np.float32]  # [rows, n_taps * H]
 Cancelled = Callable[[], bool]
 
 
-def never() -> bool:
-    """Always False: a request that nobody cancels."""
+def never_cancelled() -> bool:
+    """Return False: the request is never cancelled."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of one target forward: row 0 is the anchor's, row i + 1 node i's. Valid until the next forward."""
+    """Output of one verify batch: row 0 is the anchor's, row i + 1 draft token i's. Valid until the next batch."""
 
     logits: Logits  # [rows, V]
     features: TargetFeatures | None
@@ -37,7 +39,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one draft-verify-accept round committed, and where its time went (milliseconds)."""
+    """One draft-verify-accept step: the committed tokens and the time spent in milliseconds."""
 
     tokens: Sequence[int]
     drafter: str
@@ -48,40 +50,40 @@ class Step:
 
 
 class StateLost(LocaldflashError):
-    """A saved sequence whose bytes did not all arrive: it has to be computed again."""
+    """The bytes of a saved sequence were not copied completely; the sequence must be computed again."""
 
 
-def at_once() -> None:
-    """What is there need not be waited for."""
+def already_complete() -> None:
+    """Do nothing: the bytes are already complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedSequence:
-    """A saved sequence: ids without the anchor, and each part's cache. Only the pair that made it can read it."""
+    """Saved sequence: ids without the anchor, and the caches of target and drafters. Only its own pair can load it."""
 
     ids: tuple[int, ...]
     target: bytes | bytearray
     drafters: tuple[bytes | bytearray, ...]
-    is_recurrent: bool = False  # whether one can go on from its end alone, as with recurrent layers
-    arrived: Callable[[], None] = field(default=at_once, compare=False)  # waits for all bytes; StateLost, each time
+    is_recurrent: bool = False  # then decoding can continue only from the end
+    wait: Callable[[], None] = field(default=already_complete, compare=False)  # for all bytes; may raise StateLost
 
-    def shared(self, ids: Sequence[int]) -> int:
-        """How many of these ids it has, in a state that one can go on from."""
-        same = count_common_prefix(self.ids, ids)
-        return same if not self.is_recurrent or same == len(self.ids) else 0
+    def count_shared(self, ids: Sequence[int]) -> int:
+        """Return how many leading ids can be reused for `ids`."""
+        shared = count_common_prefix(self.ids, ids)
+        return shared if not self.is_recurrent or shared == len(self.ids) else 0
 
     def contains(self, ids: Sequence[int]) -> bool:
-        """Return whether a state of these ids is not needed beside this one."""
-        return self.shared(ids) == len(ids)
+        """Return whether this sequence makes a saved sequence of `ids` unnecessary."""
+        return self.count_shared(ids) == len(ids)
 
     @property
     def size(self) -> int:
-        """Bytes held."""
+        """Size in bytes."""
         return len(self.target) + sum(map(len, self.drafters))
 
 
 class Target(Protocol):
-    """A model that verifies. Its cache holds `length` committed tokens.
+    """Model that verifies drafts. Its KV cache holds `length` committed tokens.
 
     If `is_recurrent`, the cache holds recurrent states: `crop` reaches only a few lengths, and a saved cache continues
     only from its end.
@@ -93,22 +95,22 @@ class Target(Protocol):
     is_recurrent: bool
 
     def extend(self, ids: Sequence[int]) -> TargetFeatures | None:
-        """Append committed ids (at most `max_width`) to the cache; return their taps."""
+        """Append committed ids (at most `max_width`) to the cache; return their features."""
 
     def verify(self, anchor: int, draft: Draft) -> Verification:
-        """Run the anchor and the draft's nodes in one forward; nothing is committed until `keep`."""
+        """Run the anchor and the draft in one batch; commit nothing until `keep`."""
 
     def keep(self, rows: int) -> None:
-        """Commit the first rows of the last `verify`, and drop the others; where that is all of them, see `crop`."""
+        """Commit the first rows of the last verify batch and drop the others."""
 
     def end_prompt(self) -> None:
-        """Take note that a prompt ends here: the next one often goes on from its end."""
+        """Note that a prompt ends here, because the next prompt often continues here."""
 
     def crop(self, length: int) -> None:
-        """Drop everything from `length` on, or from before it where no state of that length is kept: see `length`."""
+        """Drop all tokens from `length` on; a recurrent target may have to drop more, see `self.length`."""
 
     def assume_length(self, length: int) -> bool:
-        """Count the cache as one of so many tokens, whatever they are, to time what follows; False if it cannot."""
+        """Pretend that the cache holds `length` tokens, to time what follows; return False if that is impossible."""
 
     def save(self) -> bytes:
         """Return the cache, for `load`."""
@@ -118,88 +120,88 @@ class Target(Protocol):
 
     @property
     def max_width(self) -> int:
-        """The most rows that one call may carry."""
+        """Maximum number of tokens in one batch."""
 
 
 @runtime_checkable
 class GreedyTarget(Target, Protocol):
-    """A target that can report the likeliest token of each row without writing out its logits."""
+    """Target that can report the likeliest token of each row without writing out the logits."""
 
     def verify_greedy(self, anchor: int, draft: Draft) -> tuple[Sequence[int], TargetFeatures | None]:
-        """Run `verify`; return the likeliest token of each row [rows], of equals the lowest id, and the taps.
+        """Run `verify`; return the likeliest token of each row (the lowest id of equals) and the features.
 
-        LocaldflashError if the logits are not numbers.
+        Raise LocaldflashError if the logits are not finite.
         """
 
 
 class Drafter(Protocol):
-    """A model or an index that proposes. It has observed the first `length` committed tokens."""
+    """Model or index that proposes drafts. It has observed the first `length` committed tokens."""
 
     name: str
-    is_model: bool  # whether a draft costs a forward; an index is free
-    is_autoregressive: bool  # whether it costs one for every node
-    max_draft_tokens: int  # nodes that it can propose
+    is_model: bool  # whether a draft costs a forward pass; an index is free
+    is_autoregressive: bool  # whether each draft token costs a forward pass
+    max_draft_tokens: int
 
     @property
     def unread_tokens(self) -> int:
-        """Tokens that it has to read before it proposes, where that costs something: one that goes by nodes."""
+        """Number of tokens that an autoregressive drafter must process before its next draft."""
 
-    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
-        """Take committed tokens that follow what was observed so far, the anchor excluded."""
+    def observe(self, ids: Sequence[int], features: TargetFeatures | None) -> None:
+        """Append committed tokens, excluding the anchor."""
 
     def propose(self, anchor: int, limit: int) -> Draft:
-        """Return a draft of at most `limit` nodes to follow the anchor; it may be empty."""
+        """Return a draft of at most `limit` tokens to follow the anchor; it may be empty."""
 
     def rollback(self, length: int) -> None:
-        """Forget everything from `length` on."""
+        """Drop all tokens from `length` on."""
 
     def save(self) -> bytes:
-        """Return what has been observed, for `load`."""
+        """Return the drafter's state, for `load`."""
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
-        """Replace what has been observed by a saved state over these ids."""
+        """Replace the drafter's state by a saved one over these ids."""
 
 
 @runtime_checkable
 class DocumentDrafter(Protocol):
-    """A drafter that copies from texts besides the sequence."""
+    """Drafter that copies from documents besides the sequence."""
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
         """See `Pair`."""
 
 
 class Pair(Protocol):
-    """A target with its drafters over one sequence, batch 1."""
+    """Target and drafters over one sequence, batch size 1."""
 
     ids: list[int]
     ends: frozenset[int]  # tokens that end an answer: a step commits nothing after one
-    drafting_enabled: bool  # whether steps may draft; what is committed is the same, and drafters go on observing it
+    drafting_enabled: bool  # the committed tokens do not depend on it; drafters observe them either way
 
     @property
     def cached(self) -> Sequence[int]:
-        """Return the leading ids that are in the KV cache."""
+        """The leading ids that the KV cache holds."""
 
     @property
     def room(self) -> int:
-        """The number of tokens that can still be committed before the context is full."""
+        """Number of tokens that can be committed before the context is full."""
 
-    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never) -> int:
+    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never_cancelled) -> int:
         """Make `ids` the sequence, computing only what is not cached; return how many tokens were computed."""
 
     def step(self, sampler: Sampler, limit: int) -> Step:
-        """Run one round: draft, verify, accept, commit at most `limit` (≥ 1) tokens."""
+        """Draft, verify, accept, and commit at most `limit` (≥ 1) tokens."""
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
-        """Set texts that drafts may be copied from, besides the sequence. They change the speed, never the text."""
+        """Set documents that drafts may be copied from. They change the speed, never the text."""
 
     def rollback(self, length: int) -> None:
-        """Keep the first `length` ids, in target and drafters alike."""
+        """Keep the first `length` ids in target and drafters."""
 
     def forget(self) -> None:
         """Drop the whole sequence."""
 
     def save(self) -> SavedSequence:
-        """Return the sequence so far, for `load`."""
+        """Return the sequence, for `load`."""
 
     def load(self, state: SavedSequence) -> None:
-        """Continue from a saved sequence; StateLost leaves the pair as it was."""
+        """Continue from a saved sequence. StateLost leaves the pair unchanged."""

@@ -1,8 +1,8 @@
-"""The prefix cache: saved sequences, target's and drafters' half always together.
+"""Prefix cache: saved sequences, the states of target and drafters together.
 
-The live sequence of a pair is a cache of its own: `prefill` crops it to what a new prompt shares. This one holds the
-others, so that two documents, or a chat and an editor, do not evict each other at every request. At the end of a
-process it may be written to disk, for the next one.
+The pair's own sequence is a cache too: `prefill` crops it to the prefix that a new prompt shares. The prefix cache
+holds other sequences, so that two documents, or a chat and an editor, do not evict each other at every request. When
+the process ends, it may be written to disk for the next process.
 """
 
 import logging
@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 from localdflash.engine.common_prefix import begins_with, count_common_prefix
 from localdflash.engine.pair import Pair, SavedSequence, StateLost
 
-if TYPE_CHECKING:  # the disk needs packages that a machine for GPU tests may lack
+if TYPE_CHECKING:  # the disk cache needs packages that a machine for GPU tests may lack
     from localdflash.engine.prefix_disk import DiskCache
 
 log = logging.getLogger(__name__)
 
-MOST = 64  # states: more documents than anybody has open; looking through hundreds takes as long as some steps
-WORTH_KEEPING = 32  # tokens; computing less again is cheaper than copying a state
+MAX_SEQUENCES = 64  # more documents than a user has open; searching hundreds takes as long as some steps
+MIN_GAIN_TOKENS = 32  # computing fewer tokens again is cheaper than copying a state
 
 
 class PrefixCache:
-    """Saved states up to a budget of bytes and `MOST` of them; the least recently used go first.
+    """LRU cache of saved sequences, limited to `budget` bytes and `MAX_SEQUENCES`.
 
-    `disk` holds those of an earlier process.
+    `disk` holds the sequences of an earlier process.
     """
 
     def __init__(self, budget: int, disk: "DiskCache | None" = None) -> None:
@@ -35,54 +35,54 @@ class PrefixCache:
 
     @property
     def size(self) -> int:
-        """Bytes held; any thread may ask."""
+        """Size in bytes. Any thread may read it."""
         return sum(state.size for state in list(self._states.values()))
 
     def load_longest(self, pair: Pair, ids: Sequence[int]) -> None:
-        """Before a prefill of `ids`, load the saved state that shares most with it, if it beats the live one.
+        """Before a prefill of `ids`, load the saved sequence with the longest shared prefix, if it beats the pair's.
 
-        A state whose bytes were lost is dropped, and the next best one taken.
+        If its bytes were lost, drop it and try the next best.
         """
         live, ids = tuple(pair.cached), tuple(ids)
         shared = count_common_prefix(live, ids)
-        best = self._best(ids, shared + WORTH_KEEPING)
-        loses = self._budget > 0 and len(live) - shared >= WORTH_KEEPING
+        best = self._find_best(ids, shared + MIN_GAIN_TOKENS)
+        loses = self._budget > 0 and len(live) - shared >= MIN_GAIN_TOKENS
         if loses and not any(begins_with(key, live) and state.contains(live) for key, state in self._states.items()):
-            self._put(pair.save())  # this may evict `best`, which is still at hand
-        while best is not None and not self._loads(pair, best):
-            best = self._best(ids, shared + WORTH_KEEPING)
+            self._put(pair.save())  # this may evict `best`, which is still referenced here
+        while best is not None and not self._try_load(pair, best):
+            best = self._find_best(ids, shared + MIN_GAIN_TOKENS)
 
-    def _best(self, ids: tuple[int, ...], longest: int) -> SavedSequence | None:
-        """The saved state that shares most with `ids`, if that is at least `longest` tokens."""
+    def _find_best(self, ids: tuple[int, ...], least: int) -> SavedSequence | None:
+        """Return the saved sequence that shares the most leading ids, if it shares at least `least`."""
         best: SavedSequence | None = None
         for state in self._states.values():
-            if longest <= len(ids) and begins_with(state.ids, ids[:longest]) and state.shared(ids) >= longest:
-                best, longest = state, state.shared(ids)
-        if self._disk and (written := self._disk.find_longest(ids, longest + (best is not None))):
+            if least <= len(ids) and begins_with(state.ids, ids[:least]) and state.count_shared(ids) >= least:
+                best, least = state, state.count_shared(ids)
+        if self._disk and (written := self._disk.find_longest(ids, least + (best is not None))):
             best = written
         return best
 
-    def _loads(self, pair: Pair, state: SavedSequence) -> bool:
-        """Load a state; False if its bytes were lost: it is dropped, and costs no more than computing it again."""
+    def _try_load(self, pair: Pair, state: SavedSequence) -> bool:
+        """Load a sequence; if its bytes were lost, drop it and return False."""
         self._put(state)
         try:
             pair.load(state)
         except StateLost as error:
             self._states.pop(state.ids, None)
-            log.warning("a saved prefix of %d tokens is dropped: %s", len(state.ids), error)
+            log.warning("dropped a saved prefix of %d tokens: %s", len(state.ids), error)
             return False
         return True
 
     def write_to_disk(self, pair: Pair) -> None:
-        """Write all states to disk at the end of a process, if there is one; OSError if that fails."""
+        """Write all sequences to disk, if a disk cache was given, at the end of a process; OSError if that fails."""
         if not self._disk:
             return
         for state in self._states.values():
-            with suppress(StateLost):  # it would have been dropped
-                self._disk.keep(state)
-        if len(pair.cached) >= WORTH_KEEPING:
             with suppress(StateLost):
-                self._disk.keep(pair.save())
+                self._disk.write(state)
+        if len(pair.cached) >= MIN_GAIN_TOKENS:
+            with suppress(StateLost):
+                self._disk.write(pair.save())
 
     def _put(self, state: SavedSequence) -> None:
         if state.size > self._budget:
@@ -91,6 +91,6 @@ class PrefixCache:
             del self._states[key]
         self._states[state.ids] = state
         held = self.size
-        while held > self._budget or len(self._states) > MOST:
+        while held > self._budget or len(self._states) > MAX_SEQUENCES:
             _, oldest = self._states.popitem(last=False)
             held -= oldest.size

@@ -1,10 +1,10 @@
-"""From a row of logits to one token: bias, penalties, temperature, top-k, top-p, min-p, draw.
+"""Samples one token from a row of logits: bias, penalties, temperature, top-k, top-p, min-p, in this order.
 
-The order is fixed. One uniform number is used per committed token, whether it was drafted or not: with one seed,
-drafting and plain decoding give the same text at any temperature, as long as the target's logits are the same.
+One uniform random number is used per committed token, drafted or not. So one seed gives the same text with and without
+drafting at any temperature, if the target's logits are the same.
 
-A constraint (a grammar) masks the logits. Drafts are walked by drawing and every draw is committed, so the constraint
-advances with each draw and is never taken back.
+A constraint (a grammar) masks the logits. Acceptance samples along a draft and commits every sample, so the constraint
+advances with each sample and is never rolled back.
 """
 
 import math
@@ -19,33 +19,33 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.engine.logit_shift import LogitShift
 from localdflash.engine.sampling_params import SamplingParams
 
-NOT_NUMBERS = "the model gave logits that are not numbers: the file may be damaged"
+NOT_NUMBERS = "the model's logits are not numbers; its file may be damaged"
 
 
 class Constraint(Protocol):
-    """What may come next, by a grammar or because it is known already.
+    """Restricts the next token, by a grammar or because the text is already known.
 
-    `renormalizes`: recorded probabilities are those among the tokens that may come.
+    If it `renormalizes`, recorded probabilities are those among the allowed tokens.
     """
 
     renormalizes: bool
 
     def mask(self) -> NDArray[np.bool_] | None:
-        """The tokens [V] that may come next, at least one; valid until the next call. None means any."""
+        """Return the allowed next tokens [V], at least one; valid until the next call. None allows any."""
 
     def advance(self, token: int) -> None:
-        """Move past `token`, which was drawn and committed."""
+        """Move past `token`, which was sampled and committed."""
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens may come next, in this order."""
+        """Return how many of these tokens are allowed next, in this order."""
 
     def forced_tokens(self) -> Sequence[int]:
-        """The tokens that must come next, or nearly so; may be empty."""
+        """Return the tokens that must come next, or nearly must; may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """A drawn token with the natural logarithm of its probability before any filter, and the likeliest tokens."""
+    """Sampled token, the natural logarithm of its probability before any filter, and the likeliest tokens."""
 
     token: int
     logprob: float
@@ -53,39 +53,34 @@ class SampledToken:
 
 
 class Sampler:
-    """Draws tokens for one request. `top_logprobs`: how many likeliest tokens to record in `chosen`; None: none."""
+    """Samples the tokens of one request. `top_logprobs`: likeliest tokens to record per token; None records nothing."""
 
     def __init__(
         self, params: SamplingParams, constraint: Constraint | None = None, top_logprobs: int | None = None
     ) -> None:
         self.params = params
         self.constraint = constraint
-        self.sampled_tokens: list[SampledToken] = []  # one for each draw, for the reader to empty
-        self._alternatives = top_logprobs
-        self._greedy = params.temperature == 0.0
+        self.sampled_tokens: list[SampledToken] = []  # recorded; the reader empties it
+        self._top_logprobs = top_logprobs
+        self._is_greedy = params.temperature == 0.0
         self._shift = LogitShift(params)
-        self._penalising = params.repetition_penalty != 1.0 and params.penalty_window > 0
+        self._has_penalty = params.repetition_penalty != 1.0 and params.penalty_window > 0
         self._random = np.random.default_rng(params.seed)
 
     @property
     def window(self) -> int:
-        """How many of the newest ids `sample` looks at."""
-        return self.params.penalty_window if self._penalising else 0
+        """Number of newest ids that `sample` reads."""
+        return self.params.penalty_window if self._has_penalty else 0
 
     @property
     def needs_logits(self) -> bool:
         """Return whether sampling needs logits on the host: for a constraint, a shift, or recorded probabilities."""
-        return self.constraint is not None or self._alternatives is not None or self._shift.anything
-
-    @property
-    def greedy(self) -> bool:
-        """Return whether nothing is drawn."""
-        return self._greedy
+        return self.constraint is not None or self._top_logprobs is not None or self._shift.is_active
 
     @property
     def needs_only_argmax(self) -> bool:
-        """Return whether a draw is the likeliest token, and nothing else of the logits counts."""
-        return self._greedy and not self._penalising and not self.needs_logits
+        """Return whether every sample is the likeliest token, and nothing else of the logits counts."""
+        return self._is_greedy and not self._has_penalty and not self.needs_logits
 
     def sample(self, logits: NDArray[np.float32], ids: Sequence[int]) -> int:
         """Sample the next token after `ids` from logits [V]; LocaldflashError if the logits are not numbers."""
@@ -93,28 +88,28 @@ class Sampler:
         if not math.isfinite(logits[best]):
             raise LocaldflashError(NOT_NUMBERS)
         mask = self.constraint.mask() if self.constraint else None
-        if self._greedy and not self._penalising and not self._shift.anything and mask is None:
+        if self._is_greedy and not self._has_penalty and not self._shift.is_active and mask is None:
             token = best
         else:
-            token = self._draw(logits.astype(np.float64), ids, mask)
-        if self._alternatives is not None:
+            token = self._sample(logits.astype(np.float64), ids, mask)
+        if self._top_logprobs is not None:
             if mask is not None and self.constraint and self.constraint.renormalizes:
                 logits = np.where(mask, logits, -np.inf).astype(np.float32)
-            self.sampled_tokens.append(_chosen(logits, token, self._alternatives))
+            self.sampled_tokens.append(_with_logprobs(logits, token, self._top_logprobs))
         if self.constraint:
             self.constraint.advance(token)
-        self._shift.said(token)
+        self._shift.count(token)
         return token
 
-    def _draw(self, scores: NDArray[np.float64], ids: Sequence[int], mask: NDArray[np.bool_] | None) -> int:
+    def _sample(self, scores: NDArray[np.float64], ids: Sequence[int], mask: NDArray[np.bool_] | None) -> int:
         self._shift.add_bias(scores)
-        if self._penalising:
+        if self._has_penalty:
             self._penalise(scores, ids)
-        self._shift.take_penalties(scores)
+        self._shift.subtract_penalties(scores)
         allowed = None if mask is None else np.flatnonzero(mask)
         if allowed is not None:
             scores = scores[allowed]
-        if self._greedy:
+        if self._is_greedy:
             best = int(scores.argmax())
             return best if allowed is None else int(allowed[best])
         tokens, probabilities = self.distribution(scores)
@@ -130,9 +125,9 @@ class Sampler:
         scores[seen] = np.where(scores[seen] > 0, scores[seen] / penalty, scores[seen] * penalty)
 
     def distribution(self, scores: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The tokens that survive the filters, and their normalised probabilities; of equals the lower id first.
+        """Return the tokens that pass the filters, of equals the lower id first, and their normalized probabilities.
 
-        Sorting a whole vocabulary takes longer than a small model: only what can survive is sorted.
+        Sorting a whole vocabulary takes longer than a small model, so only candidates are sorted.
         """
         p = self.params
         tokens = np.arange(len(scores))
@@ -144,7 +139,7 @@ class Sampler:
             weights = np.exp((scores[tokens] - scores.max()) / p.temperature)
         probabilities = weights / weights.sum()
         if p.top_p < 1.0:
-            # Tokens below this bound are together below 1 - top_p: the nucleus is complete without them.
+            # Tokens below this bound sum to less than 1 - top_p: the nucleus is complete without them.
             likely = np.flatnonzero(probabilities >= (1.0 - p.top_p) / len(probabilities))
             falling = likely[np.argsort(-probabilities[likely], kind="stable")]
             before = np.cumsum(probabilities[falling]) - probabilities[falling]
@@ -156,11 +151,11 @@ class Sampler:
         return tokens, probabilities / probabilities.sum()
 
 
-def _chosen(logits: NDArray[np.float32], token: int, top_logprobs: int) -> SampledToken:
-    if not top_logprobs:  # in single precision, which is far faster
+def _with_logprobs(logits: NDArray[np.float32], token: int, count: int) -> SampledToken:
+    if not count:  # in single precision, which is far faster
         best = logits.max()
         return SampledToken(token, float(logits[token] - best) - math.log(np.exp(logits - best).sum()), ())
     scores = logits.astype(np.float64)
     scores -= scores.max() + np.log(np.exp(scores - scores.max()).sum())
-    likeliest = np.argsort(-scores, kind="stable")[:top_logprobs]
+    likeliest = np.argsort(-scores, kind="stable")[:count]
     return SampledToken(token, float(scores[token]), tuple((int(other), float(scores[other])) for other in likeliest))

@@ -1,4 +1,4 @@
-"""What a request may say about how its tokens are drawn. Clients import it too, so it imports nothing heavy."""
+"""Sampling parameters of a request. Clients import them too, so this module imports nothing heavy."""
 
 from dataclasses import dataclass
 
@@ -7,18 +7,18 @@ from localdflash.base.errors import UsageError
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """What a request may set; checked on creation (UsageError names the field and its range)."""
+    """Sampling parameters, checked on creation (UsageError names the field and its range)."""
 
     temperature: float = 0.0
     top_k: int = 0  # 0: off
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
-    penalty_window: int = 256  # newest tokens that the penalty looks at
+    penalty_window: int = 256  # newest tokens that the repetition penalty covers
     seed: int | None = None
-    presence_penalty: float = 0.0  # these three: see `shift`
+    presence_penalty: float = 0.0  # these three: see `logit_shift`
     frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what is added to its logit), each token once
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, shift of its logit), each token once
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, 0.0, 10.0)
@@ -28,19 +28,19 @@ class SamplingParams:
         _check("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         for token, bias in self.logit_bias:
-            _check_whole("logit_bias: a token", token, 2**31)
+            _check_integer("logit_bias token", token, 2**31)
             _check(f"logit_bias[{token}]", bias, -100.0, 100.0)
-        _check_whole("top_k", self.top_k, 2**31)
-        _check_whole("penalty_window", self.penalty_window, 2**31)
+        _check_integer("top_k", self.top_k, 2**31)
+        _check_integer("penalty_window", self.penalty_window, 2**31)
         if self.seed is not None:
-            _check_whole("seed", self.seed, 2**63)
+            _check_integer("seed", self.seed, 2**63)
 
 
 def _check(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:  # NaN fails too
-        raise UsageError(f"{name} is {value!r}: expected a number from {low:g} to {high:g}")
+        raise UsageError(f"{name}: invalid value {value!r} (expected a number from {low:g} to {high:g})")
 
 
-def _check_whole(name: str, value: object, high: int) -> None:
+def _check_integer(name: str, value: object, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
-        raise UsageError(f"{name} is {value!r}: expected a whole number from 0 to {high}")
+        raise UsageError(f"{name}: invalid value {value!r} (expected an integer from 0 to {high})")

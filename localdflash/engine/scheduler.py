@@ -1,10 +1,9 @@
 """Decides which request has the pair: urgent ones first, and only the newest request of each document.
 
-`submit` and `cancel` may be called from any thread; `run` is the engine thread. A job's callbacks are called on the
-engine thread, except that the end of a job that never ran may come from whoever cancels it. Between two steps the
-engine checks whether the job was cancelled or something more urgent waits; a job that gives way keeps its place at the
-head of its class and continues from its KV cache (`PrefixCache`). Schedulers of several pairs
-share a `ComputeLock`.
+`submit` and `cancel` may be called from any thread; `run` is the engine thread. A job's callbacks run on the engine
+thread, except that the thread that cancels a queued job calls its `on_end`. Between two steps the engine checks whether
+the job was cancelled or a more urgent job waits. A preempted job returns to the head of its queue and continues from
+its KV cache (`PrefixCache`). The schedulers of several pairs share a `ComputeLock`.
 """
 
 import threading
@@ -20,18 +19,18 @@ from localdflash.engine.pair import Pair, Step
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.stats import Stats
 
-OnStep = Callable[[Step], bool]  # False: this was the last step that is wanted
-OnEnd = Callable[[BaseException | None], None]  # the error that ended the job, if one did
+OnStep = Callable[[Step], bool]  # returns False to end the job after this step
+OnEnd = Callable[[BaseException | None], None]  # called with the error that ended the job, or None
 
 
 @dataclass(eq=False)
-class Job:
-    """A request, with callbacks for each step and for the end, which comes exactly once."""
+class EngineJob:
+    """A request with callbacks for each step and for the end; `on_end` is called exactly once."""
 
     request: Request
     on_step: OnStep
     on_end: OnEnd
-    urgent: bool = False  # a completion: goes before every job that is not
+    urgent: bool = False  # a completion: runs before every job that is not urgent
     document: str | None = None  # a newer job of the same document cancels this one
     submitted: float = field(default_factory=time.perf_counter)
     cancelled_at: float | None = None
@@ -41,22 +40,26 @@ class Job:
         self.request.cancelled = lambda: self.cancelled_at is not None or given()
         self.generation = Generation(self.request)
 
+    def mark_cancelled(self) -> None:
+        """Record the time of the first cancellation."""
+        self.cancelled_at = self.cancelled_at or time.perf_counter()
+
 
 @dataclass
 class EngineTotals:
-    """What the engine did since it started."""
+    """Totals of an engine since it started."""
 
     stats: Stats = field(default_factory=Stats)
-    requests: int = 0  # ended, for whatever reason
+    requests: int = 0  # ended, for any reason
     failed: int = 0
     cancelled: int = 0
     preempted: int = 0
     prompt_tokens: int = 0  # of requests that took a step
-    reused_tokens: int = 0  # of them, what came out of a cache
+    reused_tokens: int = 0  # of these prompt tokens, those that a cache held
     cancel_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))  # newest: cancel to engine free
 
     def add(self, other: "EngineTotals") -> None:
-        """Count what another engine did, too."""
+        """Add the totals of another engine."""
         self.stats.merge(other.stats)
         for name in ("requests", "failed", "cancelled", "preempted", "prompt_tokens", "reused_tokens"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -64,69 +67,69 @@ class EngineTotals:
 
 
 class Scheduler:
-    """The queue of jobs for one pair. `limit`: jobs that may wait."""
+    """Queue of jobs for one pair. `limit`: maximum number of queued jobs."""
 
     def __init__(
         self, pair: Pair, prefixes: PrefixCache | None = None, limit: int = 64, compute_lock: ComputeLock | None = None
     ) -> None:
         self.pair, self.prefixes = pair, prefixes
         self.totals = EngineTotals()
-        self.running: Job | None = None
+        self.running: EngineJob | None = None
         self._limit, self._compute_lock = limit, compute_lock or ComputeLock()
-        self._urgent, self._patient = deque[Job](), deque[Job]()
+        self._urgent, self._patient = deque[EngineJob](), deque[EngineJob]()
         self._changed = threading.Condition()
         self._closed = False
 
     @property
     def queue_length(self) -> int:
-        """The number of jobs in the queue."""
+        """Number of queued jobs."""
         return len(self._urgent) + len(self._patient)
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a job runs or waits."""
+        """Return whether a job is running or queued."""
         with self._changed:
             return bool(self._jobs())
 
     @property
     def is_answering(self) -> bool:
-        """Return whether one of them is to write something: a prompt that is only read ahead is no answer."""
+        """Return whether a job that generates tokens is running or queued, not only prefills."""
         with self._changed:
             return any(job.request.max_tokens for job in self._jobs())
 
-    def submit(self, job: Job) -> None:
-        """Queue a job; QueueFull if too many wait, EngineGone if the engine has stopped."""
+    def submit(self, job: EngineJob) -> None:
+        """Queue a job; QueueFull if too many are queued, EngineGone if the engine has stopped."""
         with self._changed:
             if self._closed:
-                raise EngineGone("the engine has stopped: start it again")
+                raise EngineGone("the engine has stopped; start it again")
             older = [other for other in self._jobs() if job.document and other.document == job.document]
-            waited = [other for other in older if self._withdraw(other)]
+            withdrawn = [other for other in older if self._withdraw(other)]
             full = self.queue_length >= self._limit
             if not full:
                 (self._urgent if job.urgent else self._patient).append(job)
                 self._changed.notify()
-        for other in waited:
+        for other in withdrawn:
             self._end(other, None)
         if full:
-            raise QueueFull(f"{self._limit} requests are waiting, and no more may: try again in a moment")
+            raise QueueFull(f"the queue is full ({self._limit} requests are waiting); try again in a moment")
 
-    def cancel(self, job: Job) -> None:
-        """Stop a job: within one step if it runs, at once if it waits. One that has ended is left alone."""
+    def cancel(self, job: EngineJob) -> None:
+        """Stop a job: within one step if it is running, at once if it is queued. Ignore one that has ended."""
         with self._changed:
-            waited = self._withdraw(job)
-        if waited:
+            withdrawn = self._withdraw(job)
+        if withdrawn:
             self._end(job, None)
 
     def cancel_all(self) -> None:
-        """Stop every job that is there; others may come."""
+        """Stop every running or queued job; new ones may be submitted."""
         with self._changed:
             jobs = self._jobs()
         for job in jobs:
             self.cancel(job)
 
-    def _withdraw(self, job: Job) -> bool:
-        """Mark a job as cancelled and take it out of the queue; return whether it was in it."""
-        job.cancelled_at = job.cancelled_at or time.perf_counter()
+    def _withdraw(self, job: EngineJob) -> bool:
+        """Mark a job as cancelled and remove it from the queue; return whether it was queued."""
+        job.mark_cancelled()
         queue = self._urgent if job.urgent else self._patient
         if job not in queue:
             return False
@@ -134,16 +137,16 @@ class Scheduler:
         return True
 
     def run(self) -> None:
-        """Work until `close`; this is the engine thread. DeviceFailed ends every job and is raised."""
+        """Run jobs until `close`; call this on the engine thread. DeviceFailed ends every job and is raised."""
         while (job := self._next()) is not None:
-            self._work(job)
+            self._run_job(job)
 
     def close(self) -> None:
-        """Take no more jobs and cancel the queue; `run` returns after the step under way."""
+        """Accept no more jobs and cancel the queue; `run` returns after the current step."""
         self._stop(None)
 
     def drain(self) -> None:
-        """Take no more jobs; `run` returns when the queue is empty."""
+        """Accept no more jobs; `run` returns when the queue is empty."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -151,17 +154,17 @@ class Scheduler:
     def _stop(self, error: BaseException | None) -> None:
         with self._changed:
             self._closed = True
-            waiting = [*self._urgent, *self._patient]
+            queued = [*self._urgent, *self._patient]
             for job in self._jobs():
-                job.cancelled_at = job.cancelled_at or time.perf_counter()
+                job.mark_cancelled()
             self._urgent.clear()
             self._patient.clear()
             self._changed.notify()
-        for job in waiting:
+        for job in queued:
             self._end(job, error)
 
-    def _next(self) -> Job | None:
-        """Wait for work: the oldest urgent job, else the oldest other one; None after `close`."""
+    def _next(self) -> EngineJob | None:
+        """Wait for the oldest urgent job, else the oldest other one; return None after `close`."""
         with self._changed:
             while True:
                 if self._urgent or self._patient:
@@ -171,17 +174,17 @@ class Scheduler:
                     return None
                 self._changed.wait()
 
-    def _work(self, job: Job) -> None:
-        """Run a job until it ends or gives way."""
+    def _run_job(self, job: EngineJob) -> None:
+        """Run a job until it ends or is preempted."""
         request = job.request
         error: Exception | None = None
         try:
-            with self._compute_lock.taken(job.urgent):
+            with self._compute_lock.hold(job.urgent):
                 request.queue_ms = request.queue_ms or (time.perf_counter() - job.submitted) * 1e3
-                gives_way = self._makes_room(job)
-            if gives_way and self._put_back(job):
+                is_preempted = self._run_steps(job)
+            if is_preempted and self._requeue(job):
                 return
-        except Exception as caught:  # the request fails, the engine lives
+        except Exception as caught:  # the request fails, the engine continues
             error = caught
         with self._changed:
             self.running = None
@@ -192,29 +195,29 @@ class Scheduler:
             self._stop(error)
             raise error
 
-    def _makes_room(self, job: Job) -> bool:
-        """Step until the end (False), or until something more urgent waits (True)."""
+    def _run_steps(self, job: EngineJob) -> bool:
+        """Run steps until the end (return False), or until a more urgent job waits (return True)."""
         generation = job.generation
-        taken = generation.take(self.pair, self.prefixes, lambda: self._gives_way(job))
+        taken = generation.take(self.pair, self.prefixes, lambda: self._should_preempt(job))
         if not taken and not job.request.cancelled():
             return True
         while step := generation.step(self.pair):
             self.totals.stats.add(step, step.draft_ms + step.verify_ms)
             if not job.on_step(step) or job.request.finish_reason:
                 return False
-            if self._gives_way(job):
+            if self._should_preempt(job):
                 return True
         return False
 
-    def _gives_way(self, job: Job) -> bool:
-        """Return whether this pair has something more urgent to do; urgent work of another pair is over by then."""
+    def _should_preempt(self, job: EngineJob) -> bool:
+        """Wait for urgent work of other pairs, then return whether this pair has a more urgent job."""
         if job.urgent:
             return False
         self._compute_lock.yield_to_urgent()
         return bool(self._urgent)
 
-    def _put_back(self, job: Job) -> bool:
-        """Queue a job that gave way; False if it was cancelled meanwhile."""
+    def _requeue(self, job: EngineJob) -> bool:
+        """Queue a preempted job; return False if it was cancelled meanwhile."""
         with self._changed:
             if job.cancelled_at is not None:
                 return False
@@ -223,7 +226,7 @@ class Scheduler:
         self.totals.preempted += 1
         return True
 
-    def _end(self, job: Job, error: BaseException | None) -> None:
+    def _end(self, job: EngineJob, error: BaseException | None) -> None:
         totals, request = self.totals, job.request
         if job.cancelled_at is not None:
             request.finish_reason = request.finish_reason or "cancelled"
@@ -233,8 +236,8 @@ class Scheduler:
             totals.cancelled += request.finish_reason == "cancelled"
             if request.stats.steps:
                 totals.prompt_tokens += len(request.ids)
-                totals.reused_tokens += max(len(request.ids) - 1 - request.computed_tokens, 0)  # without anchor
+                totals.reused_tokens += max(len(request.ids) - 1 - request.computed_tokens, 0)  # without the anchor
         job.on_end(error)
 
-    def _jobs(self) -> list[Job]:
+    def _jobs(self) -> list[EngineJob]:
         return [*self._urgent, *self._patient, *([self.running] if self.running else [])]

@@ -1,4 +1,4 @@
-"""Counts what a generation did: tokens per verify, acceptance by slot, where the time went."""
+"""Statistics of a generation: tokens per verify step, acceptance by draft position, time by phase."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from localdflash.engine.pair import Step
 
 @dataclass
 class Stats:
-    """Sums over the steps of one or more generations. Times are milliseconds."""
+    """Sums over the steps of one or more generations. Times are milliseconds; a slot is a position in a draft."""
 
     steps: int = 0
     tokens: int = 0
@@ -21,7 +21,7 @@ class Stats:
     steps_by_drafter: dict[str, int] = field(default_factory=dict)
 
     def add(self, step: Step, total_ms: float) -> None:
-        """Count one step that took `total_ms` from end to end."""
+        """Add one step that took `total_ms` in total."""
         self.steps += 1
         self.tokens += len(step.tokens)
         self.drafted += step.drafted
@@ -39,7 +39,7 @@ class Stats:
             self.accepted_by_slot[slot] += slot < step.accepted
 
     def merge(self, other: "Stats") -> None:
-        """Add the sums of another one."""
+        """Add the sums of `other`."""
         for name in ("steps", "tokens", "drafted", "accepted", "draft_ms", "verify_ms", "total_ms"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("offered_by_slot", "accepted_by_slot"):
@@ -47,30 +47,30 @@ class Stats:
             mine += [0] * (len(theirs) - len(mine))
             for slot, count in enumerate(theirs):
                 mine[slot] += count
-        for drafter, steps in list(other.steps_by_drafter.items()):  # another thread may be counting
+        for drafter, steps in list(other.steps_by_drafter.items()):  # another thread may be adding
             self.steps_by_drafter[drafter] = self.steps_by_drafter.get(drafter, 0) + steps
 
     @property
     def tau(self) -> float:
-        """Tokens committed per verify, bonus included."""
+        """Tokens per verify step (τ), bonus included."""
         return self.tokens / self.steps if self.steps else 0.0
 
     @property
     def host_ms(self) -> float:
-        """The time outside of drafting and verifying."""
+        """Time outside of drafting and verifying."""
         return self.total_ms - self.draft_ms - self.verify_ms
 
     @property
     def tokens_per_second(self) -> float:
-        """Committed tokens over the time of all steps."""
+        """Committed tokens per second of all steps."""
         return self.tokens / self.total_ms * 1e3 if self.total_ms else 0.0
 
     def acceptance(self) -> list[float]:
-        """The share of offered nodes that were committed, by slot."""
+        """Return the share of draft tokens that were accepted, by slot."""
         return [round(a / o, 4) for a, o in zip(self.accepted_by_slot, self.offered_by_slot, strict=True)]
 
     def as_dict(self) -> dict[str, object]:
-        """The numbers as JSON values."""
+        """Return the statistics as JSON values."""
         return {
             "tokens": self.tokens,
             "steps": self.steps,

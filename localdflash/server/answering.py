@@ -12,7 +12,7 @@ from localdflash.code.fim.choices import continue_past_end
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import SampledToken
-from localdflash.engine.scheduler import Job, Scheduler
+from localdflash.engine.scheduler import EngineJob, Scheduler
 from localdflash.text.stream import AnswerText
 
 
@@ -64,7 +64,7 @@ class Answering:
         self._scheduler.cancel(self._job)
 
     def _submit(self, request: Request, document: str | None = None) -> None:
-        self._job = Job(request, self._on_step, self._on_end, self._urgent, document)
+        self._job = EngineJob(request, self._on_step, self._on_end, self._urgent, document)
         self._scheduler.submit(self._job)
 
     def _on_step(self, step: Step) -> bool:

@@ -147,9 +147,9 @@ def test_a_long_context_is_assumed_to_see_what_it_costs(fake_target: Make, monke
     monkeypatch.setattr(target, "verify", timed)
     monkeypatch.setattr(target, "assume_length", assume)
     controller = calibrate(target, [])
-    assert assumed == [module.LONG]
+    assert assumed == [module.LONG_CONTEXT_TOKENS]
     assert controller.predict_verify_ms(8) == pytest.approx(2.4)
-    controller.set_context_length(module.LONG - module.CONTEXT)  # what is between the two
+    controller.set_context_length(module.LONG_CONTEXT_TOKENS - module.CONTEXT_TOKENS)  # what is between the two
     for rows in (1, 2, 4, 8, 32):
         assert controller.predict_verify_ms(rows) == pytest.approx(2.0 + 1.2 * (rows - 1), rel=0.05)
     assert target.length == 0

@@ -112,12 +112,12 @@ def test_a_chat_in_the_middle_of_its_prompt_steps_aside(pairs: list[Gated], both
 
 def test_urgent_work_is_counted_no_longer_than_it_waits() -> None:
     compute_lock = ComputeLock()
-    with compute_lock.taken(True):
+    with compute_lock.hold(True):
         assert not compute_lock._urgent
         compute_lock.yield_to_urgent()
-    with compute_lock.taken(False):
+    with compute_lock.hold(False):
         compute_lock.yield_to_urgent()
-    assert not compute_lock._taken
+    assert not compute_lock._is_held
 
 
 def test_an_error_gives_the_turn_back(pairs: list[Gated], both: list[Scheduler]) -> None:

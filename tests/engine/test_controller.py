@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.engine.controller import MARGIN, PROBE_SHARE, TRIAL, TRIAL_SHARE, Calibration, Controller
+from localdflash.engine.controller import MAX_TRIALS, MIN_SPEEDUP, PROBE_SHARE, TRIAL_SHARE, Calibration, Controller
 from localdflash.engine.draft import Draft
 
 COSTS = {1: 1.0, 2: 1.05, 4: 1.9, 8: 3.3, 16: 5.8, 32: 9.7}
@@ -86,7 +86,7 @@ def test_the_chosen_prefix_is_the_best_of_all(confidence: list[float], drafting:
     claimed = [controller.calibration["model"].acceptance(c) for c in confidence]
     expected = 1.0 + np.cumsum(np.cumprod(claimed))
     verify = np.interp(np.arange(2, len(confidence) + 2), list(costs), list(costs.values()))
-    pays = expected / verify > MARGIN
+    pays = expected / verify > MIN_SPEEDUP
     nodes, rate = controller.choose_prefix(chain(*confidence))
     if not pays.any():
         assert (nodes, rate) == (0, 1.0)
@@ -125,7 +125,7 @@ def test_of_a_block_all_nodes_are_asked_for() -> None:
 
 
 def test_a_depth_that_is_not_drafted_any_more_is_thought_to_do_as_the_one_before() -> None:
-    controller = Controller(COSTS, {"model": 0.1}, node_ms={"model": 0.1})
+    controller = Controller(COSTS, {"model": 0.1}, next_ms={"model": 0.1})
     judged(controller, [1] * 40, length=8)  # the first node is right, the second never
     calibration = controller.calibration["model"]
     assert calibration.survival[0] > 0.9
@@ -154,8 +154,8 @@ def probes(controller: Controller, plain_steps: int, ms: float = 2.0) -> int:
 def test_probes_take_their_share_of_the_time_and_no_more() -> None:
     controller = Controller(COSTS, {"model": 2.0})
     assert not probe(controller)  # nothing was earned yet
-    first = round(TRIAL * 2.0 / TRIAL_SHARE)
-    assert probes(controller, first + 5) == TRIAL  # 5: a rounding error is a step
+    first = round(MAX_TRIALS * 2.0 / TRIAL_SHARE)
+    assert probes(controller, first + 5) == MAX_TRIALS  # 5: a rounding error is a step
     assert probes(controller, 10_000) * 2.0 == pytest.approx(PROBE_SHARE * 10_000, rel=0.05)
 
 
@@ -181,7 +181,7 @@ def test_no_more_than_a_few_probes_are_saved_up() -> None:
     controller = Controller(COSTS, {"model": 2.0})
     for _ in range(100_000):
         controller.record_verify(8, 3.3)
-    assert sum(probe(controller) for _ in range(1000)) == TRIAL
+    assert sum(probe(controller) for _ in range(1000)) == MAX_TRIALS
 
 
 def test_a_drafter_that_cannot_pay_is_not_even_probed() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from localdflash.engine import host_pair
 from localdflash.engine.controller import Controller
-from localdflash.engine.costs import USUAL
+from localdflash.engine.costs import STEP_TOKENS
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import TargetFeatures, Verification
@@ -104,7 +104,7 @@ class SimulatedDrafter:
 
     def propose(self, anchor: int, limit: int) -> Draft:
         count, mean = min(limit, 15), self.acceptance(self.length)
-        cost = self.cost + self.each * (count - 1) + self.read * max(self.unread_tokens - USUAL, 0)
+        cost = self.cost + self.each * (count - 1) + self.read * max(self.unread_tokens - STEP_TOKENS, 0)
         self.heard = self.length
         self.clock.ms += cost
         self.clock.drafting += cost
@@ -146,7 +146,7 @@ def measured(*drafters: SimulatedDrafter) -> Controller:
     costs = {d.name: d.cost if d.is_model else 0.0 for d in drafters}
     by_node = [d for d in drafters if d.is_autoregressive]
     return Controller(
-        COSTS, costs, node_ms={d.name: d.each for d in by_node}, read_ms={d.name: d.read for d in by_node}
+        COSTS, costs, next_ms={d.name: d.each for d in by_node}, read_ms={d.name: d.read for d in by_node}
     )
 
 
@@ -254,7 +254,7 @@ def test_wrong_costs_of_nodes_are_found_out(clock: Clock) -> None:
     """They were measured four times as dear, and four times as cheap, as they are."""
     for factor in (4.0, 0.25):
         drafter = SimulatedDrafter(clock, 0.1, lambda _: 0.8, each=0.1)
-        controller = Controller(COSTS, {"model": factor * 0.1}, node_ms={"model": factor * 0.1})
+        controller = Controller(COSTS, {"model": factor * 0.1}, next_ms={"model": factor * 0.1})
         assert run(clock, [drafter], 3000, controller) < 1.1 * best_fixed(0.8, 0.1, 0.1)
         assert controller.predict_draft_ms("model", 5) == pytest.approx(0.5, rel=0.1)
 

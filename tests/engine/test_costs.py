@@ -15,7 +15,7 @@ def test_widths_in_between_lie_on_straight_lines() -> None:
 
 def test_one_interruption_changes_nothing() -> None:
     costs = VerifyCosts(MEASURED)
-    costs.learn(1, 500.0)
+    costs.record(1, 500.0)
     assert costs.predict_ms(1) == 1.0
 
 
@@ -23,7 +23,7 @@ def test_a_width_comes_to_what_it_costs_within_some_steps() -> None:
     for true in (0.4, 3.0):
         costs = VerifyCosts(MEASURED)
         for _ in range(15):
-            costs.learn(8, true)
+            costs.record(8, true)
         assert costs.predict_ms(8) == pytest.approx(true, rel=0.1)
 
 
@@ -31,7 +31,7 @@ def test_a_machine_that_slows_down_slows_widths_that_are_not_run_too() -> None:
     costs = VerifyCosts(MEASURED)
     for _ in range(20):
         for rows in (1, 8):
-            costs.learn(rows, MEASURED[rows] * 2)
+            costs.record(rows, MEASURED[rows] * 2)
     assert costs.predict_ms(2) == pytest.approx(2.4, rel=0.25)
     assert costs.predict_ms(1) / costs.predict_ms(8) == pytest.approx(1 / 3, rel=0.05)
 
@@ -39,8 +39,8 @@ def test_a_machine_that_slows_down_slows_widths_that_are_not_run_too() -> None:
 def test_a_width_that_alone_is_dearer_moves_the_others_little() -> None:
     costs = VerifyCosts(MEASURED)
     for _ in range(30):
-        costs.learn(8, 6.0)
-        costs.learn(1, 1.0)
+        costs.record(8, 6.0)
+        costs.record(1, 1.0)
     assert costs.predict_ms(8) == pytest.approx(6.0, rel=0.05)
     assert costs.predict_ms(1) == pytest.approx(1.0, rel=0.05)
     assert costs.predict_ms(16) < 8.0
@@ -49,14 +49,14 @@ def test_a_width_that_alone_is_dearer_moves_the_others_little() -> None:
 def test_a_width_that_was_never_measured_tells_nothing() -> None:
     costs = VerifyCosts(MEASURED)
     for _ in range(5):
-        costs.learn(17, 500.0)
+        costs.record(17, 500.0)
     assert (costs.predict_ms(16), costs.pace) == (5.0, 1.0)
 
 
 def test_times_of_zero_do_no_harm() -> None:
     costs = VerifyCosts(MEASURED)
     for _ in range(50):
-        costs.learn(2, 0.0)
+        costs.record(2, 0.0)
     assert 0.0 < costs.predict_ms(2) < 0.01
 
 
@@ -76,8 +76,8 @@ def test_what_is_learned_at_one_length_holds_at_others() -> None:
     costs = VerifyCosts(MEASURED, GROWTH)
     costs.set_context_length(2000)
     for _ in range(30):
-        costs.learn(8, 24.0)  # twice what was expected
-        costs.learn(1, 6.0)
+        costs.record(8, 24.0)  # twice what was expected
+        costs.record(1, 6.0)
     assert [costs.predict_ms(1), costs.predict_ms(8)] == pytest.approx([6.0, 24.0], rel=0.05)
     costs.set_context_length(4000)
     assert [costs.predict_ms(1), costs.predict_ms(8)] == pytest.approx([10.0, 42.0], rel=0.05)

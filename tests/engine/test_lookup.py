@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.engine.lookup import BREAK, CANDIDATES, GRAM, LONGEST, PATIENCE, PICKED_UP, REACH, LookupDrafter
+from localdflash.engine.lookup import (
+    BREAK,
+    GRAM_TOKENS,
+    MAX_CANDIDATES,
+    MAX_MATCH_TOKENS,
+    MAX_MISSES,
+    RESUMED_TOKENS,
+    TOKENS_AHEAD,
+    TOKENS_BEHIND,
+    LookupDrafter,
+)
 
 TOKENS = st.integers(0, 3)
 TEXTS = st.lists(TOKENS, max_size=60)
@@ -17,13 +27,13 @@ def expected(documents: list[list[int]], ids: list[int], anchor: int, limit: int
 
     def agreement(place: int) -> int:
         count = 0
-        while count < LONGEST and place - count >= 0 and text[place - count] == text[len(text) - 1 - count]:
+        while count < MAX_MATCH_TOKENS and place - count >= 0 and text[place - count] == text[len(text) - 1 - count]:
             count += 1
         return count
 
     agreements = {place: agreement(place) for place in range(len(text) - 1)}
-    for least in range(GRAM, 0, -1):
-        newest = [place for place, count in reversed(agreements.items()) if count >= least][:CANDIDATES]
+    for least in range(GRAM_TOKENS, 0, -1):
+        newest = [place for place, count in reversed(agreements.items()) if count >= least][:MAX_CANDIDATES]
         if newest:
             best = max(newest, key=lambda place: (agreements[place], place))
             tokens: list[int] = []
@@ -40,8 +50,8 @@ def rising(agreement: int, count: int) -> list[float]:
 
 def places_of(drafter: LookupDrafter) -> object:
     """Everything that it knows, what it has not read yet included."""
-    drafter._read()
-    return drafter._places
+    drafter._index()
+    return drafter._positions
 
 
 @settings(max_examples=120, deadline=None)
@@ -160,7 +170,7 @@ def test_a_copy_goes_on_after_a_changed_token(copying: LookupDrafter) -> None:
     copy(copying, [77])  # in place of 10
     draft = copying.propose(COMMA, 3)
     assert list(draft.tokens) == [11, COMMA, 12]
-    assert list(draft.confidence) == rising(PICKED_UP, 3)
+    assert list(draft.confidence) == rising(RESUMED_TOKENS, 3)
 
 
 def test_a_copy_goes_on_after_tokens_were_left_out(copying: LookupDrafter) -> None:
@@ -178,33 +188,33 @@ def test_a_copy_is_not_picked_up_out_of_reach() -> None:
     drafter.observe([50])  # also written before: the newest place of 50 is this one
     copy(drafter, [*range(10), 77])
     expected_place = 11
-    draft = drafter.propose(expected_place + REACH[1] + 1, 3)
+    draft = drafter.propose(expected_place + TOKENS_AHEAD + 1, 3)
     assert list(draft.confidence) == rising(1, 3)  # found as a single token, not as the place in the copy
-    assert list(drafter.propose(expected_place + REACH[1], 3).confidence) == rising(PICKED_UP, 3)
+    assert list(drafter.propose(expected_place + TOKENS_AHEAD, 3).confidence) == rising(RESUMED_TOKENS, 3)
 
 
 def test_a_copy_is_not_picked_up_too_far_behind() -> None:
     drafter = LookupDrafter([[*range(40)]])
     copy(drafter, [*range(10), 77])
-    assert list(drafter.propose(11 - REACH[0] - 1, 3).confidence) == rising(1, 3)
-    assert list(drafter.propose(11 - REACH[0], 3).confidence) == rising(PICKED_UP, 3)
+    assert list(drafter.propose(11 - TOKENS_BEHIND - 1, 3).confidence) == rising(1, 3)
+    assert list(drafter.propose(11 - TOKENS_BEHIND, 3).confidence) == rising(RESUMED_TOKENS, 3)
 
 
 def test_only_the_newest_places_are_compared() -> None:
     end = [1, 2, 3, 4]
     best = [*end, 50]  # agrees in all of the end, and is older than the others
-    others = [token for i in range(CANDIDATES) for token in (100 + i, 2, 3, 4, 60 + i)]
+    others = [token for i in range(MAX_CANDIDATES) for token in (100 + i, 2, 3, 4, 60 + i)]
     drafter = LookupDrafter()
     drafter.observe([*best, *others, 1, 2, 3])
-    assert drafter.propose(4, 1).tokens == [60 + CANDIDATES - 1]
+    assert drafter.propose(4, 1).tokens == [60 + MAX_CANDIDATES - 1]
     drafter.rollback(0)
     drafter.observe([*best, *others[5:], 1, 2, 3])
     assert drafter.propose(4, 1).tokens == [50]
 
 
 def test_a_copy_is_forgotten_after_too_long_without(copying: LookupDrafter) -> None:
-    assert copying._copying is not None
-    copy(copying, [200 + i for i in range(PATIENCE + 1)])
+    assert copying._copy_offset is not None
+    copy(copying, [200 + i for i in range(MAX_MISSES + 1)])
     assert copying.propose(COMMA, 2).tokens[0] == 200  # the newest comma's, not the passage's
 
 

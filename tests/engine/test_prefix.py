@@ -12,8 +12,8 @@ from localdflash.base.errors import DeviceFailed
 from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, never
-from localdflash.engine.prefix import MOST, WORTH_KEEPING, PrefixCache
+from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, never_cancelled
+from localdflash.engine.prefix import MAX_SEQUENCES, MIN_GAIN_TOKENS, PrefixCache
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 
@@ -38,7 +38,7 @@ class Recorder:
     def cached(self) -> Sequence[int]:
         return self.ids[:-1]
 
-    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never) -> int:
+    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never_cancelled) -> int:
         self.computed.append(len(ids) - 1 - count_common_prefix(self.cached, ids[:-1]))
         self.ids = list(ids)
         return self.computed[-1]
@@ -185,7 +185,7 @@ def test_a_sequence_that_a_saved_state_contains_is_not_saved_again(pair: Recorde
 
 def test_states_that_would_save_less_than_they_cost_stay_out(pair: Recorder) -> None:
     prefixes = PrefixCache(1_000_000)
-    short = list(range(WORTH_KEEPING))
+    short = list(range(MIN_GAIN_TOKENS))
     ask(prefixes, pair, short)
     ask(prefixes, pair, DOCUMENTS[1])
     assert pair.saves == 0
@@ -259,7 +259,7 @@ def test_a_state_that_was_lost_is_dropped_once_and_its_prompt_computed(caplog: p
         ask(prefixes, pair, document)
     size = prefixes.size
     assert ask(prefixes, pair, [*DOCUMENTS[1], 7]) == 100
-    assert "99 tokens is dropped: CUDA error: out of memory" in caplog.text
+    assert "prefix of 99 tokens: CUDA error: out of memory" in caplog.text
     assert (pair.tried, prefixes.size) == (1, size)  # the live one took its place
     assert ask(prefixes, pair, [*DOCUMENTS[0], 7]) == 1
     assert pair.tried == 2
@@ -293,11 +293,11 @@ def test_a_device_that_is_lost_is_no_state_that_is_lost() -> None:
 
 def test_there_are_never_too_many(pair: Recorder) -> None:
     prefixes = PrefixCache(1 << 40)
-    documents = [list(range(start, start + 40)) for start in range(0, (MOST + 3) * 100, 100)]
+    documents = [list(range(start, start + 40)) for start in range(0, (MAX_SEQUENCES + 3) * 100, 100)]
     for ids in documents:
         prefixes.load_longest(pair, ids)
         pair.prefill(ids)
-    assert len(prefixes._states) == MOST
+    assert len(prefixes._states) == MAX_SEQUENCES
     for ids in (documents[-2], documents[0]):  # the newest are there, the oldest are not
         prefixes.load_longest(pair, ids)
         pair.prefill(ids)

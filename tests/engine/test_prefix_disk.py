@@ -35,7 +35,7 @@ def files(root: Path) -> list[Path]:
 
 def test_a_state_comes_back_in_another_process(tmp_path: Path) -> None:
     for kept in (state(0), state(1000)):
-        DiskCache(tmp_path, "model", BIG).keep(kept)
+        DiskCache(tmp_path, "model", BIG).write(kept)
     disk = DiskCache(tmp_path, "model", BIG)
     assert disk.find_longest([*range(1000, 1040), 7], 32) == state(1000)
     assert disk.find_longest(list(range(40)), 40) == state(0)
@@ -44,7 +44,7 @@ def test_a_state_comes_back_in_another_process(tmp_path: Path) -> None:
 
 
 def test_files_are_for_this_user_alone(tmp_path: Path) -> None:
-    DiskCache(tmp_path / "kv", "model", BIG).keep(state(0))
+    DiskCache(tmp_path / "kv", "model", BIG).write(state(0))
     (file,) = files(tmp_path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
@@ -53,7 +53,7 @@ def test_files_are_for_this_user_alone(tmp_path: Path) -> None:
 def test_a_longer_state_replaces_what_it_contains(tmp_path: Path) -> None:
     disk = DiskCache(tmp_path, "model", BIG)
     for length in (50, 60, 70, 70):
-        disk.keep(state(0, length))
+        disk.write(state(0, length))
     assert len(files(tmp_path)) == 1
     assert disk.find_longest(list(range(70)), 70) == state(0, 70)
 
@@ -62,11 +62,11 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     budget = 3 * 2600
     disk = DiskCache(tmp_path, "model", budget)
     for i in range(3):
-        disk.keep(state(i * 1000))
+        disk.write(state(i * 1000))
     for i, path in enumerate(disk._known):
         os.utime(path, (i, i))
     assert disk.find_longest(list(range(50)), 50)  # used: now the newest
-    disk.keep(state(5000))
+    disk.write(state(5000))
     assert sum(path.stat().st_size for path in files(tmp_path)) <= budget
     assert disk.find_longest(list(range(1000, 1050)), 50) is None
     assert disk.find_longest(list(range(50)), 50) == state(0)
@@ -74,22 +74,22 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
 
 
 def test_the_budget_counts_all_models(tmp_path: Path) -> None:
-    DiskCache(tmp_path, "old", BIG).keep(state(0, 100))
-    DiskCache(tmp_path, "new", 3000).keep(state(0, 50))
+    DiskCache(tmp_path, "old", BIG).write(state(0, 100))
+    DiskCache(tmp_path, "new", 3000).write(state(0, 50))
     (left,) = files(tmp_path)
     assert DiskCache(tmp_path, "new", BIG).find_longest(list(range(50)), 50) == state(0, 50)
     assert left.parent == DiskCache(tmp_path, "new", BIG).folder
 
 
 def test_what_is_larger_than_the_budget_is_not_written(tmp_path: Path) -> None:
-    DiskCache(tmp_path, "model", 100).keep(state(0))
+    DiskCache(tmp_path, "model", 100).write(state(0))
     assert files(tmp_path) == []
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_a_damaged_file_is_dropped(tmp_path: Path, data: st.DataObject) -> None:
-    DiskCache(tmp_path, "model", BIG).keep(state(0))
+    DiskCache(tmp_path, "model", BIG).write(state(0))
     (file,) = files(tmp_path)
     content = bytearray(file.read_bytes())
     place = data.draw(st.integers(0, len(content) - 1))
@@ -101,7 +101,7 @@ def test_a_damaged_file_is_dropped(tmp_path: Path, data: st.DataObject) -> None:
     found = DiskCache(tmp_path, "model", BIG).find_longest(list(range(50)), 1)
     assert found in (None, state(0))  # a changed byte of the header may be one that says nothing
     if found is None:
-        DiskCache(tmp_path, "model", BIG).keep(state(0))
+        DiskCache(tmp_path, "model", BIG).write(state(0))
 
 
 @pytest.mark.parametrize("junk", [b"", b"junk", b"\xff" * 64])
@@ -132,7 +132,7 @@ def test_a_cache_that_may_not_be_written_can_be_read(tmp_path: Path, monkeypatch
         raise OSError(30, "Read-only file system")
 
     disk = DiskCache(tmp_path, "model", BIG)
-    disk.keep(state(0))
+    disk.write(state(0))
     monkeypatch.setattr(os, "utime", refuse)
     assert disk.find_longest(list(range(50)), 50) == state(0)
 
@@ -155,7 +155,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="space"):
-        DiskCache(tmp_path, "model", BIG).keep(state(0))
+        DiskCache(tmp_path, "model", BIG).write(state(0))
     assert files(tmp_path) == []
 
 
@@ -189,7 +189,7 @@ def test_a_state_that_was_lost_is_not_written_and_the_others_are(tmp_path: Path)
 
     disk = DiskCache(tmp_path, "model", BIG)
     prefixes = PrefixCache(BIG, disk)
-    for kept in (state(0), replace(state(1000), arrived=lost), state(2000)):
+    for kept in (state(0), replace(state(1000), wait=lost), state(2000)):
         prefixes._put(kept)
     prefixes.write_to_disk(Idle())  # type: ignore[arg-type]
     assert sorted(known.ids[0] for known in disk._known.values()) == [0, 2000]

@@ -162,7 +162,7 @@ def test_the_ends_of_each_range_are_allowed(field: str) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1, True, False, "1", [1], 2**64, 1j])
 def test_values_that_make_no_sense_are_refused_by_name(field: str, value: Any) -> None:
     settings_of: dict[str, Any] = {field: value}
-    with pytest.raises(UsageError, match=f"^{field} is ") as caught:
+    with pytest.raises(UsageError, match=f"^{field}: ") as caught:
         SamplingParams(**settings_of)
     assert "\n" not in str(caught.value)
 
@@ -174,7 +174,7 @@ def test_values_beside_the_range_and_of_the_wrong_kind_are_refused(field: str) -
     wrong += [] if field == "seed" else [None]
     for value in wrong:
         settings_of: dict[str, Any] = {field: value}
-        with pytest.raises(UsageError, match=f"^{field} is "):
+        with pytest.raises(UsageError, match=f"^{field}: "):
             SamplingParams(**settings_of)
 
 

@@ -14,7 +14,7 @@ from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.engine.scheduler import Job, Scheduler
+from localdflash.engine.scheduler import EngineJob, Scheduler
 
 Make = Callable[..., Any]
 V = 12
@@ -73,7 +73,7 @@ class Watched:
         self.error: BaseException | None = AssertionError("it has not ended")
         self.ended, self._ends = threading.Event(), 0
         self._log, self._name = log if log is not None else [], name
-        self.job = Job(request, self._on_step, self._on_end, **options)
+        self.job = EngineJob(request, self._on_step, self._on_end, **options)
 
     def _on_step(self, step: Step) -> bool:
         self.tokens += step.tokens
@@ -255,7 +255,7 @@ def test_a_job_that_is_cancelled_while_it_makes_room_ends_at_once(scheduler: Sch
 
 def test_a_job_may_end_itself(scheduler: Scheduler) -> None:
     ended = threading.Event()
-    job = Job(chat(300), lambda step: False, lambda error: ended.set())
+    job = EngineJob(chat(300), lambda step: False, lambda error: ended.set())
     scheduler.submit(job)
     assert ended.wait(PATIENCE)
     assert job.request.stats.steps == 1

@@ -16,7 +16,7 @@ from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.engine.scheduler import Job, Scheduler
+from localdflash.engine.scheduler import EngineJob, Scheduler
 from tests.support.counting_target import VOCABULARY, CountingTarget, text_after
 from tests.support.guessing import Eager, Guessing
 
@@ -37,7 +37,7 @@ class Asked:
     def __init__(self, ids: list[int], stop_after: int, urgent: bool, then: Sequence["Asked"] = ()) -> None:
         self.ids, self.stop_after, self.others = ids, stop_after, then
         self.tokens: list[int] = []
-        self.job = Job(Request(ids, 60, GREEDY), self._on_step, self._on_end, urgent)
+        self.job = EngineJob(Request(ids, 60, GREEDY), self._on_step, self._on_end, urgent)
         self.error: BaseException | None = AssertionError("it has not ended")
 
     def submit(self, scheduler: Scheduler) -> None:

@@ -25,4 +25,4 @@ def drafting_pays(_target: Target, drafters: Sequence[Drafter]) -> Controller:
     """`Options.costs` with which a pair drafts wherever a draft is likely to be right."""
     costs = {drafter.name: DRAFT_MS if drafter.is_model else 0.0 for drafter in drafters}
     by_node = {drafter.name: NODE_MS for drafter in drafters if drafter.is_autoregressive}
-    return OnPaper(VERIFY_MS, costs, node_ms=by_node)
+    return OnPaper(VERIFY_MS, costs, next_ms=by_node)

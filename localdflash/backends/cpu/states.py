@@ -12,7 +12,7 @@ from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.binding import PackedLayer, bind_matrix
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, allocate_aligned
 from localdflash.backends.cpu.packing import Floats
-from localdflash.engine.checkpoints import MOST, Checkpoints
+from localdflash.engine.checkpoints import MAX_CHECKPOINTS, Checkpoints
 from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape
 
 
@@ -55,8 +55,8 @@ class DeltaStates:
     def checkpoint(self, prompt_ended: bool) -> None:
         """Keep a copy of the states as they are, where a prompt ended or far enough from the last one."""
         length = self.progress.base
-        if self._checkpoints.wants(length, prompt_ended):
-            self._checkpoints.keep(length, (self._state.copy(), self._history[:, : self._before].copy()))
+        if self._checkpoints.should_add(length, prompt_ended):
+            self._checkpoints.add(length, (self._state.copy(), self._history[:, : self._before].copy()))
 
     def roll_back(self, length: int) -> int:
         """Drop what is after `length`; the greatest length up to it from which the states can go on."""
@@ -99,4 +99,4 @@ def state_bytes(delta: DeltaShape, layers: int) -> int:
     state, row = delta.v_heads * delta.v_dim * delta.k_dim, delta.mixed
     before = (delta.kernel - 1) * row
     kept = state + before + MAX_ROWS * (row + 2 * delta.v_heads) + delta.kernel * row
-    return layers * (kept + MOST * (state + before)) * np.dtype(np.float32).itemsize
+    return layers * (kept + MAX_CHECKPOINTS * (state + before)) * np.dtype(np.float32).itemsize

@@ -30,7 +30,7 @@ from localdflash.engine.accept import accept
 from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.draft import Draft
 from localdflash.engine.lookup import BREAK
-from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, never
+from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, never_cancelled
 from localdflash.engine.sampling import NOT_NUMBERS, Sampler
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, STEP
@@ -99,7 +99,7 @@ class CudaPair:
         """See `Pair`."""
         return self.stepper.context - len(self.ids)
 
-    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never) -> int:
+    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never_cancelled) -> int:
         """See `Pair`. ContextOverflow names both numbers; a cancelled prefill keeps what it has computed."""
         if not ids:
             raise UsageError("the prompt is empty: at least one token is needed")
@@ -258,11 +258,11 @@ class CudaPair:
             self._catch_up()
         leaving = self.runner.put_aside([list(_layers(cache)) for cache in self._caches], self._computed)
         target, *drafters = leaving.saved
-        return SavedSequence(tuple(self.cached), target, tuple(drafters), arrived=partial(_arrived, leaving))
+        return SavedSequence(tuple(self.cached), target, tuple(drafters), wait=partial(_arrived, leaving))
 
     def load(self, state: SavedSequence) -> None:
         """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""
-        state.arrived()
+        state.wait()
         self.forget()
         length = len(state.ids)
         self.stepper.tokens[:length] = torch.tensor(state.ids, dtype=torch.int32)

@@ -75,8 +75,8 @@ class SequenceCache:
 
     def checkpoint(self, prompt_ended: bool) -> None:
         """Copy the states out if a checkpoint is due."""
-        if self.has_states and self.length and self._checkpoints.wants(self.length, prompt_ended):
-            self._checkpoints.keep(self.length, self._read(WITHOUT_KEYS))
+        if self.has_states and self.length and self._checkpoints.should_add(self.length, prompt_ended):
+            self._checkpoints.add(self.length, self._read(WITHOUT_KEYS))
 
     @property
     def checkpoint_bytes(self) -> int:

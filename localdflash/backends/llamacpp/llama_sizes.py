@@ -31,7 +31,7 @@ from localdflash.backends.llamacpp.llama_kv_cache import has_states
 from localdflash.backends.llamacpp.llama_target import context_params as target_params
 from localdflash.backends.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.base.errors import ModelError
-from localdflash.engine.checkpoints import MOST as CHECKPOINTS
+from localdflash.engine.checkpoints import MAX_CHECKPOINTS as CHECKPOINTS
 from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.models.shapes.dflash_config import DFlashConfig

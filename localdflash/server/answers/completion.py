@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from localdflash.base.errors import UsageError
 from localdflash.code.fim.infill_plan import InfillPlan
 from localdflash.engine.generate import Request
-from localdflash.engine.pair import Cancelled, never
+from localdflash.engine.pair import Cancelled, never_cancelled
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.answers.answer import Answer, Prepared
@@ -23,7 +23,7 @@ def complete(
     max_tokens: int,
     params: SamplingParams,
     *,
-    cancelled: Cancelled = never,
+    cancelled: Cancelled = never_cancelled,
 ) -> Answer:
     """A completion between prefix and suffix, not started yet; see `prepare`."""
     return Answer(loaded, prepare(loaded, prefix, suffix, max_tokens, params, cancelled=cancelled))
@@ -36,7 +36,7 @@ def prepare(
     max_tokens: int,
     params: SamplingParams,
     *,
-    cancelled: Cancelled = never,
+    cancelled: Cancelled = never_cancelled,
 ) -> Prepared:
     """The request of the text between prefix and suffix. Their lines end with a line feed alone, as in training."""
     form, tokenizer = loaded.fim_format(), loaded.tokenizer

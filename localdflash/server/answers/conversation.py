@@ -5,7 +5,7 @@ from typing import Any
 
 from localdflash.base.errors import ModelError
 from localdflash.engine.generate import Request
-from localdflash.engine.pair import Cancelled, never
+from localdflash.engine.pair import Cancelled, never_cancelled
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.answers.answer import Prepared
@@ -23,7 +23,7 @@ def prepare(
     params: SamplingParams,
     *,
     variables: Mapping[str, str | bool] | None = None,
-    cancelled: Cancelled = never,
+    cancelled: Cancelled = never_cancelled,
     goes_on: bool = False,
     tools: Sequence[Mapping[str, Any]] = (),
     first_part: FirstPart = "",

@@ -8,7 +8,7 @@ import pytest
 from localdflash.backends.cpu.binding import open_target
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.engine.checkpoints import APART
+from localdflash.engine.checkpoints import SPACING_TOKENS as APART
 from localdflash.engine.controller import Controller
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.lookup import LookupDrafter
@@ -74,7 +74,11 @@ def test_a_long_prompt_leaves_states_on_the_way(target: CpuTarget) -> None:
     ids = ids_of(5 * APART + 30)
     pair = HostPair(target)
     pair.prefill(ids)
-    for length, kept in ((5 * APART + 10, 5 * APART), (4 * APART, 4 * APART), (3 * APART + 5, 3 * APART)):
+    for length, kept in (
+        (5 * APART + 10, 5 * APART),
+        (4 * APART, 4 * APART),
+        (3 * APART + 5, 3 * APART),
+    ):
         target.crop(length)
         assert target.length == kept
     wanted = verify(target, ids[kept : kept + 9])

@@ -11,7 +11,7 @@ from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.base.errors import ModelError
 from localdflash.base.machine import measurements
-from localdflash.engine.checkpoints import MOST as CHECKPOINTS
+from localdflash.engine.checkpoints import MAX_CHECKPOINTS as CHECKPOINTS
 from localdflash.loading.engine_choice import TimingCase
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.loading.plan.planner import make_plan

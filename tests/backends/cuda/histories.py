@@ -258,8 +258,8 @@ class History:
         other.forget()
         other.prefill(self.pair.ids)
         ours, fresh = self.pair.save(), other.save()
-        ours.arrived()
-        fresh.arrived()
+        ours.wait()
+        fresh.wait()
         assert ours.ids == fresh.ids
         np.testing.assert_allclose(_floats(ours.target), _floats(fresh.target), atol=1e-3)
         np.testing.assert_allclose(_floats(ours.drafters[0]), _floats(fresh.drafters[0]), atol=1e-3)

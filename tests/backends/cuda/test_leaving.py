@@ -54,7 +54,7 @@ def test_a_completion_does_not_wait_for_a_chat_to_leave(world: World, gate: thre
     state = pair.save()
     pair.prefill(completion)
     assert is_right(world, completion)
-    arrived = threading.Thread(target=state.arrived)
+    arrived = threading.Thread(target=state.wait)
     reached = threading.Thread(target=pair.prefill, args=(longer,))
     for waits in (arrived, reached):  # the bytes, and a prompt that reaches slots which are still there
         waits.start()

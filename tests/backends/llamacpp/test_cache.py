@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, DecodeMode
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import ModelError
-from localdflash.engine.checkpoints import APART
+from localdflash.engine.checkpoints import SPACING_TOKENS as APART
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.target_models import RECURRENT, case_of

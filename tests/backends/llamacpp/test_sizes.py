@@ -11,7 +11,7 @@ from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH_WITH_STATES, NO
 from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes, ReportedSizes, parse_size_lines
 from localdflash.backends.llamacpp.load_llamacpp import load
 from localdflash.base.errors import ModelError
-from localdflash.engine.checkpoints import MOST as CHECKPOINTS
+from localdflash.engine.checkpoints import MAX_CHECKPOINTS as CHECKPOINTS
 from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV
