@@ -52,14 +52,14 @@ class Document:
 
     @property
     def text(self) -> str:
-        """The whole text."""
+        """Return the whole text."""
         if self._text is None:
             self._text = "".join(self._lines)
         return self._text
 
     @property
     def line_count(self) -> int:
-        """The number of lines; the last one has no end and may be empty."""
+        """Return the number of lines; the last one has no end and may be empty."""
         return len(self._lines)
 
     def line(self, number: int) -> str:

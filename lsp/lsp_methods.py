@@ -85,7 +85,7 @@ def register(server: SuggestionServer) -> None:
 
 
 def _name(params: Any) -> str | None:
-    """The name of the item that a notification is about."""
+    """Return the name of the item that a notification is about."""
     item = _get(params, "item")
     arguments = _get(_get(item, "command"), "arguments")
     known = isinstance(arguments, list | tuple) and arguments and isinstance(arguments[0], str)
@@ -93,5 +93,5 @@ def _name(params: Any) -> str | None:
 
 
 def _get(value: Any, name: str) -> Any:
-    """A member of what pygls makes of a message that it has no type for."""
+    """Return a member of what pygls makes of a message that it has no type for."""
     return value.get(name) if isinstance(value, dict) else getattr(value, name, None)

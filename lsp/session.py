@@ -201,7 +201,7 @@ class Session:
 
     @property
     def line(self) -> int:
-        """The line where the cursor was last."""
+        """Return the line where the cursor was last."""
         return (self._spot.before.count("\n") + self._typed.count("\n")) if self._spot else 0
 
     def leave(self) -> None:

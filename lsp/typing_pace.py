@@ -54,7 +54,7 @@ class TypingPace:
 
     @property
     def patience(self) -> float:
-        """The seconds that an answer may take beyond the client's deadline."""
+        """Return the seconds that an answer may take beyond the client's deadline."""
         return 0.0
 
     @property

@@ -139,7 +139,7 @@ class Base(App[int]):
             self.run_worker(found)
 
     async def until_esc(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of some work; None if the user ended it."""
+        """Return the result of some work; None if the user ended it."""
         task: asyncio.Task[T] = asyncio.create_task(work)
         self.ends_with_esc = task
         try:
@@ -153,7 +153,7 @@ class Base(App[int]):
             self.ends_with_esc = None
 
     async def asked(self, dialog: ModalScreen[T | None]) -> T | None:
-        """The result of a dialog, or None if it was closed."""
+        """Return the result of a dialog, or None if it was closed."""
         return await self.push_screen_wait(dialog)
 
     @property

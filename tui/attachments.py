@@ -30,7 +30,7 @@ class Attachments(Widget):
 
     @property
     def items(self) -> tuple[Attachment, ...]:
-        """The attachments, in order."""
+        """Return the attachments, in order."""
         return self._items
 
     @items.setter

@@ -23,7 +23,7 @@ class Block(ABC):
     _lines: Sequence[Line] = ()
 
     def lines(self, width: int) -> Sequence[Line]:
-        """The block's lines, without the gap."""
+        """Return the block's lines, without the gap."""
         if self._grows or width != self._width:
             self._lines, self._width = self._layout(width), width
         return self._lines
@@ -37,7 +37,7 @@ class Block(ABC):
     def _layout(self, width: int) -> Sequence[Line]: ...
 
     def parts(self) -> Iterator["Block"]:
-        """The block itself and all blocks inside it, in order."""
+        """Yield the block itself and all blocks inside it, in order."""
         yield self
 
 
@@ -152,7 +152,7 @@ def behind(prefix: StyledRun, line: Line) -> Line:
 
 
 def _left(width: int, prefix: int) -> int:
-    """The width that a prefix leaves; the whole width if that would be too little, for the prefix then goes
+    """Return the width that a prefix leaves; the whole width if that would be too little, for the prefix then goes
     elsewhere.
     """
     return width - prefix if width - prefix >= NARROWEST else width

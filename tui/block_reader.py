@@ -125,7 +125,7 @@ class AnswerReading:
 
 
 def _first_that_may_change(pieces: Sequence[PlacedBlock], complete: int) -> int:
-    """The line before which no further text can change a block; `complete` lines have their line feed."""
+    """Return the line before which no further text can change a block; `complete` lines have their line feed."""
     cut = max((piece.start for piece in pieces if piece.start + 2 <= complete), default=0)
     ends = [
         piece.end for piece in pieces if isinstance(piece.block, Code) and piece.block.closed and piece.block.number
@@ -134,7 +134,7 @@ def _first_that_may_change(pieces: Sequence[PlacedBlock], complete: int) -> int:
 
 
 def _codes(blocks: Sequence[Block]) -> dict[int, Code]:
-    """The fences in these blocks, by number."""
+    """Return the fences in these blocks, by number."""
     return {part.number: part for block in blocks for part in block.parts() if isinstance(part, Code) and part.number}
 
 
@@ -154,5 +154,5 @@ def _is_blank(line: str) -> bool:
 
 
 def _begun_at_end(text: str, tag: str) -> int:
-    """How many characters at the end of the text may be the beginning of the tag."""
+    """Return how many characters at the end of the text may be the beginning of the tag."""
     return next((size for size in range(len(tag) - 1, 0, -1) if text.endswith(tag[:size])), 0)

@@ -27,12 +27,12 @@ def header(message: Message, number: int, model: str) -> Line:
 
 
 def model_name(pair: str) -> str:
-    """What a model is called: of a path, or of a name on the hub, the file without its type."""
+    """Return what a model is called: of a path, or of a name on the hub, the file without its type."""
     return pair.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
 
 
 def attachment_line(attachment: Attachment) -> StyledRun:
-    """What was attached, and its size."""
+    """Return what was attached, and its size."""
     lines = attachment.text.count("\n") + (not attachment.text.endswith("\n") and bool(attachment.text))
     return StyledRun(f"▸ {one_line(attachment.name)}, {lines} line{'' if lines == 1 else 's'}", "muted")
 
@@ -46,7 +46,7 @@ def footer(message: Message) -> StyledRun | None:
 
 
 def _told(numbers: Mapping[str, Any]) -> list[str]:
-    """The numbers as words; those that are missing or make no sense, as from another server, are left out."""
+    """Return the numbers as words; those that are missing or make no sense, as from another server, are left out."""
     tokens, rate = _number(numbers, "tokens"), _number(numbers, "tokens_per_second")
     tau, ttft = _number(numbers, "tau"), _number(numbers, "ttft_ms")
     return [
@@ -65,7 +65,7 @@ def _number(numbers: Mapping[str, Any], name: str) -> float | None:
 
 
 def note_run(text: str, kind: str) -> StyledRun:
-    """A line of the program's own; a sign marks an error, so that it shows without colours too."""
+    """Return a line of the program's own; a sign marks an error, so that it shows without colours too."""
     mark = "✗" if kind == "error" else "·"
     return StyledRun(f"{mark} {one_line(text)}", "error" if kind == "error" else "note")
 

@@ -322,7 +322,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
             self.action_speed()
 
     def choices_of(self, command: str) -> Sequence[str]:
-        """The values that may follow a command, for the suggestions."""
+        """Return the values that may follow a command, for the suggestions."""
         match command:
             case "set":
                 return SETTINGS

@@ -44,7 +44,7 @@ class Result:
     unseen: bool  # some of the characters are not seen when the text is shown
 
     def line(self, what: str) -> str:
-        """One line for the user; `what` names what was copied, such as "the answer"."""
+        """Return one line for the user; `what` names what was copied, such as "the answer"."""
         amount = f"{self.characters} character{'' if self.characters == 1 else 's'}"
         warning = "; it has characters that cannot be seen" if self.unseen else ""
         if self.program:
@@ -66,7 +66,7 @@ async def copy(terminal: Terminal, text: str, environment: Mapping[str, str] = o
 
 
 async def _native(text: str, environment: Mapping[str, str]) -> str:
-    """The first program that took the text, or ""."""
+    """Return the first program that took the text, or ""."""
     for command, needed, encoding in _PROGRAMS:
         path = shutil.which(command[0], path=environment.get("PATH", ""))
         if (

@@ -42,11 +42,11 @@ class Column:
         return self._tops[-1]
 
     def top(self, index: int) -> int:
-        """The first row of an entry."""
+        """Return the first row of an entry."""
         return self._tops[index]
 
     def at(self, row: int) -> tuple[int, int]:
-        """The entry that has this row, and which of its rows it is; there must be entries."""
+        """Return the entry that has this row, and which of its rows it is; there must be entries."""
         index = bisect_right(self._tops, row, hi=len(self.entries)) - 1
         return index, row - self._tops[index]
 
@@ -123,13 +123,13 @@ class Column:
         return [index for index in self.between(low, high) if not self.entries[index].laid_out(self.view)]
 
     def between(self, low: int, high: int) -> range:
-        """The entries with these rows."""
+        """Return the entries with these rows."""
         if not self.entries:
             return range(0)
         return range(self.at(low)[0], self.at(max(low, min(high, self.height) - 1))[0] + 1)
 
     def laid(self) -> list[int]:
-        """The entries that are laid out."""
+        """Return the entries that are laid out."""
         return sorted(self._laid)
 
     def drop_far(self, first: int, rows: int) -> None:
@@ -151,7 +151,7 @@ class Column:
         self._tops[index:] = accumulate(heights, initial=self._tops[index] if index else 0)
 
     def copied(self, index: int, start: int, end: int | None) -> str:
-        """The text of an entry between two offsets; this lays nothing out."""
+        """Return the text of an entry between two offsets; this lays nothing out."""
         entry = self.entries[index]
         if entry.laid_out(self.view):
             return entry.copied(start, end)
@@ -165,7 +165,7 @@ class Column:
     # Places
 
     def place(self, row: int) -> RowPlace:
-        """The place of a row; of an entry that is not laid out, the place of its beginning."""
+        """Return the place of a row; of an entry that is not laid out, the place of its beginning."""
         if not self.entries:
             return RowPlace(0, 0)
         index, row = self.at(max(0, min(row, self.height - 1)))
@@ -176,7 +176,7 @@ class Column:
         return RowPlace(index, offset, entry.row(offset) - row)
 
     def row(self, place: RowPlace) -> int:
-        """The row that a place is at now."""
+        """Return the row that a place is at now."""
         if place.index >= len(self.entries):
             return 0
         entry, top = self.entries[place.index], self._tops[place.index]

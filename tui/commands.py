@@ -24,7 +24,7 @@ class Command:
 
     @property
     def usage(self) -> str:
-        """The command as a user types it."""
+        """Return the command as a user types it."""
         return f"/{self.name} {self.argument}".rstrip()
 
 
@@ -118,7 +118,7 @@ def parse(line: str) -> tuple[Command, str] | None:
 
 
 def starting_with(text: str) -> Sequence[Command]:
-    """The commands that begin with what was typed."""
+    """Return the commands that begin with what was typed."""
     return [
         command for command in COMMANDS if any(n.startswith(text.lower()) for n in (command.name, *command.aliases))
     ]

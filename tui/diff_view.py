@@ -81,11 +81,11 @@ class DiffView(ScrollView):
 
     @property
     def _gutter(self) -> int:
-        """The cells of numbers and sign."""
+        """Return the cells of numbers and sign."""
         return self._digits + 3 if self.size.width < _NARROW else 2 * self._digits + 4
 
     def render_line(self, y: int) -> Strip:
-        """One row of the screen."""
+        """Return one row of the screen."""
         left, top = self.scroll_offset
         width = self.scrollable_content_region.width
         if top + y >= len(self._rows):

@@ -32,7 +32,7 @@ class Exit(Event):
         descriptor.set_blocking(self._writer, False)
 
     def fileno(self) -> int:
-        """A descriptor that is readable while the event is set."""
+        """Return a descriptor that is readable while the event is set."""
         return self._reader
 
     def set(self) -> None:

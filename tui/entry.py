@@ -110,7 +110,7 @@ class ChatEntry:
             self._document.finish()
 
     def code_blocks(self) -> list[str]:
-        """The code in its fences, unchanged."""
+        """Return the code in its fences, unchanged."""
         from localdflash.tui.markdown import MarkdownDocument
 
         document = MarkdownDocument()
@@ -160,7 +160,7 @@ class ChatEntry:
         return range(first, self.height)
 
     def line(self, row: int) -> Line:
-        """One row; the entry must be laid out."""
+        """Return one row; the entry must be laid out."""
         for part in (self._head, self._body, self._tail):
             if row < len(part):
                 return part[row]
@@ -213,7 +213,7 @@ class ChatEntry:
     # Its code
 
     def unsettled(self) -> "tuple[MarkdownDocument, Unsettled] | None":
-        """A fence on the screen that could be highlighted better, and the document that takes the result."""
+        """Return a fence on the screen that could be highlighted better, and the document that takes the result."""
         if self._document is None or self.growing:
             return None
         found = self._document.unsettled()
@@ -231,11 +231,11 @@ class ChatEntry:
         return self._offsets[row]
 
     def row(self, offset: int) -> int:
-        """The row that has this character."""
+        """Return the row that has this character."""
         return max(0, min(bisect_right(self._offsets, offset, hi=self.height) - 1, self.height - 1))
 
     def copied(self, start: int, end: int | None) -> str:
-        """The characters between two offsets; None means up to the end."""
+        """Return the characters between two offsets; None means up to the end."""
         return "".join(map(copied_of, (*self._head, *self._body, *self._tail)))[start:end]
 
     def _measure(self, first: int) -> None:
@@ -254,6 +254,6 @@ def _aside(runs: Sequence[StyledRun], width: int) -> list[Line]:
 
 
 def copied_of(line: Line) -> str:
-    """What copying gives of one row."""
+    """Return what copying gives of one row."""
     ending = "\n" if line.joined is None else line.joined
     return "".join(run.text for run in line.runs[line.decoration :]) + ending

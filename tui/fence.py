@@ -51,17 +51,17 @@ class Code(Block):
 
     @property
     def language(self) -> str:
-        """The first word after the ticks, as written."""
+        """Return the first word after the ticks, as written."""
         return (self.info.split() or [""])[0]
 
     @property
     def code(self) -> str:
-        """The code, unchanged."""
+        """Return the code, unchanged."""
         return "".join(self._raw) + self.open_line
 
     @property
     def raw_lines(self) -> Sequence[str]:
-        """The complete lines."""
+        """Return the complete lines."""
         return self._raw
 
     def add(self, line: str) -> None:
@@ -157,7 +157,7 @@ class OpenFence:
         return bool(self._maybe.match(line))
 
     def code(self, line: str) -> str:
-        """The line without the fence's own indent."""
+        """Return the line without the fence's own indent."""
         spaces = len(line) - len(line.lstrip(" "))
         return line[min(spaces, self._indent) :]
 

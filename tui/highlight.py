@@ -81,7 +81,7 @@ def load(language: str) -> None:
 
 
 def lexer_for(language: str) -> "Lexer | None":
-    """The lexer of a language as a fence names it; None if there is none."""
+    """Return the lexer of a language as a fence names it; None if there is none."""
     from pygments.lexers import get_lexer_by_name
     from pygments.util import ClassNotFound
 
@@ -98,7 +98,7 @@ def lexer_for(language: str) -> "Lexer | None":
 
 
 def highlighted(language: str, text: str, state: LexerState = START) -> tuple[tuple[StyledRun, ...], LexerState]:
-    """The runs of a line without its line feed, from the state before it, and the state after it."""
+    """Return the runs of a line without its line feed, from the state before it, and the state after it."""
     return _highlighted(language if ready(language) else "", text, state)
 
 
@@ -129,7 +129,7 @@ def _pieces(lexer: "Lexer", text: str, state: LexerState) -> tuple[list[tuple[st
 
 
 def _tokens(lexer: "Lexer", text: str, states: tuple[str, ...]) -> tuple[list[tuple[Any, str]], tuple[str, ...]]:
-    """The tokens of one line, and the states after it."""
+    """Return the tokens of one line, and the states after it."""
     from pygments.lexer import ExtendedRegexLexer, LexerContext, RegexLexer
 
     if isinstance(lexer, RegexLexer):
@@ -164,7 +164,7 @@ def exact(language: str, lines: Iterable[str]) -> list[tuple[StyledRun, ...]] | 
 
 
 def _bounded(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tuple[Any, str]]:
-    """The tokens of one line; ValueError if they do not add up to it, as with a lexer's rule that never ends."""
+    """Return the tokens of one line; ValueError if they do not add up to it, as with a lexer's rule that never ends."""
     found: list[tuple[Any, str]] = []
     for _, kind, value in tokens:
         found.append((kind, value.removesuffix("\n")))
@@ -176,7 +176,7 @@ def _bounded(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tuple[An
 
 
 def _opened_comment(tokens: list[tuple[Any, str]]) -> int | None:
-    """The token that opens a comment continued in the next line, where the lexer must see both to know it."""
+    """Return the token that opens a comment continued in the next line, where the lexer must see both to know it."""
     from pygments.token import Comment, Error, Operator, Punctuation, String
 
     for number, (kind, value) in enumerate(tokens):

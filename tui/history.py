@@ -25,7 +25,7 @@ _WAIT = 1.0  # seconds for another chat that writes
 
 
 def history_file() -> Path:
-    """The path of the history; the file is not touched."""
+    """Return the path of the history; the file is not touched."""
     return data_folder() / "chat-history"
 
 
@@ -60,7 +60,7 @@ class History:
             self._writer.shutdown()
 
     def older(self, current: str) -> str | None:
-        """The message before, or None. `current` is what the prompt holds now: it is remembered."""
+        """Return the message before, or None. `current` is what the prompt holds now: it is remembered."""
         texts = self._read()
         at = len(texts) if self._at is None else self._at
         if self._at is None and texts and texts[-1] == current:
@@ -68,7 +68,7 @@ class History:
         return self._go(at - 1, current) if at > 0 else None
 
     def newer(self, current: str) -> str | None:
-        """The message after, in the end what was being typed; None if that is shown already."""
+        """Return the message after, in the end what was being typed; None if that is shown already."""
         if self._at is None:
             return None
         after = self._at + 1
@@ -129,7 +129,7 @@ def _append(path: Path, text: str) -> None:
 
 
 def _load(path: Path, most: int = MOST) -> list[str]:
-    """The newest messages of the file, safe to show."""
+    """Return the newest messages of the file, safe to show."""
     try:
         about = path.lstat()
         if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST:

@@ -45,13 +45,13 @@ def clean(text: str) -> str:
 
 
 def followable(url: str) -> str:
-    """The URL if a click may open it, else ""."""
+    """Return the URL if a click may open it, else ""."""
     return url if _LINKED.fullmatch(url) and sanitize(url) == url else ""
 
 
 @lru_cache(1024)
 def inline(content: str, style: str = "") -> tuple[StyledRun, ...]:
-    """The runs of a block's text, each in `style` and its own; a line feed is a hard break."""
+    """Return the runs of a block's text, each in `style` and its own; a line feed is a hard break."""
     if len(content) > LONGEST or content.count("[") > MOST_BRACKETS:
         return (StyledRun("\n".join(clean(line.lstrip(" \t")) for line in content.split("\n")), style),)
     tokens: list[Token] = []

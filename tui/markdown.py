@@ -62,14 +62,14 @@ class MarkdownDocument:
 
     @property
     def fences(self) -> Sequence[ShownFence]:
-        """The fences in order; `first_line` is for the width of the last call of lines(), 80 before one."""
+        """Return the fences in order; `first_line` is for the width of the last call of lines(), 80 before one."""
         lines = self.lines(self._width or 80)
         labels = [row for row, line in enumerate(lines) if any(run.style == "fence-label" for run in line.runs)]
         codes = [code for code in self._codes() if code.number]
         return [ShownFence(code.language, code.code, code.closed, row) for code, row in zip(codes, labels, strict=True)]
 
     def lines(self, width: int) -> Sequence[Line]:
-        """The lines at this width, at least 1 cell. The list is the document's own; the next call changes it."""
+        """Return the lines at this width, at least 1 cell. The list is the document's own; the next call changes it."""
         width = max(1, width)
         self._read()
         before, base = self._lines, 0
@@ -91,11 +91,11 @@ class MarkdownDocument:
         return self._lines
 
     def changed_from(self) -> int:
-        """The first line that the last call of lines() changed; the number of lines if it changed none."""
+        """Return the first line that the last call of lines() changed; the number of lines if it changed none."""
         return self._changed
 
     def unsettled(self) -> Sequence[Unsettled]:
-        """The fences that may be highlighted better, each returned once."""
+        """Return the fences that may be highlighted better, each returned once."""
         self._read()
         return [
             Unsettled(code.number, code.language, [line.removesuffix("\n") for line in code.raw_lines])

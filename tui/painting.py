@@ -95,7 +95,7 @@ class Palette:
         )
 
     def _colour(self, variable: str) -> Color | None:
-        """A colour of the theme, or None. "auto 60%" and the like are mixed from its text and its background."""
+        """Return a colour of the theme, or None. "auto 60%" and the like are mixed from its text and its background."""
         value = self._variables.get(variable, "")
         try:
             colour = Color.parse(value.split(" ")[0])
@@ -124,7 +124,7 @@ class Painter:
     def strip(
         self, line: Line, index: int, offset: int, selected: tuple[int, int] | None, gutter: StyledRun, width: int
     ) -> Strip:
-        """A row of the entry with this index whose text begins at this offset, as wide as the screen.
+        """Return a row of the entry with this index whose text begins at this offset, as wide as the screen.
 
         `selected`: the offsets between which the entry's text is selected.
         """
@@ -145,7 +145,7 @@ class Painter:
         return Strip([*strip, end], width)
 
     def _decoration(self, run: StyledRun, index: int, offset: int) -> Iterator[Segment]:
-        """One segment for each character, all with the offset at which the text of the row begins."""
+        """Return one segment for each character, all with the offset at which the text of the row begins."""
         style = self.base + self.palette[run.style] + _place(index, offset)
         return (Segment(character, style) for character in run.text)
 

@@ -38,7 +38,7 @@ class PlacedBlock:
 
 
 def parse(text: str, number: int, known: Mapping[int, Code]) -> list[PlacedBlock]:
-    """The blocks at the outermost level; fences are numbered from the given number on.
+    """Return the blocks at the outermost level; fences are numbered from the given number on.
 
     `known` are fences read before, by number: those that have only grown keep their highlighting. An outermost fence
     without an end comes without its code: it is the last block, and the caller, who has the text, feeds it.
@@ -51,7 +51,7 @@ def parse(text: str, number: int, known: Mapping[int, Code]) -> list[PlacedBlock
 
 @cache
 def _markdown() -> Markdown:
-    """A parser whose rules that need one line come before the one that needs two."""
+    """Return a parser whose rules that need one line come before the one that needs two."""
     markdown = Markdown()
     markdown.block = ParserBlock()
     ruler = markdown.block.ruler = Ruler[_Rule]()
@@ -112,7 +112,7 @@ class _Builder:
         return self._tokens[self._at - 1]
 
     def _inside(self, closing: str) -> list[PlacedBlock]:
-        """The blocks up to a closing token, which is consumed; gaps are where the text has blank lines."""
+        """Return the blocks up to a closing token, which is consumed; gaps are where the text has blank lines."""
         pieces: list[PlacedBlock] = []
         while self._tokens[self._at].type != closing:
             found = self._items() if self._tokens[self._at].type.endswith("_list_open") else [self._piece()]
@@ -123,7 +123,7 @@ class _Builder:
         return pieces
 
     def _items(self) -> list[PlacedBlock]:
-        """The items of a list."""
+        """Return the items of a list."""
         closing = self._next().type.replace("_open", "_close")
         pieces = []
         while self._tokens[self._at].type != closing:
@@ -176,7 +176,7 @@ class _Builder:
         return PlacedBlock(block, start, end)
 
     def _code(self, token: Token) -> Code:
-        """The code of a fence inside another block, or of an indented block."""
+        """Return the code of a fence inside another block, or of an indented block."""
         number = self._number if token.type == "fence" else 0
         self._number += bool(number)
         info = token.info.strip()
@@ -189,7 +189,7 @@ class _Builder:
         return block
 
     def _raw_lines(self, token: Token, number: int) -> list[str]:
-        """The code as it came: each line of the token is the end of a raw line, without carriage returns."""
+        """Return the code as it came: each line of the token is the end of a raw line, without carriage returns."""
         first = _lines_of(token)[0] + bool(number)
         lines = token.content.split("\n")
         ends = ["\n"] * (len(lines) - 1) + [""]
@@ -201,7 +201,7 @@ class _Builder:
 
 
 def _ending_as(line: str, raw: str) -> str:
-    """The end of the raw line that equals this line apart from carriage returns."""
+    """Return the end of the raw line that equals this line apart from carriage returns."""
     if "\r" not in raw:
         return line
     at, missing = len(raw), len(line)

@@ -34,14 +34,14 @@ def line_ends(text: str) -> str:
 
 
 def for_prompt(text: str) -> tuple[str, int]:
-    """The text as it can be inserted, and how many invisible characters had to be spelled out."""
+    """Return the text as it can be inserted, and how many invisible characters had to be spelled out."""
     text = _OTHER_ENDS.sub("\n", text)
     safe = sanitize(text)
     return safe, 0 if safe == text else sum(sanitize(character) != character for character in text)
 
 
 def dropped_path(text: str) -> str | None:
-    """The path that a terminal pastes for a file dropped on it: quoted, escaped or a file:// address."""
+    """Return the path that a terminal pastes for a file dropped on it: quoted, escaped or a file:// address."""
     text = text.strip()
     if not text or len(text) > _LONGEST_PATH or "\n" in text or "\r" in text:
         return None
@@ -77,7 +77,7 @@ class PasteParser(XTermParser):
         self._length = self._kept = 0
 
     def feed(self, data: str) -> Iterable[Message]:
-        """The events of a piece of input; "" ends the input."""
+        """Yield the events of a piece of input; "" ends the input."""
         if not data:
             yield from super().feed("")
         while data:
@@ -90,7 +90,7 @@ class PasteParser(XTermParser):
                     yield from self._end(self._pieces)
 
     def _outside(self, data: str) -> tuple[str, str]:
-        """The input before a paste, with the bracket that begins it, and the rest."""
+        """Return the input before a paste, with the bracket that begins it, and the rest."""
         seen = self._before + data
         found = seen.find(_START)
         if found < 0:

@@ -91,12 +91,12 @@ class Prompt(SuggestingArea):
 
     @property
     def above(self) -> tuple[Widget, ...]:
-        """What the app shows right over the prompt: attachments and suggestions."""
+        """Return what the app shows right over the prompt: attachments and suggestions."""
         return self._chips, self.suggestions
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
-        """What is sent with the next message, besides what its text mentions."""
+        """Return what is sent with the next message, besides what its text mentions."""
         return self._chips.items
 
     def put_back(self, text: str, attachments: Sequence[Attachment] = ()) -> None:

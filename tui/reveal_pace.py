@@ -68,7 +68,7 @@ class DisplayPace:
 
 
 def _due(burst: _Burst, now: float) -> int:
-    """How many of its characters are due; the first one is due at once."""
+    """Return how many of its characters are due; the first one is due at once."""
     passed = now - burst.came
     if passed >= burst.spread:
         return len(burst.text)

@@ -23,12 +23,12 @@ class TuiState:
 
 
 def state_file() -> Path:
-    """The path of the state; the file is not touched."""
+    """Return the path of the state; the file is not touched."""
     return data_folder() / "chat-state.json"
 
 
 def load() -> TuiState:
-    """The state saved last."""
+    """Return the state saved last."""
     try:
         found = json.loads(state_file().read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -59,7 +59,7 @@ class Scroller(ScrollView):
 
     @property
     def _room(self) -> Size:
-        """The width beside the scrollbar."""
+        """Return the width beside the scrollbar."""
         return self.scrollable_content_region.size
 
     @property
@@ -68,7 +68,7 @@ class Scroller(ScrollView):
         return self._room.height if self._room.width else 0
 
     def _place(self) -> RowPlace | None:
-        """The place to keep: the row at the top, or None for the end."""
+        """Return the place to keep: the row at the top, or None for the end."""
         return None if self.following else self._column.place(self.scroll_offset.y)
 
     @contextmanager
@@ -204,7 +204,7 @@ class Scroller(ScrollView):
         return self._painter
 
     def render_line(self, y: int) -> Strip:
-        """One row of the screen."""
+        """Return one row of the screen."""
         painter, width = self._paint(), self.size.width
         row = self.scroll_offset.y + y
         if row >= self._column.height:
@@ -238,7 +238,7 @@ class Scroller(ScrollView):
         self.refresh()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected text as it was written, without decoration and hard wraps."""
+        """Return the selected text as it was written, without decoration and hard wraps."""
         texts: list[str] = []
         for index in range(len(self._column.entries)):
             if span := _span(selection, index):
@@ -247,7 +247,7 @@ class Scroller(ScrollView):
 
 
 def _span(selection: Selection, index: int) -> tuple[int, int] | None:
-    """The offsets between which the entry with this index is selected (see `localdflash.tui.painting`)."""
+    """Return the offsets between which the entry with this index is selected (see `localdflash.tui.painting`)."""
     start, end = selection
     if (start is not None and index < start.y) or (end is not None and index > end.y):
         return None

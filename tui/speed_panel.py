@@ -39,11 +39,11 @@ class SpeedView(Protocol):
 
     @property
     def acceptance(self) -> Sequence[float]:
-        """The share of offered tokens that were accepted, by slot of the draft."""
+        """Return the share of offered tokens that were accepted, by slot of the draft."""
 
     @property
     def offered(self) -> Sequence[int]:
-        """How many tokens were offered, by slot."""
+        """Return how many tokens were offered, by slot."""
 
     @property
     def step_ms(self) -> tuple[float, float] | None:
@@ -51,7 +51,7 @@ class SpeedView(Protocol):
 
     @property
     def by_drafter(self) -> Mapping[str, int]:
-        """The number of steps by drafter; "" where nobody drafted."""
+        """Return the number of steps by drafter; "" where nobody drafted."""
 
     @property
     def rates(self) -> Iterable[float]:
@@ -63,15 +63,15 @@ class SpeedView(Protocol):
 
     @property
     def accepted(self) -> int | None:
-        """The number of drafted tokens that were accepted."""
+        """Return the number of drafted tokens that were accepted."""
 
     @property
     def drafted(self) -> int | None:
-        """The number of drafted tokens."""
+        """Return the number of drafted tokens."""
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of so many cells, filled to a share of 0 to 1; any share above 0 shows."""
+    """Return a bar of so many cells, filled to a share of 0 to 1; any share above 0 shows."""
     if not math.isfinite(share):
         return "─" * width
     share = min(max(share, 0.0), 1.0)
@@ -80,7 +80,7 @@ def bar(share: float, width: int) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The last `width` values, each a column as high as its share of the largest."""
+    """Return the last `width` values, each a column as high as its share of the largest."""
     last = [value if math.isfinite(value) and value > 0 else 0.0 for value in values[-width:]] if width > 0 else []
     most = max(last, default=0.0)
     return "".join(_LEVELS[round(value / most * (len(_LEVELS) - 1))] if most else _LEVELS[0] for value in last)
@@ -194,7 +194,7 @@ class SpeedPanel(VerticalScroll):
         self._text = Static(markup=False)
 
     def compose(self) -> ComposeResult:
-        """A single text, as high as it must be."""
+        """Yield a single text, as high as it must be."""
         yield self._text
 
     def update_view(self, view: SpeedView, drafters: Collection[str] | None = None) -> None:

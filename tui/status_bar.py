@@ -67,7 +67,7 @@ class StatusPart:
 
 
 def parts_of(status: Status, waited: float = 0.0) -> list[StatusPart]:
-    """All parts, in the order of the line; `waited` is seconds since the stage began."""
+    """Return all parts, in the order of the line; `waited` is seconds since the stage began."""
     model = model_name(status.model)
     parts = [
         StatusPart("model", printable(model), 100, "$foreground"),
@@ -143,7 +143,7 @@ def _positive(value: float | None) -> bool:
 
 
 def fitting(parts: Sequence[StatusPart], width: int) -> list[StatusPart]:
-    """The parts that fit into so many cells; the model's name is cut before the rate is dropped."""
+    """Return the parts that fit into so many cells; the model's name is cut before the rate is dropped."""
     left = list(parts)
     while _cells(left) > width and len(left) > 2:
         at = min(range(len(left)), key=lambda index: left[index].keep)
@@ -208,11 +208,11 @@ class StatusBar(Widget):
 
     @property
     def line(self) -> str:
-        """The text, without style and glyph."""
+        """Return the text, without style and glyph."""
         return SEPARATOR.join(part.text for part in self._parts())
 
     def render(self) -> Content:
-        """The glyph and the parts that fit."""
+        """Return the glyph and the parts that fit."""
         shown: list[Content | str | tuple[str, str]] = [(self._glyph(), "$foreground"), " "]
         for number, part in enumerate(self._parts()):
             shown += [(SEPARATOR, "$text-muted")] if number else []

@@ -70,12 +70,12 @@ class Line:
 
     @property
     def text(self) -> str:
-        """The text of all runs, decoration included."""
+        """Return the text of all runs, decoration included."""
         return "".join(run.text for run in self.runs)
 
     @property
     def width(self) -> int:
-        """The width in cells."""
+        """Return the width in cells."""
         return sum(cell_len(run.text) for run in self.runs)
 
 
@@ -119,7 +119,7 @@ def _rows(text: str, width: int, words: bool) -> Iterator[tuple[int, int, str | 
 
 
 def _between_words(text: str, cells: list[int] | None, start: int, limit: int) -> int:
-    """The last place to break, at a space or beside a wide character; `start` if there is none."""
+    """Return the last place to break, at a space or beside a wide character; `start` if there is none."""
     space = text.rfind(" ", start, limit + 1)
     if space < 0 or text[start:space].isspace():
         space = start
@@ -132,7 +132,7 @@ def _between_words(text: str, cells: list[int] | None, start: int, limit: int) -
 
 
 def _cells(text: str) -> list[int]:
-    """The number of cells before each character, and before the end."""
+    """Return the number of cells before each character, and before the end."""
     if _EMOJI not in text:
         return [0, *accumulate(map(get_character_cell_size, text))]
     sizes = []
@@ -149,7 +149,7 @@ def _cells(text: str) -> list[int]:
 
 
 def _fitting(text: str, cells: list[int], start: int, width: int) -> int:
-    """The end of the longest row from `start`: at least one character, with what combines with it."""
+    """Return the end of the longest row from `start`: at least one character, with what combines with it."""
     end = bisect_right(cells, cells[start] + width, lo=start + 1) - 1
     if end < len(text) and text[end] == _EMOJI:
         end -= 1
@@ -172,7 +172,7 @@ class _Cutter:
         self._offset = 0
 
     def cut(self, start: int, end: int) -> tuple[StyledRun, ...]:
-        """The runs between two offsets."""
+        """Return the runs between two offsets."""
         found = []
         while self._at < len(self._runs):
             run = self._runs[self._at]

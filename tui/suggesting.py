@@ -30,7 +30,7 @@ _APPS_KEYS = {key for command in commands.COMMANDS for key in command.keys} | {"
 
 
 def _bindings() -> Iterable[Binding]:
-    """The bindings of a text area, without keys that belong to the app."""
+    """Yield the bindings of a text area, without keys that belong to the app."""
     for binding in Binding.make_bindings(TextArea.BINDINGS):
         if binding.key not in _APPS_KEYS:
             yield binding

@@ -52,7 +52,7 @@ class PromptSuggestion:
 
 
 def asked(before: str, *, first: bool) -> Asked | None:
-    """What to suggest for the line up to the cursor; `first` says that it is the first line."""
+    """Return what to suggest for the line up to the cursor; `first` says that it is the first line."""
     if first and (found := _COMMAND.match(before)):
         return Asked("command", 0, found[1])
     if found := _MENTION.search(before):
@@ -74,7 +74,7 @@ def command_suggestions(query: str) -> list[PromptSuggestion]:
 
 
 def argument_suggestions(of: Asked, choices: Choices) -> list[PromptSuggestion]:
-    """What may stand after a command."""
+    """Return what may stand after a command."""
     names = choices(of.command)
     if of.query:
         names = [names[one.at] for one in Haystack(names, "/").best(of.query, len(names))]
@@ -82,7 +82,7 @@ def argument_suggestions(of: Asked, choices: Choices) -> list[PromptSuggestion]:
 
 
 def file_suggestion(hit: FileMatch, *, mentioned: bool) -> PromptSuggestion:
-    """A file or a symbol, inserted as a mention, or as a plain path after a command."""
+    """Return a file or a symbol, inserted as a mention, or as a plain path after a command."""
     text = f"{spell_mention(hit.path, hit.symbol)} " if mentioned else hit.name
     return PromptSuggestion(hit.name, text, "", hit.marked, sends=not mentioned, mention=mentioned)
 
@@ -131,12 +131,12 @@ class Suggestions(Widget):
 
     @property
     def chosen(self) -> PromptSuggestion | None:
-        """The row that a key would pick."""
+        """Return the row that a key would pick."""
         return self._rows[self._at] if self._rows else None
 
     @property
     def rows(self) -> Sequence[PromptSuggestion]:
-        """All rows, also those scrolled out of view."""
+        """Return all rows, also those scrolled out of view."""
         return self._rows
 
     def show(self, rows: Sequence[PromptSuggestion], *, above: int, note: str = "") -> None:
@@ -165,7 +165,7 @@ class Suggestions(Widget):
         return self._height if self._rows or self._note else 0
 
     def render(self) -> Content:
-        """The rows in view."""
+        """Return the rows in view."""
         width = self.size.width
         if not self._rows:
             return Content.styled(_cut(f" {sanitize(self._note)}", width), "$text-muted")
@@ -201,14 +201,14 @@ def _row(row: PromptSuggestion, width: int, chosen: bool) -> Content:
 
 
 def _cut(text: str, width: int) -> str:
-    """The beginning of a text, with an ellipsis if something is left out."""
+    """Return the beginning of a text, with an ellipsis if something is left out."""
     if cell_len(text) <= width:
         return text
     return f"{chop_cells(text, max(width - 1, 1))[0]}…"
 
 
 def _end(text: str, width: int) -> str:
-    """The last so many cells of a text."""
+    """Return the last so many cells of a text."""
     kept = len(text)
     while kept and cell_len(text[kept - 1 :]) <= width:
         kept -= 1

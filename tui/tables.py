@@ -73,7 +73,7 @@ def _widest(cells: Sequence[Sequence[StyledRun]]) -> int:
 
 
 def _fitted(wanted: list[int], room: int) -> list[int] | None:
-    """The widths of the columns, the widest narrowed first; None if even the least widths do not fit."""
+    """Return the widths of the columns, the widest narrowed first; None if even the least widths do not fit."""
     if sum(min(cells, NARROWEST) for cells in wanted) > room:
         return None
     low, high = NARROWEST, max(wanted)

@@ -41,7 +41,7 @@ def _own(
     *,
     dark: bool = True,
 ) -> Theme:
-    """A theme of ours.
+    """Return a theme of ours.
 
     `grounds`: background, surface, panel. `texts`: plain and muted. `colours`: primary, secondary, accent, warning,
     error, success. `lines`: the row of a cursor, what is selected, a border without focus. `drafters` and `tints`:
@@ -171,7 +171,7 @@ _TRIED = [(r, g, b) for r in _STEPS for g in _STEPS for b in _STEPS] + [(g, g, g
 
 
 def for_256(theme: Theme) -> Theme:
-    """The theme in colours that such a terminal has."""
+    """Return the theme in colours that such a terminal has."""
     grounds: dict[str, Any] = {name: nearest(getattr(theme, name)) for name in _GROUNDS}
     texts: dict[str, Any] = {name: nearest(getattr(theme, name), grounds["panel"]) for name in _TEXTS}
     variables = theme.variables | {name: nearest(theme.variables[name], grounds["panel"]) for name in _VARIABLES}

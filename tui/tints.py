@@ -25,7 +25,7 @@ _TAB = 4
 
 
 def tint_of(drafter: str) -> str:
-    """The style of tokens that this drafter proposed; "" is the target itself."""
+    """Return the style of tokens that this drafter proposed; "" is the target itself."""
     name = f"tint.{'dflash' if drafter in _MODELS else drafter or 'own'}"
     return name if name in TINTS else _OTHER
 
@@ -92,7 +92,7 @@ class Tinted:
         return [*counted, StyledRun(f"in {self._steps} steps, every second one underlined", "muted")]
 
     def lines(self, width: int) -> Sequence[Line]:
-        """All rows; only logical lines that changed since the last call are laid out again."""
+        """Return all rows; only logical lines that changed since the last call are laid out again."""
         if width != self._width:
             self._width, self._stale = width, 0
         first = min(self._stale, len(self._first_rows))
@@ -109,7 +109,7 @@ class Tinted:
         return self._changed
 
     def _pieces(self, index: int) -> Iterator[StyledRun]:
-        """A logical line cut at its spans; the style is "" where no step is known."""
+        """Yield a logical line cut at its spans; the style is "" where no step is known."""
         text, start = self._texts[index], self._starts[index]
         offsets = _offsets(text)
         span, done = bisect_right(self._ends, start), 0
@@ -128,10 +128,10 @@ def _shown(text: str) -> str:
 
 
 def _size(text: str) -> int:
-    """Bytes in UTF-8; a lone surrogate counts as the character that replaces it."""
+    """Return the bytes in UTF-8; a lone surrogate counts as the character that replaces it."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _offsets(text: str) -> Sequence[int]:
-    """The number of bytes before each character, and in all."""
+    """Return the number of bytes before each character, and in all."""
     return range(len(text) + 1) if text.isascii() else list(accumulate(map(_size, text), initial=0))

@@ -151,12 +151,12 @@ class Transcript(Scroller, can_focus=True):
             self._lay_out_last()
 
     def source_shown(self) -> str:
-        """The part of the last message's text that is on the screen so far."""
+        """Return the part of the last message's text that is on the screen so far."""
         last = self._last_message()
         return last.text if last else ""
 
     def code_blocks(self) -> list[str]:
-        """The code in the last answer's fences, unchanged."""
+        """Return the code in the last answer's fences, unchanged."""
         answer = next((entry for entry in reversed(self._column.entries) if entry.is_answer), None)
         return answer.code_blocks() if answer else []
 
@@ -276,7 +276,7 @@ class Transcript(Scroller, can_focus=True):
         self._found = None
 
     def _chosen(self) -> ChatEntry | None:
-        """The picked message, or else the last one."""
+        """Return the picked message, or else the last one."""
         return self._last_message() if self._picked is None else self._column.entries[self._picked]
 
     def action_copy_message(self) -> None:

@@ -305,7 +305,7 @@ def attention_reference(
 
 
 def _slots(t: int, begin: int, mask: Mask, block: int, window: int) -> slice:
-    """The slots that row t sees."""
+    """Return the slots that row t sees."""
     position, last = begin + t, begin + (t if mask == "chain" else block - 1)
     if not window:
         return slice(0, last + 1)

@@ -32,7 +32,7 @@ class Changes:
 @triton.jit
 def _coefficients(base, change, m, n, H, groups, back: tl.constexpr, SIDE: tl.constexpr, KERNEL: tl.constexpr,
                   GROUP: tl.constexpr):  # fmt: skip
-    """What row m [16, 1], column n [1, BN] takes of the row so far back, float32 [16, BN]."""
+    """Return what row m [16, 1], column n [1, BN] takes of the row so far back, float32 [16, BN]."""
     at = SIDE * KERNEL + back
     inside = n < H
     change = tl.load(change + (m * 2 * KERNEL + at) * groups + n // GROUP, mask=inside, other=0.0)
@@ -143,7 +143,7 @@ def convolve_out_reference(
 
 
 def _mixed(x: Tensor, changes: Changes, side: int) -> Tensor:
-    """The convolution of rows x [16, H] by the coefficients of one side."""
+    """Return the convolution of rows x [16, H] by the coefficients of one side."""
     kernel = changes.base.shape[1]
     change = changes.change.unflatten(1, (2, kernel, -1))[:, side].repeat_interleave(changes.group, -1)
     coefficients = change + changes.base[side]  # [16, kernel, H]

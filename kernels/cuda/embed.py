@@ -29,7 +29,7 @@ def _value(code, ZERO: tl.constexpr, CODE: tl.constexpr):
 
 @triton.jit
 def _half(word, i):
-    """One float16 half of an int32 (0 is the low one), as float32."""
+    """Return one float16 half of an int32 (0 is the low one), as float32."""
     return (word >> (16 * i)).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
 
 

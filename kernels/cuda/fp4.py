@@ -50,7 +50,7 @@ class Fp4Matrix:
 
     @cached_property
     def dense(self) -> Tensor:
-        """The weights, float32 [n, k]."""
+        """Return the weights, float32 [n, k]."""
         return (_decode(self.codes, self.scales) * self.factor.unsqueeze(1))[: self.n, : self.k]
 
 
@@ -74,7 +74,7 @@ class Fp4Rows:
 
     @property
     def dense(self) -> Tensor:
-        """The values, float32 [16, K]."""
+        """Return the values, float32 [16, K]."""
         return _decode(self.codes, self.scales) * self.factor.unsqueeze(1)
 
 
@@ -183,7 +183,7 @@ def _quantize_rows(
 
 @triton.jit
 def _row_factor(a_ptr, K, SPAN: tl.constexpr):
-    """The least power of two that brings every scale of a row, peak / 6, to 448 or less."""
+    """Return the least power of two that brings every scale of a row, peak / 6, to 448 or less."""
     k = tl.arange(0, 4 * SPAN)
     peak = tl.full((4 * SPAN,), 5.9604645e-08, tl.float32)
     for start in tl.range(0, K, 4 * SPAN):
@@ -221,7 +221,7 @@ def quantize_rows_fp4(a: Tensor, rows: Fp4Rows) -> None:
 
 
 def quantize_rows_fp4_reference(a: Tensor, rows: Fp4Rows) -> None:
-    """The same in torch; a may be float32."""
+    """Compute the kernel's result in torch; a may be float32."""
     spans, _, groups = rows.scales.shape
     values = F.pad(a.float(), (0, spans * SPAN - a.shape[1])).view(ROWS, spans * groups, -1)
     peak = values.abs().amax(2).clamp_min(SMALLEST)
@@ -288,7 +288,7 @@ def _fp4_matmul(
 
 
 def plan(matrix: Fp4Matrix) -> SplitPlan:
-    """How the GEMM of a matrix is cut; never depends on the rows. A program has at least two spans."""
+    """Return how the GEMM of a matrix is cut; never depends on the rows. A program has at least two spans."""
     spans, columns, _ = matrix.codes.shape
     tiles = columns // BN
     return SplitPlan(tiles, BN, max(1, min(PROGRAMS // tiles, spans // 2)), STAGES=3, num_warps=2)
@@ -324,5 +324,5 @@ def fp4_matmul(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: SplitWo
 
 
 def fp4_matmul_reference(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: SplitWorkspace) -> None:
-    """The same in float32."""
+    """Compute the kernel's result in float32."""
     out.copy_(rows.dense[:, : matrix.k] @ matrix.dense.T)

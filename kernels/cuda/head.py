@@ -79,7 +79,7 @@ def _head(a, sums, base, high, scales, supers, minimums, squares, before, out, l
 
 @triton.jit
 def _winners(part_keys, i, mask):
-    """The winning keys of tiles i [REDUCE, 1], from L2, where the other programs' stores are."""
+    """Return the winning keys of tiles i [REDUCE, 1], from L2, where the other programs' stores are."""
     at = part_keys + i * 16 + tl.arange(0, 16)[None, :]
     return tl.load(at, mask=mask, other=-0x8000000000000000, cache_modifier=".cg")
 

@@ -32,7 +32,7 @@ class Cache:
     def empty(
         cls, layers: int, slots: int, heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> "Cache":
-        """A stack of layers, all zero; UsageError for a type that the device cannot compute with."""
+        """Return a stack of layers, all zero; UsageError for a type that the device cannot compute with."""
         check_type(dtype, device)
         shape = (layers, slots, heads, head_dim)
         k, v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
@@ -41,7 +41,7 @@ class Cache:
         return cls(k, v, *(torch.zeros(shape[:3], dtype=torch.float32, device=device) for _ in range(2)))
 
     def layer(self, index: int) -> "Cache":
-        """One layer of a stack; a view."""
+        """Return one layer of a stack; a view."""
         if self.k_scale is None or self.v_scale is None:
             return Cache(self.k[index], self.v[index])
         return Cache(self.k[index], self.v[index], self.k_scale[index], self.v_scale[index])
@@ -70,12 +70,12 @@ def check_type(dtype: torch.dtype, device: torch.device) -> None:
 
 
 def limit(dtype: torch.dtype) -> float:
-    """The largest magnitude that a cache of this type stores."""
+    """Return the largest magnitude that a cache of this type stores."""
     return torch.finfo(torch.float16 if dtype == torch.float16 else torch.float32).max
 
 
 def encode(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """What the cache stores of rows [..., D], and their scales [...] if the type has any."""
+    """Return what the cache stores of rows [..., D], and their scales [...] if the type has any."""
     rows = rows.float().nan_to_num(nan=0.0).clamp(-limit(dtype), limit(dtype))
     if dtype not in CODES:
         return rows.to(dtype), None
@@ -85,5 +85,5 @@ def encode(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
 
 
 def decode(codes: Tensor, scale: Tensor | None) -> Tensor:
-    """The inverse of `encode`, up to rounding; float32."""
+    """Return the inverse of `encode`, up to rounding; float32."""
     return codes.float() if scale is None else codes.float() * scale.unsqueeze(-1)

@@ -58,7 +58,7 @@ class Launch:
 
     @property
     def variant(self) -> Hashable:
-        """What the kernel is compiled for: two launches with the same variant run the same machine code."""
+        """Return what the kernel is compiled for: two launches with the same variant run the same machine code."""
         kernel = self.kernel
         own = {name: value for name, value in self.options.items() if name in kernel.signature.parameters}
         bound = kernel.signature.bind(*self.arguments, **own)
@@ -83,7 +83,7 @@ def _unspecialized(function: Any) -> set[str]:
 
 
 def _kind(value: object, specialized: bool) -> object:
-    """What Triton compiles an argument for."""
+    """Return what Triton compiles an argument for."""
     match value:
         case Tensor():
             return value.dtype, value.data_ptr() % 16 == 0

@@ -126,7 +126,7 @@ def lookup_reference(
 
 
 def _agreement(text: Tensor, committed: Tensor) -> Tensor:
-    """How many tokens up to each place of text equal the newest committed ones."""
+    """Return how many tokens up to each place of text equal the newest committed ones."""
     agreement = torch.zeros(len(text), dtype=torch.int64, device=text.device)
     for back in range(min(LONGEST, len(committed), len(text))):
         same = text[: len(text) - back] == committed[-1 - back]

@@ -30,7 +30,7 @@ def accumulate(
     HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr,
     TILES: tl.constexpr = 1,
 ):  # fmt: skip
-    """One program's part of a @ W^T: columns from `column` on, range `split` of SPLIT_K along k.
+    """Return one program's part of a @ W^T: columns from `column` on, range `split` of SPLIT_K along k.
 
     A float32 [16, BN] for each of TILES tiles of 16 rows, one or two, in a tuple. Weights are unpacked once for both,
     and each tile has sums of its own, in the order of a single one: so a row has the same bits in either. Products that
@@ -232,13 +232,13 @@ def _rest_dot(x, rest, acc):
 
 
 def pointers(planes: Planes) -> tuple[Tensor, ...]:
-    """The planes' tensors in the order of `accumulate`; an absent one is given as `base`, and not read."""
+    """Return the planes' tensors in the order of `accumulate`; an absent one is given as `base`, and not read."""
     tensors = (planes.base, planes.high, planes.scale, planes.supers, planes.minimum)
     return tuple(planes.base if tensor is None else tensor for tensor in tensors)
 
 
 def switches(planes: Planes) -> dict[str, Any]:
-    """The planes' compile-time arguments of `accumulate`, and ASM."""
+    """Return the planes' compile-time arguments of `accumulate`, and ASM."""
     return {
         "R": planes.rows,
         "HIGH_BITS": planes.high_bits,
@@ -278,7 +278,7 @@ def _matmul(
 
 @functools.cache
 def plan(n: int, k: int, device: torch.device, BN: int = 128) -> SplitPlan:
-    """How to cut a GEMM of weights [n, k], k padded, into programs that fill the device evenly.
+    """Return how to cut a GEMM of weights [n, k], k padded, into programs that fill the device evenly.
 
     It depends on the weights and the device alone: with another cut for other numbers of rows, a row's sums would run
     in another order, and verified tokens would differ from decoded ones.
@@ -323,7 +323,7 @@ def matmul(
 def matmul_reference(
     a: Tensor, sums: Tensor, planes: Planes, out: Tensor, workspace: SplitWorkspace, norm: Norm | None = None
 ) -> None:
-    """The same from the dense weights, in float32; a may be float32."""
+    """Compute the kernel's result from the dense weights, in float32; a may be float32."""
     out.copy_(product_reference(a, planes) * norm_factor_reference(norm))
 
 

@@ -49,12 +49,12 @@ class Routing:
 
     @property
     def slots(self) -> int:
-        """The most experts that may be active at once."""
+        """Return the most experts that may be active at once."""
         return self.active.shape[0]
 
 
 def router_plan(experts: int, width: int) -> SplitPlan:
-    """What `route` needs of the workspace, for inputs [16, width], a multiple of 128."""
+    """Return what `route` needs of the workspace, for inputs [16, width], a multiple of 128."""
     splits = min(8, width // ROUTER_BLOCK)
     return SplitPlan(1, ROUTER_TILE, triton.cdiv(experts, ROUTER_TILE) * splits)
 
@@ -144,7 +144,7 @@ def route_reference(
     workspace: SplitWorkspace | None,
     normalise: bool,
 ) -> None:
-    """The same in plain torch, computed in float32; a may be float32."""
+    """Compute the kernel's result in plain torch, in float32; a may be float32."""
     logits = a[:, : router.shape[1]].float() @ router.float().T * norm_factor_reference(norm)
     experts = logits.sort(dim=-1, descending=True, stable=True).indices[:, : routing.chosen]
     weights = logits.softmax(-1).gather(1, experts)
@@ -205,7 +205,7 @@ def experts_gate_up(
 def experts_gate_up_reference(
     a: Tensor, sums: Tensor, planes: Planes, norm: Norm, routing: Routing, out: Tensor, sums_out: Tensor
 ) -> None:
-    """The same in plain torch, computed in float32; a and out may be float32."""
+    """Compute the kernel's result in plain torch, in float32; a and out may be float32."""
     for slot, matrix in _active(planes, routing):
         product = a[:, : planes.k].float() @ matrix.T * norm_factor_reference(norm)
         gate, up = product.unflatten(1, (-1, 2)).unbind(-1)
@@ -250,7 +250,7 @@ def experts_down(a: Tensor, sums: Tensor, planes: Planes, routing: Routing, out:
 
 
 def experts_down_reference(a: Tensor, sums: Tensor, planes: Planes, routing: Routing, out: Tensor) -> None:
-    """The same in plain torch, computed in float32; a may be float32."""
+    """Compute the kernel's result in plain torch, in float32; a may be float32."""
     for slot, matrix in _active(planes, routing):
         rows, ranks = (routing.experts == routing.active[slot]).nonzero(as_tuple=True)
         out[rows, ranks] = a[slot, rows, : planes.k].float() @ matrix.T
@@ -330,7 +330,7 @@ def combine_reference(
     squares_out: Tensor,
     tap: Tap | None = None,
 ) -> None:
-    """The same in plain torch, computed in float32; a_out and the ring may be float32."""
+    """Compute the kernel's result in plain torch, in float32; a_out and the ring may be float32."""
     hidden = x.shape[1]
     x += (routing.weights.unsqueeze(-1) * y).sum(1)
     a_out[:, :hidden] = (x * gain * rstd_reference(before.squares, before.size, before.eps).unsqueeze(1)).to(

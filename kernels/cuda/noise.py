@@ -14,7 +14,7 @@ MASK = 0xFFFFFFFF
 
 @triton.jit
 def _scramble(x):
-    """The finalizer of MurmurHash3, a bijection of uint32."""
+    """Return the finalizer of MurmurHash3, a bijection of uint32."""
     x = (x ^ (x >> 16)) * 0x85EBCA6B
     x = (x ^ (x >> 13)) * 0xC2B2AE35
     return x ^ (x >> 16)

@@ -35,7 +35,7 @@ class Norm:
 
 @triton.jit
 def square(x):
-    """The square, rounded before it is added to another: a compiler may else fuse one or the other."""
+    """Return the square, rounded before it is added to another: a compiler may else fuse one or the other."""
     if COMPILED:
         y = tl.inline_asm_elementwise("mul.rn.f32 $0, $1, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
     else:
@@ -69,7 +69,7 @@ def rstd_reference(squares: Tensor, size: int, eps: float) -> Tensor:
 
 
 def norm_factor_reference(norm: Norm | None) -> Tensor | float:
-    """What a consumer multiplies its rows by: [..., 16, 1], or 1 without a norm."""
+    """Return what a consumer multiplies its rows by: [..., 16, 1], or 1 without a norm."""
     if norm is None:
         return 1.0
     factor = rstd_reference(norm.squares, norm.size, norm.eps) / rstd_reference(norm.before, norm.size, norm.eps)

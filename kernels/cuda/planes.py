@@ -80,7 +80,7 @@ class Planes:
 
     @cached_property
     def dense(self) -> Tensor:
-        """The weights, float32 [experts * n, k]: the reference for every kernel that reads planes."""
+        """Return the weights, float32 [experts * n, k]: the reference for every kernel that reads planes."""
         return dequantize(self)
 
 
@@ -94,21 +94,21 @@ def pack_fields(codes: Tensor, rows: int, bits: int) -> Tensor:
 
 
 def unpack_fields(words: Tensor, rows: int, bits: int) -> Tensor:
-    """The inverse of `pack_fields`: int32 [K, N]."""
+    """Return the inverse of `pack_fields`: int32 [K, N]."""
     blocks = words.to(torch.int32).view(-1, 1, rows, words.shape[1])
     shifts = torch.arange(4, dtype=torch.int32, device=words.device).view(1, 4, 1, 1) * bits
     return ((blocks >> shifts) & (2**bits - 1)).reshape(-1, words.shape[1])
 
 
 def pack_bytes(groups: Tensor) -> Tensor:
-    """Bytes [G, N] (uint8 or int8), four groups a block, as int32 [G / 4, N], lowest byte first."""
+    """Return the bytes [G, N] (uint8 or int8), four groups a block, as int32 [G / 4, N], lowest byte first."""
     fields = groups.to(torch.int32).bitwise_and(255).view(-1, 4, groups.shape[1])
     low = fields[:, 0] | (fields[:, 1] << 8) | (fields[:, 2] << 16)
     return low | (fields[:, 3] << 24)
 
 
 def unpack_bytes(words: Tensor, signed: bool) -> Tensor:
-    """The inverse of `pack_bytes`: int32 [G, N]."""
+    """Return the inverse of `pack_bytes`: int32 [G, N]."""
     shifts = torch.arange(0, 32, 8, dtype=torch.int32, device=words.device).view(1, 4, 1)
     bytes_ = ((words.unsqueeze(1) >> shifts) & 255).reshape(-1, words.shape[1])
     return torch.where(bytes_ > 127, bytes_ - 256, bytes_) if signed else bytes_
@@ -121,7 +121,7 @@ def pack_halves(low: Tensor, high: Tensor) -> Tensor:
 
 
 def unpack_halves(words: Tensor) -> tuple[Tensor, Tensor]:
-    """The inverse of `pack_halves`, float32."""
+    """Return the inverse of `pack_halves`, float32."""
     pair = words.contiguous().unsqueeze(-1).view(torch.float16).float()
     return pair[..., 0], pair[..., 1]
 

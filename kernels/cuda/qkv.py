@@ -191,7 +191,7 @@ def qkv(
 
 
 def _check(planes: Planes, part: HeadRange, cache: Cache) -> int:
-    """The size of a head, once the kernel is known to fit it."""
+    """Return the size of a head, once the kernel is known to fit it."""
     head_dim = cache.k.shape[-1]
     if head_dim not in HEAD_DIMS:
         raise ModelError(f"heads of {head_dim}: the CUDA kernels have 64 and 128; use the llama.cpp backend")
@@ -217,7 +217,7 @@ def qkv_reference(
     bias: Tensor | None = None,
     eps: float = 1e-6,
 ) -> None:
-    """The same in plain torch, computed in float32; a, q_out and cache may be float32."""
+    """Compute the kernel's result in plain torch, in float32; a, q_out and cache may be float32."""
     product = product_reference(a, planes) * norm_factor_reference(norm)
     if bias is not None:
         product = product + bias

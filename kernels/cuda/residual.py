@@ -151,7 +151,7 @@ def residual_reference(
     tap: Tap | None = None,
     bias: Tensor | None = None,
 ) -> None:
-    """The same in plain torch, computed in float32; a, a_out and the ring may be float32."""
+    """Compute the kernel's result in plain torch, in float32; a, a_out and the ring may be float32."""
     hidden = x.shape[-1]
     product = product_reference(a, planes)
     if bias is not None:

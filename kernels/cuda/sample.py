@@ -67,7 +67,7 @@ def _scores(logits, token, mask):
 
 @triton.jit
 def _best(noisy, key, mask):
-    """The largest of noisy where mask, and its key; of equals the largest key."""
+    """Return the largest of noisy where mask, and its key; of equals the largest key."""
     LEAST: tl.constexpr = -(2**63)
     value = tl.max(tl.where(mask, noisy, -float("inf")), 0)
     return value, tl.max(tl.where(mask & (noisy == value), key, LEAST), 0)
@@ -113,7 +113,7 @@ def _members(logits, members, first, count, V, GROUP: tl.constexpr, PART: tl.con
 
 @triton.jit
 def _count(bound, logits, members, count, V, GROUP: tl.constexpr, PART: tl.constexpr):
-    """How many tokens have at least the key `bound`."""
+    """Return how many tokens have at least the key `bound`."""
     total = tl.full((), 0, tl.int32)
     for first in range(0, count, PART):
         _, _, key = _members(logits, members, first, count, V, GROUP, PART)
@@ -143,7 +143,7 @@ def _before(
 
 @triton.jit
 def _peak_bound(peaks, k):
-    """A lower bound for the k-th largest score: the k-th largest peak, or less than any if there are fewer."""
+    """Return a lower bound for the k-th largest score: the k-th largest peak, or less than any if there are fewer."""
     low = tl.full((), -(2**31), tl.int64)
     high = tl.full((), 2**31, tl.int64)
     while high - low > 1:

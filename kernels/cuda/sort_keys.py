@@ -17,14 +17,14 @@ def key_of(value, index):
 
 @triton.jit
 def value_of(key):
-    """The value in a key."""
+    """Return the value in a key."""
     ordered = (key >> 32).to(tl.int32)
     return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def index_of(key):
-    """The index in a key."""
+    """Return the index in a key."""
     return 0x7FFFFFFF - (key & 0x7FFFFFFF).to(tl.int32)
 
 

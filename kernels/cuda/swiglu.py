@@ -22,7 +22,7 @@ SWIGLU_SCALE = 1 / 16
 
 @triton.jit
 def silu(x):
-    """The product of x and sigmoid(x), with an exponential that cannot overflow."""
+    """Return the product of x and sigmoid(x), with an exponential that cannot overflow."""
     small = tl.exp(-tl.abs(x))
     return x * tl.where(x < 0, small, 1.0) / (1.0 + small)
 
@@ -84,7 +84,7 @@ def swiglu_reference(
     sums_out: Tensor,
     workspace: SplitWorkspace | None,
 ) -> None:
-    """The same in plain torch, computed in float32; a and out may be float32."""
+    """Compute the kernel's result in plain torch, in float32; a and out may be float32."""
     product = product_reference(a, planes) * norm_factor_reference(norm)
     gate, up = product.unflatten(-1, (-1, 2)).unbind(-1)
     out[..., : planes.n // 2] = (F.silu(gate) * up * SWIGLU_SCALE).to(out.dtype)

@@ -110,7 +110,7 @@ def byte(words, i: tl.constexpr):
 
 @triton.constexpr_function
 def unit(code):
-    """What `unpack` leaves out: the exponent of an e2m1 number is copied, with float16's bias."""
+    """Return what `unpack` leaves out: the exponent of an e2m1 number is copied, with float16's bias."""
     return {"int": 1.0, "e2m1": 2.0**14}[code]
 
 

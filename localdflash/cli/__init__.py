@@ -164,7 +164,7 @@ def _report(error: BaseException) -> int:
 
 
 def _explain(error: BaseException) -> tuple[str, int]:
-    """The message and the exit code of an error."""
+    """Return the message and the exit code of an error."""
     match error:
         case LocaldflashError():
             return str(error), error.exit_code

@@ -115,7 +115,7 @@ def command(
 
 
 def _given(prompt: str | None) -> "tuple[str | None, tuple[Attachment, ...]]":
-    """What is asked, and what goes along with it: None where the user is to be asked."""
+    """Return what is asked, and what goes along with it: None where the user is to be asked."""
     if prompt is None and sys.stdin and sys.stdin.isatty():
         return None, ()
     from localdflash.cli.console_chat import read_attachment, read_stdin
@@ -124,7 +124,7 @@ def _given(prompt: str | None) -> "tuple[str | None, tuple[Attachment, ...]]":
 
 
 def chats_file() -> Path:
-    """The database of chats."""
+    """Return the database of chats."""
     return paths.data_folder() / "chats.db"
 
 

@@ -123,7 +123,7 @@ class InsertionRequest:
 
     @property
     def body(self) -> dict[str, object]:
-        """The body of a /complete request."""
+        """Return the body of a /complete request."""
         return {
             **sampling_fields(self.params, self.max_tokens),
             "path": self.name,
@@ -212,7 +212,7 @@ def _request_completion(client: Client, body: Mapping[str, object], interrupt: I
 
 
 def sampling_fields(params: SamplingParams, max_tokens: int) -> dict[str, object]:
-    """A request's fields for these parameters; those that ask for nothing are left out.
+    """Return a request's fields for these parameters; those that ask for nothing are left out.
 
     Sampling without a seed gets one, so that a repeated request gives the same answer.
     """
@@ -227,7 +227,7 @@ def sampling_fields(params: SamplingParams, max_tokens: int) -> dict[str, object
 
 
 def _statistics(timings: Json) -> dict[str, Any]:
-    """The statistics that the commands print."""
+    """Return the statistics that the commands print."""
     return {
         "tokens": timings.get("predicted_n", 0),
         "steps": timings.get("steps", 0),
@@ -270,7 +270,7 @@ def is_ignored(path: Path) -> bool:
 
 
 def repository_of(path: Path) -> Path | None:
-    """The top folder of the repository that a file lies in."""
+    """Return the top folder of the repository that a file lies in."""
     return next((folder for folder in path.absolute().parents if (folder / ".git").exists()), None)
 
 
@@ -297,7 +297,7 @@ def context_of(path: Path, text: str, line: int) -> list[dict[str, Any]]:
 
 
 def explained_lines(explained: dict[str, Any]) -> Iterator[str]:
-    """The budget and the parts of a prompt, as a table; lines count from 1."""
+    """Yield the budget and the parts of a prompt, as a table; lines count from 1."""
     budget, parts = explained["budget"], explained["prompt"]
     yield (
         f"context {budget['context']} tokens: prompt {budget['prompt']} (other code at most {budget['head']}, suffix"
@@ -328,7 +328,7 @@ def parse_cursor(place: str) -> tuple[Path, int, int]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a source file; UsageError if it is no file, too large, binary or not UTF-8."""
+    """Return the text of a source file; UsageError if it is no file, too large, binary or not UTF-8."""
     try:
         if not path.is_file():
             raise UsageError(f"{path}: {'not a file' if path.exists() else 'no such file'}")

@@ -41,7 +41,7 @@ def path() -> None:
 
 
 def _values(config: Config) -> dict[str, Any]:
-    """Every setting by name, as the file would have it."""
+    """Return every setting by name, as the file would have it."""
     unset = {"server.key_file": "", "server.port": 0}
     tables = {name: asdict(getattr(config, name)) for name in ("model", "chat", "completion", "server")}
     values = {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}

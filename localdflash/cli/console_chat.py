@@ -43,7 +43,7 @@ class ConsoleChat:
 
     @property
     def pair(self) -> str:
-        """The name of what answers."""
+        """Return the name of what answers."""
         about = self._talk.answerer.about
         return about.pair if about else ""
 
@@ -67,17 +67,17 @@ class ConsoleChat:
 
     @property
     def session(self) -> int | None:
-        """The number of the chat, if it is kept and has one."""
+        """Return the number of the chat, if it is kept and has one."""
         return self._talk.session if self.kept else None
 
     @property
     def system(self) -> str:
-        """The instructions before the chat."""
+        """Return the instructions before the chat."""
         return self._talk.system
 
     @property
     def project(self) -> str:
-        """The project's instructions, where they go along."""
+        """Return the project's instructions, where they go along."""
         return self._talk.project
 
     @project.setter
@@ -102,7 +102,7 @@ class ConsoleChat:
         self._runner.run(self._talk.set_instructions(system))
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of some work; Ctrl-C ends it and is raised."""
+        """Return the result of some work; Ctrl-C ends it and is raised."""
         return self._runner.run(work)
 
     def load(self, pair: str) -> ServerInfo:
@@ -110,7 +110,7 @@ class ConsoleChat:
         return self._runner.run(self._talk.answerer.load(pair))
 
     def text_of(self, number: str) -> str:
-        """The text of message N, or of the last answer for "". UsageError if there is none."""
+        """Return the text of message N, or of the last answer for "". UsageError if there is none."""
         messages = self._talk.messages
         if number and not (number.isdecimal() and number.isascii() and 1 <= int(number[:9]) <= len(messages)):
             raise UsageError(f"there is no message {number}: this chat has {len(messages)}")
@@ -151,7 +151,7 @@ class ConsoleChat:
         return self._answered(show, think, self._talk.messages[-1].text)
 
     def _answered(self, show: Show, think: Show, begun: str | None = None) -> Message:
-        """An answer to the messages; `begun` is the text of one to go on with."""
+        """Return an answer to the messages; `begun` is the text of one to go on with."""
         split = _split_after(begun)
 
         def tell(thoughts: str, said: str) -> None:
@@ -180,7 +180,7 @@ class ConsoleChat:
 
 
 def _split_after(begun: str | None) -> ThoughtSplit:
-    """What tells thoughts from an answer, after what there is of it."""
+    """Return what tells thoughts from an answer, after what there is of it."""
     split = ThoughtSplit()
     split.push(begun or "")
     return split
@@ -225,7 +225,7 @@ def _report_restarts() -> Callable[[str], None]:
 
 
 def read_stdin() -> str:
-    """The text on stdin; UsageError if it is not UTF-8, or more than any context holds."""
+    """Return the text on stdin; UsageError if it is not UTF-8, or more than any context holds."""
     data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1) if sys.stdin else b""  # None: started without one
     if len(data) > MAX_STDIN_BYTES:
         raise UsageError(
@@ -269,7 +269,7 @@ def answer_once(chat: ConsoleChat, prompt: str, form: OutputFormat, attachments:
 
 
 def _line(name: str) -> Show:
-    """A function that prints text as a JSON line under this name."""
+    """Return a function that prints text as a JSON line under this name."""
     return lambda text: print_json_line({name: text})
 
 
@@ -300,7 +300,7 @@ class _Thinking:
 
 
 def _printing() -> Show:
-    """A function that prints text: as it is for another program, made harmless on a terminal."""
+    """Return a function that prints text: as it is for another program, made harmless on a terminal."""
     terminal = sys.stdout.isatty()
 
     def show(text: str) -> None:
@@ -316,7 +316,7 @@ def _told(answer: Message) -> dict[str, Any]:
 
 
 def statistics(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of an answer that a command prints; of another server tokens and their speed at most."""
+    """Return the numbers of an answer that a command prints; of another server tokens and their speed at most."""
     if "steps" not in numbers:
         return {name: numbers[name] for name in ("tokens", "tokens_per_second") if name in numbers}
     by_drafter = {name or "none": steps for name, steps in numbers["steps_by_drafter"].items()}

@@ -25,7 +25,7 @@ class Interrupt:
         return self.set
 
     def each(self, items: Generator[T, None, None]) -> Iterator[T]:
-        """The items up to the first SIGINT, even while waiting for the next one; the generator is then closed."""
+        """Yield the items up to the first SIGINT, even while waiting for the next one; the generator is then closed."""
         with closing(items):
             while not self.set:
                 try:

@@ -256,7 +256,7 @@ class PlainCommands:
 
 
 def _settings(chat: ConsoleChat) -> Iterator[tuple[str, object]]:
-    """The settings by name; a seed may be None, which is none."""
+    """Yield the settings by name; a seed may be None, which is none."""
     for name, value in asdict(chat.settings).items():
         yield name, "none" if name == "seed" and value is None else value
 

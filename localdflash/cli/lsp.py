@@ -61,7 +61,7 @@ def _tcp(port: int) -> "Iterator[socket.socket]":
 
 @contextmanager
 def _unix(path: Path) -> "Iterator[socket.socket]":
-    """A listening socket, where there is none or a stale one; it is removed at the end."""
+    """Return a listening socket, where there is none or a stale one; it is removed at the end."""
     from localdflash.base.system import unix_socket
     from localdflash.server.sockets import AlreadyRunning, lifetime, listening_socket, prepare_folder
 

@@ -99,7 +99,7 @@ def _speed(one: "PairAssessment") -> str:
 
 
 def _basis(seen: "Iterable[PairAssessment]") -> Iterator[str]:
-    """What the speeds rest on."""
+    """Yield what the speeds rest on."""
     for by in dict.fromkeys(one.bandwidth for one in seen if one.bandwidth):
         yield (
             f"\nSPEED: tokens a second at most, without drafts: {by.value:.1f} GB/s ({by.how}, {by.day}) over the bytes"
@@ -174,7 +174,7 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
 
 
 def _source_fields(source: FileSource) -> Iterator[tuple[str, str]]:
-    """What the registry pins of a file, otherwise what was found when it was downloaded."""
+    """Yield what the registry pins of a file, otherwise what was found when it was downloaded."""
     record = records.current(source.path)
     if source.package:
         yield "  package", source.package.requirement

@@ -20,7 +20,7 @@ QUESTION = "The chat's model is not here yet: {about}, {megabytes:.0f} MB.\nFetc
 
 
 def offer_better_pair(pair: str) -> str:
-    """The chat's pair, after the user was asked whether to pull better ones; `pair` if the chat has its own."""
+    """Return the chat's pair, after the user was asked whether to pull better ones; `pair` if the chat has its own."""
     config = load_config()
     if config.server.url or answer_file().exists() or _offline():
         return pair
@@ -36,7 +36,7 @@ def offer_better_pair(pair: str) -> str:
 
 
 def answer_file() -> Path:
-    """The file that is there once the offer was answered."""
+    """Return the file that is there once the offer was answered."""
     return data_folder() / "pull-offered"
 
 

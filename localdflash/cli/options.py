@@ -24,7 +24,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _setting(option: str, name: str, help_text: str, **more: Any) -> Callable[[Command], Command]:
-    """An option whose default is a setting, read when the option was not given; `--help` names the setting."""
+    """Return an option whose default is a setting, read when the option was not given; `--help` names the setting."""
     return click.option(
         option,
         default=lambda: operator.attrgetter(name)(load_config()),
@@ -199,7 +199,7 @@ def connect_own_engine(
 
 
 def given(ctx: click.Context, options: dict[str, Any]) -> set[str]:
-    """The names of the options that stand on the command line."""
+    """Return the names of the options that stand on the command line."""
     return {name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
@@ -210,5 +210,5 @@ def _absolute_pair(pair: str) -> str:
 
 
 def _absolute_path(path: str) -> str:
-    """The name of a drafter, which may be a folder beside the user."""
+    """Return the name of a drafter, which may be a folder beside the user."""
     return path if not path or path.startswith("hf:") else str(Path(path).expanduser().absolute())

@@ -160,7 +160,7 @@ def _join(tcp: "Tcp", wanted: Mapping[str, object]) -> None:
 
 
 def _running() -> LocaldflashError:
-    """The error that a daemon is already running, and how to stop it."""
+    """Return the error that a daemon is already running, and how to stop it."""
     from localdflash.server.client import find
     from localdflash.server.sockets import is_listening, other
 
@@ -179,7 +179,7 @@ def _running() -> LocaldflashError:
 
 
 def _tcp(host: str, port: int, i_know: bool) -> "Tcp":
-    """The TCP address to listen on; UsageError for one that others can reach, unless that is asked for."""
+    """Return the TCP address to listen on; UsageError for one that others can reach, unless that is asked for."""
     from localdflash.server.guard import LOOPBACK
     from localdflash.server.tcp import Tcp, own_key
 

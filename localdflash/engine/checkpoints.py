@@ -35,7 +35,7 @@ class Checkpoints(Generic[State]):
 
     @property
     def states(self) -> Iterable[State]:
-        """All copies."""
+        """Return all copies."""
         return self._kept.values()
 
     def newest(self) -> tuple[int, State] | None:

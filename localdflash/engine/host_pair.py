@@ -147,7 +147,7 @@ class HostPair:
         return Step(committed, draft.drafter, len(draft), len(committed) - 1, draft_ms, verify_ms)
 
     def _draft(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
-        """The draft that promises most; drafters that cost a forward are asked only if that can pay."""
+        """Return the draft that promises most; drafters that cost a forward are asked only if that can pay."""
         assert self.controller is not None
         best, rate = EMPTY_DRAFT, self.controller.baseline_rate
         if limit < 1:
@@ -169,7 +169,7 @@ class HostPair:
         return copied.first(len(best)) if best.drafter == AGREED else best
 
     def _promised(self, copied: Draft) -> float:
-        """The rate that a model must beat to be asked."""
+        """Return the rate that a model must beat to be asked."""
         assert self.controller is not None
         if not copied or copied.confidence[0] < GUESS:
             return 0.0
@@ -189,7 +189,7 @@ class HostPair:
         return draft.first(limit) if len(draft) > limit else draft
 
     def _better(self, draft: Draft, best: Draft, rate: float) -> tuple[Draft, float]:
-        """The better one of two drafts, with its rate; a new draft is remembered, to see how it does."""
+        """Return the better one of two drafts, with its rate; a new draft is remembered, to see how it does."""
         assert self.controller is not None
         if not draft:
             return best, rate

@@ -179,7 +179,7 @@ class Pair(Protocol):
 
     @property
     def cached(self) -> Sequence[int]:
-        """The leading ids that the KV cache holds."""
+        """Return the leading ids that the KV cache holds."""
 
     @property
     def room(self) -> int:

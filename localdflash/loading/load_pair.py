@@ -86,7 +86,7 @@ class LoadedPair:
 
     @property
     def drafters(self) -> Sequence[str]:
-        """The names of the active drafters."""
+        """Return the names of the active drafters."""
         return self._running.drafters
 
     def identity(self) -> str:

@@ -85,12 +85,12 @@ class Config:
 
 
 def config_file() -> Path:
-    """The path of the settings; the file need not exist."""
+    """Return the path of the settings; the file need not exist."""
     return config_folder() / "config.toml"
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return "LOCALDFLASH_" + name.replace(".", "_").upper()
 
 
@@ -159,7 +159,7 @@ def _say_once(line: str) -> None:
 
 
 def _converted(value: str, convert: Convert) -> Any:
-    """The text, or the number that it spells if the setting is not a text."""
+    """Return the text, or the number that it spells if the setting is not a text."""
     try:
         return convert(value)
     except ValueError:
@@ -187,7 +187,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _pair(value: object) -> str:
-    """An id or an hf: name as it is; a path only if it means the same file in every folder."""
+    """Return an id or an hf: name as it is; a path only if it means the same file in every folder."""
     pair = text(value)
     if pair.startswith("hf:") or not (pair.endswith(".gguf") or "/" in pair or "\\" in pair):
         return pair

@@ -35,7 +35,7 @@ class Running:
 
     @property
     def drafters(self) -> Sequence[str]:
-        """What drafts, by name."""
+        """Return what drafts, by name."""
         return [drafter.name for drafter in self.host.drafters] if self.host else self.on_device
 
 

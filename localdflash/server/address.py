@@ -25,7 +25,7 @@ class Address:
 
     @classmethod
     def of_url(cls, url: str, key: str = "") -> Self:
-        """The address of an OpenAI-compatible server; UsageError if it is no http address. A final `/v1` is
+        """Return the address of an OpenAI-compatible server; UsageError if it is no http address. A final `/v1` is
         optional.
         """
         try:
@@ -43,7 +43,7 @@ class Address:
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """The headers of every request."""
+        """Return the headers of every request."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         host = name if self.socket or self.port == (443 if self.tls else 80) else f"{name}:{self.port}"
         key = [("Authorization", f"Bearer {self.key}")] if self.key else []

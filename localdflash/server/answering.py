@@ -52,7 +52,7 @@ class Answering:
         self._submit(self._request, document)
 
     async def next(self) -> TextDelta | None:
-        """The next of what it writes; None at its end. Raises what ended it early."""
+        """Return the next of what it writes; None at its end. Raises what ended it early."""
         delta = await self._deltas.get()
         if isinstance(delta, BaseException):
             raise delta

@@ -159,7 +159,7 @@ class Daemon:
             os._exit(self._error.exit_code if isinstance(self._error, LocaldflashError) else 0)
 
     def _config(self, tcp: Tcp | None) -> uvicorn.Config:
-        """How to serve a port for other programs, or without one what is our user's own."""
+        """Return how to serve a port for other programs, or without one what is our user's own."""
         return uvicorn.Config(
             self._guarded(tcp) if tcp else self._own_app(),
             http=Connection if tcp else OwnConnection,
@@ -282,7 +282,7 @@ class DaemonListener(uvicorn.Server):
 
 
 def _how_to_try(path: Path, own: Local) -> str:
-    """A line that says where the user's own programs reach the daemon, and a command that does."""
+    """Return a line that says where the user's own programs reach the daemon, and a command that does."""
     file = shlex.quote(str(path))
     if not own.key:
         return f"listening on {path}: curl --unix-socket {file} http://localhost/v1/models"

@@ -49,17 +49,17 @@ class Engines:
 
     @property
     def workers(self) -> list[PairWorker]:
-        """All engines, that of the chat first, those without a role last."""
+        """Return all engines, that of the chat first, those without a role last."""
         return list(dict.fromkeys([*(self._workers[role] for role in ROLES if role in self._workers), *self._beside]))
 
     @property
     def main(self) -> PairRole:
-        """The role of requests that do not say what they are for."""
+        """Return the role of requests that do not say what they are for."""
         return "completion" if "completion" in self._workers and "chat" not in self._workers else "chat"
 
     @property
     def continuing(self) -> PairRole:
-        """The role of prompts that are to be continued as they are, which editors send too."""
+        """Return the role of prompts that are to be continued as they are, which editors send too."""
         return "completion" if "completion" in (*self._workers, *self._left) else "chat"
 
     @property
@@ -74,19 +74,19 @@ class Engines:
         return next(iter(errors), None) if all(errors) else None
 
     def worker(self, role: PairRole) -> PairWorker | None:
-        """The engine of a role, which may still be loading."""
+        """Return the engine of a role, which may still be loading."""
         return self._workers.get(role)
 
     def roles(self, worker: PairWorker) -> list[PairRole]:
-        """What an engine is for, where a request does not name it."""
+        """Return what an engine is for, where a request does not name it."""
         return [role for role in ROLES if self._workers.get(role) is worker]
 
     def worker_of(self, loaded: LoadedPair) -> PairWorker | None:
-        """The engine that runs a pair; None if it was unloaded meanwhile."""
+        """Return the engine that runs a pair; None if it was unloaded meanwhile."""
         return next((worker for worker in self.workers if worker.loaded is loaded), None)
 
     def totals(self) -> EngineTotals:
-        """What all engines did since they started."""
+        """Return what all engines did since they started."""
         together = EngineTotals()
         for worker in self.workers:
             if worker.scheduler:
@@ -106,7 +106,7 @@ class Engines:
             worker.close()
 
     async def ready(self, role: PairRole, name: str = "") -> LoadedPair:
-        """The pair that is called `name`, or else that of a role, after waiting for it or loading it.
+        """Return the pair that is called `name`, or else that of a role, after waiting for it or loading it.
 
         What keeps it from being loaded is raised. For a chat no pair is taken away that is answering somebody else.
         """
@@ -125,7 +125,7 @@ class Engines:
                     await self._load((role,), self._options_later(role), others)
 
     async def runs(self, loaded: LoadedPair) -> PairWorker | None:
-        """The engine that runs a pair, once it is certain that it stays; None if it was unloaded."""
+        """Return the engine that runs a pair, once it is certain that it stays; None if it was unloaded."""
         if worker := self.worker_of(loaded):
             await worker.settled()
         return self.worker_of(loaded)
@@ -164,7 +164,7 @@ class Engines:
                     await self._drop(worker)
 
     def _role_named(self, name: str, role: PairRole) -> PairRole:
-        """The role that is to have the pair of this name once it is asked for; `role` if none is, or for a chat.
+        """Return the role that is to have the pair of this name once it is asked for; `role` if none is, or for a chat.
 
         A chat's question loads no pair for completions, which would go before it from then on.
         """
@@ -172,7 +172,7 @@ class Engines:
         return next((one for one in later if self._later[one].pair == name), role)
 
     def _worker_named(self, name: str, role: PairRole) -> PairWorker | None:
-        """The engine whose pair has this name, that of the role before others; else that of the role."""
+        """Return the engine whose pair has this name, that of the role before others; else that of the role."""
         of_role = self._workers.get(role) if self._is_there(role) else None
         candidates = [*([of_role] if of_role else []), *self.workers]
         return next((worker for worker in candidates if name and name in _names(worker)), of_role)
@@ -214,7 +214,7 @@ class Engines:
             await _whole(self._drop(leaving))
 
     def _in_the_way(self, roles: Sequence[PairRole]) -> PairWorker | None:
-        """The pair that is to leave first for one of these roles."""
+        """Return the pair that is to leave first for one of these roles."""
         found = [worker for worker in self.workers if worker.loaded and self._may_leave(worker, roles)]
         return min(found, key=lambda worker: (worker.busy, -worker.size), default=None)
 
@@ -304,12 +304,12 @@ class Engines:
 
 
 def _names(worker: PairWorker) -> set[str]:
-    """What a request may call the pair of an engine, which need not be loaded yet."""
+    """Return what a request may call the pair of an engine, which need not be loaded yet."""
     return {worker.options.pair, *([worker.loaded.files.id] if worker.loaded else ())}
 
 
 async def _whole(work: Coroutine[Any, Any, T]) -> T:
-    """The result of work that goes on to its end even if this is cancelled."""
+    """Return the result of work that goes on to its end even if this is cancelled."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)

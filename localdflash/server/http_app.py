@@ -152,6 +152,6 @@ def create_app(
 
 
 def _where(error: Exception) -> str:
-    """The kind of an error and where it arose, without its message, which may hold a user's text."""
+    """Return the kind of an error and where it arose, without its message, which may hold a user's text."""
     frames = traceback.extract_tb(error.__traceback__)
     return " < ".join([type(error).__name__, *(f"{f.filename}:{f.lineno}" for f in reversed(frames[-3:]))])

@@ -56,7 +56,7 @@ class PortFile:
 
 @contextmanager
 def listening(path: Path) -> Iterator[tuple[socket.socket, Port, PortFile]]:
-    """A listening socket and its file. Only under `sockets.lifetime`: whatever is at the path is replaced."""
+    """Return a listening socket and its file. Only under `sockets.lifetime`: whatever is at the path is replaced."""
     with ExitStack() as stack:
         try:
             file = PortFile(path)  # its descriptor is the older one, which the end of a process closes first
@@ -76,7 +76,7 @@ def listening(path: Path) -> Iterator[tuple[socket.socket, Port, PortFile]]:
 
 
 def read(path: Path) -> Port | None:
-    """The port of the process that has the file locked; None if there is none, or it is not written yet.
+    """Return the port of the process that has the file locked; None if there is none, or it is not written yet.
 
     OSError if there is no file; LocaldflashError if others may read it.
     """
@@ -94,7 +94,7 @@ def read(path: Path) -> Port | None:
 
 
 def _locked(path: Path) -> int:
-    """A new file, locked while it is empty: what is in it was written by whoever has it locked."""
+    """Return a new file, locked while it is empty: what is in it was written by whoever has it locked."""
     with suppress(FileNotFoundError, PermissionError):  # Windows: a client is looking at it
         path.unlink()
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | PLAIN, 0o600)

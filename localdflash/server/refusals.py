@@ -33,7 +33,7 @@ _ERRORS: dict[str, type[LocaldflashError]] = {
 
 
 def refusal(content: str | bytes, status: int) -> LocaldflashError:
-    """The error in the body of an answer with this status."""
+    """Return the error in the body of an answer with this status."""
     try:
         return error_of(json_object(content), status)
     except LocaldflashError:
@@ -41,7 +41,7 @@ def refusal(content: str | bytes, status: int) -> LocaldflashError:
 
 
 def error_of(content: Json, status: int) -> LocaldflashError:
-    """The error in a body of OpenAI's shape; for servers that say less, a line with the status."""
+    """Return the error in a body of OpenAI's shape; for servers that say less, a line with the status."""
     about = content.get("error")
     about = about if isinstance(about, dict) else {"message": about}
     nonsense = f"status {status}" if status >= 300 else "something that makes no sense"
@@ -51,7 +51,7 @@ def error_of(content: Json, status: int) -> LocaldflashError:
 
 
 def json_object(content: str | bytes) -> Json:
-    """The body as a JSON object; LocaldflashError if it is none."""
+    """Return the body as a JSON object; LocaldflashError if it is none."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):

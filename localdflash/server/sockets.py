@@ -62,7 +62,7 @@ def lifetime(path: Path) -> Iterator[None]:
 
 
 def lock_of(path: Path) -> Path:
-    """The lock file of the one process that may listen at this path."""
+    """Return the lock file of the one process that may listen at this path."""
     return path.with_suffix(".lock")
 
 
@@ -98,7 +98,7 @@ def prepare_folder(path: Path) -> None:
 
 @contextmanager
 def local(path: Path) -> Iterator[Local]:
-    """What listens at this path, gone afterwards. Only under `lifetime`: whatever is there is replaced."""
+    """Return what listens at this path, gone afterwards. Only under `lifetime`: whatever is there is replaced."""
     if paths.transport_of(path) == "tcp":
         with port_file.listening(path) as (listener, port, file):
             yield Local(listener, port.key, file.withdraw)

@@ -43,7 +43,7 @@ _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, Model
 
 
 def connect(wanted: Wanted, say: Callable[[str], None], look: Look | None = None) -> Client:
-    """A client of an engine that is loaded as wanted. `say` gets lines for the user.
+    """Return a client of an engine that is loaded as wanted. `say` gets lines for the user.
 
     While that takes time, `look` is called repeatedly with the reason for waiting; what it raises ends the waiting, and
     lines that say no more than it does are left out.
@@ -115,7 +115,7 @@ def stop(client: Client) -> None:
 
 
 def own_version() -> str:
-    """The installed version of localdflash."""
+    """Return the installed version of localdflash."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -154,7 +154,7 @@ def _becomes_ready(client: Client, waiting: "_Waiting") -> bool:
 
 
 def loading(told: Mapping[str, Any]) -> str:
-    """The stage of an engine that loads, by what /health or /ps tells."""
+    """Return the stage of an engine that loads, by what /health or /ps tells."""
     return f"{LOADING}: {told['doing']}" if told.get("doing") else LOADING
 
 
@@ -211,7 +211,7 @@ def apart() -> dict[str, Any]:
 
 
 def serve_command(wanted: Wanted) -> list[str]:
-    """The command `localdflash serve` with the options that are wanted."""
+    """Return the command `localdflash serve` with the options that are wanted."""
     arguments = [sys.executable, "-P", "-c", PROGRAM, "serve", *(["--role", wanted.role] if wanted.role else [])]
     for name, value in {**wanted.options, "pair": wanted.pair}.items():
         option = f"--{name.replace('_', '-')}"
@@ -220,7 +220,7 @@ def serve_command(wanted: Wanted) -> list[str]:
 
 
 def _last_line(log: Path, began: int) -> str:
-    """The last line of a daemon's log."""
+    """Return the last line of a daemon's log."""
     with log.open("rb") as file:
         file.seek(began)
         lines = file.read().decode("utf-8", "replace").splitlines()
@@ -228,14 +228,14 @@ def _last_line(log: Path, began: int) -> str:
 
 
 def ended(code: int, said: str) -> LocaldflashError:
-    """The error for an engine's process that ended with this exit code and these last words."""
+    """Return the error for an engine's process that ended with this exit code and these last words."""
     if name := process.ending_signal(code):
         return LocaldflashError(f"the engine was ended by {name}: {said}")
     return _ERRORS.get(code, LocaldflashError)(said)
 
 
 def last_line(lines: Sequence[str]) -> str:
-    """The last line that an engine wrote; "" if it wrote none."""
+    """Return the last line that an engine wrote; "" if it wrote none."""
     return next((line for line in reversed(lines) if line.strip()), "").removeprefix("localdflash: ")
 
 

@@ -26,5 +26,5 @@ class Wanted:
 
     @property
     def pair(self) -> str:
-        """The pair of the options, else the default one."""
+        """Return the pair of the options, else the default one."""
         return str(self.options.get("pair") or self.default_pair())

@@ -73,12 +73,12 @@ class PairWorker:
 
     @property
     def called(self) -> str:
-        """What a line calls the pair: its id; of a path, or of a name on the hub, the file."""
+        """Return what a line calls the pair: its id; of a path, or of a name on the hub, the file."""
         return self.options.pair.rstrip("/").rpartition("/")[2]
 
     @property
     def loaded(self) -> LoadedPair | None:
-        """The pair, once it is loaded and until it is freed."""
+        """Return the pair, once it is loaded and until it is freed."""
         if not self._thread or not self._thread.is_alive():
             return None
         return self._loading.result() if self._loading.done() and not self._loading.exception() else None
@@ -95,7 +95,7 @@ class PairWorker:
 
     @property
     def size(self) -> int:
-        """Bytes that the pair takes, on a GPU too, without the program; 0 where none is loaded."""
+        """Return the bytes that the pair takes, on a GPU too, without the program; 0 where none is loaded."""
         return total(self.loaded.memory() | {PROGRAM: 0}) if self.loaded else 0
 
     @property
@@ -139,7 +139,7 @@ class PairWorker:
         self.doing = f"compiling {done} of {total}" if done < total else ""
 
     def _budget(self) -> int:
-        """The bytes of the prefix cache: a chat that gives way resumes from there, and a long one may take a
+        """Return the bytes of the prefix cache: a chat that gives way resumes from there, and a long one may take a
         gigabyte.
         """
         if self._cache_bytes is not None:
@@ -152,7 +152,7 @@ class PairWorker:
         return DiskCache(cache_folder() / "prefixes", loaded.identity(), self._disk_bytes)
 
     async def ready(self) -> LoadedPair:
-        """The pair, after waiting for it; the error of a load that failed."""
+        """Return the pair, after waiting for it; the error of a load that failed."""
         await self.settled()
         return await asyncio.wrap_future(self._loading)
 

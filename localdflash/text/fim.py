@@ -56,7 +56,7 @@ class FimFormat:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """All markers that the format has."""
+        """Return all markers that the format has."""
         return tuple(marker for marker in (self.prefix, self.suffix, self.middle) if marker)
 
 

@@ -227,7 +227,7 @@ class GenerationTag(Extension):
     tags = {"generation"}  # noqa: RUF012  # as jinja2 declares it
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The statements inside."""
+        """Return the statements inside."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 

@@ -80,7 +80,7 @@ class Tokenizer:
         return [part for part in (*parts, text[end:]) if part != ""]
 
     def special(self, spelling: str) -> int:
-        """The id of the one special token with this spelling; ModelError if the vocabulary has none."""
+        """Return the id of the one special token with this spelling; ModelError if the vocabulary has none."""
         try:
             return self._special[spelling]
         except KeyError:
@@ -90,7 +90,7 @@ class Tokenizer:
 
     @property
     def specials(self) -> Mapping[str, int]:
-        """Every special token: its spelling and its id."""
+        """Return every special token: its spelling and its id."""
         return MappingProxyType(self._special)
 
     def has_special(self, spelling: str) -> bool:
@@ -98,30 +98,30 @@ class Tokenizer:
         return spelling in self._special
 
     def bos(self) -> int | None:
-        """The id that the model wants in front of every prompt, if any."""
+        """Return the id that the model wants in front of every prompt, if any."""
         return self._vocabulary.bos_id if self._vocabulary.adds_bos else None
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of one id, perhaps a part of a character. Control tokens are empty unless `special` asks."""
+        """Return the bytes of one id, perhaps a part of a character. Control tokens are empty unless `special` asks."""
         key = (token, special)
         if key not in self._pieces:
             self._pieces[key] = self._read_piece(token, special)
         return self._pieces[key]
 
     def spell(self, ids: Iterable[int]) -> bytes:
-        """The bytes of a sequence of ids, control tokens left out."""
+        """Return the bytes of a sequence of ids, control tokens left out."""
         return b"".join(map(self.piece, ids))
 
     def metadata(self, key: str) -> str | None:
-        """A value of the model file's metadata as text, if it is there."""
+        """Return a value of the model file's metadata as text, if it is there."""
         return self._vocabulary.metadata(key)
 
     def chat_template(self) -> str | None:
-        """The Jinja source of the model's chat template, if it has one."""
+        """Return the Jinja source of the model's chat template, if it has one."""
         return self.metadata("tokenizer.chat_template")
 
     def template_tokens(self) -> dict[str, str]:
-        """The values of `bos_token` and `eos_token` for a chat template."""
+        """Return the values of `bos_token` and `eos_token` for a chat template."""
         ids = {"bos_token": self._vocabulary.bos_id, "eos_token": self._vocabulary.eos_id}
         return {
             name: self.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
@@ -162,13 +162,13 @@ def _is_marker(token: SpecialToken, template: str) -> bool:
 
 
 def _with_blanks(token: SpecialToken) -> str:
-    """A pattern with the marker as its group, and the blanks that the vocabulary says it swallows."""
+    """Return a pattern with the marker as its group, and the blanks that the vocabulary says it swallows."""
     before, after = (_C_SPACE if strips else "" for strips in (token.strips_before, token.strips_after))
     return f"{before}({re.escape(token.text)}){after}"
 
 
 def _spelled(marker: str) -> str:
-    """A pattern for a marker in user text: SentencePiece writes a space as U+2581."""
+    """Return a pattern for a marker in user text: SentencePiece writes a space as U+2581."""
     return re.escape(marker).replace("▁", "[▁ ]")
 
 

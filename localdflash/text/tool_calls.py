@@ -42,7 +42,7 @@ class CallReader(Protocol):
 
     @property
     def closing(self) -> str:
-        """The closing mark of a call; "" if the end of the answer closes it."""
+        """Return the closing mark of a call; "" if the end of the answer closes it."""
 
     def push(self, text: str) -> SplitText:
         """Return the text and the calls that are final by now."""

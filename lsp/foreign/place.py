@@ -75,12 +75,12 @@ class InfillTask:
 
     @property
     def before(self) -> str:
-        """All text before the cursor."""
+        """Return all text before the cursor."""
         return self.hole.prefix + self.hole.middle
 
     @property
     def line(self) -> str:
-        """The cursor's line, up to the cursor."""
+        """Return the cursor's line, up to the cursor."""
         return self.before.rpartition("\n")[2]
 
     def extent(self) -> Extent:

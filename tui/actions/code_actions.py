@@ -64,14 +64,14 @@ class CodeActions(Base):
                 self.complain(line)
 
     def _mentioned(self) -> list[str]:
-        """The files that were sent with the last question."""
+        """Return the files that were sent with the last question."""
         question = next((message for message in reversed(self.talk.messages) if message.role == "user"), None)
         attached = question.attachments if question else ()
         # A part of a file is called path:part.
         return [one.name.rpartition(":")[0] or one.name for one in attached if one.kind in ("file", "symbol")]
 
     async def journal(self) -> "Journal":
-        """The record of changes applied to this folder, so that they can be undone."""
+        """Return the record of changes applied to this folder, so that they can be undone."""
         from localdflash.chat.applying import Journal
 
         folder = paths.data_folder() / "undo" if self.start.chats else None

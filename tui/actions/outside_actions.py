@@ -64,7 +64,7 @@ class OutsideActions(Base):
         self.prompt.focus()
 
     def _edited(self, editor: str, text: str) -> str:
-        """The text as the editor leaves it. Everything else waits: the terminal is the editor's."""
+        """Return the text as the editor leaves it. Everything else waits: the terminal is the editor's."""
         with tempfile.TemporaryDirectory(prefix="localdflash-") as folder:  # readable by this user alone
             file = Path(folder) / "message.md"
             file.write_text(text, encoding="utf-8", errors="replace")

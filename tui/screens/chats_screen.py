@@ -36,7 +36,7 @@ class ChatChoice:
 
 
 def age(then: float, now: float) -> str:
-    """A time span in words; both times are in seconds since 1970."""
+    """Return a time span in words; both times are in seconds since 1970."""
     seconds = max(now - then, 0)
     if seconds < 60:
         return "just now"
@@ -83,7 +83,7 @@ class ChatPicker(Dialog[ChatChoice]):
         self._open_when_found = False
 
     def body(self) -> Iterable[Widget]:
-        """The fields, a line about what was found, and the list."""
+        """Yield the fields, a line about what was found, and the list."""
         yield Field(self._words, placeholder="Words to look for", id="words", select_on_focus=False)
         yield Field(placeholder="New name", id="name", select_on_focus=False)
         yield Static(id="note", classes="note", markup=False)

@@ -20,7 +20,7 @@ from localdflash.tui.status_bar import grouped
 
 
 def compare_text(seen: Comparison, width: int) -> Content:
-    """The whole screen for a width in cells."""
+    """Return the whole screen for a width in cells."""
     rows = [_way("plain", seen.plain, seen, width), _way("drafting", seen.drafting, seen, width)]
     return Content("\n").join([*rows, Content(), *_verdict(seen)])
 
@@ -69,7 +69,7 @@ class CompareScreen(Dialog[None]):
         self._all, self._text = VerticalScroll(id="all"), Static(markup=False)
 
     def body(self) -> Iterable[Widget]:
-        """A single text."""
+        """Yield a single text."""
         with self._all:
             yield self._text
 

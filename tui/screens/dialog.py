@@ -73,14 +73,14 @@ class Dialog(ModalScreen[T | None]):
         return self._listens
 
     def compose(self) -> ComposeResult:
-        """The title, the body and the keys."""
+        """Yield the title, the body and the keys."""
         with Vertical(id="box"):
             yield Static(one_line(self._heading), id="title", markup=False)
             yield from self.body()
             yield Static(self._keys, id="keys", markup=False)
 
     def body(self) -> Iterable[Widget]:
-        """The widgets between the title and the keys."""
+        """Return the widgets between the title and the keys."""
         raise NotImplementedError
 
     def action_close(self) -> None:
@@ -130,7 +130,7 @@ def indented(text: str, width: int, cells: int) -> Content:
 
 
 def two_rows(first: str, second: str, third: str = "") -> Content:
-    """A list entry: its name, and a muted description below."""
+    """Return a list entry: its name, and a muted description below."""
     rows = [Content(one_line(first))]
     rows += [Content.styled(f"  {one_line(text)}", "$text-muted") for text in (second, third) if text]
     return Content("\n").join(rows)

@@ -79,7 +79,7 @@ class DiffScreen(Dialog[list["FileProposal"]]):
         self._writing = False
 
     def body(self) -> Iterable[Widget]:
-        """The list, a line of explanation, the diff."""
+        """Yield the list, a line of explanation, the diff."""
         yield FileList()
         yield Static(id="note", markup=False)
         yield DiffView()
@@ -114,7 +114,7 @@ class DiffScreen(Dialog[list["FileProposal"]]):
         self._explain()
 
     def _explain(self) -> None:
-        """What the diff itself does not say about the file."""
+        """Return what the diff itself does not say about the file."""
         one = self._proposals[self._current]
         if one.problem:
             self._say(f"{one.path} {one.problem}. It is not changed.")

@@ -51,13 +51,13 @@ _LEAST = 30  # cells for what an entry does, beside what one types
 
 
 def key_name(key: str) -> str:
-    """The name of a key as printed on a keyboard: ctrl+r is Ctrl+R, f2 is F2."""
+    """Return the name of a key as printed on a keyboard: ctrl+r is Ctrl+R, f2 is F2."""
     names = {"escape": "Esc", "pageup": "PgUp", "pagedown": "PgDn"}
     return "+".join(names.get(part, part.capitalize()) for part in key.split("+"))
 
 
 def sections() -> Iterator[tuple[str, Entries]]:
-    """All of the help: titles, each with entries of what one types and what that does."""
+    """Yield all of the help: titles, each with entries of what one types and what that does."""
     for group, commands in groupby(COMMANDS, key=lambda command: command.group):
         yield group, tuple((_usage(command), command.help) for command in commands)
     yield from KEYS.items()
@@ -69,7 +69,7 @@ def _usage(command: Command) -> str:
 
 
 def help_text(words: str, width: int) -> Content:
-    """The entries that have all the words, for a width in cells; one column if it is narrow."""
+    """Return the entries that have all the words, for a width in cells; one column if it is narrow."""
     wanted = words.lower().split()
     blocks = []
     for title, entries in sections():
@@ -110,7 +110,7 @@ class HelpScreen(Dialog[None]):
         self._all, self._text = VerticalScroll(id="all", can_focus=False), Static(markup=False)
 
     def body(self) -> Iterable[Widget]:
-        """The search field and the text."""
+        """Yield the search field and the text."""
         yield Field(placeholder="Search")
         with self._all:
             yield self._text

@@ -66,7 +66,7 @@ class ModelPicker(Dialog[str]):
         self._pulling: asyncio.Task[str] | None = None
 
     def body(self) -> Iterable[Widget]:
-        """The field, the list, and what is known of the highlighted model."""
+        """Yield the field, the list, and what is known of the highlighted model."""
         about = "Part of a name, the path of a .gguf file, or hf:owner/name"
         yield Field(placeholder=about, select_on_focus=False)  # what is typed stays after a download
         yield Choices()
@@ -287,7 +287,7 @@ def _spec(typed: str) -> str:
 
 
 def _title(row: "ModelRow") -> str:
-    """The name of a model; of a path, which would be cut at its end, the file's."""
+    """Return the name of a model; of a path, which would be cut at its end, the file's."""
     return Path(row.id).name if Path(row.id).is_absolute() else row.id
 
 

@@ -51,7 +51,7 @@ class Question(Dialog[str]):
         self.by_itself = True
 
     def body(self) -> Iterable[Widget]:
-        """The lines and the buttons."""
+        """Yield the lines and the buttons."""
         text = "\n".join(one_line(line) for line in self._lines)
         yield VerticalScroll(Static(text, markup=False), id="lines", can_focus=False)
         buttons = (Button(Content(one_line(one.label)), id=f"key-{one.key}", compact=True) for one in self._options)
@@ -105,7 +105,7 @@ class AskText(Dialog[str]):
         self.by_itself = by_itself
 
     def body(self) -> Iterable[Widget]:
-        """The field."""
+        """Yield the field."""
         if self._lines == 1:
             yield Field(self._value, select_on_focus=False)
             return

@@ -30,7 +30,7 @@ class RolePicker(Dialog[str]):
         self._roles = {NONE: "No instructions before the chat.", **roles}
 
     def body(self) -> Iterable[Widget]:
-        """The list and the text."""
+        """Yield the list and the text."""
         yield Choices()
         with VerticalScroll(id="preview"):
             yield Static(id="text", markup=False)

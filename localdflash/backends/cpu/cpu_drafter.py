@@ -90,7 +90,7 @@ class CpuDFlashDrafter:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of its weights, those of a short head included."""
+        """Return the bytes of its weights, those of a short head included."""
         head = self.head.nbytes if len(self._tokens) and not self.packed.head else 0
         return self.packed.nbytes + head + self._tokens.nbytes
 
@@ -179,18 +179,18 @@ class CpuDFlashDrafter:
 
 
 def count_kept_features(config: DFlashConfig) -> int:
-    """How many features are kept: a window for the next block, and some more to roll back into; 0 for all."""
+    """Return how many features are kept: a window for the next block, and some more to roll back into; 0 for all."""
     slides = all(config.is_sliding(i) for i in range(config.decoder.num_hidden_layers))
     return (config.window or 0) + SPARE_FEATURES if slides else 0
 
 
 def logit_bytes(config: DFlashConfig) -> int:
-    """Bytes of the logits of a block, which are kept where a Markov head corrects them."""
+    """Return the bytes of the logits of a block, which are kept where a Markov head corrects them."""
     return FLOAT_BYTES * config.block_size * config.proposed if config.markov_rank else 0
 
 
 def waiting_bytes(config: DFlashConfig, hidden: int, context: int) -> int:
-    """The most that features take before they become keys, for a target of this hidden size."""
+    """Return the most that features take before they become keys, for a target of this hidden size."""
     row = len(config.taps) * hidden * np.dtype(np.float32).itemsize
     rows = min(WAITING_BYTES // row, context)
     return row * (min(rows, 2 * count_kept_features(config)) if count_kept_features(config) else rows)

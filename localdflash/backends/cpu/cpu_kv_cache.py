@@ -25,7 +25,7 @@ class CacheArray:
     row: tuple[int, ...]
 
     def rows(self, length: int) -> int:
-        """How many rows so many positions take."""
+        """Return how many rows so many positions take."""
         return -(-length // self.together)
 
 
@@ -76,11 +76,11 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Return the bytes held."""
         return sum(array.nbytes for array in self.arrays)
 
     def bound(self, block: int) -> CacheStruct:
-        """The struct of a block's cache; whoever keeps it must keep this object too."""
+        """Return the struct of a block's cache; whoever keeps it must keep this object too."""
         return CacheStruct(*(address(array[block]) for array in self.arrays))
 
     def clear(self, start: int, stop: int) -> None:
@@ -93,7 +93,7 @@ class KVCache:
                 array[:, :, at // form.together, :, at % form.together] = 0
 
     def save(self, length: int) -> bytes:
-        """What is kept of the first `length` positions."""
+        """Return what is kept of the first `length` positions."""
         return b"".join(array.tobytes() for array in self._first(length))
 
     def load(self, state: bytes, length: int) -> None:
@@ -106,5 +106,5 @@ class KVCache:
             raise ValueError(f"{len(state)} bytes of KV cache (expected {at})")
 
     def _first(self, length: int) -> list[NDArray[Any]]:
-        """The rows of each array that so many positions take."""
+        """Return the rows of each array that so many positions take."""
         return [array[:, :, : form.rows(length)] for array, form in zip(self.arrays, self._forms, strict=True)]

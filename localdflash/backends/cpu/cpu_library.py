@@ -220,7 +220,7 @@ class Library:
 
     @property
     def instruction_sets(self) -> list[str]:
-        """The instruction sets that this processor can run, best first."""
+        """Return the instruction sets that this processor can run, best first."""
         names, name = [], self._dll.ldf_instruction_set(0)
         while name:
             names.append(name.decode())
@@ -228,7 +228,7 @@ class Library:
         return names
 
     def kernels(self, instruction_set: str = "") -> Any:
-        """The functions of an instruction set, by default the best; NoDevice if this processor lacks it."""
+        """Return the functions of an instruction set, by default the best; NoDevice if this processor lacks it."""
         name = instruction_set or self.instruction_sets[0]
         table = self._dll.ldf_kernels(name.encode())
         if not table:
@@ -236,7 +236,7 @@ class Library:
         return table.contents
 
     def workspace_bytes(self, model: ModelStruct, threads: int) -> int:
-        """Bytes that a model's passes need besides weights and cache."""
+        """Return the bytes that a model's passes need besides weights and cache."""
         return int(self._dll.ldf_workspace_bytes(ctypes.byref(model), threads))
 
     def new_pool(self, threads: int, cpus: list[int]) -> int:
@@ -260,7 +260,7 @@ class Library:
 
 
 def _loaded(path: Path) -> ctypes.CDLL:
-    """The library; where that can be a copy in memory, which no change of the file reaches."""
+    """Return the library; where that can be a copy in memory, which no change of the file reaches."""
     with suppress(OSError):  # not Linux, or such memory may not be executed
         copy = in_memory("localdflash")  # stays open: the loader takes a second library of its name for the first
         os.write(copy, path.read_bytes())
@@ -286,7 +286,7 @@ def allocate_aligned(shape: Sequence[int], dtype: Any) -> NDArray[Any]:
 
 
 def path() -> Path | None:
-    """The library that was built with the package, or None."""
+    """Return the library that was built with the package, or None."""
     suffix = ".pyd" if sys.platform == "win32" else ".so"
     return next(iter(sorted(Path(__file__).parent.glob(f"_kernels*{suffix}"))), None)
 
@@ -309,7 +309,7 @@ def available() -> str:
 
 
 def load() -> Library:
-    """The library; NoDevice if there is none."""
+    """Return the library; NoDevice if there is none."""
     loaded = _load()
     if isinstance(loaded, str):
         raise NoDevice(f"the CPU engine is not there: {loaded}")

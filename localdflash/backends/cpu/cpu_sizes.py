@@ -77,7 +77,7 @@ class CpuSizes:
 
 
 def _checked(path: Path, target: DecoderConfig) -> DFlashConfig:
-    """A drafter's configuration, checked to run with this target."""
+    """Return a drafter's configuration, checked to run with this target."""
     config = config_of_file(path)
     check_fit(config, target.hidden_size, target.vocab_size, target.num_hidden_layers, str(path))
     if wrong := check_drafter(config):

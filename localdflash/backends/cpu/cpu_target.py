@@ -111,7 +111,7 @@ class CpuTarget:
         return self._best[:rows].tolist(), self._features[:rows] if len(self._taps) else None
 
     def copy_features(self, rows: int) -> TargetFeatures:
-        """A copy of the taps of the last pass."""
+        """Return a copy of the taps of the last pass."""
         return self._features[:rows].copy()
 
     def end_prompt(self) -> None:

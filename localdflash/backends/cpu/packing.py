@@ -57,7 +57,7 @@ class Layout(NamedTuple):
 
     @property
     def code_bytes(self) -> int:
-        """Bytes of the codes of one group of a panel."""
+        """Return the bytes of the codes of one group of a panel."""
         return 4 * PANEL * sum(self.planes)
 
 
@@ -145,7 +145,7 @@ def _words(blocks: Bytes) -> Words:
 
 
 def _half(blocks: Bytes, start: int) -> NDArray[np.float16]:
-    """The float16 at byte `start` of every block: [panels, 16, blocks]."""
+    """Return the float16 at byte `start` of every block: [panels, 16, blocks]."""
     return blocks[..., start : start + 2].view(np.float16)[..., 0]
 
 
@@ -166,12 +166,12 @@ def _nibbles(blocks: Bytes, start: int, run: int = 16) -> Words:
 
 
 def _q8_0(blocks: Bytes) -> Unpacked:
-    """A scale and 32 signed codes, which a flipped sign bit offsets by 128."""
+    """Return a scale and 32 signed codes, which a flipped sign bit offsets by 128."""
     return _words(blocks[..., 2:]) ^ np.uint32(0x80808080), _half(blocks, 0)
 
 
 def _q4_0(blocks: Bytes) -> Unpacked:
-    """A scale and 16 bytes: low nibbles are weights 0-15, high ones 16-31."""
+    """Return a scale and 16 bytes: low nibbles are weights 0-15, high ones 16-31."""
     return _nibbles(blocks, 2), _half(blocks, 0)
 
 
@@ -197,12 +197,12 @@ def _q5_1(blocks: Bytes) -> Unpacked:
 
 
 def _mxfp4(blocks: Bytes) -> Unpacked:
-    """The exponent of a power of two, and nibbles as Q4_0."""
+    """Return the exponent of a power of two, and nibbles as Q4_0."""
     return _nibbles(blocks, 1), blocks[..., 0]
 
 
 def _iq4_xs(blocks: Bytes) -> Unpacked:
-    """A super-scale, eight scales of 6 bits less 32, nibbles as Q4_0 for each 32 weights.
+    """Return a super-scale, eight scales of 6 bits less 32, nibbles as Q4_0 for each 32 weights.
 
     Two bytes hold the high 2 bits of the scales, lowest first; four bytes then the low nibbles, two to a byte.
     """

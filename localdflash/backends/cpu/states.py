@@ -43,7 +43,7 @@ class DeltaStates:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Return the bytes held."""
         held = (self._state, self._history, self._gates, *self._conv)
         copies = sum(array.nbytes for state in self._checkpoints.states for array in state)
         return sum(array.nbytes for array in held) + copies
@@ -75,11 +75,11 @@ class DeltaStates:
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes of what `save` returns."""
+        """Return the bytes of what `save` returns."""
         return self._state.nbytes + self._history[:, : self._before].nbytes
 
     def save(self) -> bytes:
-        """The states, which are settled."""
+        """Return the states, which are settled."""
         return self._state.tobytes() + self._history[:, : self._before].tobytes()
 
     def load(self, saved: bytes, length: int) -> None:
@@ -95,7 +95,7 @@ class DeltaStates:
 
 
 def state_bytes(delta: DeltaShape, layers: int) -> int:
-    """Bytes of the states of so many layers, with their checkpoints."""
+    """Return the bytes of the states of so many layers, with their checkpoints."""
     state, row = delta.v_heads * delta.v_dim * delta.k_dim, delta.mixed
     before = (delta.kernel - 1) * row
     kept = state + before + MAX_ROWS * (row + 2 * delta.v_heads) + delta.kernel * row

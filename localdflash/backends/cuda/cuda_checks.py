@@ -77,7 +77,7 @@ def _check(header: GGUFHeader, config: DecoderConfig, top: Mapping[str, Shape]) 
 
 
 def _block(c: DecoderConfig) -> Mapping[str, Shape]:
-    """A block's tensors; biases may be left out."""
+    """Return a block's tensors; biases may be left out."""
     h, d, i = c.hidden_size, c.head_dim, c.intermediate_size
     q, kv = c.num_attention_heads * d, c.num_key_value_heads * d
     shapes: dict[str, Shape] = {

@@ -209,7 +209,7 @@ class CudaPair:
         return Step(tokens, DRAFTERS[drafted_by], drafted, min(accepted, len(tokens)), 0.0, ms)
 
     def _accept(self, drafted: int, sampler: Sampler, room: int) -> list[int]:
-        """What the sampler commits of the step that has just arrived, in place of what the device did."""
+        """Return what the sampler commits of the step that has just arrived, in place of what the device did."""
         try:
             proposed, logits = self.runner.draft_and_logits(drafted)
             tokens = accept(Draft("", proposed, ()), logits, sampler, self.ids, room, self.ends)

@@ -45,7 +45,7 @@ class Memory:
     per_token: int
 
     def total(self, context: int) -> int:
-        """The sum for a context of so many tokens."""
+        """Return the sum for a context of so many tokens."""
         return self.target + self.drafter + self.fixed + self.per_token * (context + SLACK)
 
     def largest_context(self, free: int, margin: int = RESERVE) -> int:
@@ -68,7 +68,7 @@ def choose_context(memory: Memory, trained: int, free: int, margin: int = RESERV
 def predict_bytes(
     target_bytes: int, config: DecoderConfig, drafter: DFlashConfig | None, drafter_bytes: int, kv: torch.dtype
 ) -> Memory:
-    """What a target, whose weights take `target_bytes`, and its drafter will need."""
+    """Return what a target, whose weights take `target_bytes`, and its drafter will need."""
     per_token = kv_bytes(config, kv) + config.head_dim * 4 + 4 + _scratch_bytes(config)
     fixed = MOST_TILES * _activation_bytes(config) + _sampling_bytes(config.vocab_size) + DOCUMENTS * 4
     if drafter:
@@ -80,7 +80,7 @@ def predict_bytes(
 
 
 def gguf_drafter_bytes(header: GGUFHeader) -> int:
-    """Bytes on the device of a GGUF drafter; k and v are held twice: with q, and stacked for the context."""
+    """Return the bytes on the device of a GGUF drafter; k and v are held twice: with q, and stacked for the context."""
     once = {name: info for name, info in own_tensors(header).items() if not name.startswith("conf_proj")}
     tables = sum(table_bytes(name, *once.pop(name).shape) for name in GATHERED if name in once)
     bases = [once.pop(name) for name in list(once) if name.endswith("_conv_base")]
@@ -90,17 +90,17 @@ def gguf_drafter_bytes(header: GGUFHeader) -> int:
 
 
 def short_head_bytes(head_nbytes: int, vocab_size: int, rows: int) -> int:
-    """Bytes of so many rows of the target's head, a short draft vocabulary, and of their ids."""
+    """Return the bytes of so many rows of the target's head, a short draft vocabulary, and of their ids."""
     return head_nbytes * _up(rows, COLUMNS) // _up(vocab_size, COLUMNS) + rows * 4
 
 
 def file_bytes(header: GGUFHeader) -> int:
-    """Bytes on the device of all tensors of a GGUF."""
+    """Return the bytes on the device of all tensors of a GGUF."""
     return sum(tensor_bytes(info.ggml_type, info.shape) for info in header.tensors.values())
 
 
 def drafter_bytes(config: DFlashConfig, bits: int) -> int:
-    """Bytes of a drafter's weights that are quantized at load; k and v are held twice."""
+    """Return the bytes of a drafter's weights that are quantized at load; k and v are held twice."""
     c = config.decoder
     h, q, kv, f = (
         c.hidden_size,
@@ -126,7 +126,7 @@ def table_bytes(name: str, tokens: int, rank: int) -> int:
 
 
 def tensor_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
-    """Bytes on the device of a GGUF tensor; anything but a matrix stays float32."""
+    """Return the bytes on the device of a GGUF tensor; anything but a matrix stays float32."""
     if len(shape) < 2:
         return prod(shape) * 4
     bits, rows = PLANES.get(kind, INT8)
@@ -134,7 +134,7 @@ def tensor_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
 
 
 def matrix_bytes(bits: float, rows: int, n: int, k: int) -> int:
-    """Bytes on the device of planes [n, k], of so many bits a weight and padded to blocks of 4 * `rows`."""
+    """Return the bytes on the device of planes [n, k], of so many bits a weight and padded to blocks of 4 * `rows`."""
     return int(_up(n, COLUMNS) * _up(k, 4 * rows) * bits / 8)
 
 
@@ -149,7 +149,7 @@ def kv_bytes(config: DecoderConfig, kv: torch.dtype) -> int:
 
 
 def _scratch_bytes(config: DecoderConfig) -> int:
-    """Bytes of attention's scratch per token: a row's sums for every chunk."""
+    """Return the bytes of attention's scratch per token: a row's sums for every chunk."""
     return ROWS * config.num_attention_heads * (config.head_dim + 2) * 4 // CHUNK
 
 
@@ -160,7 +160,7 @@ def _slot_bytes(drafter: DFlashConfig) -> int:
 
 
 def _sampling_bytes(vocab_size: int) -> int:
-    """Bytes of the logits of all rows, and of what a draw leaves beside every 32 of them."""
+    """Return the bytes of the logits of all rows, and of what a draw leaves beside every 32 of them."""
     return ROWS * vocab_size * 4 * 35 // 32
 
 

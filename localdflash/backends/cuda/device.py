@@ -58,7 +58,7 @@ class Features:
         return self.capability[0] == 12
 
     def summary(self) -> str:
-        """A line for `doctor`: which path was chosen and why."""
+        """Return a line for `doctor`: which path was chosen and why."""
         major, minor = self.capability
         parts = [
             f"sm_{major}{minor}",
@@ -71,7 +71,7 @@ class Features:
 
 
 def features(device: "torch.device") -> Features:
-    """The features of a CUDA device."""
+    """Return the features of a CUDA device."""
     import torch
 
     return Features(torch.cuda.get_device_capability(device))
@@ -96,7 +96,7 @@ def find_gpus(name: str = "auto") -> Sequence[gpus.Gpu]:
 
 
 def find_device(name: str = "auto") -> "torch.device":
-    """The first of `find_gpus`."""
+    """Return the first of `find_gpus`."""
     return find_gpus(name)[0].device
 
 
@@ -120,7 +120,7 @@ def means_gpu(name: str) -> bool:
 
 
 def missing_tools() -> str:
-    """What Triton builds its launchers with and does not find, with a remedy; "" where nothing is missing."""
+    """Return what Triton builds its launchers with and does not find, with a remedy; "" where nothing is missing."""
     brings_both = sys.platform == "win32"  # triton-windows
     if brings_both:
         return ""
@@ -132,13 +132,13 @@ def missing_tools() -> str:
 
 
 def told(error: Exception) -> str:
-    """What broke, in one line."""
+    """Return what broke, in one line."""
     said = getattr(error, "error_message", "") or str(error)  # Triton's begins with the source
     return f"{type(error).__name__}: {said.strip().partition(chr(10))[0]}"
 
 
 def driver_version() -> str:
-    """The NVIDIA driver's version, from its management library."""
+    """Return the NVIDIA driver's version, from its management library."""
     import pynvml  # type: ignore[import-untyped]
 
     try:

@@ -36,7 +36,7 @@ class Gpu:
 
     @property
     def name(self) -> str:
-        """What its maker calls it."""
+        """Return what its maker calls it."""
         import torch
 
         return str(torch.cuda.get_device_name(self.device))
@@ -69,7 +69,7 @@ class Gpu:
         return name == str(self.number) or by_uuid or by_name
 
     def described(self) -> str:
-        """All that there is to say of it: number, name, memory, UUID, compute capability."""
+        """Return all that there is to say of it: number, name, memory, UUID, compute capability."""
         import torch
 
         free, size = torch.cuda.mem_get_info(self.device)
@@ -90,7 +90,7 @@ class Place:
 
 
 def all_gpus() -> list[Gpu]:
-    """All that CUDA sees, once it has started."""
+    """Return all that CUDA sees, once it has started."""
     import torch
 
     return [Gpu(number) for number in range(torch.cuda.device_count())]
@@ -133,7 +133,7 @@ def place(
     *,
     roomy: bool = False,
 ) -> Place:
-    """The first GPU that holds the pair with the drafter asked for, else the first that holds it at all.
+    """Return the first GPU that holds the pair with the drafter asked for, else the first that holds it at all.
 
     A GPU is measured only if the ones before it have no room. OutOfMemory is that of the one with the most.
     `roomy`: see `fit`.

@@ -17,7 +17,7 @@ Identity = tuple[str, ...]
 
 
 def machines(device: str = "auto") -> list[Identity]:
-    """The GPUs that `device` may mean, each by what it is and not by which, and what its code comes from.
+    """Return the GPUs that `device` may mean, each by what it is and not by which, and what its code comes from.
 
     NoDevice says why there is none.
     """
@@ -33,7 +33,7 @@ def _machine(gpu: Gpu) -> Identity:
 
 
 def subject(files: LocalPair, options: Options) -> tuple[Identity, Identity]:
-    """The GPU that would run a pair, and which kernels it takes there: the types and shapes of its matrices, its
+    """Return the GPU that would run a pair, and which kernels it takes there: the types and shapes of its matrices, its
     drafter, its cache.
 
     ModelError if the engine cannot run it at all, OutOfMemory where it has no room.
@@ -49,7 +49,7 @@ def subject(files: LocalPair, options: Options) -> tuple[Identity, Identity]:
 
 
 def _matrices(path: Path) -> list[str]:
-    """The architecture, and each matrix once for all layers that have it alike."""
+    """Return the architecture, and each matrix once for all layers that have it alike."""
     header = read_header(path)
     kinds = {
         f"{re.sub(r'blk[.][0-9]+', 'blk', name)} {info.ggml_type.name} {info.shape}"

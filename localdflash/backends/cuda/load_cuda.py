@@ -71,7 +71,7 @@ class _Loaded:
 
 
 def _load(target: Path, drafter: Path | None, sizes: CudaSizes, place: Place, options: Options, ops: Ops) -> _Loaded:
-    """The pair by the plan, or by a smaller one where the GPU was full; OutOfMemory if none is left."""
+    """Return the pair by the plan, or by a smaller one where the GPU was full; OutOfMemory if none is left."""
     device, planned, notice, said = place.gpu.device, place.planned, place.planned.notice, ""
     for tried in range(1, TRIES + 1):
         bits = BITS.get(planned.drafter, options.drafter_bits)
@@ -97,7 +97,7 @@ def _close(pair: CudaPair) -> None:
 
 
 def measured(stepper: Stepper) -> Parts:
-    """Bytes of what the engine holds on a GPU; scratch is all that torch has reserved besides."""
+    """Return the bytes of what the engine holds on a GPU; scratch is all that torch has reserved besides."""
     seen = set[int]()
     parts = {TARGET: _bytes_of(stepper.target, seen), TARGET_KV: _bytes_of(stepper.cache, seen)}
     if stepper.block:
@@ -109,7 +109,7 @@ def measured(stepper: Stepper) -> Parts:
 
 
 def _bytes_of(weights: object, seen: set[int]) -> int:
-    """Bytes of an object's tensors, each storage counted once: target and drafter share some."""
+    """Return the bytes of an object's tensors, each storage counted once: target and drafter share some."""
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in _tensors(weights)}
     fresh = {address: storage.nbytes() for address, storage in storages.items() if address not in seen}
     seen.update(fresh)
@@ -117,7 +117,7 @@ def _bytes_of(weights: object, seen: set[int]) -> int:
 
 
 def _tensors(part: object) -> Iterator[Tensor]:
-    """The tensors of a tree of dataclasses and tuples."""
+    """Yield the tensors of a tree of dataclasses and tuples."""
     if isinstance(part, Tensor):
         yield part
     elif isinstance(part, tuple):

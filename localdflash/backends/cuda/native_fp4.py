@@ -37,7 +37,7 @@ class NativeFp4:
         self._products: dict[int, Tensor] = {}  # by width: matrices of a width run one after another
 
     def convert(self, target: TargetWeights) -> TargetWeights:
-        """The target with its FP4 matrices converted; ModelError if it has none."""
+        """Return the target with its FP4 matrices converted; ModelError if it has none."""
         layers = []
         for layer in target.layers:
             heads = tuple(replace(part, planes=self._native(part.planes)) for part in layer.qkv)
@@ -50,11 +50,11 @@ class NativeFp4:
         return replace(target, layers=tuple(layers))
 
     def plans(self) -> list[SplitPlan]:
-        """What the GEMMs need of the workspace."""
+        """Return what the GEMMs need of the workspace."""
         return [plan(native.matrix) for native in self._natives.values()]
 
     def ops(self) -> Ops:
-        """The kernels; where a matrix is FP4, its GEMM runs first and they take over its product."""
+        """Return the kernels; where a matrix is FP4, its GEMM runs first and they take over its product."""
         return replace(
             KERNELS,
             qkv=self._after_product(KERNELS.qkv),
@@ -63,7 +63,7 @@ class NativeFp4:
         )
 
     def _native(self, planes: Planes) -> Planes:
-        """The planes of the product that an FP4 matrix makes; other planes stay."""
+        """Return the planes of the product that an FP4 matrix makes; other planes stay."""
         if planes.code != "e2m1" or planes.experts != 1:
             return planes
         matrix, width = fp4_matrix(planes), -(-planes.n // COLUMNS) * COLUMNS

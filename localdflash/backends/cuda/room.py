@@ -19,7 +19,7 @@ TRIES = 4
 
 
 def budget_of(device: torch.device) -> MemoryBudget:
-    """What is free on a GPU now: measured once for each plan, for it changes while one looks."""
+    """Return what is free on a GPU now: measured once for each plan, for it changes while one looks."""
     free = torch.cuda.mem_get_info(device)[0]
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     margin = RESERVE + (DESKTOP if is_shown_on(device) else OTHERS)
@@ -44,7 +44,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def smaller(sizes: Sizes, planned: Fit, wanted: int, there: MemoryBudget, times: int) -> Fit:
-    """The next plan for a pair that did not fit though it was planned, with less the more often it was tried.
+    """Return the next plan for a pair that did not fit though it was planned, with less the more often it was tried.
 
     The drafter shrinks before a context that was asked for does. OutOfMemory if nothing smaller is left.
     """
@@ -59,7 +59,7 @@ def smaller(sizes: Sizes, planned: Fit, wanted: int, there: MemoryBudget, times:
 
 
 def told(planned: Fit, tried: Fit, said: str) -> str:
-    """A line for the user about what is loaded instead of what was planned."""
+    """Return a line for the user about what is loaded instead of what was planned."""
     now = [f"{planned.context} tokens of context"]
     if planned.drafter != tried.drafter:
         now.append("no drafter" if planned.drafter == NO_DRAFTER else f"a drafter of {planned.drafter}")

@@ -199,7 +199,7 @@ class Runner:
 
 
 def chunks(length: int, slots: int) -> int:
-    """How many attention chunks a step from `length` tokens is captured with, in a cache of `slots`."""
+    """Return how many attention chunks a step from `length` tokens is captured with, in a cache of `slots`."""
     return min(next(splits for splits in BUCKETS if length + ROWS <= splits * CHUNK), -(-slots // CHUNK))
 
 

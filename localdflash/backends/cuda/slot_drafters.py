@@ -38,7 +38,7 @@ class Chooser(Protocol):
 
 
 def chooser_of(weights: DrafterWeights, stack: Stack, dtype: torch.dtype) -> Chooser | None:
-    """What a drafter needs; None for plain DFlash."""
+    """Return what a drafter needs; None for plain DFlash."""
     if isinstance(weights.chooser, Markov):
         return MarkovChain(weights.chooser, stack, dtype)
     if isinstance(weights.chooser, Selector):

@@ -82,7 +82,7 @@ class ConvolutionBuffers:
         self.out = torch.zeros(ROWS, hidden, device=device)
 
     def changes(self, convolution: Convolution) -> Changes:
-        """The coefficients of the sublayer whose input was projected last."""
+        """Return the coefficients of the sublayer whose input was projected last."""
         return Changes(convolution.base, self.change, convolution.group)
 
 
@@ -124,12 +124,12 @@ class Buffers:
 
 
 def padded(size: int) -> int:
-    """A width as the buffers have it; the padding stays zero."""
+    """Return a width as the buffers have it; the padding stays zero."""
     return -(-size // TILE) * TILE
 
 
 def activations(size: int, device: torch.device, dtype: torch.dtype, *tiles: int) -> tuple[Tensor, Tensor]:
-    """A GEMM's input [*tiles, 16, size], and room for the sums of its groups of 32."""
+    """Return a GEMM's input [*tiles, 16, size], and room for the sums of its groups of 32."""
     width = padded(size)
     a = torch.zeros(*tiles, ROWS, width, device=device, dtype=dtype)
     return a, torch.zeros(*tiles, width // 32, ROWS, device=device)
@@ -169,7 +169,7 @@ class Stack:
 
     @property
     def final_norm(self) -> Norm:
-        """The norm before the head."""
+        """Return the norm before the head."""
         return self._norm(self.buffers, 2 * len(self.layers))
 
     def embed(self, ids: Sequence[Tensor], table: Planes, scale: float = 1.0) -> None:

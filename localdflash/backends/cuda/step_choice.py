@@ -36,7 +36,7 @@ class Ways:
         self._saved = 0.0  # milliseconds that may be spent on a try
 
     def choose(self) -> Way:
-        """The way that promises most tokens per millisecond, or now and then the other one."""
+        """Return the way that promises most tokens per millisecond, or now and then the other one."""
         best = max(self.records, key=lambda way: self.records[way].rate)
         for way, record in self.records.items():
             loss = record.ms - record.tokens / self.records[best].rate  # time that the other way would not have taken

@@ -134,7 +134,7 @@ class Stepper:
         return torch.zeros(shape, dtype=torch.int32, device=self.device)
 
     def field(self, index: int) -> Tensor:
-        """A field of the state, int32 [1]."""
+        """Return a field of the state, int32 [1]."""
         return self.state[index : index + 1]
 
     def step(self, way: Way, greedy: bool, splits: int) -> None:

@@ -34,13 +34,13 @@ class TensorSource(Protocol):
     """Where a model's tensors come from, by their GGUF names."""
 
     def kind(self, name: str) -> object:
-        """The properties that tensors must share to form one matrix."""
+        """Return the properties that tensors must share to form one matrix."""
 
     def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
         """Matrices one below the other, or row by row in turn; `order` rearranges their rows."""
 
     def vector(self, name: str) -> Tensor | None:
-        """A tensor that is not multiplied as planes, in float32; None if the model has none."""
+        """Return a tensor that is not multiplied as planes, in float32; None if the model has none."""
 
 
 class GGUFSource:
@@ -197,7 +197,7 @@ class DrafterWeights:
 
 
 def load_target(source: TensorSource, config: DecoderConfig, positions: int, llama: bool) -> TargetWeights:
-    """All weights of a target; `llama`: the file's q and k rows are in interleaved order."""
+    """Return all weights of a target; `llama`: the file's q and k rows are in interleaved order."""
     embedding = source.planes(["token_embd.weight"])
     return TargetWeights(
         config=config,
@@ -216,7 +216,7 @@ def load_drafter(
     positions: int,
     dtype: torch.dtype,
 ) -> DrafterWeights:
-    """All weights of a drafter for a loaded target; `dtype`: that of activations."""
+    """Return all weights of a drafter for a loaded target; `dtype`: that of activations."""
     c, device = config.decoder, target.final_gain.device
     layers = tuple(_convolved(source, config, index, layer) for index, layer in enumerate(_layers(source, c, False)))
     keys_and_values = [f"blk.{i}.{name}" for i in range(c.num_hidden_layers) for name in ("attn_k", "attn_v")]
@@ -237,7 +237,7 @@ def load_drafter(
 
 
 def _drafter_head(source: TensorSource, config: DFlashConfig, target: TargetWeights) -> Planes:
-    """The drafter's own head, or the rows of the target's that it proposes from."""
+    """Return the drafter's own head, or the rows of the target's that it proposes from."""
     if config.own_head:
         return source.planes(["output.weight"])
     return rows_of(target.head, torch.tensor(config.short)) if config.short else target.head
@@ -259,7 +259,7 @@ def _chooser(source: TensorSource, config: DFlashConfig, dtype: torch.dtype) -> 
 
 
 def _convolved(source: TensorSource, config: DFlashConfig, index: int, layer: LayerWeights) -> LayerWeights:
-    """The layer with DFlash 2's convolutions, if the drafter has them."""
+    """Return the layer with DFlash 2's convolutions, if the drafter has them."""
     if not config.conv_kernel:
         return layer
 

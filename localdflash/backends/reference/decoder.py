@@ -169,7 +169,7 @@ class Layer(nn.Module):
         self.mlp = SparseMLP(config) if config.num_experts else MLP(config)
 
     def forward(self, x: Tensor, index: int, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        """The residual stream [B, T, H] after this block."""
+        """Return the residual stream [B, T, H] after this block."""
         q, k, v = self.self_attn.project(self.input_layernorm(x), cos, sin)
         x = x + self.self_attn.merge(attend(index, q, k, v))
         return x + self.mlp(self.post_attention_layernorm(x))

@@ -17,7 +17,7 @@ NO_BIAS = "confidence_head.proj.bias"  # which a file may leave out
 
 
 def load(path: Path) -> DFlash:
-    """The drafter in a GGUF file, or in a safetensors file with config.json beside it; float32, in eval mode."""
+    """Return the drafter in a GGUF file, or in a safetensors file with config.json beside it; float32, in eval mode."""
     if path.suffix == ".gguf":
         return _load_gguf(path)
     return _load_safetensors(path)
@@ -41,7 +41,7 @@ def check_gguf(header: gguf.GGUFHeader, config: DFlashConfig) -> None:
 
 
 def _names(header: gguf.GGUFHeader) -> dict[str, str]:
-    """The tensors of a GGUF by their names in z-lab's state dict."""
+    """Return the tensors of a GGUF by their names in z-lab's state dict."""
     found = {}
     for name in own_tensors(header):
         if not (key := key_of(name)):
@@ -66,7 +66,7 @@ def _network(config: DFlashConfig) -> DFlash:
 
 
 def _check(model: DFlash, found: Mapping[str, tuple[int, ...]], where: str) -> dict[str, tuple[int, ...]]:
-    """The shapes of a network's tensors, if those of a file are the same."""
+    """Return the shapes of a network's tensors, if those of a file are the same."""
     wanted = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
     for name in sorted((wanted.keys() ^ found.keys()) - ({NO_BIAS} & wanted.keys())):
         raise ModelError(f"{where}: tensor {name} is {'missing' if name in wanted else 'unexpected'}")
@@ -77,5 +77,5 @@ def _check(model: DFlash, found: Mapping[str, tuple[int, ...]], where: str) -> d
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape without the leading ones, which a GGUF may have or not."""
+    """Return a shape without the leading ones, which a GGUF may have or not."""
     return _without_ones(shape[1:]) if len(shape) > 1 and shape[0] == 1 else tuple(shape)

@@ -66,7 +66,7 @@ class MarkovHead(nn.Module):
         self.markov_w2 = nn.Linear(config.markov_rank, config.proposed, bias=False)
 
     def forward(self, before: Tensor) -> Tensor:
-        """What is added to the logits of a slot [V], of the embedding [rank] of the token before it."""
+        """Return what is added to the logits of a slot [V], of the embedding [rank] of the token before it."""
         return self.markov_w2(before)
 
 
@@ -78,7 +78,7 @@ class ConfidenceHead(nn.Module):
         self.proj = nn.Linear(config.decoder.hidden_size + config.markov_rank, 1)
 
     def forward(self, hidden: Tensor, before: Tensor) -> Tensor:
-        """A probability, of a slot's hidden state [H] and the embedding [rank] of the token before it."""
+        """Return a probability, of a slot's hidden state [H] and the embedding [rank] of the token before it."""
         return torch.sigmoid(self.proj(torch.cat((hidden, before)))[0])
 
 

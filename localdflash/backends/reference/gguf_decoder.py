@@ -19,7 +19,7 @@ from localdflash.models.weights import gguf
 
 
 def state_name(tensor: str) -> str | None:
-    """The state-dict name of a GGUF tensor; None if a decoder has no place for it."""
+    """Return the state-dict name of a GGUF tensor; None if a decoder has no place for it."""
     stem, _, kind = tensor.rpartition(".")
     if stem in TOP_TENSORS:
         return f"{TOP_TENSORS[stem]}.{kind}"
@@ -39,7 +39,7 @@ def rotate_half_order(heads: int, head_dim: int) -> Tensor:
 
 
 def load_decoder(path: Path) -> Decoder:
-    """The model in a GGUF, float32, in eval mode; ModelError names the first tensor that does not fit."""
+    """Return the model in a GGUF, float32, in eval mode; ModelError names the first tensor that does not fit."""
     header = gguf.read_header(path)
     config = decoder_config(header)
     with torch.device("meta"):
@@ -66,7 +66,7 @@ def load_decoder(path: Path) -> Decoder:
 
 
 def block_state(header: gguf.GGUFHeader, config: DecoderConfig, number: int) -> dict[str, Tensor]:
-    """The parameters of one block by their names in a `Layer`, float32."""
+    """Return the parameters of one block by their names in a `Layer`, float32."""
     prefix = f"layers.{number}."
     named = {name: state_name(name) or "" for name in header.tensors}
     return {
@@ -77,7 +77,7 @@ def block_state(header: gguf.GGUFHeader, config: DecoderConfig, number: int) -> 
 
 
 def _load(header: gguf.GGUFHeader, name: str, config: DecoderConfig) -> Tensor:
-    """A tensor in float32, the rows of a Llama's q and k in rotate-half order."""
+    """Return a tensor in float32, the rows of a Llama's q and k in rotate-half order."""
     values = gguf.load_tensor(header, name)
     if header.architecture != "llama" or not name.endswith((".attn_q.weight", ".attn_k.weight")):
         return values

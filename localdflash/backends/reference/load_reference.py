@@ -19,7 +19,7 @@ from localdflash.models.weights.gguf import read_header
 
 
 def load(files: LocalPair, options: Options) -> Running:
-    """The pair as `options` say; ModelError and UsageError say what is wrong."""
+    """Return the pair as `options` say; ModelError and UsageError say what is wrong."""
     if options.threads:
         torch.set_num_threads(options.threads)
     model, drafters = load_decoder(files.target), list[Drafter]()

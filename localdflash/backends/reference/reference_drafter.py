@@ -45,7 +45,7 @@ class DFlashDrafter:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of its weights, and of the target's embedding and head."""
+        """Return the bytes of its weights, and of the target's embedding and head."""
         weights = [*self.model.parameters(), self._embedding, self._head]
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in weights}.values())
 

@@ -14,7 +14,7 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 @cache
 def physical_cores() -> list[int]:
-    """One logical processor of every physical core that this process may run on, ascending; never empty.
+    """Return one logical processor of every physical core that this process may run on, ascending; never empty.
 
     If a container has a quota of processor time, no more cores than that is worth.
     """
@@ -31,14 +31,14 @@ def clamp(threads: int) -> tuple[int, str]:
 
 
 def _on_linux() -> list[int]:
-    """The lowest allowed processor of each core; all of them if Linux does not say which are siblings."""
+    """Return the lowest allowed processor of each core; all of them if Linux does not say which are siblings."""
     allowed = limits.allowed_processors()
     firsts = {min(_siblings(processor) & allowed | {processor}) for processor in allowed}
     return sorted(firsts)
 
 
 def _siblings(processor: int) -> set[int]:
-    """The processors of one core, parsed from "0,4" or "0-1"."""
+    """Return the processors of one core, parsed from "0,4" or "0-1"."""
     try:
         text = (TOPOLOGY / f"cpu{processor}" / "topology" / "thread_siblings_list").read_text()
         spans = [[int(end) for end in span.split("-")] for span in text.strip().split(",")]
@@ -55,7 +55,7 @@ def _counted() -> list[int]:
 
 
 def _quota() -> int:
-    """The processors that a container's share of time is worth, 0 without a limit."""
+    """Return the processors that a container's share of time is worth, 0 without a limit."""
     try:
         share, period = (int(number) for number in QUOTA.read_text().split())
     except (OSError, ValueError):  # "max" is no number

@@ -49,7 +49,7 @@ class Flag(AbstractContextManager["Flag", None]):
 
 
 def deaths() -> int:
-    """How often a GPU ended a process of this user within a day; 0 where that cannot be known."""
+    """Return how often a GPU ended a process of this user within a day; 0 where that cannot be known."""
     if not _place().exists():
         return 0
     with suppress(OSError):

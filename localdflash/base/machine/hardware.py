@@ -27,12 +27,12 @@ def bandwidth(threads: int = 0) -> float:
 
 
 def reading_threads() -> int:
-    """How many threads `bandwidth` uses: all cores of this process; eight fill any desktop's memory channels."""
+    """Return how many threads `bandwidth` uses: all cores of this process; eight fill any desktop's memory channels."""
     return min(len(limits.allowed_processors()), 8)
 
 
 def device() -> str:
-    """The processor's name and its integer dot-product features."""
+    """Return the processor's name and its integer dot-product features."""
     try:
         info = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -44,7 +44,7 @@ def device() -> str:
 
 
 def gpu() -> str:
-    """The GPU's name, multiprocessors, memory and power limit."""
+    """Return the GPU's name, multiprocessors, memory and power limit."""
     import torch
 
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -68,7 +68,7 @@ def gpu_bandwidth() -> float:
 
 
 def gpu_peak_mb() -> int:
-    """The most GPU memory that tensors took so far."""
+    """Return the most GPU memory that tensors took so far."""
     import torch
 
     return torch.cuda.max_memory_allocated() >> 20

@@ -27,19 +27,19 @@ class Measurement:
 
 
 def file() -> Path:
-    """The path of the measurements."""
+    """Return the path of the measurements."""
     return cache_folder() / "measurements.json"
 
 
 def machine() -> str:
-    """The machine's name and processor, because several machines may share a cache folder."""
+    """Return the machine's name and processor, because several machines may share a cache folder."""
     from localdflash.base.machine.hardware import device
 
     return f"{platform.node()}, {device()}"
 
 
 def recall(name: str) -> Measurement | None:
-    """What this machine measured under a name, or None."""
+    """Return what this machine measured under a name, or None."""
     found = _read().get(f"{machine()}: {name}")
     try:
         known = Measurement(**found) if isinstance(found, dict) else None

@@ -40,7 +40,7 @@ def write_at(file: int, data: bytes | memoryview, offset: int) -> int:
 
 
 def in_memory(name: str) -> int:
-    """A new file that is on no disk; OSError where the system has none."""
+    """Return a new file that is on no disk; OSError where the system has none."""
     if sys.platform == "linux":
         return os.memfd_create(name)
     else:

@@ -13,7 +13,7 @@ _LOCAL, _INPUT = 3, 0  # places in what tcgetattr returns
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """A context in which the terminal keeps keys unread; its settings are restored at the end."""
+    """Return a context in which the terminal keeps keys unread; its settings are restored at the end."""
     if sys.platform == "win32":
         yield
     else:

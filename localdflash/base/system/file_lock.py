@@ -93,7 +93,7 @@ def process_lock(path: Path, patience: float = 0.0, give_up: Callable[[], bool] 
 
 
 def _taken(path: Path) -> int | None:
-    """The descriptor that has the lock; None if it cannot be had now."""
+    """Return the descriptor that has the lock; None if it cannot be had now."""
     with _guard:
         if path in _here:
             return None

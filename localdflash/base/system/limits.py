@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def allowed_processors() -> set[int]:
-    """The logical processors that this process may run on; all of them where the system does not say."""
+    """Return the logical processors that this process may run on; all of them where the system does not say."""
     if sys.platform == "linux":
         return os.sched_getaffinity(0)
     else:
@@ -15,7 +15,7 @@ def allowed_processors() -> set[int]:
 
 
 def load_average() -> float:
-    """How many programs wanted to run at once, on average of the last minute."""
+    """Return how many programs wanted to run at once, on average of the last minute."""
     if sys.platform == "win32":
         import psutil
 
@@ -36,7 +36,7 @@ def allow_descriptors(most: int) -> None:
 
 
 def peak_memory() -> int:
-    """The most bytes of memory that this process had at once."""
+    """Return the most bytes of memory that this process had at once."""
     if sys.platform == "win32":
         import psutil
 

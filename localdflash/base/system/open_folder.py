@@ -42,13 +42,13 @@ class OpenFolder:
             self._held = -1
 
     def open(self, name: str, flags: int = READ, mode: int = 0o666) -> int:
-        """The descriptor of a file in it, which is no link."""
+        """Return the descriptor of a file in it, which is no link."""
         if BY_PATH and not flags & os.O_CREAT:
             _look(self._of(name))
         return os.open(self._of(name), flags, mode, **self._here())
 
     def about(self, name: str) -> os.stat_result:
-        """What is there by this name, a link if it is one."""
+        """Return what is there by this name, a link if it is one."""
         return os.stat(self._of(name), follow_symlinks=False, **self._here())
 
     def make(self, name: str) -> None:
@@ -86,7 +86,7 @@ class OpenFolder:
 
 
 def _look(path: str) -> os.stat_result:
-    """What is at a path; OSError if that is a link."""
+    """Return what is at a path; OSError if that is a link."""
     about = os.lstat(path)
     if stat.S_ISLNK(about.st_mode) or getattr(about, "st_reparse_tag", 0) in _LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)

@@ -22,7 +22,7 @@ def is_open_to_others(about: os.stat_result) -> bool:
 
 
 def session_folder() -> str:
-    """The folder of this user's session on Linux; "" where there is none to write to."""
+    """Return the folder of this user's session on Linux; "" where there is none to write to."""
     if sys.platform == "linux" and os.access(folder := f"/run/user/{os.getuid()}", os.W_OK):
         return folder
     return ""

@@ -67,7 +67,7 @@ def is_there(number: int) -> bool:
 
 
 def ending_signal(code: int) -> str:
-    """The name of the signal that ended a process, by its exit code; "" if none did. Windows: of a fault."""
+    """Return the name of the signal that ended a process, by its exit code; "" if none did. Windows: of a fault."""
     if sys.platform == "win32":
         return _FAULTS.get(code & 0xFFFFFFFF, "")
     else:

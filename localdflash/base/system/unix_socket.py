@@ -38,7 +38,7 @@ else:
     import struct
 
     def bound(path: Path) -> socket.socket:
-        """A socket at a path where nothing is, of mode 0600; OSError if that cannot be."""
+        """Return a socket at a path where nothing is, of mode 0600; OSError if that cannot be."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)  # never open to others, not even before a chmod
         try:
@@ -51,7 +51,7 @@ else:
         return listener
 
     def connected(path: Path, timeout: float) -> socket.socket:
-        """A connection, made within so many seconds; OSError if that cannot be."""
+        """Return a connection, made within so many seconds; OSError if that cannot be."""
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.settimeout(timeout)
@@ -77,7 +77,7 @@ else:
         return connection.family == socket.AF_UNIX and peer_uid(connection) != os.getuid()
 
     def peer_uid(connection: socket.socket) -> int:
-        """The user id of the process at the other end of a Unix socket."""
+        """Return the user id of the process at the other end of a Unix socket."""
         if sys.platform == "darwin":
             local, peer_credentials = 0, 1  # SOL_LOCAL, LOCAL_PEERCRED; struct xucred begins with version and uid
             (_, uid) = struct.unpack_from("=II", connection.getsockopt(local, peer_credentials, 76))

@@ -29,7 +29,7 @@ def command(as_json: bool, check_gpu: str | None) -> int:
 
 
 def _probes() -> tuple[DoctorCheck, ...]:
-    """All checks, the environment first, the self-tests last."""
+    """Return all checks, the environment first, the self-tests last."""
     return (
         DoctorCheck("python", installation.python, REINSTALL),
         DoctorCheck("torch", installation.torch, f"run `{installation.CPU_TORCH}`", required=False),

@@ -72,7 +72,7 @@ def _lacks(chips: Sequence[Chip]) -> str:
 
 
 def built_for(info: str) -> Collection[int]:
-    """The compute capabilities that a build has code for, by llama.cpp's own line ("CUDA : ARCHS = 860,890")."""
+    """Return the compute capabilities that a build has code for, by llama.cpp's own line ("CUDA : ARCHS = 860,890")."""
     found = re.search(r"ARCHS = ([\d,]+)", info)
     return [int(part) // 10 for part in found[1].split(",") if part] if found else []
 
@@ -83,7 +83,7 @@ def has_code(built: Collection[int], capability: int) -> bool:
 
 
 def command(chips: Sequence[Chip]) -> str:
-    """The one command that installs llama-cpp-python for the first of these GPUs."""
+    """Return the one command that installs llama-cpp-python for the first of these GPUs."""
     chip = chips[0]
     if chip.vendor == "NVIDIA" and chip.capability > NEWEST_IN_WHEELS:
         how = f"-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES={chip.capability}"
@@ -102,7 +102,7 @@ def _pip(form: str) -> str:
 
 
 def here() -> Sequence[Chip]:
-    """The GPUs of this machine, as far as its system tells, NVIDIA's first."""
+    """Return the GPUs of this machine, as far as its system tells, NVIDIA's first."""
     if sys.platform == "darwin":
         return [Chip("Apple", "Apple GPU")] if platform.machine() == "arm64" else []
     else:  # noqa: RET505 - type checkers read one branch only
@@ -147,7 +147,7 @@ def _nvidia_chip(handle: object) -> Chip:
 
 
 def _cuda_wheels() -> str:
-    """The newest wheels that the NVIDIA driver can run; the oldest ones where it does not tell."""
+    """Return the newest wheels that the NVIDIA driver can run; the oldest ones where it does not tell."""
     import pynvml
 
     try:

@@ -111,13 +111,13 @@ def llama(name: str) -> Finding:
 
 
 def _built_with(info: str) -> list[str]:
-    """The features that llama.cpp's own line says are on."""
+    """Return the features that llama.cpp's own line says are on."""
     parts = info.replace(" : ", " | ").split("|")
     return [part.split("=")[0].strip() for part in parts if part.strip().endswith("= 1")]
 
 
 def cpu_flags() -> frozenset[str]:
-    """The processor's features, by Linux's names; empty on other systems."""
+    """Return the processor's features, by Linux's names; empty on other systems."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as info:
             line = next((line for line in info if line.startswith("flags")), "")

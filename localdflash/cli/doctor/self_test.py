@@ -67,7 +67,7 @@ def completion_pair(name: str) -> Finding:
 
 
 def _as_set(config: "Config", pair: str) -> "Options":
-    """How the settings have a pair run."""
+    """Return how the settings have a pair run."""
     from localdflash.models.load_options import Options
 
     how = config.model

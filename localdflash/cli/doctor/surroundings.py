@@ -75,7 +75,7 @@ def editors(name: str) -> Finding:
 
 
 def _version(program: str) -> str:
-    """What a program says its version is; "" if it does not answer in time."""
+    """Return what a program says its version is; "" if it does not answer in time."""
     if program not in ASKED:
         return ""
     command = [shutil.which(program) or program, "--version"]

@@ -36,7 +36,7 @@ class Definition:
 
     @property
     def qualified(self) -> str:
-        """The name with its owner's before it."""
+        """Return the name with its owner's before it."""
         return f"{self.owner}.{self.name}" if self.owner else self.name
 
 

@@ -30,7 +30,7 @@ class EditHunk:
 
     @property
     def delta(self) -> int:
-        """The number of lines that the hunk added."""
+        """Return the number of lines that the hunk added."""
         return len(self.new) - len(self.old)
 
 

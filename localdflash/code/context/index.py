@@ -118,7 +118,7 @@ class Workspace:
 
     @property
     def edition(self) -> int:
-        """A number that changes whenever the definitions may have changed."""
+        """Return a number that changes whenever the definitions may have changed."""
         return self._store.edition
 
     def defined_in(self, path: str) -> Sequence[Definition]:

@@ -28,7 +28,7 @@ class Opener:
 
     @property
     def closer(self) -> str:
-        """The matching closing bracket."""
+        """Return the matching closing bracket."""
         return CLOSERS[OPENERS.index(self.bracket)]
 
     def is_closed_by(self, closer: str) -> bool:

@@ -58,12 +58,12 @@ class Extent:
 
     @property
     def indent(self) -> int:
-        """The indentation of the cursor's line, in characters."""
+        """Return the indentation of the cursor's line, in characters."""
         return indent_of(self.line)
 
     @property
     def unclosed(self) -> str:
-        """The closers of the innermost brackets that other lines opened and nothing closes."""
+        """Return the closers of the innermost brackets that other lines opened and nothing closes."""
         first = self.outer
         while first and first - 1 in self.owed:
             first -= 1

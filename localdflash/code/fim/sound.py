@@ -65,7 +65,7 @@ class Soundness:
 
     @cached_property
     def _readings(self) -> "list[_Reading]":
-        """The file unchanged, and with unclosed blocks ended behind the cursor's line."""
+        """Return the file unchanged, and with unclosed blocks ended behind the cursor's line."""
         extent, after = self._extent, self._after
         rest, later = after[: len(extent.rest)], after[len(extent.rest) :]
         ended = [f"{rest}\n{extent.unclosed}{later}"] if extent.unclosed else []
@@ -97,7 +97,7 @@ class Soundness:
 
     @cached_property
     def _most_open(self) -> int:
-        """The number of brackets that may be open at the end: none of the cursor's line that the text after it
+        """Return the number of brackets that may be open at the end: none of the cursor's line that the text after it
         leaves open.
         """
         count = len(self._extent.brackets.stack)
@@ -118,12 +118,12 @@ class _Reading:
 
     @cached_property
     def around(self) -> syntax.Surroundings:
-        """The tree, to be parsed again with a text."""
+        """Return the tree, to be parsed again with a text."""
         return syntax.Surroundings(self._extent.language, self._before, self._after)
 
     @cached_property
     def most_errors(self) -> int:
-        """The number of errors before the cursor's line was begun, or now if that is less."""
+        """Return the number of errors before the cursor's line was begun, or now if that is less."""
         as_it_is = len(syntax.errors(self.around.tree))
         if not as_it_is:
             return 0

@@ -52,7 +52,7 @@ class _EntryEdit:
 
     @property
     def text(self) -> str:
-        """The text of the entry."""
+        """Return the text of the entry."""
         return (self.after if self.added else self.before).cut(self.entry)
 
 

@@ -37,7 +37,7 @@ class Call:
 
     @property
     def positional(self) -> int:
-        """The number of arguments without a name."""
+        """Return the number of arguments without a name."""
         return len(self.items) - len(self.keywords)
 
 

@@ -26,7 +26,7 @@ class Change:
 
     @property
     def growth(self) -> int:
-        """The number of bytes added."""
+        """Return the number of bytes added."""
         return self.new_end - self.old_end
 
     def moved(self, offset: int) -> int:

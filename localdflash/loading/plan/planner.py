@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Bytes of all parts, or of those on the GPU, and the margin."""
+        """Return the bytes of all parts, or of those on the GPU, and the margin."""
         on_gpu, beside = divided(self.parts)
         return total(on_gpu if any(name.endswith(IN_MEMORY) for name in beside) else self.parts) + self.margin
 

@@ -40,10 +40,10 @@ class Sizes(Protocol):
 
     @property
     def drafters(self) -> Sequence[str]:
-        """What the drafter can be, from what was asked for down to `NO_DRAFTER`."""
+        """Return what the drafter can be, from what was asked for down to `NO_DRAFTER`."""
 
     def parts(self, context: int, drafter: str) -> Parts:
-        """Bytes with a context of so many tokens."""
+        """Return the bytes with a context of so many tokens."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class MemoryBudget:
         return self.beside.tight(others) if fits_here and not fits_beside else (self, needed)
 
     def needed(self, parts: Parts) -> int:
-        """The bytes that this memory would have to have for its share of these parts, the margin included."""
+        """Return the bytes that this memory would have to have for its share of these parts, the margin included."""
         return total(divided(parts)[0] if self.beside else parts) + self.margin
 
 
@@ -90,7 +90,7 @@ class Fit:
 
 
 def largest_context(sizes: Sizes, drafter: str, budget: MemoryBudget, most: int) -> int:
-    """The most tokens of context that fit, up to `most`; below that a multiple of `STEP`, or 0 if nothing fits.
+    """Return the most tokens of context that fit, up to `most`; below that a multiple of `STEP`, or 0 if nothing fits.
 
     Searched from above: a short cache may be kept wider than a long one, so less context is not always less memory.
     What is `FAR` too much is halved at once: planning millions of tokens takes a second each time.
@@ -114,7 +114,7 @@ def largest_context(sizes: Sizes, drafter: str, budget: MemoryBudget, most: int)
 
 
 def fit(sizes: Sizes, budget: MemoryBudget, wanted: int, *, roomy: bool = False) -> Fit:
-    """The pair to load: with the context wanted, or, if that is 0, the largest up to the trained one.
+    """Return the pair to load: with the context wanted, or, if that is 0, the largest up to the trained one.
 
     OutOfMemory says what is needed, what is free and what would fit; if it is to be `roomy`, also where the drafter
     would not be as asked for, or the context shorter than `ROOMY`.
@@ -169,7 +169,7 @@ def weights_of(matrix_weights: int, other_bytes: int) -> Mapping[str, int]:
 
 
 def best_quantization(parts: Parts, budget: MemoryBudget, candidates: Mapping[str, int]) -> str | None:
-    """The first of the candidates (bytes of weights by name) with which everything fits."""
+    """Return the first of the candidates (bytes of weights by name) with which everything fits."""
     for name, size in candidates.items():
         if budget.holds(parts | {TARGET: size}):
             return name

@@ -24,7 +24,7 @@ def system_budget() -> MemoryBudget:
 
 
 def all_memory() -> int:
-    """Bytes of memory that this machine has, or that its container may use."""
+    """Return the bytes of memory that this machine has, or that its container may use."""
     total = psutil.virtual_memory().total
     with suppress(OSError, ValueError):
         total = min(total, int((CGROUP / "memory.max").read_text()))
@@ -32,7 +32,7 @@ def all_memory() -> int:
 
 
 def mapped() -> int:
-    """Bytes of files that are mapped into this process and in memory; 0 where the system does not tell."""
+    """Return the bytes of files that are mapped into this process and in memory; 0 where the system does not tell."""
     return int(getattr(psutil.Process().memory_info(), "shared", 0))
 
 
@@ -44,17 +44,17 @@ def program_bytes(with_torch: bool) -> int:
 
 
 def resident() -> int:
-    """Bytes of memory that this process has in use."""
+    """Return the bytes of memory that this process has in use."""
     return int(psutil.Process().memory_info().rss)
 
 
 def with_program(parts: Parts) -> Parts:
-    """The parts of a pair in this process, with everything else that is resident as the program."""
+    """Return the parts of a pair in this process, with everything else that is resident as the program."""
     return {**parts, PROGRAM: max(resident() - total(parts), 0)}
 
 
 def _cgroup_free(folder: Path) -> int | None:
-    """What the limit of this container leaves, counting files that can be dropped; None without a limit."""
+    """Return what the limit of this container leaves, counting files that can be dropped; None without a limit."""
     try:
         limit = (folder / "memory.max").read_text().strip()
         used = int((folder / "memory.current").read_text())

@@ -13,16 +13,16 @@ PREFIXES = "prefix cache"  # of the daemon: what earlier requests computed; not 
 
 
 def total(parts: Parts) -> int:
-    """Bytes of all parts."""
+    """Return the bytes of all parts."""
     return sum(parts.values())
 
 
 def divided(parts: Parts) -> tuple[Parts, Parts]:
-    """The parts on a GPU, and those in the processor's memory beside it."""
+    """Return the parts on a GPU, and those in the processor's memory beside it."""
     beside = {name: size for name, size in parts.items() if name.endswith(IN_MEMORY) or name == PROGRAM}
     return {name: size for name, size in parts.items() if name not in beside}, beside
 
 
 def gigabytes(count: float) -> str:
-    """A size for a table or a message: "5.03 GB", "12.4 MB" (10^9 and 10^6 bytes)."""
+    """Return a size for a table or a message: "5.03 GB", "12.4 MB" (10^9 and 10^6 bytes)."""
     return f"{count / 1e9:.2f} GB" if abs(count) >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -30,13 +30,13 @@ class WantedMerge:
 
     @classmethod
     def of(cls, source: FileSource, made_of: Adapted) -> "WantedMerge":
-        """What an entry of the registry wants, whose hash and size are always known."""
+        """Return what an entry of the registry wants, whose hash and size are always known."""
         assert source.sha256
         assert source.size
         return cls(source.name, made_of.base.path, Path(made_of.adapter), source.sha256, source.size, source.path)
 
     def fulfilled(self) -> FileRecord | None:
-        """The record of the file, if it is here, verified, and what is wanted."""
+        """Return the record of the file, if it is here, verified, and what is wanted."""
         record = records.current(self.path)
         return record if record and record.sha256 == self.sha256 else None
 

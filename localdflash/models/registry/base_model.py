@@ -29,7 +29,7 @@ class _Evidence:
 
 
 def find_drafter(header: GGUFHeader, called: str, pairs: Iterable[PairEntry]) -> DrafterMatch | None:
-    """The drafter for a target's file, or why a likely one is refused; None if no entry is of its model.
+    """Return the drafter for a target's file, or why a likely one is refused; None if no entry is of its model.
 
     `called`: the repository or the file that the target is known by.
     """
@@ -51,7 +51,7 @@ def _match(header: GGUFHeader, evidence: _Evidence, pair: PairEntry) -> DrafterM
 
 
 def _evidence(header: GGUFHeader, called: str) -> Iterator[_Evidence]:
-    """What a file says of its model, strongest first."""
+    """Yield what a file says of its model, strongest first."""
     for base in _bases(header):
         yield _Evidence(base, f"the file says base model {base}")
     name, basename = _said(header, "name", str), _said(header, "basename", str)
@@ -68,7 +68,7 @@ def _evidence(header: GGUFHeader, called: str) -> Iterator[_Evidence]:
 
 
 def _bases(header: GGUFHeader) -> Iterator[str]:
-    """The base model as owner/name; of a merge of several none."""
+    """Yield the base model as owner/name; of a merge of several none."""
     if _said(header, "base_model.count", int) != 1:
         return
     page = _said(header, "base_model.0.repo_url", str)
@@ -80,7 +80,7 @@ def _bases(header: GGUFHeader) -> Iterator[str]:
 
 
 def _difference(header: GGUFHeader, pair: PairEntry) -> str:
-    """What tells a file from the entry's target, or ""."""
+    """Return what tells a file from the entry's target, or ""."""
     architecture = header.metadata.get("general.architecture")
     if pair.architecture and architecture != pair.architecture:
         return f"is {architecture}, not {pair.architecture}"
@@ -92,14 +92,14 @@ def _difference(header: GGUFHeader, pair: PairEntry) -> str:
 
 
 def _names(pair: PairEntry, said: str) -> set[str]:
-    """What an entry's target is called; with owners where the other name has one."""
+    """Return what an entry's target is called; with owners where the other name has one."""
     assert pair.drafter
     full = [pair.drafter.trained_for or "", pair.target.repository or ""]
     return {_plain(name) if "/" in said else _plain(name.partition("/")[2]) for name in full if name}
 
 
 def _plain(name: str) -> str:
-    """A name as it is compared: without what repackers add, in small letters, with dashes."""
+    """Return a name as it is compared: without what repackers add, in small letters, with dashes."""
     owner, slash, last = name.rpartition("/")
     return re.sub(r"[\s_]+", "-", f"{owner}{slash}{without_quantization(last)}".lower())
 

@@ -15,7 +15,7 @@ CHAT, CODE = "smollm2-135m", "smollm2-135m-code"
 
 
 def chat_pair(config: Config) -> str:
-    """The chat's pair: `chat.pair`, else `model.pair` where that is set, else `CHAT` where it is here."""
+    """Return the chat's pair: `chat.pair`, else `model.pair` where that is set, else `CHAT` where it is here."""
     if pair := _chosen(config, config.chat.pair):
         return pair
     return config.model.pair if _missing(CHAT) else CHAT
@@ -29,13 +29,13 @@ def completion_pair(config: Config) -> str:
 
 
 def worth_pulling(config: Config) -> "list[PairEntry]":
-    """The pairs that chat and completions would take if they were here; none where another one is chosen."""
+    """Return the pairs that chat and completions would take if they were here; none where another one is chosen."""
     chosen = {CHAT: _chosen(config, config.chat.pair), CODE: _chosen(config, config.completion.pair)}
     return [found for pair, other in chosen.items() if not other and (found := _missing(pair))]
 
 
 def _missing(pair: str) -> "PairEntry | None":
-    """The entry of a pair, unless its files are here."""
+    """Return the entry of a pair, unless its files are here."""
     from localdflash.models.registry.registry import load_registry, missing_files
 
     found = load_registry().pair(pair)

@@ -39,7 +39,7 @@ class DownloadReport(Protocol):
 
 
 def digests(path: Path, name: str, digits: int, report: DownloadReport) -> tuple[str, str]:
-    """The SHA-256 of a file, and its hash of the kind that has so many digits."""
+    """Return the SHA-256 of a file, and its hash of the kind that has so many digits."""
     size, meter = path.stat().st_size, report.progress("checking", name)
     sha256 = hashlib.sha256()
     git = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
@@ -73,7 +73,7 @@ class Job(Protocol):
     """A file to fetch."""
 
     def bytes_needed(self) -> int:
-        """The additional bytes that the disk has to hold."""
+        """Return the additional bytes that the disk has to hold."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class WantedFile:
     path: Path  # where it goes
 
     def fulfilled(self) -> FileRecord | None:
-        """The record of the file, if it is here, verified, and what is wanted. Asks nobody."""
+        """Return the record of the file, if it is here, verified, and what is wanted. Asks nobody."""
         record = records.current(self.path)
         if (
             record
@@ -109,12 +109,12 @@ class DownloadJob:
 
     @property
     def partial(self) -> Path:
-        """The path of the partial file."""
+        """Return the path of the partial file."""
         path = self.wanted.path
         return path.with_name(f".{path.name}.{self.remote.digest[:16]}.partial")
 
     def bytes_needed(self) -> int:
-        """The additional bytes that the disk has to hold."""
+        """Return the additional bytes that the disk has to hold."""
         for path in (self.wanted.path, self.partial):
             if path.is_file():
                 return max(0, self.remote.size - path.stat().st_size)
@@ -238,7 +238,7 @@ def _expected(job: DownloadJob) -> str:
 
 
 def _digests(path: Path, job: DownloadJob, report: DownloadReport) -> tuple[str, str]:
-    """The SHA-256 of a file, and its hash of the kind that is expected."""
+    """Return the SHA-256 of a file, and its hash of the kind that is expected."""
     return digests(path, job.remote.name, len(_expected(job)), report)
 
 
@@ -252,5 +252,5 @@ def _recorded(job: DownloadJob, sha256: str) -> FileRecord:
 
 
 def _existing(path: Path) -> Path:
-    """The nearest folder that exists."""
+    """Return the nearest folder that exists."""
     return next(folder for folder in (path, *path.parents) if folder.exists())

@@ -54,7 +54,7 @@ def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] =
 
 
 def needed(pair: PairEntry) -> Iterator[Wanted]:
-    """Every file that does not come with the package or the user; before one that is merged here, its base."""
+    """Yield every file that does not come with the package or the user; before one that is merged here, its base."""
     for source in pair.sources:
         if source.fetched_from is None:
             continue
@@ -101,13 +101,13 @@ class Removal:
 
     @property
     def files(self) -> list[Path]:
-        """The files, and what downloads left beside them."""
+        """Return the files, and what downloads left beside them."""
         beside = [file for path in self.paths for file in _with_leftovers(path) if os.path.lexists(file)]
         return [file for found in beside for file in _files_of(found)]
 
     @property
     def bytes(self) -> int:
-        """The size of the files together."""
+        """Return the size of the files together."""
         return sum(file.lstat().st_size for file in self.files)
 
 
@@ -142,12 +142,12 @@ def _is_other(other: PairEntry, pair: PairEntry) -> bool:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """The files of a folder that pip worked in; any other path alone."""
+    """Return the files of a folder that pip worked in; any other path alone."""
     return [file for file in path.rglob("*") if not file.is_dir()] if path.is_dir() else [path]
 
 
 def _with_leftovers(path: Path) -> tuple[Path, ...]:
-    """A file and everything that a download leaves beside it."""
+    """Return a file and everything that a download leaves beside it."""
     aside = path.with_name(f"{path.name}.mismatch")
     beside = sorted(path.parent.glob(f".{path.name}.*")) if path.parent.is_dir() else []
     return (path, aside, *beside)
@@ -173,7 +173,7 @@ def _wanted(source: FileSource) -> Wanted:
 
 
 def _inside(source: FileSource) -> Path:
-    """The path of a downloaded file.
+    """Return the path of a downloaded file.
 
     ModelError if a link leads it out of the folder, or if only case tells it from another: some disks treat them as
     one.

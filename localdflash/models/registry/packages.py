@@ -85,7 +85,7 @@ def _pip(package: Package, folder: Path, said: int) -> "Iterator[subprocess.Pope
 
 
 def _came(folder: Path) -> int:
-    """The bytes of the wheel so far, wherever in the folder pip has it."""
+    """Return the bytes of the wheel so far, wherever in the folder pip has it."""
     sizes = [0]
     for at, _, names in os.walk(folder):  # it passes over folders that are gone again
         for name in names:
@@ -95,7 +95,7 @@ def _came(folder: Path) -> int:
 
 
 def _failure(package: Package, said: str) -> LocaldflashError:
-    """What pip's words mean, as an error."""
+    """Return what pip's words mean, as an error."""
     name = package.requirement
     if full := _FULL.search(said):
         return LocaldflashError(f"{name}: the disk takes no more ({full[1]}); make room and pull again")

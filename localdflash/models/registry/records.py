@@ -37,12 +37,12 @@ class FileRecord:
 
 
 def record_path(file: Path) -> Path:
-    """The path of a file's record."""
+    """Return the path of a file's record."""
     return file.with_name(f".{file.name}.verified")
 
 
 def read(file: Path) -> FileRecord | None:
-    """The record of a file, or None."""
+    """Return the record of a file, or None."""
     try:
         with record_path(file).open("rb") as stream:
             record = FileRecord(**json.loads(stream.read(LONGEST)))
@@ -65,7 +65,7 @@ def write(file: Path, record: FileRecord) -> None:
 
 
 def current(file: Path) -> FileRecord | None:
-    """The record, if the file is still the one that was verified."""
+    """Return the record, if the file is still the one that was verified."""
     record = read(file)
     try:
         stat = file.stat()

@@ -112,7 +112,7 @@ class Registry:
         )
 
     def _file(self, asked: ShortName, ask: bool) -> str:
-        """The file that a short name stands for: one that is here, else an entry's, else one of the hub's."""
+        """Return the file that a short name stands for: one that is here, else an entry's, else one of the hub's."""
         folder = models_folder() / asked.repository
         here = [
             path.relative_to(folder).as_posix()
@@ -132,7 +132,7 @@ class Registry:
         raise ModelError(f"{spec} is not here: run `localdflash models pull {spec}`")
 
     def _drafter_file(self, asked: ShortName, ask: bool) -> str:
-        """The safetensors of a drafter's repository: those that are here, else an entry's, else the hub's."""
+        """Return the safetensors of a drafter's repository: those that are here, else an entry's, else the hub's."""
         drafters = [pair.drafter for pair in self.pairs.values() if pair.drafter]
         here = [path.name for path in (models_folder() / asked.repository).glob("*.safetensors")]
         named = [one.file for one in drafters if one.repository == asked.repository]
@@ -142,7 +142,7 @@ class Registry:
         return found or SAFETENSORS
 
     def _given_drafter(self, spec: str, ask: bool) -> DrafterSource:
-        """The drafter at a path or an hf: name, with what an entry says of it."""
+        """Return the drafter at a path or an hf: name, with what an entry says of it."""
         if not spec.startswith(HUB):
             return _drafter_at(Path(os.path.expanduser(spec)).absolute())
         asked = short_name(spec)
@@ -190,7 +190,7 @@ def load_registry() -> Registry:
 
 
 def shipped_file() -> Path:
-    """The path of models.toml: in an installed package, or next to the package in a source tree."""
+    """Return the path of models.toml: in an installed package, or next to the package in a source tree."""
     installed = MODELS_FOLDER.parent / "models.toml"
     return installed if installed.exists() else MODELS_FOLDER.parents[1] / "models.toml"
 
@@ -245,7 +245,7 @@ def _forms(drafter: DrafterSource) -> tuple[Path | None, Path | None]:
 
 
 def _file_here(drafter: DrafterSource) -> Path | None:
-    """The file of a drafter that is whole on this machine."""
+    """Return the file of a drafter that is whole on this machine."""
     gguf, safetensors = _forms(drafter)
     beside = (*drafter.parts, drafter.config)
     return gguf or (safetensors if all(source.path.is_file() for source in beside if source) else None)
@@ -261,7 +261,7 @@ def _drafter_at(path: Path) -> DrafterSource:
 
 
 def _source_at(path: Path) -> DrafterSource:
-    """The drafter of a file, with the kind that it says it is."""
+    """Return the drafter of a file, with the kind that it says it is."""
     try:
         return DrafterSource(None, str(path), kind=kind_of_file(path))
     except ModelError:  # loading says it better

@@ -105,7 +105,7 @@ def _target(table: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> Tar
 
 
 def _adapted(table: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> TargetSource:
-    """A target that is made here. Its bytes are pinned, for they depend on nothing but base and adapter."""
+    """Return a target that is made here. Its bytes are pinned, for they depend on nothing but base and adapter."""
     table.only("base", "adapter", "file", "sha256", "size", "quantization")
     name = table.required("base", _pair_id)
     if name not in known:
@@ -149,7 +149,7 @@ def _runners(table: TomlTable, key: str) -> tuple[str, ...]:
 
 
 def _source(table: TomlTable, base: Path, *suffixes: str) -> dict[str, Any]:
-    """The fields of a FileSource. An entry gives repository and file, or a path, or a package and its member."""
+    """Return the fields of a FileSource. An entry gives repository and file, or a path, or a package and its member."""
     if ("path" in table) == any(key in table for key in ("repository", "package", "file")):
         raise table.error(None, "expected either repository and file, or path, or package, version and file")
     key, convert = ("path", text) if "path" in table else ("file", safe_names.file_in_repository)
@@ -177,7 +177,7 @@ def _source(table: TomlTable, base: Path, *suffixes: str) -> dict[str, Any]:
 
 
 def _member(table: TomlTable, name: str) -> dict[str, Any]:
-    """The fields of a file in a package. All is pinned: an index says nothing of what a wheel holds."""
+    """Return the fields of a file in a package. All is pinned: an index says nothing of what a wheel holds."""
     if odd := next((key for key in ("repository", "revision") if key in table), None):
         raise table.error(odd, "does not go with package, whose release is its version")
     package = Package(

@@ -26,7 +26,7 @@ class Fields:
         self._places: list[Mapping[str, object]] = [place for place in places if isinstance(place, Mapping)]
 
     def get(self, name: str, convert: Callable[[Any], T], default: T) -> T:
-        """The first value that is present and not null, or the default."""
+        """Return the first value that is present and not null, or the default."""
         value = next((place[name] for place in self._places if place.get(name) is not None), None)
         if value is None:
             return default

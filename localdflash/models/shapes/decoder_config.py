@@ -15,12 +15,12 @@ class DeltaShape:
 
     @property
     def values(self) -> int:
-        """The width of all values."""
+        """Return the width of all values."""
         return self.v_heads * self.v_dim
 
     @property
     def mixed(self) -> int:
-        """The width of all queries, keys and values."""
+        """Return the width of all queries, keys and values."""
         return 2 * self.k_heads * self.k_dim + self.values
 
 
@@ -60,5 +60,5 @@ class DecoderConfig:
 
     @property
     def recurrent_layers(self) -> int:
-        """How many layers are delta nets."""
+        """Return how many layers are delta nets."""
         return sum(self.recurrent)

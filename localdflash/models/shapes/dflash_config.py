@@ -55,17 +55,17 @@ class DFlashConfig:
 
     @property
     def first_slot(self) -> int:
-        """The first slot that proposes."""
+        """Return the first slot that proposes."""
         return 0 if self.from_anchor else 1
 
     @property
     def drafts(self) -> int:
-        """How many tokens a block proposes."""
+        """Return how many tokens a block proposes."""
         return self.block_size - self.first_slot
 
     @property
     def proposed(self) -> int:
-        """How many tokens it proposes from."""
+        """Return how many tokens it proposes from."""
         return len(self.short) or self.decoder.vocab_size
 
     def is_sliding(self, layer: int) -> bool:
@@ -78,7 +78,7 @@ class DFlashConfig:
 
 
 def checked(config: DFlashConfig, where: str) -> DFlashConfig:
-    """The configuration, if a network can have this shape; else ModelError."""
+    """Return the configuration, if a network can have this shape; else ModelError."""
     c = config.decoder
     if not c.num_key_value_heads or c.num_attention_heads % c.num_key_value_heads or not c.num_attention_heads:
         raise ModelError(f"{where}: {c.num_attention_heads} heads cannot share {c.num_key_value_heads} key/value heads")
@@ -103,7 +103,7 @@ def checked(config: DFlashConfig, where: str) -> DFlashConfig:
 
 
 def _wrong_heads(config: DFlashConfig) -> str:
-    """What of a Markov head, convolutions and selector makes no sense, or ""."""
+    """Return what of a Markov head, convolutions and selector makes no sense, or ""."""
     c = config
     second = (c.conv_kernel, c.conv_group, c.selector_rank, c.selector_top_k)
     uneven = c.conv_group and c.decoder.hidden_size % c.conv_group

@@ -40,7 +40,7 @@ def config_of_file(path: Path) -> DFlashConfig:
 
 
 def plain_name(name: str) -> str:
-    """A tensor of safetensors as z-lab names it."""
+    """Return a tensor of safetensors as z-lab names it."""
     return name.removeprefix("model.").replace("midlayer.", "layers.0.")
 
 
@@ -59,7 +59,7 @@ def _with_tensors(config: DFlashConfig, header: safetensors.SafetensorsHeader) -
 
 
 def _ids(path: Path, info: safetensors.SafetensorInfo) -> tuple[int, ...]:
-    """The tokens of a reduced vocabulary, of which the file has the distance from their rows."""
+    """Return the tokens of a reduced vocabulary, of which the file has the distance from their rows."""
     if info.dtype not in INTEGERS or len(info.shape) != 1:
         raise ModelError(f"{path}: tensor {info.name} is no list of tokens; download it again")
     with open_model(path) as (stream, _):

@@ -39,7 +39,7 @@ NEUTRAL = {  # what is refused unless it is one of these
 
 
 def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
-    """A drafter's configuration from a `dflash` GGUF's metadata."""
+    """Return a drafter's configuration from a `dflash` GGUF's metadata."""
     where = str(header.path)
     if header.architecture != "dflash":
         raise ModelError(f"{where}: architecture {header.architecture!r} is no DFlash drafter (expected 'dflash')")
@@ -121,7 +121,7 @@ def _yarn(fields: Fields, head_dim: int, theta: float) -> tuple[tuple[float, ...
 
 
 def _ids(header: gguf.GGUFHeader) -> tuple[int, ...]:
-    """The tokens of the rows of its own head."""
+    """Return the tokens of the rows of its own head."""
     info = header.tensors[SHORT_HEAD[0]]
     if info.ggml_type.name != "I64" or len(info.shape) != 1:
         raise ModelError(f"{header.path}: tensor {info.name} is no list of tokens; convert the model again")

@@ -67,7 +67,7 @@ NO_FIELDS: dict[str, object] = {}
 
 
 def config_of_json(document: object, where: str) -> DFlashConfig:
-    """A drafter's configuration from either format; both of z-lab's places of `block_size` are read."""
+    """Return a drafter's configuration from either format; both of z-lab's places of `block_size` are read."""
     top = Fields(where, document)
     if top.get("speculators_model_type", as_text, ""):
         return _of_speculators(top, document, where)
@@ -141,7 +141,7 @@ def _refuse_others(fields: Fields, vocabulary: int) -> None:
 
 
 def _decoder(fields: Fields, where: str, document: object) -> tuple[DecoderConfig, int]:
-    """The shape of the network, and its layers."""
+    """Return the shape of the network, and its layers."""
     top = Fields(where, document)
     rope, scaling = (top.get(name, as_object, NO_FIELDS) for name in ("rope_parameters", "rope_scaling"))
     rotary = Fields(where, rope, scaling, document)
@@ -211,7 +211,7 @@ def _flat(fields: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 
 def our_own(fields: Fields) -> dict[str, Any]:
-    """The fields that only localdflash writes."""
+    """Return the fields that only localdflash writes."""
     name, kind, digest = (fields.get(f"{OURS}.target.{field}", as_text, "") for field in ("name", "kind", "digest"))
     tau = fields.get(f"{OURS}.target.tau", as_number, 0.0)
     return {
@@ -221,7 +221,7 @@ def our_own(fields: Fields) -> dict[str, Any]:
 
 
 def _sliding(fields: Fields, layers: int) -> tuple[int | None, tuple[bool, ...]]:
-    """The window, and which layers slide. `use_swa` means all of them, `use_sliding_window: false` none."""
+    """Return the window, and which layers slide. `use_swa` means all of them, `use_sliding_window: false` none."""
     types = fields.get("layer_types", as_layer_kinds, ("full_attention",) * layers)
     if len(types) != layers:
         raise ModelError(f"{fields.where}: layer_types names {len(types)} layers of {layers}")

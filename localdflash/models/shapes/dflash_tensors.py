@@ -23,7 +23,7 @@ HEAD_TENSORS = {
 
 
 def key_of(name: str) -> str:
-    """A tensor of a GGUF as z-lab's state dict has it, or "" for one that no drafter has."""
+    """Return a tensor of a GGUF as z-lab's state dict has it, or "" for one that no drafter has."""
     if name in HEAD_TENSORS:
         return HEAD_TENSORS[name]
     parts = name.split(".")

@@ -22,7 +22,7 @@ NO_MODELS = ("gemma4-assistant", "clip")  # files that go with a model and are n
 
 
 def kind_of(target: Path, drafter: Path) -> Kind:
-    """The kind of a drafter's file for this target."""
+    """Return the kind of a drafter's file for this target."""
     if drafter.suffix == ".safetensors":
         return "dflash"
     header = read_header(drafter)
@@ -34,14 +34,14 @@ def kind_of(target: Path, drafter: Path) -> Kind:
 
 
 def kind_of_file(drafter: Path) -> Literal["dflash", "dflash2", "dspark", "eagle3", "draft-model"]:
-    """What a file is as a drafter by itself, of the DFlash family which one."""
+    """Return what a file is as a drafter by itself, of the DFlash family which one."""
     if drafter.suffix == ".safetensors" or (architecture := read_header(drafter).architecture) == "dflash":
         return config_of_file(drafter).kind
     return "eagle3" if architecture == "eagle3" else "draft-model"
 
 
 def drafter_of(target: Path, given: Path | None) -> Path | None:
-    """The drafter's file: the one that is given, else the target's own if that is one."""
+    """Return the drafter's file: the one that is given, else the target's own if that is one."""
     return given or (target if has_head(read_header(target)) else None)
 
 
@@ -54,12 +54,12 @@ def has_head(header: GGUFHeader) -> bool:
 
 
 def block_count(header: GGUFHeader) -> int:
-    """The blocks of a model, those that predict tokens further ahead included."""
+    """Return the blocks of a model, those that predict tokens further ahead included."""
     return header.require(f"{header.architecture}.block_count", int)
 
 
 def blocks_ahead(header: GGUFHeader) -> int:
-    """The last of the blocks, which predict tokens further ahead."""
+    """Return the last of the blocks, which predict tokens further ahead."""
     count = header.metadata.get(f"{header.architecture}.nextn_predict_layers", 0)
     return count if isinstance(count, int) else 0
 
@@ -82,14 +82,14 @@ def check_drafter(target: Path, drafter: Path) -> None:
 
 
 def head_bytes(header: GGUFHeader) -> int:
-    """Bytes of the blocks that predict tokens further ahead."""
+    """Return the bytes of the blocks that predict tokens further ahead."""
     trunk = block_count(header) - blocks_ahead(header)
     ahead = tuple(f"blk.{block}." for block in range(trunk, block_count(header)))
     return sum(info.nbytes for name, info in header.tensors.items() if name.startswith(ahead))
 
 
 def tokens_of(header: GGUFHeader) -> list[str]:
-    """The tokens of a model, by id."""
+    """Return the tokens of a model, by id."""
     return header.require("tokenizer.ggml.tokens", list)
 
 

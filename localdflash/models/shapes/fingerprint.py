@@ -29,7 +29,7 @@ class TrainedFor:
 
 
 def trained_for(target: GGUFHeader, tau: float = 0.0) -> TrainedFor:
-    """What a drafter's files say of a GGUF target."""
+    """Return what a drafter's files say of a GGUF target."""
     digest = hashlib.blake2b(target.architecture.encode(), digest_size=16)
     sizes = Counter[str]()
     with ExitStack() as opened:
@@ -51,7 +51,7 @@ def _shape_of(target: GGUFHeader) -> str:
 
 
 def mismatch(drafter: Path, wanted: TrainedFor | None, target: GGUFHeader) -> str:
-    """One line for the user if a drafter was trained for another target than this one, or ""."""
+    """Return one line for the user if a drafter was trained for another target than this one, or ""."""
     if wanted is None or (found := trained_for(target)).digest == wanted.digest:
         return ""
     here = f"is {found.kind}" if found.kind != wanted.kind else "has other weights of the same shape"

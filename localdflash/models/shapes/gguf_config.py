@@ -32,7 +32,7 @@ ROPE_FACTORS = "rope_freqs.weight"  # divisors of the RoPE frequencies, in files
 
 
 def decoder_config(header: gguf.GGUFHeader) -> DecoderConfig:
-    """The shape of a GGUF's decoder; ModelError names what is missing or not supported."""
+    """Return the shape of a GGUF's decoder; ModelError names what is missing or not supported."""
     kind = header.architecture
     if kind not in ARCHITECTURES:
         known = ", ".join(repr(name) for name in ARCHITECTURES)
@@ -118,7 +118,7 @@ def _rope_factors(header: gguf.GGUFHeader, head_dim: int) -> tuple[float, ...]:
 
 
 def size_of(header: gguf.GGUFHeader, name: str, most: int = LARGEST_SIZE) -> int:
-    """A number of things in the metadata of an architecture."""
+    """Return a number of things in the metadata of an architecture."""
     key = f"{header.architecture}.{name}"
     value = header.require(key, int)
     if not 1 <= value <= most:
@@ -127,7 +127,7 @@ def size_of(header: gguf.GGUFHeader, name: str, most: int = LARGEST_SIZE) -> int
 
 
 def positive_of(header: gguf.GGUFHeader, name: str) -> float:
-    """A positive number in the metadata of an architecture."""
+    """Return a positive number in the metadata of an architecture."""
     key = f"{header.architecture}.{name}"
     value = header.require(key, float)
     if not 0.0 < value < math.inf:

@@ -25,7 +25,7 @@ NEUTRAL = {  # metadata that llama.cpp would follow, and what they are where the
 
 
 def target_config(header: GGUFHeader) -> DecoderConfig:
-    """The shape of a GGUF's decoder; ModelError names what is missing or not supported."""
+    """Return the shape of a GGUF's decoder; ModelError names what is missing or not supported."""
     kind = header.architecture
     if kind in ARCHITECTURES:
         return decoder_config(header)
@@ -36,7 +36,7 @@ def target_config(header: GGUFHeader) -> DecoderConfig:
 
 
 def blocks_of(header: GGUFHeader) -> int:
-    """How many blocks a file has, those that predict tokens further ahead included."""
+    """Return how many blocks a file has, those that predict tokens further ahead included."""
     return size_of(header, "block_count", MOST_LAYERS)
 
 
@@ -99,7 +99,7 @@ READERS: dict[str, Callable[[GGUFHeader], DecoderConfig]] = {
 
 
 def _common(header: GGUFHeader) -> DecoderConfig:
-    """What the metadata of all of them says, without an MLP."""
+    """Return what the metadata of all of them says, without an MLP."""
     refuse_others(header)
     heads, kv_heads = size_of(header, "attention.head_count"), size_of(header, "attention.head_count_kv")
     if heads % kv_heads:
@@ -154,7 +154,7 @@ def refuse_others(header: GGUFHeader) -> None:
 
 
 def number(header: GGUFHeader, name: str, default: float) -> float:
-    """A number in the metadata of an architecture, or the default."""
+    """Return a number in the metadata of an architecture, or the default."""
     key = f"{header.architecture}.{name}"
     value = header.metadata.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -163,7 +163,7 @@ def number(header: GGUFHeader, name: str, default: float) -> float:
 
 
 def _vocabulary(header: GGUFHeader) -> int:
-    """How many tokens there are."""
+    """Return how many tokens there are."""
     if "token_embd.weight" not in header.tensors:
         raise ModelError(f"{header.path}: tensor token_embd.weight is missing; convert the model again")
     return header.tensors["token_embd.weight"].shape[0]
@@ -190,7 +190,7 @@ def _yarn_factors(header: GGUFHeader, factor: float, theta: float, head_dim: int
 
 
 def _windows(header: GGUFHeader) -> tuple[int, ...]:
-    """The window of each layer: the last one of every two, or of what the file says instead, has none."""
+    """Return the window of each layer: the last one of every two, or of what the file says instead, has none."""
     blocks, window = blocks_of(header), size_of(header, "attention.sliding_window", 1 << 30)
     key = "gpt-oss.attention.sliding_window_pattern"
     pattern = header.metadata.get(key, PATTERN)

@@ -30,7 +30,7 @@ def yarn_factors(
     half = head_dim // 2
 
     def frequency(turns: float) -> float:
-        """The one that turns so often within the original context."""
+        """Return the one that turns so often within the original context."""
         return half * math.log(context / (turns * 2 * math.pi)) / math.log(theta)
 
     first, last = frequency(fast), frequency(slow)

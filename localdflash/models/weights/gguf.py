@@ -75,7 +75,7 @@ class GGUFHeader:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that hold the tensors: `path`, or all parts of a model of which `path` is the first."""
+        """Return the files that hold the tensors: `path`, or all parts of a model of which `path` is the first."""
         return split.files_of(self.path)
 
     @property
@@ -139,7 +139,7 @@ def check_header(path: Path) -> None:
 
 
 def _identity(path: Path) -> Identity:
-    """What tells a model's files from any other, and from themselves after a change."""
+    """Return what tells a model's files from any other, and from themselves after a change."""
     split.check_first(path)
     split.check_there(path)
     identity: Identity = ()
@@ -151,7 +151,7 @@ def _identity(path: Path) -> Identity:
 
 
 def _whole(path: Path) -> GGUFHeader:
-    """The header of a file, or of all parts of a model as one."""
+    """Return the header of a file, or of all parts of a model as one."""
     files = split.files_of(path)
     first, tensors, taken = None, dict[str, TensorInfo](), 0
     for index, file in enumerate(files):

@@ -57,7 +57,7 @@ def _check_tokens(reader: GGUFReader, tokens: object) -> None:
 
 
 def _wrong(name: str, values: Sequence[object]) -> str:
-    """What is wrong with the values of a key, or ""."""
+    """Return what is wrong with the values of a key, or ""."""
     if name == "rope.scaling.type" and values[:1] and values[0] not in SCALINGS:
         return f"{str(values[0])[:40]!a}, none of {', '.join(SCALINGS)}"
     low, high = LIMITS.get(name, (0, LARGEST_SIZE) if name.endswith(SIZES) else (-math.inf, math.inf))
@@ -74,6 +74,6 @@ def _wrong(name: str, values: Sequence[object]) -> str:
 
 
 def _most(values: object) -> float:
-    """The largest of the numbers of a key; 0 without one."""
+    """Return the largest of the numbers of a key; 0 without one."""
     numbers = values if isinstance(values, list) else [values]
     return max((number for number in numbers if isinstance(number, int | float)), default=0)

@@ -39,7 +39,7 @@ class AdapterNotes:
     spellings: Mapping[int, str]  # of tokens that get another name
 
     def as_metadata(self) -> dict[str, str]:
-        """The metadata of a safetensors file."""
+        """Return the metadata of a safetensors file."""
         return {NOTES: json.dumps(asdict(self))}
 
 
@@ -57,7 +57,7 @@ class _Stored(NamedTuple):
 
 
 def sha256_of(path: Path) -> str:
-    """The hash of a file."""
+    """Return the hash of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -74,12 +74,12 @@ def merge(base: Path, adapter: Path, path: Path) -> None:
 
 
 def write_vocabulary(base: Path, notes: AdapterNotes, path: Path) -> None:
-    """The metadata of the merged file without any weights: enough for a tokenizer."""
+    """Return the metadata of the merged file without any weights: enough for a tokenizer."""
     _write(path, read_header(base), notes, [])
 
 
 def _changed(tensor: TensorInfo, file: Bytes, notes: AdapterNotes, numbers: dict[str, Floats]) -> _Stored:
-    """A tensor of the base with what the adapter adds, which is taken out of `numbers`."""
+    """Return a tensor of the base with what the adapter adds, which is taken out of `numbers`."""
     name, kind = tensor.name, gguf.GGMLQuantizationType(int(tensor.ggml_type))
     data = file[tensor.offset : tensor.offset + tensor.nbytes].reshape(*tensor.shape[:-1], -1)
     if f"{name}.rows" in numbers:
@@ -101,7 +101,7 @@ def _sum(base: Floats, up: Floats, down: Floats) -> Floats:
 
 
 def read_adapter(path: Path, base: Path) -> tuple[AdapterNotes, dict[str, Floats]]:
-    """The notes and numbers of an adapter; ModelError where it is damaged, or made for another base."""
+    """Return the notes and numbers of an adapter; ModelError where it is damaged, or made for another base."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -118,7 +118,7 @@ def read_adapter(path: Path, base: Path) -> tuple[AdapterNotes, dict[str, Floats
 
 
 def _metadata(header: GGUFHeader, notes: AdapterNotes) -> list[bytes]:
-    """The entries of the base's metadata, with name, file type and spellings changed."""
+    """Return the entries of the base's metadata, with name, file type and spellings changed."""
     entries = _entries(header)
     changes = {"general.name": _value(STRING, _text(notes.name))}
     changes["general.file_type"] = _value(UINT32, struct.pack("<I", FILE_TYPES[notes.quantization]))
@@ -130,7 +130,7 @@ def _metadata(header: GGUFHeader, notes: AdapterNotes) -> list[bytes]:
 
 
 def _entries(header: GGUFHeader) -> dict[str, bytes]:
-    """The metadata as the file spells it, type and value; its header was checked."""
+    """Return the metadata as the file spells it, type and value; its header was checked."""
     if len(header.files) > 1:
         raise ModelError(f"{header.path}: an adapter needs its base in one file: join it with llama-gguf-split --merge")
     with header.path.open("rb") as file:
@@ -172,7 +172,7 @@ def _text(text: str) -> bytes:
 
 
 def _write(path: Path, base: GGUFHeader, notes: AdapterNotes, tensors: list[_Stored]) -> None:
-    """A GGUF of version 3, as a whole or not at all."""
+    """Return a GGUF of version 3, as a whole or not at all."""
     metadata = _metadata(base, notes)
     head = bytearray(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)) + b"".join(metadata))
     alignment = int(str(base.metadata.get("general.alignment", DEFAULT_ALIGNMENT)))

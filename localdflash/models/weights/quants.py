@@ -84,7 +84,7 @@ def _q5_1(blocks: Tensor) -> Tensor:
 
 
 def _looked_up(nibbles: Tensor, values: tuple[int, ...]) -> Tensor:
-    """What nibbles stand for, as float32."""
+    """Return what nibbles stand for, as float32."""
     return torch.tensor(values, dtype=torch.float32, device=nibbles.device)[nibbles.int()]
 
 

@@ -79,7 +79,7 @@ class SafetensorsHeader:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that hold the tensors: `path`, or all parts of a model of which `path` is the first."""
+        """Return the files that hold the tensors: `path`, or all parts of a model of which `path` is the first."""
         return split.files_of(self.path)
 
 
@@ -223,7 +223,7 @@ def check_index(first: Path, places: Mapping[str, str]) -> None:
 
 
 def read_object(path: Path) -> dict[str, object]:
-    """The JSON object in a file beside weights; ModelError for anything else."""
+    """Return the JSON object in a file beside weights; ModelError for anything else."""
     with open_model(path) as (stream, size):
         if size > MAX_JSON_BYTES:
             raise ModelError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB; {AGAIN}")

@@ -38,23 +38,23 @@ def names_of(name: str) -> tuple[str, ...]:
 
 
 def first_of(name: str) -> str:
-    """The name of the part that stands for a model."""
+    """Return the name of the part that stands for a model."""
     return names_of(name)[0]
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """The paths of all parts of a model by the name of one; of any other file its own."""
+    """Return the paths of all parts of a model by the name of one; of any other file its own."""
     parts = names_of(path.name)
     return tuple(map(path.with_name, parts)) if len(parts) > 1 else (path,)
 
 
 def size_of(path: Path) -> int:
-    """Bytes of all parts that are there."""
+    """Return the bytes of all parts that are there."""
     return sum(file.stat().st_size for file in files_of(path) if file.is_file())
 
 
 def stats_of(path: Path) -> list[tuple[Path, int, int]]:
-    """Every part that is there, with its bytes and the time of its last change in nanoseconds."""
+    """Return every part that is there, with its bytes and the time of its last change in nanoseconds."""
     found = [(file, file.stat()) for file in files_of(path) if file.is_file()]
     return [(file, about.st_size, about.st_mtime_ns) for file, about in found]
 

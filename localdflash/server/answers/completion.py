@@ -25,7 +25,7 @@ def complete(
     *,
     cancelled: Cancelled = never_cancelled,
 ) -> Answer:
-    """A completion between prefix and suffix, not started yet; see `prepare`."""
+    """Return a completion between prefix and suffix, not started yet; see `prepare`."""
     return Answer(loaded, prepare(loaded, prefix, suffix, max_tokens, params, cancelled=cancelled))
 
 
@@ -45,7 +45,7 @@ def prepare(
 
 
 def prepare_text(loaded: LoadedPair, prompt: str | Sequence[int], max_tokens: int, params: SamplingParams) -> Prepared:
-    """The request that continues a prompt as it stands; text that spells a marker becomes one.
+    """Return the request that continues a prompt as it stands; text that spells a marker becomes one.
 
     UsageError if there is nothing to continue, or an id is not a token of the model.
     """

@@ -28,7 +28,7 @@ def prepare(
     tools: Sequence[Mapping[str, Any]] = (),
     first_part: FirstPart = "",
 ) -> Prepared:
-    """The request of the answer to these messages; `variables` are switches of the model's chat template.
+    """Return the request of the answer to these messages; `variables` are switches of the model's chat template.
 
     With `goes_on` the last message is an answer to be continued; with `first_part` it has no thoughts before it, for a
     grammar that knows none. `tools` are described to the model, in words if its template knows none. ModelError if the
@@ -47,7 +47,7 @@ def prompt_ids(
     goes_on: bool = False,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> list[int]:
-    """The ids that the model reads; see `prepare`."""
+    """Return the ids that the model reads; see `prepare`."""
     return _ids(loaded, *_begin(loaded, messages, variables, goes_on, "", tools))
 
 
@@ -59,7 +59,7 @@ def prompt_text(
     goes_on: bool = False,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """The text that the model reads; see `prepare`."""
+    """Return the text that the model reads; see `prepare`."""
     prompt, start = _begin(loaded, messages, variables, goes_on, "", tools)
     return "".join(piece.text for piece in (*prompt, *start.prompt))
 
@@ -72,7 +72,7 @@ def _begin(
     first_part: FirstPart,
     tools: Sequence[Mapping[str, Any]],
 ) -> tuple[list[PromptStretch], AnswerStart]:
-    """The prompt as the template makes it, and how the answer begins."""
+    """Return the prompt as the template makes it, and how the answer begins."""
     tokenizer, template = loaded.tokenizer, template_of(loaded)
     asked, begun = (messages[:-1], messages[-1].content) if goes_on else (messages, "")
     known = {**tokenizer.template_tokens(), **template_switches(template, variables)}
@@ -88,7 +88,7 @@ def _ids(loaded: LoadedPair, prompt: Sequence[PromptStretch], start: AnswerStart
 
 
 def template_of(loaded: LoadedPair) -> str:
-    """The model's chat template; ModelError if it has none."""
+    """Return the model's chat template; ModelError if it has none."""
     if template := loaded.tokenizer.chat_template():
         return template
     raise ModelError(f"{loaded.files.target}: the model has no chat template: it can complete, but not chat")

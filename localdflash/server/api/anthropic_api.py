@@ -168,7 +168,7 @@ def _answer(place: str, message: MessageParam) -> ChatMessage:
 
 
 def _said(place: str, content: str | list[Block]) -> Iterator[ChatMessage]:
-    """A user's message: the results of calls, and the text before and after them."""
+    """Yield a user's message: the results of calls, and the text before and after them."""
     text = list[str]()
     for number, block in enumerate(_blocks(content)):
         here = f"{place}[{number}]"
@@ -232,7 +232,7 @@ def _choice(choice: ToolChoice, tools: Sequence[Tool]) -> Literal["none", "auto"
 async def message(
     state: AppState, generation: GenerationRequest, parts: AnswerParts, stops: Sequence[str]
 ) -> dict[str, Any]:
-    """The whole message; `stops` are the stop sequences that the request has asked for."""
+    """Return the whole message; `stops` are the stop sequences that the request has asked for."""
     grown = await whole(state, generation, parts)
     return {
         **_head(generation),
@@ -245,7 +245,7 @@ async def message(
 async def events(
     state: AppState, generation: GenerationRequest, parts: AnswerParts, stops: Sequence[str]
 ) -> AsyncGenerator[dict[str, Any]]:
-    """The events of the message; the first one comes with the first token."""
+    """Yield the events of the message; the first one comes with the first token."""
     begun = False
     async with aclosing(growth(state, generation, parts)) as source:
         async for grown in source:
@@ -293,7 +293,7 @@ def _delta(event: BlockEvent) -> dict[str, Any]:
 
 
 def _content(block: ContentBlock) -> dict[str, Any]:
-    """A block with its text so far."""
+    """Return a block with its text so far."""
     match block.kind:
         case "thoughts":
             return {"type": "thinking", "thinking": block.text, "signature": SIGNATURE}

@@ -43,7 +43,7 @@ async def complete(http: HttpRequest) -> Response:
 
 
 def fill(filler: InfillPlanner, body: CompleteRequest) -> InfillPlan:
-    """The completions that a body asks for."""
+    """Return the completions that a body asks for."""
     hole = Gap(
         " ".join(body.path.split()),
         language_of(body.path, body.language),
@@ -91,12 +91,12 @@ class _Told:
 
     @property
     def confidence(self) -> float | None:
-        """The geometric mean of the first tokens' probabilities; None if they are unknown."""
+        """Return the geometric mean of the first tokens' probabilities; None if they are unknown."""
         return round(math.exp(self.logprob / self.tokens), 4) if self.tokens else None
 
 
 async def answers(state: AppState, generation: GenerationRequest, count: int) -> AsyncGenerator[Event]:
-    """The events of at most so many answers. The first one's come as they are made; others, if they differ, when
+    """Yield the events of at most so many answers. The first one's come as they are made; others, if they differ, when
     complete. One that is empty makes way for the next.
     """
     told, ends, texts = _Told(), list[Event](), list[str]()
@@ -163,7 +163,7 @@ async def _whole(state: AppState, generation: GenerationRequest, count: int, exp
 
 
 async def _collect(answers: AsyncGenerator[Event]) -> list[Event]:
-    """The answers, complete."""
+    """Return the answers, complete."""
     found: list[Event] = []
     text = ""
     async with aclosing(answers) as source:

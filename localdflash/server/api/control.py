@@ -55,7 +55,7 @@ async def health(http: HttpRequest) -> Response:
 
 
 def _unhealthy(message: str, **more: str) -> Response:
-    """An error in llama-server's shape, whose clients look for its words."""
+    """Return an error in llama-server's shape, whose clients look for its words."""
     error = {"message": message, "type": "unavailable_error", "param": None, "code": 503}
     return json_response({"status": message.lower(), "error": error, **more}, 503)
 
@@ -130,7 +130,7 @@ async def ps(http: HttpRequest) -> Response:
 
 
 def _of_worker(engines: Engines, worker: PairWorker) -> dict[str, Any]:
-    """What is known of one pair."""
+    """Return what is known of one pair."""
     loaded, scheduler = worker.loaded, worker.scheduler
     about: dict[str, Any] = _about(loaded) if loaded else {"pair": worker.options.pair, "doing": worker.doing}
     if PROGRAM in about.get("memory", ()):
@@ -145,7 +145,7 @@ def _of_worker(engines: Engines, worker: PairWorker) -> dict[str, Any]:
 
 
 def _options(options: Options) -> dict[str, Any]:
-    """The options of /load."""
+    """Return the options of /load."""
     return {name: getattr(options, name) for name in LoadRequest.__struct_fields__ if name not in _NO_OPTIONS}
 
 
@@ -164,7 +164,7 @@ def _prefixes(worker: PairWorker) -> int:
 
 
 def _own(worker: PairWorker) -> int:
-    """Bytes of a pair in this process's memory, without the program."""
+    """Return the bytes of a pair in this process's memory, without the program."""
     if not worker.loaded:
         return 0
     measured = worker.loaded.memory()

@@ -64,7 +64,7 @@ def bad(param: str, what: str) -> ApiError:
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """What a client is told of this error; nothing of one that we did not expect."""
+    """Return what a client is told of this error; nothing of one that we did not expect."""
     match error:
         case ApiError():
             return error
@@ -78,7 +78,7 @@ def as_api_error(error: BaseException) -> ApiError:
 
 
 def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
-    """The error as JSON, for a request of this path."""
+    """Return the error as JSON, for a request of this path."""
     return _anthropic(error) if path == MESSAGES or path.startswith(f"{MESSAGES}/") else _openai(error)
 
 
@@ -103,7 +103,7 @@ def _openai(error: ApiError) -> dict[str, Any]:
 
 
 def error_response(error: BaseException, path: str) -> Response:
-    """The response for an error of a request of this path."""
+    """Return the response for an error of a request of this path."""
     told = as_api_error(error)
     body = msgspec.json.encode(error_body(told, path))
     return Response(body, told.status, told.headers, "application/json")

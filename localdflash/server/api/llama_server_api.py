@@ -66,7 +66,7 @@ async def completion(http: HttpRequest) -> Response:
 
 
 def _infill(loaded: LoadedPair, filler: InfillPlanner, body: InfillRequest, grammars: Grammars) -> GenerationRequest:
-    """An infill made by `code/fim`. A grammar alone decides where it ends; with one, or stop strings, nothing
+    """Return an infill made by `code/fim`. A grammar alone decides where it ends; with one, or stop strings, nothing
     heals.
     """
     constraint = constraint_of(body, grammars)
@@ -195,7 +195,7 @@ def _selected(whole: dict[str, Any], body: NativeRequest) -> dict[str, Any]:
 
 
 async def tokenize(http: HttpRequest) -> Response:
-    """The ids of a text."""
+    """Return the ids of a text."""
     state: AppState = http.app.state.shared
     body = await read(http, TokenizeRequest)
     tokenizer = (await state.ready(state.engines.main)).tokenizer
@@ -206,7 +206,7 @@ async def tokenize(http: HttpRequest) -> Response:
 
 
 async def detokenize(http: HttpRequest) -> Response:
-    """The text of ids."""
+    """Return the text of ids."""
     state: AppState = http.app.state.shared
     body = await read(http, DetokenizeRequest)
     tokenizer = (await state.ready(state.engines.main)).tokenizer
@@ -225,7 +225,7 @@ def _ids(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int]:
 
 
 def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
-    """A token as text, or as bytes if it is a part of a character."""
+    """Return a token as text, or as bytes if it is a part of a character."""
     data = tokenizer.piece(token, special=True)
     try:
         return data.decode()
@@ -252,7 +252,7 @@ async def props(http: HttpRequest) -> Response:
 
 
 async def slots(http: HttpRequest) -> Response:
-    """The slots; with `?fail_on_no_slot=1` a 503 while none of them is free."""
+    """Return the slots; with `?fail_on_no_slot=1` a 503 while none of them is free."""
     state: AppState = http.app.state.shared
     told = [_slot(number, worker) for number, worker in enumerate(state.engines.workers) if worker.loaded]
     if http.query_params.get("fail_on_no_slot") and all(slot["is_processing"] for slot in told):

@@ -53,7 +53,7 @@ class Metrics:
         self._requests.labels(endpoint, str(status)).inc()
 
     def render(self) -> bytes:
-        """The text that Prometheus reads."""
+        """Return the text that Prometheus reads."""
         return generate_latest(self._registry)
 
     def _histogram(self, name: str, what: str, buckets: Sequence[float]) -> Histogram:
@@ -108,7 +108,7 @@ def _of_steps(stats: Stats) -> Iterator[Metric]:
 
 
 def _cancels(times: Sequence[float]) -> Metric:
-    """The newest times from a cancellation to a free engine (milliseconds)."""
+    """Return the newest times from a cancellation to a free engine (milliseconds)."""
     counts = [0] * (len(STEP_BUCKETS) + 1)
     for time in times:
         counts[bisect_left(STEP_BUCKETS, time / 1e3)] += 1

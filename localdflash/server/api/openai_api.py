@@ -79,19 +79,19 @@ class EndpointShape(Protocol):
     chunk: str
 
     def first(self, index: int) -> dict[str, Any] | None:
-        """The part of a stream before a choice's text."""
+        """Return the part of a stream before a choice's text."""
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
-        """A piece of a choice in a stream."""
+        """Return a piece of a choice in a stream."""
 
     def rest(self, choice: Choice) -> dict[str, Any] | None:
-        """What was held back of a choice in a stream, if anything was."""
+        """Return what was held back of a choice in a stream, if anything was."""
 
     def last(self, choice: Choice) -> dict[str, Any]:
-        """The end of a choice in a stream."""
+        """Return the end of a choice in a stream."""
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        """A complete choice."""
+        """Return a complete choice."""
 
 
 class MessageParts:
@@ -107,15 +107,15 @@ class MessageParts:
         return bool(self._calls)
 
     def push(self, text: str) -> dict[str, Any]:
-        """The delta that a piece of text adds; it may be empty."""
+        """Return the delta that a piece of text adds; it may be empty."""
         return self._delta(self._parts.push(text))
 
     def finish(self) -> dict[str, Any]:
-        """The delta of what was held back, at the end."""
+        """Return the delta of what was held back, at the end."""
         return self._delta(self._parts.finish())
 
     def message(self, text: str) -> dict[str, Any]:
-        """All of it at once, as a message."""
+        """Return all of it at once, as a message."""
         parts = [self.push(text), self.finish()]
         whole: dict[str, Any] = {"role": "assistant", "content": "".join(part.get("content", "") for part in parts)}
         whole["refusal"] = None
@@ -292,7 +292,7 @@ async def completions(http: HttpRequest) -> Response:
 async def answer(
     http: HttpRequest, state: AppState, generation: GenerationRequest, body: OpenAI, shape: EndpointShape
 ) -> Response:
-    """The response to a request that generates."""
+    """Return the response to a request that generates."""
     head = {"id": shape.prefix + uuid.uuid4().hex, "created": int(time.time()), "model": generation.loaded.files.id}
     if body.stream:
         return EventStream(_events(state, generation, body, shape, {**head, "object": shape.chunk}))
@@ -341,7 +341,7 @@ def _of_prompts(loaded: LoadedPair, body: CompletionRequest, grammars: Grammars)
 def prepare_prompt(
     loaded: LoadedPair, prompt: PromptField, suffix: str | None, limit: int, body: SamplingFields
 ) -> Prepared:
-    """The request that continues a prompt, or fills the middle before `suffix`."""
+    """Return the request that continues a prompt, or fills the middle before `suffix`."""
     around = _around(loaded, prompt, suffix)
     if around is None:
         return prepare_text(loaded, prompt, limit, params_of(body, TEMPERATURE))
@@ -349,7 +349,7 @@ def prepare_prompt(
 
 
 def _around(loaded: LoadedPair, prompt: PromptField, suffix: str | None) -> tuple[str, str] | None:
-    """The text before and after the cursor; None for a prompt to continue."""
+    """Return the text before and after the cursor; None for a prompt to continue."""
     if isinstance(prompt, str):
         if suffix is not None:
             return prompt, suffix
@@ -363,7 +363,7 @@ def _around(loaded: LoadedPair, prompt: PromptField, suffix: str | None) -> tupl
 
 
 def prompts_of(prompt: str | list[str | int | list[int]]) -> list[PromptField]:
-    """The prompts of a request, each as text or ids."""
+    """Return the prompts of a request, each as text or ids."""
     if isinstance(prompt, str):
         return [prompt]
     texts = [part for part in prompt if isinstance(part, str)]
@@ -435,12 +435,12 @@ class _Sizes:
         self._text, self._ends = generation.spelling(), generation.requests[0].ends
 
     def push(self, ids: Sequence[int]) -> list[int]:
-        """The sizes of the next tokens; one that ends an answer has none."""
+        """Return the sizes of the next tokens; one that ends an answer has none."""
         return [0 if token in self._ends else len(self._text.push([token]).encode()) for token in ids]
 
 
 def _step(generation: GenerationRequest, step: Step, sizes: _Sizes) -> dict[str, Any]:
-    """How the tokens of a step were made: the first `accepted` of them were drafted."""
+    """Return how the tokens of a step were made: the first `accepted` of them were drafted."""
     tokenizer = generation.loaded.tokenizer
     return {
         "drafter": step.drafter,

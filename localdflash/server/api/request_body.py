@@ -42,7 +42,7 @@ U = TypeVar("U")
 
 
 async def read(request: Request, kind: type[T]) -> T:
-    """The body of a request as a struct; ApiError if it is invalid."""
+    """Return the body of a request as a struct; ApiError if it is invalid."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ApiError(415, "send JSON, with Content-Type: application/json", code="unsupported_media_type")
     data = await _read_all(request)
@@ -59,7 +59,7 @@ async def read(request: Request, kind: type[T]) -> T:
 
 
 def converted(value: object, kind: type[U], place: str) -> U:
-    """A part of a body, which was read as it is, as a struct; ApiError names what is wrong at this place."""
+    """Return a part of a body, which was read as it is, as a struct; ApiError names what is wrong at this place."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -75,7 +75,7 @@ def _invalid(error: msgspec.ValidationError, before: str = "") -> ApiError:
 
 
 async def _read_all(request: Request) -> bytes:
-    """The bytes of the body, not one more than allowed."""
+    """Return the bytes of the body, not one more than allowed."""
     if (length := request.headers.get("content-length", "")).isdigit() and int(length) > LARGEST:
         raise _too_large()
     data = bytearray()

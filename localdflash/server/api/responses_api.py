@@ -80,7 +80,7 @@ class ResponseWriter:
                     yield self._event(f"response.{last['status']}", response=last)
 
     def failed(self, error: ApiError) -> Event:
-        """The event of an error in the middle, the last one."""
+        """Return the event of an error in the middle, the last one."""
         response = self._response("failed") | {"error": {"code": "server_error", "message": str(error)}}
         return self._event("response.failed", response=response)
 
@@ -113,7 +113,7 @@ class ResponseWriter:
         yield self._event("response.output_item.done", output_index=block.number, item=_item(block, status))
 
     def _about(self, block: Block, kind: str, **fields: Any) -> Event:
-        """An event about the content of an item, or the arguments of a call."""
+        """Return an event about the content of an item, or the arguments of a call."""
         place: Event = {} if block.kind == "call" else {"content_index": 0}
         said = block.kind == "text" and "part" not in fields
         place |= {"logprobs": []} if said else {}
@@ -187,7 +187,7 @@ async def _named(writer: ResponseWriter, state: AppState, parts: AnswerParts) ->
 
 
 async def _whole(writer: ResponseWriter, state: AppState, parts: AnswerParts) -> Any:
-    """The response of the last event."""
+    """Return the response of the last event."""
     async with aclosing(writer.events(state, parts)) as source:
         *_, last = [event async for event in source]
     return last["response"]
@@ -238,7 +238,7 @@ def _instructed(instructions: str, messages: list[ChatMessage]) -> list[ChatMess
 
 
 def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[ChatMessage]:
-    """The messages of a conversation."""
+    """Return the messages of a conversation."""
     if isinstance(given, str):
         return [ChatMessage("user", given)]
     told = list[ChatMessage]()
@@ -335,7 +335,7 @@ def _status(grown: Grown, block: Block) -> str:
 
 
 def _item(block: Block, status: str, *, begun: bool = False) -> dict[str, Any]:
-    """An item of the output; one that has just begun is empty."""
+    """Return an item of the output; one that has just begun is empty."""
     item: dict[str, Any] = {"id": _id(block), "status": status}
     content = [] if begun else [_part(block, block.text)]
     match block.kind:

@@ -21,7 +21,7 @@ UNPACKED = 1 << 25  # weights at once
 
 
 def bound(op: Callable[..., None], given: tuple[Any, ...], named: Mapping[str, Any]) -> Arguments:
-    """The arguments of a call by the names of the operation's parameters."""
+    """Return the arguments of a call by the names of the operation's parameters."""
     return dict(signature(op).bind(*given, **named).arguments)
 
 
@@ -37,7 +37,7 @@ def tensors(arguments: Arguments) -> dict[str, Tensor]:
 
 
 def planes_in(value: object) -> Iterator[Planes]:
-    """The matrices in arguments, or in a tree of weights."""
+    """Yield the matrices in arguments, or in a tree of weights."""
     if isinstance(value, Planes):
         yield value
     elif isinstance(value, dict):

@@ -28,7 +28,7 @@ BY_SLOT = frozenset({"experts_gate_up", "experts_down"})  # whose rows lie by ex
 
 
 def around(ops: Ops, wrap: Around) -> Ops:
-    """The set with every operation wrapped."""
+    """Return the set with every operation wrapped."""
     return Ops(**{field.name: wrap(field.name, getattr(ops, field.name)) for field in fields(Ops)})
 
 
@@ -47,7 +47,7 @@ def using(stepper: Stepper, ops: Ops) -> Iterator[None]:
 
 
 def telling(ops: Ops, watch: Watch) -> Ops:
-    """The set, where `watch` hears what is launched next, and an error on the device is that launch's."""
+    """Return the set, where `watch` hears what is launched next, and an error on the device is that launch's."""
 
     def wrap(name: str, op: Op) -> Op:
         def run(*given: Any, **named: Any) -> None:
@@ -69,14 +69,14 @@ class Places:
         self._last = ""
 
     def name(self, operation: str, arguments: Arguments) -> str:
-        """The operation with its place: "attention of layer 3"."""
+        """Return the operation with its place: "attention of layer 3"."""
         found = (self._of[id(planes)] for planes in planes_in(arguments) if id(planes) in self._of)
         self._last = next(found, self._last)
         return f"{operation} of {self._last}" if self._last else operation
 
 
 def _weights(stepper: Stepper) -> Iterator[tuple[str, object]]:
-    """The parts of a pair by name; what the drafter shares with the target is the target's, which comes last."""
+    """Yield the parts of a pair by name; what the drafter shares with the target is the target's, which comes last."""
     drafter = stepper.block.weights if stepper.block else None
     for owner, weights in (("the drafter's ", drafter), ("", stepper.target)):
         if weights:
@@ -145,7 +145,7 @@ def _compare(place: str, name: str, got: dict[str, Tensor], before: Arguments, r
 
 
 def _of_live_rows(part: str, tensor: Tensor, arguments: Arguments) -> Tensor:
-    """What counts of a result: behind a drafter's block, attention may leave anything in its rows."""
+    """Return what counts of a result: behind a drafter's block, attention may leave anything in its rows."""
     if arguments.get("mask") != "block" or part not in ROW_AXES:
         return tensor
     return tensor.narrow(ROW_AXES[part], 0, arguments.get("block", ROWS))
@@ -175,7 +175,7 @@ class Rows:
         self._row, self._slot, self._places = row, slot, Places(stepper)  # slot: of the row's keys and values
 
     def watched(self, ops: Ops) -> Ops:
-        """The set, with every call's row kept."""
+        """Return the set, with every call's row kept."""
         return around(ops, self._wrap)
 
     def _wrap(self, name: str, op: Op) -> Op:

@@ -39,7 +39,7 @@ Check = Callable[[], None]
 
 
 def stages(pair: CudaPair, ids: Sequence[int], watch: Watch) -> Iterator[tuple[str, Check]]:
-    """The checks by name; `ids` are a prompt of at least 17 tokens that leaves room for a text.
+    """Yield the checks by name; `ids` are a prompt of at least 17 tokens that leaves room for a text.
 
     `watch` is told which operation begins, where single ones are checked.
     """
@@ -262,7 +262,7 @@ def _same(operation: str, what: str, got: list[int], want: list[int]) -> None:
 
 
 def _lean(name: str, reference: Op) -> Op:
-    """A reference that leaves no matrix in float32 behind."""
+    """Return a reference that leaves no matrix in float32 behind."""
 
     def run(*given: object, **named: object) -> None:
         arguments = bound(reference, given, named)

@@ -23,7 +23,7 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def difference(name: str, got: Tensor, want: Tensor) -> str:
-    """How a result differs from the reference's by more than rounding; "" if it does not."""
+    """Return how a result differs from the reference's by more than rounding; "" if it does not."""
     want = want.to(got.device)
     if got.dtype in CODES:
         return _of_codes(got, want)

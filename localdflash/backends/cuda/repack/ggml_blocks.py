@@ -29,7 +29,7 @@ class BlockFormat:
 
 
 def _number(blocks: Tensor, start: int, dtype: torch.dtype) -> Tensor:
-    """The number at byte `start` of every block: [rows, blocks]. The copy aligns it."""
+    """Return the number at byte `start` of every block: [rows, blocks]. The copy aligns it."""
     return blocks[..., start : start + dtype.itemsize].contiguous().view(dtype).squeeze(-1)
 
 
@@ -49,7 +49,7 @@ def _floats(blocks: Tensor, dtype: torch.dtype) -> UnpackedRows:
 
 
 def _q4_0(blocks: Tensor) -> UnpackedRows:
-    """A scale and 16 bytes: low nibbles are weights 0-15, high ones 16-31; codes are offset by 8."""
+    """Return a scale and 16 bytes: low nibbles are weights 0-15, high ones 16-31; codes are offset by 8."""
     return UnpackedRows(fields(blocks[..., 2:], 4).flatten(1), _number(blocks, 0, torch.float16))
 
 
@@ -60,7 +60,7 @@ def _q4_1(blocks: Tensor) -> UnpackedRows:
 
 
 def _q8_0(blocks: Tensor) -> UnpackedRows:
-    """A scale and 32 signed codes, which a flipped sign bit offsets by 128."""
+    """Return a scale and 32 signed codes, which a flipped sign bit offsets by 128."""
     return UnpackedRows((blocks[..., 2:] ^ 0x80).flatten(1), _number(blocks, 0, torch.float16))
 
 
@@ -106,7 +106,7 @@ def _q6_k(blocks: Tensor) -> UnpackedRows:
 
 
 def _mxfp4(blocks: Tensor) -> UnpackedRows:
-    """The exponent of a power of two (e8m0), and 16 bytes: low nibbles are weights 0-15, high ones 16-31."""
+    """Return the exponent of a power of two (e8m0), and 16 bytes: low nibbles are weights 0-15, high ones 16-31."""
     codes = fields(blocks[..., 1:], 4).flatten(-2)
     return UnpackedRows(codes.flatten(1), _powers_of_two(blocks[..., 0], codes))
 

@@ -48,7 +48,7 @@ BLOCK = 128  # weights under one scale of "block"
 
 
 def padded(size: int, multiple: int) -> int:
-    """The least multiple that holds `size`."""
+    """Return the least multiple that holds `size`."""
     return -(-size // multiple) * multiple
 
 
