@@ -7,6 +7,7 @@ never run.
 import asyncio
 import re
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from contextlib import suppress
 from pathlib import Path
 
 from localdflash.base.errors import UsageError
@@ -16,6 +17,7 @@ from localdflash.text.sanitize import sanitize
 
 MAX_OUTPUT_BYTES = 64 << 10  # bytes of output: a program that says more is ended
 TIMEOUT_SECONDS = 120.0
+DRAIN_SECONDS = 2.0  # after the kill: a child in a session of its own keeps the pipe open
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of programs that colour what they print into a pipe
 
 
@@ -60,6 +62,11 @@ async def _read_output(process: Process, printed: bytearray) -> str:
 
 
 async def _end_process(process: Process) -> None:
-    """Kill the process and its children."""
+    """Kill the process and its children, and read what they had written: asyncio waits for the end of a full pipe."""
     kill_with_children(process.pid)
-    await process.wait()
+    assert process.stdout
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while await process.stdout.read(MAX_OUTPUT_BYTES):
+                pass
+            await process.wait()
