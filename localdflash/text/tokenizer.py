@@ -25,7 +25,9 @@ from types import MappingProxyType
 from typing import Self
 
 from localdflash.base.errors import ModelError
-from localdflash.text.vocabulary import ModelVocabulary, SpecialToken, read_vocabulary
+from localdflash.models.weights.gguf import read_header
+from localdflash.text.gguf_vocabulary import open_vocabulary
+from localdflash.text.vocabulary import ModelVocabulary, SpecialToken
 
 STRETCH = 4096  # characters; a run of 20 000 letters overflows an 8 MiB stack
 _BETWEEN_WORDS = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")
@@ -151,6 +153,21 @@ class Tokenizer:
         if not 0 <= token < self.vocab_size:
             raise ModelError(f"vocabulary: token id {token} is outside of 0 to {self.vocab_size - 1}")
         return self._vocabulary.decode_token(token, special=special)
+
+
+def read_vocabulary(path: Path) -> ModelVocabulary:
+    """Return the vocabulary of a GGUF file; raise ModelError if the file is damaged or has none.
+
+    The `tokenizers` library encodes the kinds that `gguf_vocabulary` knows; llama.cpp encodes all others.
+    """
+    header = read_header(path)
+    if header.metadata.get("tokenizer.ggml.model") in (None, "none", "no_vocab"):
+        raise ModelError(f"{path}: it has no vocabulary (tokenizer.ggml.model): convert the model again")
+    if vocabulary := open_vocabulary(header):
+        return vocabulary
+    from localdflash.text.llama_vocabulary import LlamaVocabulary
+
+    return LlamaVocabulary(path)
 
 
 def _is_marker(token: SpecialToken, template: str) -> bool:

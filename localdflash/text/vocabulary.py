@@ -1,16 +1,8 @@
-"""The vocabulary of a model file: its tokens, which of them are special, and which of them end an answer.
-
-`read_vocabulary` opens a GGUF file. Byte-pair and SentencePiece vocabularies that `gguf_vocabulary` knows are encoded
-by the `tokenizers` library; any other needs llama.cpp (`llama_vocabulary`).
-"""
+"""The vocabulary of a model: its tokens, which of them are special, and which of them end an answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
-
-from localdflash.base.errors import ModelError
-from localdflash.models.weights.gguf import read_header
 
 
 @dataclass(frozen=True)
@@ -60,17 +52,3 @@ class ModelVocabulary(Protocol):
 
     def metadata(self, key: str) -> str | None:
         """Return a value of the file's metadata as text, or None."""
-
-
-def read_vocabulary(path: Path) -> ModelVocabulary:
-    """Return the vocabulary of a GGUF file; ModelError if the file has none, is damaged or needs llama.cpp."""
-    from localdflash.text.gguf_vocabulary import open_vocabulary
-
-    header = read_header(path)
-    if header.metadata.get("tokenizer.ggml.model") in (None, "none", "no_vocab"):
-        raise ModelError(f"{path}: it has no vocabulary (tokenizer.ggml.model): convert the model again")
-    if vocabulary := open_vocabulary(header):
-        return vocabulary
-    from localdflash.text.llama_vocabulary import LlamaVocabulary
-
-    return LlamaVocabulary(path)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from localdflash.models.weights.gguf import read_header
 from localdflash.text.gguf_vocabulary import GGUFVocabulary, open_vocabulary
 from localdflash.text.llama_vocabulary import LlamaVocabulary
-from localdflash.text.vocabulary import ModelVocabulary, read_vocabulary
+from localdflash.text.tokenizer import read_vocabulary
+from localdflash.text.vocabulary import ModelVocabulary
 from tests.text.conftest import CHATML, CODE, CONTROL, NORMAL, USER_DEFINED, sentencepiece_file
 
 BYTE_PAIR = ("gpt-2", "smollm", "qwen2", "qwen35", "llama-bpe", "gpt-4o", "tekken")
