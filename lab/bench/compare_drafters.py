@@ -23,7 +23,7 @@ from localdflash.lab.bench.chat import chat_prompts
 from localdflash.lab.bench.decoding_modes import Always
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
-from localdflash.server.answers.conversation import prompt_ids as chat_ids
+from localdflash.server.api.chat_request import render_chat
 from localdflash.text.chat_template import TemplateMessage
 
 PLAIN, DRAFTING, FORCED = "plain", "drafting", "forced"
@@ -60,7 +60,7 @@ def chats(limit: int | None) -> Ask:
         found = [prompt for prompt in chat_prompts.load(limit) if not prompt.schema]
         return [
             PromptIds(
-                chat_ids(loaded, [TemplateMessage("user", prompt.question)]),
+                render_chat(loaded, [TemplateMessage("user", prompt.question)]).encode(),
                 loaded.tokenizer.ends,
                 min(prompt.max_tokens, TOKENS),
             )

@@ -26,11 +26,11 @@ from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.bench.prompt_set import load
+from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
-from localdflash.server.answers.answer import Answer
-from localdflash.server.answers.completion import prepare as prepare_completion
-from localdflash.server.answers.conversation import prepare as prepare_chat
+from localdflash.server.api.chat_request import render_chat
+from localdflash.server.api.completion_request import prepare_middle
 from localdflash.server.client import Client, find
 from localdflash.server.spawn import connect, stop
 from localdflash.server.wanted import Wanted
@@ -64,10 +64,10 @@ def offline(asked: list[dict[str, Any]], threads: int) -> list[str]:
             params = SamplingParams(body["temperature"], seed=body["seed"])
             if "messages" in body:
                 messages = [TemplateMessage("user", body["messages"][0]["content"])]
-                prepared = prepare_chat(loaded, messages, body["max_tokens"], params)
+                prepared = render_chat(loaded, messages).prepare(body["max_tokens"], params)
             else:
-                prepared = prepare_completion(loaded, body["prompt"], body["suffix"], body["max_tokens"], params)
-            answers.append("".join(Answer(loaded, prepared)))
+                prepared = prepare_middle(loaded, body["prompt"], body["suffix"], body["max_tokens"], params)
+            answers.append(answer_directly(loaded, prepared).text)
     return answers
 
 

@@ -20,9 +20,10 @@ from typing import Any
 from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.bench.prompt_set import load
+from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
-from localdflash.server.answers.completion import complete
+from localdflash.server.api.completion_request import prepare_middle
 from localdflash.server.client import find
 
 ROUNDS = 11
@@ -104,7 +105,7 @@ def warm_completions(threads: int) -> list[float]:
     with LoadedPair(Options(threads=threads)) as loaded:
         for prompt in (p for p in load() if p.category == "fim_block"):
             began = time.perf_counter()
-            "".join(complete(loaded, prompt.prefix, prompt.suffix, 32, SamplingParams()))
+            answer_directly(loaded, prepare_middle(loaded, prompt.prefix, prompt.suffix, 32, SamplingParams()))
             times.append((time.perf_counter() - began) * 1e3)
     return times
 

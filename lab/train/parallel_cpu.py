@@ -165,7 +165,7 @@ class ParallelCpuTarget:
             chunk = np.array(ids[start : start + MAX_ROWS], np.int32)
             out = taps[start : start + len(chunk)]
             job = cpu_library.PassStruct(address(chunk), len(chunk), start, out.ctypes.data if self.taps else None)
-            self._team.forward(self._models[slot], job)
+            self._team.forward(ctypes.byref(self._models[slot]), ctypes.byref(job), self._team.pool)
         self._known[slot] = (ids, taps)
         self.lengths[slot] = len(ids)
         return taps

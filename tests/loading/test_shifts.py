@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
-from localdflash.server.answers.answer import Answer
-from localdflash.server.answers.conversation import prepare
+from localdflash.server.api.chat_request import render_chat
 from localdflash.text.chat_template import TemplateMessage
 from tests.backends.cpu.conftest import needs_library
 from tests.support.costs import drafting_pays
@@ -27,9 +27,8 @@ def pairs(request: pytest.FixtureRequest) -> Iterator[tuple[LoadedPair, LoadedPa
 
 def ids_of(loaded: LoadedPair, params: SamplingParams) -> tuple[list[int], int]:
     """The ids of an answer, and how many of them were drafted."""
-    answer = Answer(loaded, prepare(loaded, [QUESTION], 40, params))
-    list(answer)
-    return answer.ids, answer.request.stats.accepted
+    prepared = render_chat(loaded, [QUESTION]).prepare(40, params)
+    return answer_directly(loaded, prepared).ids, prepared.request.stats.accepted
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from localdflash.base.files.paths import cache_folder
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.load_options import Options
-from localdflash.server.answers.completion import prepare
+from localdflash.server.api.completion_request import prepare_middle
 from localdflash.server.worker import PairWorker
 
 SOURCE = "".join(f"def double_{i}(number):\n    return number * {i}\n\n\n" for i in range(12))
@@ -21,7 +21,7 @@ def answer(disk_bytes: int, **options: object) -> tuple[str, Request]:
     worker = PairWorker(Options(backend="llama.cpp", threads=1, **options), 0, 4, lambda step: None, disk_bytes)  # type: ignore[arg-type]
 
     async def ask() -> tuple[str, Request]:
-        request = prepare(await worker.ready(), SOURCE, "\n", 12, SamplingParams()).request
+        request = prepare_middle(await worker.ready(), SOURCE, "\n", 12, SamplingParams()).request
         return "".join([delta.text async for delta in worker.stream(request)]), request
 
     worker.start()

@@ -22,10 +22,10 @@ from localdflash.code.fim.prompt import Gap
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
+from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
-from localdflash.server.answers.answer import Answer
-from localdflash.server.answers.completion import prepare_filling
+from localdflash.server.api.completion_request import prepare_infill
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engines import Engines
 from localdflash.server.guard import Guard
@@ -200,6 +200,6 @@ def filled(plain: LoadedPair) -> Callable[..., str]:
     def text(prefix: str, suffix: str, max_tokens: int) -> str:
         hole = Gap("", "", prefix, "", suffix)
         filling = filler.fill(hole, max_tokens=max_tokens, params=SamplingParams(), most=plain.context)
-        return "".join(Answer(plain, prepare_filling(filling)))
+        return answer_directly(plain, prepare_infill(filling)).text
 
     return text

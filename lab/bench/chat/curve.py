@@ -16,7 +16,7 @@ from localdflash.lab.bench.chat.chat_modes import DFLASH, DRAFTING, FORCED, PLAI
 from localdflash.lab.bench.chat.chat_prompts import long_document
 from localdflash.lab.bench.decoding_modes import Always
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.answers.conversation import prompt_ids
+from localdflash.server.api.chat_request import render_chat
 from localdflash.text.chat_template import TemplateMessage
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
@@ -55,7 +55,7 @@ def measure(
 def _asked(loaded: LoadedPair, document: str, questions: int) -> list[list[int]]:
     """The prompts about a document."""
     texts = [f"{document}\n\n{question}" for question in QUESTIONS[:questions]]
-    return [prompt_ids(loaded, [TemplateMessage("user", text)]) for text in texts]
+    return [render_chat(loaded, [TemplateMessage("user", text)]).encode() for text in texts]
 
 
 def _point(hosts: Hosts, asked: Sequence[Sequence[int]], length: int, ends: frozenset[int]) -> dict[str, Any]:

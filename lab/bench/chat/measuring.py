@@ -17,7 +17,7 @@ from localdflash.lab.bench.chat.report import SAMPLED, SAMPLED_PLAIN, AskedPromp
 from localdflash.lab.bench.chat.step_parts import parts
 from localdflash.lab.bench.verify_table import SECONDS, verify_table
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.answers.conversation import prompt_ids
+from localdflash.server.api.chat_request import render_chat
 from localdflash.text.chat_template import TemplateMessage
 from localdflash.text.grammar import Grammars
 
@@ -103,7 +103,9 @@ class ChatBench:
         self._repeats, self._size, self._watcher = repeats, size, watcher
         self._turns = turns(ways)
         self._grammars = Grammars(loaded.tokenizer, loaded.vocab_size)
-        self._ids = {prompt.id: prompt_ids(loaded, [TemplateMessage("user", prompt.question)]) for prompt in prompts}
+        self._ids = {
+            prompt.id: render_chat(loaded, [TemplateMessage("user", prompt.question)]).encode() for prompt in prompts
+        }
 
     def everything(self) -> None:
         """Time each mode, announce the total, and run everything."""

@@ -7,6 +7,7 @@ other means they cost a copy each. Only where they would fill memory are they in
 window, those too far back for any later block are left out: a draft costs the same at any length of the context.
 """
 
+import ctypes
 from collections.abc import Sequence
 
 import numpy as np
@@ -132,7 +133,8 @@ class CpuDFlashDrafter:
         self._inject()
         self._ids[0] = anchor
         self._pass.start = self.length
-        self.target.team.forward(self.model, self._pass)
+        team = self.target.team
+        team.forward(ctypes.byref(self.model), ctypes.byref(self._pass), team.pool)
         slots = slice(self.config.first_slot, self.config.first_slot + limit)
         best = self._best[slots]
         tokens = self._tokens[best] if len(self._tokens) else best

@@ -317,7 +317,10 @@ def load() -> Library:
 
 
 class ThreadPool:
-    """Thread pool of the CPU engine, shared by a pair's target and drafter. Close it after their last pass."""
+    """Thread pool of the CPU engine, shared by a pair's target and drafter. Close it after their last pass.
+
+    `forward` runs a forward pass of a model: see kernels.h.
+    """
 
     def __init__(self, threads: int, cpus: Sequence[int] = (), instruction_set: str = "") -> None:
         self.library = load()
@@ -326,7 +329,7 @@ class ThreadPool:
         self._pool: int | None = self.library.new_pool(threads, list(cpus))
         self._models: list[object] = []
         # Reading a function from a struct creates it again, which takes microseconds in each step.
-        self._forward, self._inject = self.kernels.forward, self.kernels.inject
+        self.forward, self._inject = self.kernels.forward, self.kernels.inject
 
     @property
     def instruction_set(self) -> str:
@@ -336,10 +339,6 @@ class ThreadPool:
     def keep(self, *parts: object) -> None:
         """Keep a model's structs alive until the threads have ended: a thread may still be leaving a pass."""
         self._models += parts
-
-    def forward(self, model: ModelStruct, job: PassStruct) -> None:
-        """Run a forward pass; see kernels.h."""
-        self._forward(ctypes.byref(model), ctypes.byref(job), self.pool)
 
     def inject(self, model: ModelStruct, taps: NDArray[np.float32], start: int) -> None:
         """Add the target's features [rows, n_taps * H] to a drafter's KV cache; see kernels.h."""

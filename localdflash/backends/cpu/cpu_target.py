@@ -165,4 +165,4 @@ class CpuTarget:
         job.logits = self._logits_at if logits else None
         job.best, job.numbers = (self._best_at, self._are_numbers_at) if best else (None, None)
         job.keeps = not (logits or best)
-        self.team.forward(self.model, job)
+        self.team.forward(ctypes.byref(self.model), ctypes.byref(job), self.team.pool)

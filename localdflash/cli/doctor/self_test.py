@@ -34,7 +34,7 @@ def chat_pair(name: str) -> Finding:
     from localdflash.models.config import load_config
     from localdflash.models.load_options import Options
     from localdflash.models.registry import defaults
-    from localdflash.server.answers.conversation import prompt_ids
+    from localdflash.server.api.chat_request import render_chat
     from localdflash.text.chat_template import TemplateMessage
 
     config = load_config()
@@ -44,7 +44,7 @@ def chat_pair(name: str) -> Finding:
         remedy = f"`localdflash models pull {absent.id}` gets one that talks: {absent.description}" if absent else ""
         return Finding(name, "ok", f"{pair}, as above", remedy)
     return _generate(
-        name, _as_set(config, pair), lambda loaded: prompt_ids(loaded, [TemplateMessage("user", QUESTION)])
+        name, _as_set(config, pair), lambda loaded: render_chat(loaded, [TemplateMessage("user", QUESTION)]).encode()
     )
 
 

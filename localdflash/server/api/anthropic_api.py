@@ -16,7 +16,6 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.server.answers.conversation import prompt_ids
 from localdflash.server.api.anthropic_body import (
     Block,
     CountRequest,
@@ -38,6 +37,7 @@ from localdflash.server.api.chat_request import (
     check_schema,
     messages_of,
     parts_of,
+    render_chat,
     tools_of,
     variables_of,
 )
@@ -85,15 +85,15 @@ async def count_tokens(http: HttpRequest) -> Response:
     body = await read(http, CountRequest)
     loaded = await state.ready("chat", body.model)
     asked = chat_request(body)
-    counted = partial(
-        prompt_ids,
+    render = partial(
+        render_chat,
         loaded,
         messages_of(asked.messages),
         variables=variables_of(asked),
         goes_on=bool(asked.continue_final_message),
         tools=tools_of(asked).described,
     )
-    return json_response({"input_tokens": len(await asyncio.to_thread(counted))})
+    return json_response({"input_tokens": len(await asyncio.to_thread(lambda: render().encode()))})
 
 
 async def _named(

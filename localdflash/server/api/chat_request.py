@@ -1,4 +1,4 @@
-"""A chat request as the engine runs it: its messages, tools, template switches and form of the answer.
+"""A chat request as the engine runs it: its prompt by the model's template, tools, and the form of the answer.
 
 OpenAI's chat requests are read here as they are; Anthropic's, and OpenAI's Responses, are translated to them before.
 """
@@ -10,15 +10,17 @@ from typing import Any, get_args
 import msgspec
 from msgspec import UnsetType
 
+from localdflash.base.errors import ModelError
+from localdflash.engine.generate import Request
 from localdflash.engine.sampling import Constraint
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.answers.conversation import prepare
-from localdflash.server.answers.repetition import Repetition
 from localdflash.server.api.content_blocks import AnswerParts
 from localdflash.server.api.generation import (
     ALL_THE_ROOM,
     GenerationRequest,
     MakeConstraint,
+    PreparedRequest,
     choices,
     constraint_of,
     limit_of,
@@ -26,12 +28,16 @@ from localdflash.server.api.generation import (
 )
 from localdflash.server.api.http_errors import ApiError, bad
 from localdflash.server.api.schemas import ChatMessage, ChatRequest, NamedTool, TextPart, Tool, ToolCall
-from localdflash.text.chat_template import CalledTool, Role, TemplateMessage
+from localdflash.text.answer_format import AnswerStart, FirstPart, format_of, template_switches
+from localdflash.text.chat_template import CalledTool, Role, TemplateMessage, encode_answer, encode_prompt, render
 from localdflash.text.grammar import Grammars
+from localdflash.text.repetition import Repetition
 from localdflash.text.thoughts import ThoughtSplit, joined, split
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import CallReader, Schemas, call_reader, syntax_of
 from localdflash.text.tool_grammar import call_constraint
+from localdflash.text.tools_in_words import describe_in_words
+from localdflash.text.user_text import PromptStretch
 
 TEMPERATURE = 1.0  # where a request does not say, as OpenAI documents
 ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}
@@ -63,6 +69,55 @@ class ToolOptions:
         return call_constraint(tokenizer, grammars, self.schemas, must=self.must) if self.schemas else None
 
 
+@dataclass(frozen=True)
+class ChatPrompt:
+    """Prompt of a chat's next answer, as the model's template makes it."""
+
+    tokenizer: Tokenizer
+    stretches: Sequence[PromptStretch]
+    start: AnswerStart  # what the answer begins with
+
+    @property
+    def text(self) -> str:
+        """Return the text that the model reads."""
+        return "".join(piece.text for piece in (*self.stretches, *self.start.prompt))
+
+    def encode(self) -> list[int]:
+        """Return the token ids that the model reads."""
+        return encode_prompt(self.tokenizer, self.stretches) + encode_answer(self.tokenizer, self.start.prompt)
+
+    def prepare(self, max_tokens: int, params: SamplingParams) -> PreparedRequest:
+        """Return the request of the answer."""
+        request = Request(self.encode(), max_tokens, params, self.tokenizer.ends)
+        return PreparedRequest(request, make_decoder=self.start.spelling)
+
+
+def render_chat(
+    loaded: LoadedPair,
+    messages: Sequence[TemplateMessage],
+    *,
+    variables: Mapping[str, str | bool] | None = None,
+    goes_on: bool = False,
+    tools: Sequence[Mapping[str, Any]] = (),
+    first_part: FirstPart = "",
+) -> ChatPrompt:
+    """Return the prompt of the answer to these messages; `variables` are switches of the model's chat template.
+
+    With `goes_on` the last message is an answer to be continued; with `first_part` it has no thoughts before it, for a
+    grammar that knows none. `tools` are described to the model, in words if its template knows none. ModelError if the
+    model has no template; also raises what `render` does.
+    """
+    tokenizer = loaded.tokenizer
+    if not (template := tokenizer.chat_template()):
+        raise ModelError(f"{loaded.files.target}: the model has no chat template: it can complete, but not chat")
+    asked, begun = (messages[:-1], messages[-1].content) if goes_on else (messages, "")
+    known = {**tokenizer.template_tokens(), **template_switches(template, variables)}
+    if syntax_of(tokenizer) == "words":
+        asked, tools = describe_in_words(asked, tools), ()
+    stretches = render(template, asked, variables=known, tools=tools)
+    return ChatPrompt(tokenizer, stretches, format_of(tokenizer).start(stretches, begun, first_part=first_part))
+
+
 def chat_generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, grammars: Grammars) -> GenerationRequest:
     """Turn a chat request into what the engine runs; ApiError names the invalid field."""
     if body.top_logprobs is not None and not body.logprobs:
@@ -74,17 +129,15 @@ def chat_generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, g
     formats = constraint_of(body, grammars, *_formats(body, grammars))
     if tools.schemas and formats:
         raise bad("tools", "not together with a form of the answer")
-    prepared = prepare(
+    prompt = render_chat(
         loaded,
         messages,
-        limit,
-        params,
         variables=variables_of(body),
         goes_on=continues,
         first_part="call" if tools.must else "text" if formats else "",
         tools=tools.described,
     )
-    prepared = replace(prepared, stops=tools.stops(loaded.tokenizer))
+    prepared = replace(prompt.prepare(limit, params), stops=tools.stops(loaded.tokenizer))
     if body.prediction:
         text = text_of(body.prediction.content, "prediction.content")
         prepared = replace(prepared, request=replace(prepared.request, documents=[loaded.tokenizer.encode(text)]))
@@ -92,7 +145,7 @@ def chat_generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, g
     requests, stops = choices(loaded, prepared, body, body.n or 1, calls or formats, top_logprobs, param="messages")
     ending = Repetition if body.end_repeats else None
     return GenerationRequest(
-        loaded, requests, stops, document=body.document, ending=ending, makes_text=prepared.spelling
+        loaded, requests, stops, document=body.document, ending=ending, make_decoder=prepared.make_decoder
     )
 
 

@@ -10,14 +10,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from localdflash.base.errors import ContextOverflow, EngineGone
+from localdflash.base.errors import EngineGone
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Constraint, SampledToken
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.answers.answer import Prepared, bound
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_errors import ApiError
 from localdflash.server.api.schemas import SamplingFields
@@ -28,6 +27,17 @@ from localdflash.text.tokenizer import Tokenizer
 MakeConstraint = Callable[[], Constraint]
 ALL_THE_ROOM = 2**31
 _SEEDS = 2**63
+
+
+@dataclass(frozen=True)
+class PreparedRequest:
+    """An engine request that has not started, and how its tokens become text."""
+
+    request: Request
+    stops: tuple[str, ...] = ()
+    ending: Callable[[], Ending] | None = None  # makes what else ends the text
+    truncated: bool = False  # a part of the prompt did not fit and was left out
+    make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer
 
 
 @dataclass(frozen=True)
@@ -43,11 +53,11 @@ class GenerationRequest:
     seconds: float = 0.0  # for each choice after its first step; 0 is no limit
     least_indent: int = 0  # of every line but the first; a line with less is not part of the answer
     ending: Callable[[], Ending] | None = None  # makes what ends the text of one choice
-    makes_text: Callable[[Tokenizer], TextDecoder] = Detokenizer
+    make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer
 
     def spelling(self) -> TextDecoder:
         """Return a detokenizer for one choice."""
-        return self.makes_text(self.loaded.tokenizer)
+        return self.make_decoder(self.loaded.tokenizer)
 
 
 def params_of(body: SamplingFields, temperature: float) -> SamplingParams:
@@ -96,7 +106,7 @@ def constraint_of(body: SamplingFields, grammars: Grammars, *more: tuple[str, Ma
 
 def choices(
     loaded: LoadedPair,
-    prepared: Prepared,
+    prepared: PreparedRequest,
     body: SamplingFields,
     count: int = 1,
     constraint: MakeConstraint | None = None,
@@ -113,10 +123,11 @@ def choices(
     if strange := [token for token, _ in request.params.logit_bias if not 0 <= token < tokenizer.vocab_size]:
         told = f"logit_bias: {strange[0]} is no token of this model, which has {tokenizer.vocab_size}"
         raise ApiError(400, told, param="logit_bias", code="invalid_value")
-    try:
-        bound(request, loaded.context)
-    except ContextOverflow as error:
-        raise ApiError(400, str(error), param=param, code="context_length_exceeded") from None
+    room = loaded.context - len(request.ids)
+    if room < min(request.max_tokens, 1):
+        told = f"the prompt has {len(request.ids)} tokens: the context holds {loaded.context}; shorten it"
+        raise ApiError(400, told, param=param, code="context_length_exceeded")
+    request.max_tokens = min(request.max_tokens, room)
     ends = request.ends.union(tokenizer.special(stop) for stop in stops if tokenizer.has_special(stop))
     seed = request.params.seed
     requests = [
@@ -181,7 +192,7 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
             document=generation.document,
             seconds=generation.seconds,
             ending=ending,
-            spelling=generation.makes_text,
+            spelling=generation.make_decoder,
         )
         async with aclosing(answer) as deltas:
             async for delta in deltas:

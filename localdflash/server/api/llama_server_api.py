@@ -16,8 +16,8 @@ from localdflash.code.fim.infill_plan import InfillPlanner
 from localdflash.code.fim.prompt import Gap, InfillContext
 from localdflash.engine.generate import Request
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.answers.completion import prepare_filling
 from localdflash.server.api.api_state import AppState
+from localdflash.server.api.completion_request import MIDDLE_TEMPERATURE, prepare_infill, prepare_prompt, prompts_of
 from localdflash.server.api.generation import (
     Choice,
     GenerationRequest,
@@ -31,7 +31,6 @@ from localdflash.server.api.generation import (
 )
 from localdflash.server.api.http_errors import ApiError
 from localdflash.server.api.http_responses import EventStream, event, json_of, json_response
-from localdflash.server.api.openai_api import MIDDLE_TEMPERATURE, prepare_prompt, prompts_of
 from localdflash.server.api.request_body import read
 from localdflash.server.api.schemas import (
     DetokenizeRequest,
@@ -81,7 +80,7 @@ def _infill(loaded: LoadedPair, filler: InfillPlanner, body: InfillRequest, gram
         most=loaded.context,
         heals=not (constraint or body.stop),
     )
-    requests, stops = choices(loaded, prepare_filling(filling), body, constraint=constraint)
+    requests, stops = choices(loaded, prepare_infill(filling), body, constraint=constraint)
     ending = None if constraint else filling.ending
     return _with_limits(GenerationRequest(loaded, requests, stops, filling.prompt.truncated, ending=ending), body)
 

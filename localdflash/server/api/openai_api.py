@@ -2,8 +2,7 @@
 
 A completion with a suffix fills in the middle, without healing, up to `max_tokens` and `stop`, which such a client sets
 for what it does with the text: it may read the log probabilities of the tokens. Text for editors comes from
-`llama_server_api` and `complete_endpoint`. Some clients, as Zed, write a prompt with the markers of the model's own FIM
-format: the prompt is taken apart and put together again in the order that the model was trained with.
+`llama_server_api` and `complete_endpoint`.
 """
 
 import asyncio
@@ -18,23 +17,20 @@ from typing import Any, Protocol
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.base.errors import ModelError
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import SampledToken
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.answers.answer import Prepared
-from localdflash.server.answers.completion import prepare, prepare_text
-from localdflash.server.answers.conversation import prompt_ids, prompt_text
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.chat_request import (
-    TEMPERATURE,
     chat_generation,
     described,
     goes_on,
     messages_of,
     parts_of,
+    render_chat,
     tools_of,
 )
+from localdflash.server.api.completion_request import prepare_prompt, prompts_of
 from localdflash.server.api.content_blocks import Added, AnswerParts
 from localdflash.server.api.generation import (
     Choice,
@@ -45,23 +41,19 @@ from localdflash.server.api.generation import (
     collect,
     constraint_of,
     limit_of,
-    params_of,
     pieces,
     timings,
 )
 from localdflash.server.api.http_errors import ApiError
 from localdflash.server.api.http_responses import DONE, EventStream, event, json_of, json_response
 from localdflash.server.api.request_body import read
-from localdflash.server.api.schemas import ChatRequest, CompletionRequest, OpenAI, SamplingFields, TemplateRequest
-from localdflash.text.fim import split
+from localdflash.server.api.schemas import ChatRequest, CompletionRequest, OpenAI, TemplateRequest
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import CallDelta
 
 LEAST_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
-PromptField = str | Sequence[int]
 TOKENS = 16  # where a request does not say, as OpenAI documents
-MIDDLE_TEMPERATURE = 0.0  # what an editor inserts is what is likeliest
 MOST_CHOICES = 16
 
 
@@ -305,16 +297,17 @@ async def apply_template(http: HttpRequest) -> Response:
     body = await read(http, TemplateRequest)
     loaded = await state.ready("chat", body.model)
     messages = messages_of(body.messages)
-    made = partial(
-        prompt_ids if body.count else prompt_text,
+    render = partial(
+        render_chat,
         loaded,
         messages,
         variables=body.chat_template_kwargs,
         goes_on=goes_on(body.continue_final_message, messages),
         tools=described(body.tools or ()),
     )
-    prompt = await asyncio.to_thread(made)
-    return json_response({"prompt": prompt} if isinstance(prompt, str) else {"tokens": len(prompt)})
+    if body.count:
+        return json_response({"tokens": len(await asyncio.to_thread(lambda: render().encode()))})
+    return json_response({"prompt": (await asyncio.to_thread(render)).text})
 
 
 async def embeddings(_: HttpRequest) -> Response:
@@ -336,48 +329,6 @@ def _of_prompts(loaded: LoadedPair, body: CompletionRequest, grammars: Grammars)
     ]
     requests = [request for of_prompt, _ in asked for request in of_prompt]
     return GenerationRequest(loaded, requests, asked[0][1], urgent=True, document=body.document)
-
-
-def prepare_prompt(
-    loaded: LoadedPair, prompt: PromptField, suffix: str | None, limit: int, body: SamplingFields
-) -> Prepared:
-    """Return the request that continues a prompt, or fills the middle before `suffix`."""
-    around = _around(loaded, prompt, suffix)
-    if around is None:
-        return prepare_text(loaded, prompt, limit, params_of(body, TEMPERATURE))
-    return prepare(loaded, *around, limit, params_of(body, MIDDLE_TEMPERATURE))
-
-
-def _around(loaded: LoadedPair, prompt: PromptField, suffix: str | None) -> tuple[str, str] | None:
-    """Return the text before and after the cursor; None for a prompt to continue."""
-    if isinstance(prompt, str):
-        if suffix is not None:
-            return prompt, suffix
-        try:
-            return split(loaded.fim_format(), prompt)
-        except ModelError:  # it has no such format
-            return None
-    if suffix is not None:
-        raise ApiError(400, "suffix: needs a prompt that is text", param="suffix", code="invalid_value")
-    return None
-
-
-def prompts_of(prompt: str | list[str | int | list[int]]) -> list[PromptField]:
-    """Return the prompts of a request, each as text or ids."""
-    if isinstance(prompt, str):
-        return [prompt]
-    texts = [part for part in prompt if isinstance(part, str)]
-    ids = [part for part in prompt if isinstance(part, int)]
-    lists = [part for part in prompt if isinstance(part, list)]
-    if len(prompt) == len(ids):
-        return [ids]
-    if len(prompt) == len(texts):
-        return [*texts]
-    if len(prompt) == len(lists):
-        return [*lists]
-    raise ApiError(
-        400, "prompt: expected text, token ids, or a list of one of them", param="prompt", code="invalid_value"
-    )
 
 
 async def _whole(

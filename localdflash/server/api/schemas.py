@@ -157,7 +157,7 @@ class ChatRequest(OpenAI, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None  # llama-server's name
     continue_final_message: bool | None = None
-    end_repeats: bool | None = None  # an answer that repeats itself ends, see `answers.repetition`
+    end_repeats: bool | None = None  # an answer that repeats itself ends, see `text.repetition`
 
 
 class CompletionRequest(OpenAI, kw_only=True):

@@ -215,9 +215,9 @@ def test_what_any_slot_has_read_is_not_read_again(
     read: list[int] = []
     forward = target._team.forward
 
-    def counted(model: Any, job: Any) -> None:
-        read.append(job.rows)
-        forward(model, job)
+    def counted(model: Any, job: Any, pool: int) -> None:
+        read.append(job._obj.rows)
+        forward(model, job, pool)
 
     monkeypatch.setattr(target._team, "forward", counted)
     first, second = [*range(40, 90), 7, 8], [*range(40, 90), 9, 9, 9]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.answers.repetition import LEAST
 from localdflash.text.chat_template import TemplateMessage, encode_chat
+from localdflash.text.repetition import LEAST
 from tests.server.api.dialects import CHAT, QUESTION, USER
 
 PATH = CHAT.path

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.answers.completion import complete
+from localdflash.server.api.completion_request import prepare_middle
 from tests.server.api.dialects import COMPLETIONS as DIALECT
 
 PATH = DIALECT.path
@@ -15,7 +16,7 @@ PREFIX, SUFFIX = "def add(a, b):\n    return ", "\n\nprint(add(1, 2))\n"
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 2}])
 def test_the_middle_of_a_text(client: Any, plain: LoadedPair, sampling: dict[str, Any]) -> None:
-    text = "".join(complete(plain, PREFIX, SUFFIX, 24, SamplingParams(**sampling)))
+    text = answer_directly(plain, prepare_middle(plain, PREFIX, SUFFIX, 24, SamplingParams(**sampling))).text
     bodies = [
         {"prompt": PREFIX, "suffix": SUFFIX},
         {"prompt": f"<|fim_prefix|>{PREFIX}<|fim_suffix|>{SUFFIX}<|fim_middle|>"},

@@ -11,10 +11,11 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.code.fim.infill_plan import InfillPlanner
 from localdflash.code.fim.prompt import Gap
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.answers.answer import Answer, Prepared
-from localdflash.server.answers.completion import prepare_filling, prepare_text
-from localdflash.server.answers.conversation import prepare
+from localdflash.server.api.chat_request import render_chat
+from localdflash.server.api.completion_request import prepare_infill, prepare_text
+from localdflash.server.api.generation import PreparedRequest
 from localdflash.server.api.request_body import LARGEST, UNSUPPORTED
 from localdflash.text.chat_template import TemplateMessage
 from localdflash.text.grammar import Grammars
@@ -50,14 +51,14 @@ every_chat = pytest.mark.parametrize("dialect", CHATS, ids=lambda dialect: diale
 every_shape = pytest.mark.parametrize("dialect", [CHAT, MESSAGES], ids=lambda dialect: dialect.path)
 
 
-def prepared(plain: LoadedPair, dialect: Dialect, limit: int, params: SamplingParams) -> Prepared:
+def prepared(plain: LoadedPair, dialect: Dialect, limit: int, params: SamplingParams) -> PreparedRequest:
     """The same request without a server."""
     if dialect in CHATS:
-        return prepare(plain, [TemplateMessage("user", QUESTION)], limit, params)
+        return render_chat(plain, [TemplateMessage("user", QUESTION)]).prepare(limit, params)
     if dialect is not INFILL:
         return prepare_text(plain, PROMPT, limit, params)
     filler, hole = InfillPlanner(plain, patience=None), Gap("", "", BEFORE, "", AFTER)
-    return prepare_filling(filler.fill(hole, max_tokens=limit, params=params, most=plain.context))
+    return prepare_infill(filler.fill(hole, max_tokens=limit, params=params, most=plain.context))
 
 
 @every_dialect
@@ -66,8 +67,9 @@ def test_the_answer_is_that_of_decoding_without_drafts(
     client: Any, plain: LoadedPair, dialect: Dialect, sampling: dict[str, Any]
 ) -> None:
     params = SamplingParams(**sampling)
-    expected = Answer(plain, prepared(plain, dialect, 32, params))
-    text = "".join(expected)
+    request = prepared(plain, dialect, 32, params)
+    expected = answer_directly(plain, request)
+    text = expected.text
     for draft in (True, False):
         reply = dialect.both(client, **sampling, draft=draft)
         assert reply.text == text
@@ -75,7 +77,7 @@ def test_the_answer_is_that_of_decoding_without_drafts(
         if dialect is not INFILL:  # which says "limit" where syntax ends the text, too
             assert reply.finish == ("length" if expected.finish == "length" else "stop")
             if reply.finish == "length":
-                assert reply.sizes == (len(expected.request.ids), 32)
+                assert reply.sizes == (len(request.request.ids), 32)
     if dialect in (CHAT, *COMPLETING):
         drafted, alone = (
             client.post(dialect.path, dialect.body(**sampling, draft=draft)).json()["timings"]
@@ -108,7 +110,7 @@ def test_a_stop_string_ends_the_text_before_it(client: Any, dialect: Dialect) ->
 def test_a_form_of_the_answer(client: Any, plain: LoadedPair, dialect: Dialect) -> None:
     expected = prepared(plain, dialect, 120, SamplingParams(**SAMPLED))
     expected.request.constraint = Grammars(plain.tokenizer).json_schema(SCHEMA)
-    text = "".join(Answer(plain, expected))
+    text = answer_directly(plain, expected).text
     assert dialect.both(client, max_tokens=120, schema=SCHEMA, **SAMPLED).text == text
     assert set(json.loads(text)) == {"ok", "size"}
 

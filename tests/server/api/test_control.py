@@ -20,7 +20,7 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
-from localdflash.server.answers.completion import prepare_text
+from localdflash.server.api.completion_request import prepare_text
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engines import Engines
 from localdflash.server.http_app import create_app

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from localdflash.code.fim.infill_plan import InfillPlanner
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.answers.completion import complete
+from localdflash.server.api.completion_request import prepare_middle
 from localdflash.server.api.generation import _IndentLimit
 from localdflash.server.api.llama_server_api import _infill
 from localdflash.server.api.schemas import Extra, InfillRequest
@@ -246,7 +247,7 @@ ZED_STOPS = ["<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|
 
 def test_zed_and_continue_complete(client: Any, plain: LoadedPair) -> None:
     prompt = f"<|fim_prefix|>{BEFORE}<|fim_suffix|>{AFTER}<|fim_middle|>"
-    whole = "".join(complete(plain, BEFORE, AFTER, 32, SamplingParams()))
+    whole = answer_directly(plain, prepare_middle(plain, BEFORE, AFTER, 32, SamplingParams())).text
     assert COMPLETIONS.both(client, prompt=prompt, stop=ZED_STOPS).text == whole
     expected = min((whole.partition(stop)[0] for stop in CONTINUE_STOPS), key=len)
     assert COMPLETIONS.both(client, prompt=prompt, stop=CONTINUE_STOPS).text == expected

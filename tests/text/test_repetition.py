@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.server.answers.repetition import LEAST, LONGEST, ROUNDS, Repetition
+from localdflash.text.repetition import LEAST, LONGEST, ROUNDS, Repetition
 
 PROSE = "Somebody walked through the snow for an hour, and then it was dark. "
 

@@ -1,0 +1,32 @@
+"""An answer without a server: what the tests and the soak compare the daemon's answers with."""
+
+from typing import NamedTuple
+
+from localdflash.engine.generate import generate
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.api.generation import PreparedRequest
+from localdflash.text.stream import AnswerText
+
+
+class DirectAnswer(NamedTuple):
+    """Text and token ids of an answer, and why it ended: "stop", "length", "context", or what its ending says."""
+
+    text: str
+    ids: list[int]
+    finish: str
+
+
+def answer_directly(loaded: LoadedPair, prepared: PreparedRequest) -> DirectAnswer:
+    """Run a request to its end on a loaded pair; the request holds its statistics afterwards."""
+    request, ids, pieces = prepared.request, list[int](), list[str]()
+    ending = prepared.ending() if prepared.ending else None
+    text = AnswerText(prepared.make_decoder(loaded.tokenizer), request.ends, prepared.stops, ending)
+    for step in generate(loaded.pair, request):
+        ids += step.tokens
+        pieces.append(text.push(step.tokens))
+        if text.stopped:
+            request.finish_reason = "stop"
+            break
+    pieces.append(text.finish())
+    reason = request.finish_reason
+    return DirectAnswer("".join(pieces), ids, text.reason if reason == "stop" and text.reason else reason)

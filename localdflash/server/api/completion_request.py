@@ -1,0 +1,101 @@
+"""A completion request as the engine runs it: after a prompt, or between two texts, to the model's own end.
+
+Some clients, as Zed, write a prompt with the markers of the model's FIM format: the prompt is taken apart and put
+together again in the order that the model was trained with. What an editor shows is made by `code/fim` instead: a
+prompt that fits and stays cached from key to key, healing of words that were begun, an end by syntax.
+"""
+
+from collections.abc import Sequence
+
+from localdflash.base.errors import ModelError, UsageError
+from localdflash.code.fim.infill_plan import InfillPlan
+from localdflash.engine.generate import Request
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.api.chat_request import TEMPERATURE
+from localdflash.server.api.generation import PreparedRequest, params_of
+from localdflash.server.api.http_errors import ApiError
+from localdflash.server.api.schemas import SamplingFields
+from localdflash.text.fim import build, split, stop_ids
+
+PromptField = str | Sequence[int]
+MIDDLE_TEMPERATURE = 0.0  # what an editor inserts is what is likeliest
+
+
+def prepare_prompt(
+    loaded: LoadedPair, prompt: PromptField, suffix: str | None, limit: int, body: SamplingFields
+) -> PreparedRequest:
+    """Return the request that continues a prompt, or fills the middle before `suffix`."""
+    around = _around(loaded, prompt, suffix)
+    if around is None:
+        return prepare_text(loaded, prompt, limit, params_of(body, TEMPERATURE))
+    return prepare_middle(loaded, *around, limit, params_of(body, MIDDLE_TEMPERATURE))
+
+
+def _around(loaded: LoadedPair, prompt: PromptField, suffix: str | None) -> tuple[str, str] | None:
+    """Return the text before and after the cursor; None for a prompt to continue."""
+    if isinstance(prompt, str):
+        if suffix is not None:
+            return prompt, suffix
+        try:
+            return split(loaded.fim_format(), prompt)
+        except ModelError:  # it has no such format
+            return None
+    if suffix is not None:
+        raise ApiError(400, "suffix: needs a prompt that is text", param="suffix", code="invalid_value")
+    return None
+
+
+def prompts_of(prompt: str | list[str | int | list[int]]) -> list[PromptField]:
+    """Return the prompts of a request, each as text or ids."""
+    if isinstance(prompt, str):
+        return [prompt]
+    texts = [part for part in prompt if isinstance(part, str)]
+    ids = [part for part in prompt if isinstance(part, int)]
+    lists = [part for part in prompt if isinstance(part, list)]
+    if len(prompt) == len(ids):
+        return [ids]
+    if len(prompt) == len(texts):
+        return [*texts]
+    if len(prompt) == len(lists):
+        return [*lists]
+    raise ApiError(
+        400, "prompt: expected text, token ids, or a list of one of them", param="prompt", code="invalid_value"
+    )
+
+
+def prepare_middle(
+    loaded: LoadedPair, prefix: str, suffix: str, max_tokens: int, params: SamplingParams
+) -> PreparedRequest:
+    """Return the request of the text between prefix and suffix, whose lines end as in training: with a line feed."""
+    form, tokenizer = loaded.fim_format(), loaded.tokenizer
+    ids = build(form, tokenizer, prefix.replace("\r\n", "\n"), suffix.replace("\r\n", "\n"))
+    return PreparedRequest(Request(ids, max_tokens, params, stop_ids(form, tokenizer)), form.stop_strings)
+
+
+def prepare_text(
+    loaded: LoadedPair, prompt: str | Sequence[int], max_tokens: int, params: SamplingParams
+) -> PreparedRequest:
+    """Return the request that continues a prompt as it stands; text that spells a marker becomes one.
+
+    UsageError if there is nothing to continue, or an id is not a token of the model.
+    """
+    tokenizer = loaded.tokenizer
+    if isinstance(prompt, str):
+        parts = tokenizer.split_markers(prompt)
+        ids = [token for part in parts for token in (tokenizer.encode(part) if isinstance(part, str) else [part])]
+        bos = tokenizer.bos()
+        if bos is not None and ids[:1] != [bos]:
+            ids.insert(0, bos)
+    else:
+        ids = list(prompt)
+        if strange := [token for token in ids if not 0 <= token < tokenizer.vocab_size]:
+            raise UsageError(f"prompt: {strange[0]} is no token of this model, which has {tokenizer.vocab_size}")
+    if not ids:
+        raise UsageError("prompt: it is empty, there is nothing to go on from")
+    return PreparedRequest(Request(ids, max_tokens, params, tokenizer.ends))
+
+
+def prepare_infill(plan: InfillPlan) -> PreparedRequest:
+    """Return the request of the likeliest completion of a plan."""
+    return PreparedRequest(plan.requests[0], plan.stops, plan.ending, plan.prompt.truncated)
