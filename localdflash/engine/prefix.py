@@ -56,7 +56,7 @@ class PrefixCache:
         """Return the saved sequence that shares the most leading ids, if it shares at least `least`."""
         best: SavedSequence | None = None
         for state in self._states.values():
-            if least <= len(ids) and begins_with(state.ids, ids[:least]) and state.count_shared(ids) >= least:
+            if begins_with(state.ids, ids[:least]) and state.count_shared(ids) >= least:
                 best, least = state, state.count_shared(ids)
         if self._disk and (written := self._disk.find_longest(ids, least + (best is not None))):
             best = written

@@ -9,7 +9,6 @@ import pytest
 import localdflash.engine.calibrate as module
 from localdflash.engine.calibrate import calibrate
 from localdflash.engine.draft import Draft
-from localdflash.engine.pair import Verification
 
 Make = Callable[..., Any]
 
@@ -31,24 +30,34 @@ class Clock:
 
 
 @pytest.fixture
-def measure(fake_target: Make, fake_drafter: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """(clock, **target's) -> controller, target and drafter, where rows cost 1 + 0.2 ms each and a draft 2.5 ms."""
+def timed_target(fake_target: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """(clock, cost, **target's) -> a target whose verify of some rows takes `cost(rows)` milliseconds."""
 
-    def make(clock: Clock, **settings: Any) -> tuple[Any, Any, Any]:
+    def make(clock: Clock, cost: Callable[[int], float], **settings: Any) -> Any:
         monkeypatch.setattr(module, "time", clock)
         target = fake_target(TABLE, **settings)
         verify = target.verify
 
-        def timed(anchor: int, draft: Draft) -> Verification:
-            clock.spend(1.0 + 0.2 * len(draft))
-            seen: Verification = verify(anchor, draft)
-            return seen
+        def timed(anchor: int, draft: Draft) -> Any:
+            clock.spend(cost(len(draft) + 1))
+            return verify(anchor, draft)
 
+        monkeypatch.setattr(target, "verify", timed)
+        return target
+
+    return make
+
+
+@pytest.fixture
+def measure(timed_target: Make, fake_drafter: Make) -> Make:
+    """(clock, **target's) -> controller, target and drafter, where rows cost 1 + 0.2 ms each and a draft 2.5 ms."""
+
+    def make(clock: Clock, **settings: Any) -> tuple[Any, Any, Any]:
         def invent(ids: list[int], limit: int) -> Any:
             clock.spend(2.5)
             return [1] * limit, [0.5] * limit
 
-        monkeypatch.setattr(target, "verify", timed)
+        target = timed_target(clock, lambda rows: 0.8 + 0.2 * rows, **settings)
         model = fake_drafter("model", invent)
         lookup = fake_drafter("lookup", invent, is_model=False)
         return calibrate(target, [lookup, model]), target, model
@@ -64,12 +73,9 @@ def test_costs_are_those_of_the_machine(measure: Make) -> None:
     assert (target.length, drafter.seen) == (0, [])
 
 
-def test_nodes_that_are_forwards_cost_apart(
-    fake_target: Make, fake_drafter: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_that_are_forwards_cost_apart(timed_target: Make, fake_drafter: Make) -> None:
     """The first one 2.5 ms, every further one 0.5: how many to ask for follows from that, and from what was right."""
     clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
 
     def invent(ids: list[int], limit: int) -> Any:
         clock.spend(2.0 + 0.5 * limit)
@@ -77,16 +83,7 @@ def test_nodes_that_are_forwards_cost_apart(
 
     model = fake_drafter("model", invent)
     model.is_autoregressive = True
-    target = fake_target(TABLE, context=256)
-    verify = target.verify
-
-    def timed(anchor: int, draft: Draft) -> Verification:
-        clock.spend(1.0)
-        seen: Verification = verify(anchor, draft)
-        return seen
-
-    monkeypatch.setattr(target, "verify", timed)
-    controller = calibrate(target, [model])
+    controller = calibrate(timed_target(clock, lambda _: 1.0, context=256), [model])
     assert [controller.predict_draft_ms("model", nodes) for nodes in (1, 2, 8)] == pytest.approx([2.5, 3.0, 6.0])
     for right, fewest, most in ((8, 8, 8), (1, 1, 2)):
         for _ in range(60):
@@ -101,22 +98,11 @@ def test_a_busy_moment_does_not_count(measure: Make) -> None:
     assert controller.draft_ms["model"] == pytest.approx(2.5)
 
 
-def test_long_calls_are_not_repeated_within_a_turn(fake_target: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_calls_are_not_repeated_within_a_turn(timed_target: Make) -> None:
     """The first answer waits for all of them."""
-    clock, target = Clock(), fake_target(TABLE, context=256)
-    monkeypatch.setattr(module, "time", clock)
-    verify = target.verify
-    widths: list[int] = []
-
-    def timed(anchor: int, draft: Draft) -> Verification:
-        widths.append(len(draft) + 1)
-        clock.spend(0.9 * (len(draft) + 1))
-        seen: Verification = verify(anchor, draft)
-        return seen
-
-    monkeypatch.setattr(target, "verify", timed)
+    target = timed_target(Clock(), lambda rows: 0.9 * rows, context=256)
     assert calibrate(target, []).predict_verify_ms(32) == pytest.approx(0.9 * 32)
-    in_a_turn = {width: widths.count(width) / module.ROUNDS for width in module.WIDTHS}
+    in_a_turn = {width: target.widths.count(width) / module.ROUNDS for width in module.WIDTHS}
     assert in_a_turn == {1: 4, 2: 2, 4: 2, 8: 2, 16: 1, 32: 1}
 
 
@@ -127,25 +113,11 @@ def test_small_targets_are_measured_within_their_limits(measure: Make, context: 
     assert controller.baseline_rate == pytest.approx(1.0)
 
 
-def test_a_long_context_is_assumed_to_see_what_it_costs(fake_target: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_context_is_assumed_to_see_what_it_costs(timed_target: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row costs 1 ms and each further one 0.2; at 2 048 tokens 2 ms, and each further one 1.2."""
-    clock, target = Clock(), fake_target(TABLE, context=4096)
-    monkeypatch.setattr(module, "time", clock)
-    verify = target.verify
     assumed: list[int] = []
-
-    def timed(anchor: int, draft: Draft) -> Verification:
-        long = bool(assumed)
-        clock.spend((2.0 if long else 1.0) + (1.2 if long else 0.2) * len(draft))
-        seen: Verification = verify(anchor, draft)
-        return seen
-
-    def assume(length: int) -> bool:
-        assumed.append(length)
-        return True
-
-    monkeypatch.setattr(target, "verify", timed)
-    monkeypatch.setattr(target, "assume_length", assume)
+    target = timed_target(Clock(), lambda rows: 0.8 + 1.2 * rows if assumed else 0.8 + 0.2 * rows, context=4096)
+    monkeypatch.setattr(target, "assume_length", lambda length: not assumed.append(length))
     controller = calibrate(target, [])
     assert assumed == [module.LONG_CONTEXT_TOKENS]
     assert controller.predict_verify_ms(8) == pytest.approx(2.4)

@@ -110,16 +110,6 @@ def test_a_chat_in_the_middle_of_its_prompt_steps_aside(pairs: list[Gated], both
     assert order.count("chunk") > 2
 
 
-def test_urgent_work_is_counted_no_longer_than_it_waits() -> None:
-    compute_lock = ComputeLock()
-    with compute_lock.hold(True):
-        assert not compute_lock._urgent
-        compute_lock.yield_to_urgent()
-    with compute_lock.hold(False):
-        compute_lock.yield_to_urgent()
-    assert not compute_lock._is_held
-
-
 def test_an_error_gives_the_turn_back(pairs: list[Gated], both: list[Scheduler]) -> None:
     pairs[1].error = RuntimeError("a step broke")
     filled = Watched(completion(), urgent=True)

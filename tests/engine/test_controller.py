@@ -22,24 +22,11 @@ def judged(controller: Controller, rights: list[int], length: int = 15, confiden
         controller.calibration["model"].record_outcome([confidence] * length, right)
 
 
-def test_costs_between_measured_widths_lie_on_straight_lines() -> None:
-    controller = Controller(COSTS, {})
-    for rows in range(1, 33):
-        assert controller.predict_verify_ms(rows) == pytest.approx(np.interp(rows, list(COSTS), list(COSTS.values())))
-    assert controller.baseline_rate == 1.0
-    assert controller.predict_verify_ms(65) == controller.predict_verify_ms(32)
-
-
-def test_a_claim_is_trusted_until_it_was_counted() -> None:
-    calibration = Calibration()
-    for claim in (0.1, 0.5, 0.9):
-        assert calibration.acceptance(claim) == pytest.approx(claim, abs=0.05)
-
-
 @pytest.mark.parametrize(("claim", "truth"), [(0.95, 0.1), (0.95, 0.5), (0.3, 0.9)])
 def test_counting_corrects_a_claim(claim: float, truth: float) -> None:
     rng = np.random.default_rng(0)
     calibration = Calibration()
+    assert calibration.acceptance(claim) == pytest.approx(claim, abs=0.05)  # it is trusted until it was counted
     for _ in range(300):
         wrong = np.flatnonzero(rng.random(8) > truth)
         calibration.record_outcome([claim] * 8, int(wrong[0]) if len(wrong) else 8)
@@ -94,20 +81,6 @@ def test_the_chosen_prefix_is_the_best_of_all(confidence: list[float], drafting:
     rounds = np.where(pays, expected / (verify + drafting), 0.0)
     assert rounds[nodes - 1] == pytest.approx(rounds.max())
     assert rate == pytest.approx(expected[nodes - 1] / verify[nodes - 1])
-
-
-def test_a_draft_is_cut_where_more_rows_do_not_pay() -> None:
-    controller = Controller(COSTS, {"model": 0.0})
-    assert controller.choose_prefix(chain(0.05, 0.05, 0.05))[0] == 0
-    assert controller.choose_prefix(chain(0.5, 0.5, 0.5))[0] == 1  # the second row is nearly free
-    assert controller.choose_prefix(chain(*[0.999] * 15))[0] >= 7
-    assert controller.choose_prefix(chain(0.99, 0.99, 0.99, 0.01, 0.99))[0] <= 3
-
-
-def test_an_expensive_drafter_is_used_for_longer_drafts() -> None:
-    cheap, dear = Controller(COSTS, {"model": 0.0}), Controller(COSTS, {"model": 3.0})
-    draft = chain(*[0.9] * 15)
-    assert dear.choose_prefix(draft)[0] > cheap.choose_prefix(draft)[0]
 
 
 def test_a_promise_counts_the_drafters_own_cost() -> None:
@@ -192,22 +165,17 @@ def test_a_drafter_that_cannot_pay_is_not_even_probed() -> None:
     assert controller.should_probe("model", 15, rate=0.5)
 
 
-def test_measured_costs_replace_the_old_ones() -> None:
-    controller = Controller(COSTS, {"model": 1.0})
-    for _ in range(150):
-        controller.record_verify(6, 4.0)
-        controller.record_draft("model", 0.2)
-    assert controller.predict_verify_ms(6) == pytest.approx(4.0, rel=0.01)
-    assert controller.draft_ms["model"] == pytest.approx(0.2, rel=0.01)
-    controller.record_verify(999, 50.0)  # wider than anything that was measured: nothing to learn
-
-
-def test_one_interruption_changes_little() -> None:
+def test_measured_costs_replace_the_old_ones_and_one_interruption_changes_little() -> None:
     controller = Controller(COSTS, {"model": 1.0})
     controller.record_verify(1, 500.0)
     controller.record_draft("model", 500.0)
     assert controller.predict_verify_ms(1) < 1.15
     assert controller.draft_ms["model"] < 1.15
+    for _ in range(150):
+        controller.record_verify(6, 4.0)
+        controller.record_draft("model", 0.2)
+    assert controller.predict_verify_ms(6) == pytest.approx(4.0, rel=0.01)
+    assert controller.draft_ms["model"] == pytest.approx(0.2, rel=0.01)
 
 
 def test_a_shorter_measurement_is_believed_sooner_than_a_longer_one() -> None:

@@ -1,6 +1,6 @@
 """What the pair promises beside its answers: little computing, halves that agree, refusals that say why."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,9 +8,7 @@ import pytest
 
 from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.engine.controller import Controller
-from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import AGREED, HostPair
-from localdflash.engine.pair import SavedSequence, Verification
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 
@@ -63,12 +61,6 @@ def test_only_what_is_not_cached_is_computed(pair: HostPair) -> None:
     assert pair.prefill(PROMPT[:3]) == 0
     assert extended(pair) == [1, 2]
     assert pair.drafters[0].save() == pair.target.save()
-
-
-def test_an_answer_is_cached_for_the_prompt_that_goes_on_from_it(pair: HostPair, greedy: Sampler) -> None:
-    pair.prefill(PROMPT)
-    answer = [token for _ in range(4) for token in pair.step(greedy, 9).tokens]
-    assert pair.prefill([*PROMPT, *answer, 5]) == 1  # the anchor: the answer's last token
 
 
 def test_a_step_says_what_it_did(pair: HostPair, greedy: Sampler) -> None:
@@ -156,12 +148,6 @@ def test_a_prefill_cancelled_between_chunks_keeps_what_it_has(pair: HostPair, gr
     assert list(pair.step(greedy, 1).tokens) == [int(TABLE[2, 3].argmax())]
 
 
-def test_a_prefill_cancelled_at_once_computes_nothing(pair: HostPair) -> None:
-    assert pair.prefill(PROMPT, lambda: True) == 0
-    assert extended(pair) == []
-    assert pair.prefill(PROMPT) == 7
-
-
 def test_an_empty_prompt_is_refused(pair: HostPair) -> None:
     with pytest.raises(UsageError, match="empty"):
         pair.prefill([])
@@ -185,14 +171,6 @@ def test_the_context_can_be_filled_to_the_last_token_and_no_further(pair: HostPa
     assert len(pair.ids) == 32
 
 
-def test_steps_near_the_end_draft_no_further_than_the_context(pair: HostPair, greedy: Sampler) -> None:
-    target: Any = pair.target
-    pair.prefill([1] * 29)
-    while pair.room:
-        pair.step(greedy, 9)
-    assert target.widths[0] == 3  # of room for three tokens; the target checks the rest
-
-
 @pytest.mark.parametrize("length", [0, -1, 9])
 def test_a_rollback_outside_of_the_sequence_is_refused(pair: HostPair, length: int) -> None:
     pair.prefill(PROMPT)
@@ -207,13 +185,6 @@ def test_a_rollback_makes_the_last_kept_token_the_anchor(pair: HostPair, greedy:
     pair.rollback(3)
     assert (pair.ids, list(pair.cached)) == (PROMPT[:3], PROMPT[:2])
     assert pair.step(greedy, 1).tokens == [int(TABLE[2, 3].argmax())]
-
-
-def test_a_forgotten_sequence_is_computed_again(pair: HostPair) -> None:
-    pair.prefill(PROMPT)
-    pair.forget()
-    assert (pair.ids, list(pair.cached)) == ([], [])
-    assert pair.prefill(PROMPT) == 7
 
 
 def test_a_saved_state_brings_back_both_halves(pair: HostPair, greedy: Sampler) -> None:
@@ -244,74 +215,3 @@ def test_what_fails_midway_leaves_a_pair_that_works(
     pair.prefill(PROMPT)
     assert pair.drafters[0].save() == pair.target.save()
     assert pair.step(greedy, 1).tokens == [int(TABLE[1, 3].argmax())]
-
-
-def test_a_state_that_cannot_be_loaded_leaves_a_pair_that_works(pair: HostPair) -> None:
-    pair.prefill(PROMPT)
-    state = pair.save()
-    with pytest.raises(AssertionError):  # the fake's own check
-        pair.load(SavedSequence(state.ids, state.target, (b"",)))
-    assert pair.prefill(PROMPT) == 7
-    assert pair.drafters[0].save() == pair.target.save()
-
-
-def test_logits_that_are_not_numbers_end_the_step_and_not_the_pair(pair: HostPair, greedy: Sampler) -> None:
-    target: Any = pair.target
-    pair.prefill(PROMPT)
-    target.table = np.full_like(TABLE, np.nan)
-    with pytest.raises(LocaldflashError, match="not numbers"):
-        pair.step(greedy, 9)
-    target.table = TABLE
-    assert pair.prefill(PROMPT) == 7
-    pair.step(greedy, 9)
-
-
-class NoTaps:
-    """A target without taps: drafters that read none still work."""
-
-    def __init__(self, target: Any) -> None:
-        self._target = target
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._target, name)
-
-    def extend(self, ids: Sequence[int]) -> None:
-        self._target.extend(ids)
-
-    def verify(self, anchor: int, draft: Draft) -> Verification:
-        return Verification(self._target.verify(anchor, draft).logits, None)
-
-
-class Parrot:
-    """Proposes the anchor again; needs no taps."""
-
-    name, is_model, is_autoregressive, unread_tokens, max_draft_tokens = "parrot", False, False, 0, 63
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    def observe(self, ids: Sequence[int], taps: Any) -> None:
-        assert taps is None
-        self.seen += ids
-
-    def propose(self, anchor: int, limit: int) -> Draft:
-        return Draft(self.name, [anchor] * limit, [0.5] * limit)
-
-    def rollback(self, length: int) -> None:
-        del self.seen[length:]
-
-    def save(self) -> bytes:
-        return b""
-
-    def load(self, state: bytes, ids: Sequence[int]) -> None:
-        self.seen = list(ids)
-
-
-def test_drafters_without_taps_serve_a_target_without_taps(fake_target: Make, eager: Make, greedy: Sampler) -> None:
-    target: Any = NoTaps(fake_target(TABLE))
-    drafter = Parrot()
-    pair = HostPair(target, [drafter], eager("parrot"))
-    pair.prefill(PROMPT)
-    for _ in range(5):
-        pair.step(greedy, 9)
-    assert drafter.seen == pair.ids[:-1]

@@ -10,8 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localdflash.base.errors import UsageError
-from localdflash.engine.accept import accept
-from localdflash.engine.draft import Draft
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from tests.engine.test_lossless import KIND_LISTS, PROMPTS, Table, V, drafting_pair, shifting, table_of, take
@@ -50,19 +48,6 @@ def test_greedy_answers_are_those_of_the_formula_whatever_is_drafted(
     pair = drafting_pair(table, kinds, seed)
     pair.prefill(prompt)
     assert take(pair, Sampler(params), 40, limits) == greedy_answer(table, prompt, 40, params)
-
-
-def test_each_row_of_a_draft_is_shifted_by_what_stands_before_it() -> None:
-    logits = np.zeros((4, 8), np.float32)
-    logits[:, 4], logits[:, 5] = 2.0, 1.5
-    draft = Draft("test", (4, 5, 4), [0.5] * 3)
-    sampler = Sampler(SamplingParams(frequency_penalty=1.0))
-    # 4: 2, 1, 1, 0. 5: 1.5, 1.5, 0.5, 0.5.
-    assert accept(draft, logits, sampler, [4, 4, 4], 99, frozenset()) == [4, 5, 4, 5]
-    # A token that was not committed does not count: the draft of the step before broke off after its first.
-    sampler = Sampler(SamplingParams(presence_penalty=1.0))
-    assert accept(Draft("test", (4, 7, 5), [0.5] * 3), logits, sampler, [1], 99, frozenset()) == [4, 5]
-    assert accept(draft, logits, sampler, [1], 99, frozenset()) == [4, 4]
 
 
 def test_a_bias_forces_and_forbids() -> None:

@@ -4,17 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.engine.lookup import (
-    BREAK,
-    GRAM_TOKENS,
-    MAX_CANDIDATES,
-    MAX_MATCH_TOKENS,
-    MAX_MISSES,
-    RESUMED_TOKENS,
-    TOKENS_AHEAD,
-    TOKENS_BEHIND,
-    LookupDrafter,
-)
+from localdflash.engine.lookup import BREAK, LookupDrafter
 
 TOKENS = st.integers(0, 3)
 TEXTS = st.lists(TOKENS, max_size=60)
@@ -27,13 +17,13 @@ def expected(documents: list[list[int]], ids: list[int], anchor: int, limit: int
 
     def agreement(place: int) -> int:
         count = 0
-        while count < MAX_MATCH_TOKENS and place - count >= 0 and text[place - count] == text[len(text) - 1 - count]:
+        while count < 32 and place - count >= 0 and text[place - count] == text[len(text) - 1 - count]:
             count += 1
         return count
 
     agreements = {place: agreement(place) for place in range(len(text) - 1)}
-    for least in range(GRAM_TOKENS, 0, -1):
-        newest = [place for place, count in reversed(agreements.items()) if count >= least][:MAX_CANDIDATES]
+    for least in (3, 2, 1):
+        newest = [place for place, count in reversed(agreements.items()) if count >= least][:8]
         if newest:
             best = max(newest, key=lambda place: (agreements[place], place))
             tokens: list[int] = []
@@ -108,44 +98,6 @@ def test_a_loaded_state_is_the_sequence_and_the_documents(
     assert loaded.propose(1, 9) == saved.propose(1, 9)
 
 
-def test_how_a_text_is_cut_does_not_matter() -> None:
-    ids = [1, 2, 3, 4, 1, 2, 3, 4, 1]
-    whole, pieces = LookupDrafter(), LookupDrafter()
-    whole.observe(ids)
-    for token in ids:
-        pieces.observe([token])
-    assert whole.propose(2, 5) == pieces.propose(2, 5)
-
-
-def test_a_repetition_goes_on_for_as_long_as_is_asked() -> None:
-    drafter = LookupDrafter()
-    drafter.observe([9, 1, 2, 3, 1, 2])
-    assert list(drafter.propose(3, 8).tokens) == [1, 2, 3, 1, 2, 3, 1, 2]
-
-
-def test_nothing_is_proposed_for_what_was_never_seen() -> None:
-    drafter = LookupDrafter([[1, 2, 3]])
-    assert not drafter.propose(7, 5)
-    drafter.observe([4, 5])
-    assert not drafter.propose(7, 5)
-
-
-def test_a_proposal_ends_where_its_document_ends() -> None:
-    drafter = LookupDrafter([[1, 2, 3, 4], [5, 6]])
-    drafter.observe([1, 2])
-    assert list(drafter.propose(3, 9).tokens) == [4]
-    drafter.observe([3])
-    assert not drafter.propose(4, 9)  # the last token of its document
-
-
-def test_documents_outlive_a_rollback_to_nothing() -> None:
-    drafter = LookupDrafter([[1, 2, 3, 4]])
-    drafter.observe([1, 2, 3, 9])
-    drafter.rollback(0)
-    drafter.observe([1, 2])
-    assert list(drafter.propose(3, 9).tokens) == [4]
-
-
 # A passage in which every other token is the same: only its place tells which of them comes next.
 COMMA = 99
 PASSAGE = [token for name in range(40) for token in (name, COMMA)]
@@ -166,56 +118,49 @@ def copying() -> LookupDrafter:
     return drafter
 
 
-def test_a_copy_goes_on_after_a_changed_token(copying: LookupDrafter) -> None:
-    copy(copying, [77])  # in place of 10
-    draft = copying.propose(COMMA, 3)
-    assert list(draft.tokens) == [11, COMMA, 12]
-    assert list(draft.confidence) == rising(RESUMED_TOKENS, 3)
+@pytest.mark.parametrize(
+    ("written", "anchor", "tokens"),
+    [
+        ([77], COMMA, [11, COMMA, 12]),  # in place of 10
+        ([77], 12, [COMMA, 13, COMMA]),  # 11 and its commas are missing
+        ([77, 78, 79], 11, [COMMA, 12, COMMA]),  # tokens were put in
+        ([200 + i for i in range(8)], COMMA, [15, COMMA, 16]),
+        ([200 + i for i in range(9)], COMMA, [200, 201, 202]),  # forgotten: the newest comma's, not the passage's
+    ],
+)
+def test_a_copy_goes_on_after_a_change(
+    copying: LookupDrafter, written: list[int], anchor: int, tokens: list[int]
+) -> None:
+    copy(copying, written)
+    assert list(copying.propose(anchor, 3).tokens) == tokens
 
 
-def test_a_copy_goes_on_after_tokens_were_left_out(copying: LookupDrafter) -> None:
-    copy(copying, [77])
-    assert list(copying.propose(12, 3).tokens) == [COMMA, 13, COMMA]  # 11 and its commas are missing
-
-
-def test_a_copy_goes_on_after_tokens_were_put_in(copying: LookupDrafter) -> None:
-    copy(copying, [77, 78, 79])
-    assert list(copying.propose(11, 3).tokens) == [COMMA, 12, COMMA]
-
-
-def test_a_copy_is_not_picked_up_out_of_reach() -> None:
-    drafter = LookupDrafter([[*range(40), 50, 60]])
-    drafter.observe([50])  # also written before: the newest place of 50 is this one
-    copy(drafter, [*range(10), 77])
-    expected_place = 11
-    draft = drafter.propose(expected_place + TOKENS_AHEAD + 1, 3)
-    assert list(draft.confidence) == rising(1, 3)  # found as a single token, not as the place in the copy
-    assert list(drafter.propose(expected_place + TOKENS_AHEAD, 3).confidence) == rising(RESUMED_TOKENS, 3)
-
-
-def test_a_copy_is_not_picked_up_too_far_behind() -> None:
+@pytest.mark.parametrize(
+    ("copied", "anchor", "match"),
+    [
+        *(([*range(10), 77], 11 + distance, match) for distance, match in ((12, 3), (13, 1), (-4, 3), (-5, 1))),
+        *(([50, 5, 6, 7, 77], 9, 3), ([50, 5, 6, 77], 8, 1)),  # three tokens make a copy
+    ],
+)
+def test_a_copy_is_picked_up_near_the_expected_position(copied: list[int], anchor: int, match: int) -> None:
     drafter = LookupDrafter([[*range(40)]])
-    copy(drafter, [*range(10), 77])
-    assert list(drafter.propose(11 - TOKENS_BEHIND - 1, 3).confidence) == rising(1, 3)
-    assert list(drafter.propose(11 - TOKENS_BEHIND, 3).confidence) == rising(RESUMED_TOKENS, 3)
+    copy(drafter, copied)
+    assert list(drafter.propose(anchor, 3).confidence) == rising(match, 3)
 
 
-def test_only_the_newest_places_are_compared() -> None:
+def test_only_the_newest_places_are_compared_and_at_most_32_tokens_of_each() -> None:
     end = [1, 2, 3, 4]
     best = [*end, 50]  # agrees in all of the end, and is older than the others
-    others = [token for i in range(MAX_CANDIDATES) for token in (100 + i, 2, 3, 4, 60 + i)]
+    others = [token for i in range(8) for token in (100 + i, 2, 3, 4, 60 + i)]
     drafter = LookupDrafter()
     drafter.observe([*best, *others, 1, 2, 3])
-    assert drafter.propose(4, 1).tokens == [60 + MAX_CANDIDATES - 1]
+    assert drafter.propose(4, 1).tokens == [67]
     drafter.rollback(0)
     drafter.observe([*best, *others[5:], 1, 2, 3])
     assert drafter.propose(4, 1).tokens == [50]
-
-
-def test_a_copy_is_forgotten_after_too_long_without(copying: LookupDrafter) -> None:
-    assert copying._copy_offset is not None
-    copy(copying, [200 + i for i in range(MAX_MISSES + 1)])
-    assert copying.propose(COMMA, 2).tokens[0] == 200  # the newest comma's, not the passage's
+    drafter.rollback(0)
+    drafter.observe([*range(50), *range(49)])
+    assert list(drafter.propose(49, 3).confidence) == rising(32, 3)
 
 
 def test_a_rollback_forgets_the_copy(copying: LookupDrafter) -> None:

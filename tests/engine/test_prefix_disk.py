@@ -104,19 +104,17 @@ def test_a_damaged_file_is_dropped(tmp_path: Path, data: st.DataObject) -> None:
         DiskCache(tmp_path, "model", BIG).write(state(0))
 
 
-@pytest.mark.parametrize("junk", [b"", b"junk", b"\xff" * 64])
-def test_a_file_that_is_none_of_ours_is_dropped(tmp_path: Path, junk: bytes) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"junk", b"\xff" * 64),
+        *(save({"ids": np.asarray(ids)}) for ids in (np.full(50, np.nan, np.float32), np.zeros((5, 10)), np.int32(7))),
+    ],
+)
+def test_a_file_that_is_none_of_ours_is_dropped(tmp_path: Path, content: bytes) -> None:
     folder = DiskCache(tmp_path, "model", BIG).folder
     folder.mkdir()
-    (folder / f"{'0' * 32}.safetensors").write_bytes(junk)
-    assert DiskCache(tmp_path, "model", BIG).find_longest([1], 0) is None
-
-
-@pytest.mark.parametrize("ids", [np.full(50, np.nan, np.float32), np.zeros((5, 10), np.int32), np.int32(7)])
-def test_ids_that_are_none_are_dropped(tmp_path: Path, ids: Any) -> None:
-    disk = DiskCache(tmp_path, "model", BIG)
-    disk.folder.mkdir()
-    (disk.folder / f"{'0' * 32}.safetensors").write_bytes(save({"ids": np.asarray(ids)}))
+    (folder / f"{'0' * 32}.safetensors").write_bytes(content)
     assert DiskCache(tmp_path, "model", BIG).find_longest([1], 0) is None
     assert files(tmp_path) == []
 
@@ -180,16 +178,20 @@ def test_a_new_process_computes_only_what_is_new(
     assert [answer(second, ids, prefixes) for ids in documents] == [(text, 0) for text in expected]
 
 
-def test_a_state_that_was_lost_is_not_written_and_the_others_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("live", "written"), [(31, [0, 2000]), (32, [0, 2000, 5000])])
+def test_what_is_lost_or_short_is_not_written_and_the_others_are(tmp_path: Path, live: int, written: list[int]) -> None:
     def lost() -> None:
         raise StateLost("it is gone")
 
     class Idle:
-        cached: tuple[int, ...] = ()
+        cached = range(live)
+
+        def save(self) -> SavedSequence:
+            return state(5000, live)
 
     disk = DiskCache(tmp_path, "model", BIG)
     prefixes = PrefixCache(BIG, disk)
     for kept in (state(0), replace(state(1000), wait=lost), state(2000)):
         prefixes._put(kept)
     prefixes.write_to_disk(Idle())  # type: ignore[arg-type]
-    assert sorted(known.ids[0] for known in disk._known.values()) == [0, 2000]
+    assert sorted(known.ids[0] for known in disk._known.values()) == written

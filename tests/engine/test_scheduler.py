@@ -137,15 +137,6 @@ def completion(first: int = 4, tokens: int = 6) -> Request:
     return Request([first, 5, 6, 7] * 10, tokens)
 
 
-def test_a_job_gives_what_the_request_gives_alone(
-    scheduler: Scheduler, offline: Callable[[Request], list[int]]
-) -> None:
-    done = Watched(chat())
-    scheduler.submit(done.job)
-    assert done.wait().tokens == offline(done.request)
-    assert (done.error, done.request.finish_reason) == (None, "length")
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_completion_goes_before_the_next_step_of_a_chat_whose_text_stays_the_same(
     scheduler: Scheduler, pair: Gated, offline: Callable[[Request], list[int]], temperature: float
@@ -157,28 +148,17 @@ def test_a_completion_goes_before_the_next_step_of_a_chat_whose_text_stays_the_s
     pair.gate.until_held()
     typed = Watched(completion(), log, "completion", urgent=True)
     scheduler.submit(typed.job)
+    before = sum(pair.target.extended)  # type: ignore[attr-defined]
     pair.gate.release()
     typed.wait()
     talk.wait()
+    assert sum(pair.target.extended) - before == len(typed.request.ids) - 1  # type: ignore[attr-defined]
     after = log.index("completion")
     assert after <= 1, "the chat took another step first"
     assert set(log[after : after + log.count("completion")]) == {"completion"}
     assert talk.tokens == offline(talk.request)
     assert typed.tokens == offline(typed.request)
     assert scheduler.totals.preempted == 1
-
-
-def test_a_chat_that_made_room_computes_nothing_again(scheduler: Scheduler, pair: Gated) -> None:
-    talk = Watched(chat())
-    pair.gate.hold()
-    scheduler.submit(talk.job)
-    pair.gate.until_held()
-    typed = Watched(completion(), urgent=True)
-    scheduler.submit(typed.job)
-    before = sum(pair.target.extended)  # type: ignore[attr-defined]
-    pair.gate.release()
-    talk.wait()
-    assert sum(pair.target.extended) - before == len(typed.request.ids) - 1  # type: ignore[attr-defined]
 
 
 def test_a_prefill_makes_room_too(scheduler: Scheduler, pair: Gated, offline: Callable[[Request], list[int]]) -> None:
