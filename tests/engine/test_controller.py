@@ -103,6 +103,8 @@ def test_a_depth_that_is_not_drafted_any_more_is_thought_to_do_as_the_one_before
     calibration = controller.calibration["model"]
     assert calibration.survival[0] > 0.9
     assert calibration.survival[1] < 0.2
+    chance = calibration.survival[1] / calibration.survival[0]
+    assert calibration.survival[2] == pytest.approx(calibration.survival[1] * chance)  # not counted
     judged(controller, [1] * 90, length=1)
     assert calibration.survival[1] > 0.5
 

@@ -57,29 +57,6 @@ def test_a_bias_forces_and_forbids() -> None:
         assert [Sampler(params).sample(logits, []) for _ in range(50)] == [0] * 50
 
 
-def test_probabilities_that_are_told_are_the_models_own() -> None:
-    logits = np.array([0.0, 9.0, 1.0], np.float32)
-    plain, biased = Sampler(SamplingParams(), None, 2), Sampler(SamplingParams(logit_bias=((0, 100.0),)), None, 2)
-    plain.sample(logits, [])
-    biased.sample(logits, [])
-    assert plain.sampled_tokens[0].top_logprobs == biased.sampled_tokens[0].top_logprobs
-    assert biased.sampled_tokens[0].token == 0
-
-
-@pytest.mark.parametrize(
-    ("shift", "reads"),
-    [
-        ({}, False),
-        ({"presence_penalty": 0.1}, True),
-        ({"frequency_penalty": -0.1}, True),
-        ({"logit_bias": ((1, 1.0),)}, True),
-    ],
-)
-def test_a_shift_needs_the_logits(shift: dict[str, Any], reads: bool) -> None:
-    sampler = Sampler(SamplingParams(**shift))
-    assert (sampler.needs_logits, sampler.needs_only_argmax) == (reads, not reads)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -1,12 +1,15 @@
 """Sampling against plain float64 arithmetic: the order of the filters, ties, limits, seeds."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.special import log_softmax
 from scipy.stats import chisquare
 
 from localdflash.base.errors import LocaldflashError, UsageError
@@ -94,6 +97,10 @@ def test_the_distribution_is_that_of_plain_arithmetic(
 def test_the_filters_come_in_the_documented_order(params: SamplingParams, survivors: set[int]) -> None:
     logits = [math.log(p) + 3.0 for p in (0.4, 0.3, 0.2, 0.1)]
     assert actual_distribution(logits, [0], params).keys() == survivors
+
+
+def test_without_filters_the_least_likely_token_stays() -> None:
+    assert actual_distribution([0.0, -50.0], [], SamplingParams(1.0)).keys() == {0, 1}
 
 
 def test_of_equal_logits_the_lower_ids_stay() -> None:
@@ -186,3 +193,70 @@ def test_the_window_is_what_the_penalty_looks_at() -> None:
     penalised = Sampler(SamplingParams(repetition_penalty=2.0, penalty_window=2))
     assert penalised.sample(logits, [0, 1]) == 0  # both seen: 1.0 and 0.95
     assert penalised.sample(logits, [1, 0, 0]) == 1  # token 1 has left the window
+    unseen = Sampler(SamplingParams(repetition_penalty=2.0, penalty_window=0))
+    assert (unseen.window, unseen.sample(logits, [0])) == (0, 0)
+
+
+class Among:
+    """Allows the same tokens of four always, and records those that were sampled."""
+
+    def __init__(self, *allowed: int, renormalizes: bool = False) -> None:
+        self.allowed, self.renormalizes, self.sampled = np.isin(np.arange(4), allowed), renormalizes, list[int]()
+
+    def mask(self) -> NDArray[np.bool_]:
+        return self.allowed
+
+    def advance(self, token: int) -> None:
+        self.sampled.append(token)
+
+    def count_allowed(self, tokens: Sequence[int]) -> int:
+        raise NotImplementedError
+
+    forced_tokens: Any = count_allowed
+
+
+FOUR = np.array([1.0, 9.0, 2.0, 0.0], np.float32)
+
+
+@pytest.mark.parametrize(("params", "possible"), [(SamplingParams(), {2}), (SamplingParams(1.0, seed=0), {0, 2})])
+def test_only_tokens_that_the_constraint_allows_are_sampled(params: SamplingParams, possible: set[int]) -> None:
+    constraint = Among(0, 2)
+    sampler = Sampler(params, constraint)
+    tokens = [sampler.sample(FOUR, []) for _ in range(100)]
+    assert (set(tokens), constraint.sampled) == (possible, tokens)
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+@pytest.mark.parametrize("renormalizes", [None, False, True])
+def test_recorded_probabilities_are_the_models_own(count: int, renormalizes: bool | None) -> None:
+    """Before any filter, penalty or bias; only a constraint that says so leaves out what it rules out."""
+    params = SamplingParams(1.0, top_k=1, logit_bias=((3, 100.0),), repetition_penalty=2.0)
+    sampler = Sampler(params, None if renormalizes is None else Among(0, 2, 3, renormalizes=renormalizes), count)
+    expected = log_softmax(np.where([True, not renormalizes, True, True], FOUR.astype(np.float64), -np.inf))
+    assert sampler.sample(FOUR, [3]) == 3
+    (recorded,) = sampler.sampled_tokens
+    assert (recorded.token, recorded.logprob) == (3, pytest.approx(expected[3], abs=1e-6))
+    likeliest = sorted(range(4), key=lambda token: -expected[token])[:count]
+    assert [token for token, _ in recorded.top_logprobs] == likeliest
+    assert [logprob for _, logprob in recorded.top_logprobs] == pytest.approx(expected[likeliest])
+
+
+@pytest.mark.parametrize(
+    ("params", "options", "needs", "only_argmax"),
+    [
+        ({}, {}, False, True),
+        ({"temperature": 1.0}, {}, False, False),
+        ({"repetition_penalty": 1.1}, {}, False, False),
+        ({}, {"constraint": Among(1)}, True, False),
+        ({}, {"top_logprobs": 0}, True, False),
+        *(
+            (shift, {}, True, False)
+            for shift in ({"presence_penalty": 0.1}, {"frequency_penalty": -0.1}, {"logit_bias": ((1, 1.0),)})
+        ),
+    ],
+)
+def test_what_the_host_needs_of_the_logits(
+    params: dict[str, Any], options: dict[str, Any], needs: bool, only_argmax: bool
+) -> None:
+    sampler = Sampler(SamplingParams(**params), **options)
+    assert (sampler.needs_logits, sampler.needs_only_argmax) == (needs, only_argmax)
