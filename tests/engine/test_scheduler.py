@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -231,6 +232,15 @@ def test_a_job_that_is_cancelled_while_it_makes_room_ends_at_once(scheduler: Sch
     pair.gate.release()
     assert typed.wait().request.finish_reason == "length"
     assert (scheduler.totals.preempted, len(scheduler.totals.cancel_ms)) == (0, 1)
+
+
+def test_times_are_milliseconds(pair: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localdflash.engine.scheduler.time", SimpleNamespace(perf_counter=lambda: 3.0))
+    scheduler, waited = Scheduler(pair), Watched(chat(), submitted=1.0, cancelled_at=2.5)
+    scheduler.submit(waited.job)
+    scheduler.drain()
+    scheduler.run()
+    assert (waited.request.queue_ms, list(scheduler.totals.cancel_ms)) == (2000.0, [500.0])
 
 
 def test_a_job_may_end_itself(scheduler: Scheduler) -> None:

@@ -19,7 +19,7 @@ BYTE_PAIR = ("gpt-2", "smollm", "qwen2", "qwen35", "llama-bpe", "gpt-4o", "tekke
 SPECIALS = {
     "llama-bpe": dict.fromkeys(("<|eot_id|>", "<|eom_id|>", "<s>", "</s>"), CONTROL),
     "gpt-4o": dict.fromkeys(("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"), CONTROL),
-    "tekken": {"<PRE>": NORMAL, "<|endoftext|>": NORMAL, "[REF]": USER_DEFINED},
+    "tekken": {"<PRE>": NORMAL, "<|endoftext|>": NORMAL, "[REF]": USER_DEFINED, f"<|{'x' * 200}|>": CONTROL},
 }
 Pairs = dict[str, tuple[ModelVocabulary, ModelVocabulary]]
 SPACES = [" def", "    ", "      ", "\n\n", "\r\n", "\t", "\u00a0", "\u2003"]

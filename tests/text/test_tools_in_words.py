@@ -27,9 +27,6 @@ def test_calls_and_results_are_said() -> None:
     assert told == [
         USER,
         TemplateMessage("assistant", f"I look.\n{call}\n{call}"),
-        TemplateMessage(
-            "user",
-            "<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response>",
-        ),
+        TemplateMessage("user", "<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response>"),
         SAID,
     ]

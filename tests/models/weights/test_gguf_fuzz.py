@@ -79,21 +79,7 @@ def test_every_bit_of_the_header(tiny_gguf: Path, damaged: Path, c_parser_accept
 
 
 INTERESTING = [
-    0,
-    1,
-    7,
-    31,
-    33,
-    2**16,
-    2**31 - 1,
-    2**31,
-    2**32 - 1,
-    2**32,
-    2**61,
-    2**63 - 1,
-    2**63,
-    2**64 - 32,
-    2**64 - 1,
+    *(0, 1, 7, 31, 33, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**61, 2**63 - 1, 2**63, 2**64 - 32, 2**64 - 1)
 ]
 REPLACEMENTS = st.one_of(
     st.sampled_from([struct.pack("<Q", value) for value in INTERESTING]),

@@ -108,13 +108,7 @@ def test_two_equal_tokens(spelled: tuple[str, ...], said: str, tmp_path: Path) -
         read(tmp_path, tokens(*spelled))
 
 
-@pytest.mark.parametrize(
-    "spelled",
-    [
-        ("", ""),
-        ("a", "A", "á"),
-    ],
-)
+@pytest.mark.parametrize("spelled", [("", ""), ("a", "A", "á")])
 def test_tokens_that_differ(spelled: tuple[str, ...], tmp_path: Path) -> None:
     read(tmp_path, tokens(*spelled))
 

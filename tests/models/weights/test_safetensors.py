@@ -231,24 +231,7 @@ def test_mutations(small: Path, scratch: Path, damages: list[tuple[int, int, byt
 
 
 VALUES: list[object] = [
-    None,
-    True,
-    -1,
-    0,
-    4,
-    2**64,
-    1.5,
-    "",
-    "F32",
-    "BF16",
-    "\n",
-    [],
-    [4],
-    [2, 2],
-    [0, 16],
-    [0.0, 16],
-    [[4]],
-    {},
+    *(None, True, -1, 0, 4, 2**64, 1.5, "", "F32", "BF16", "\n", [], [4], [2, 2], [0, 16], [0.0, 16], [[4]], {})
 ]
 FIELDS = st.sampled_from(VALUES)
 ENTRIES = st.builds(entry, FIELDS, FIELDS, FIELDS) | FIELDS

@@ -28,15 +28,7 @@ def test_names() -> None:
     assert split.number_of(names[1]) == (2, 3)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "m.gguf",
-        "m-00001-of-00001.gguf",
-        "m-00001-of-00003.bin",
-        "m-00001-of-99999.gguf",
-    ],
-)
+@pytest.mark.parametrize("name", ["m.gguf", "m-00001-of-00001.gguf", "m-00001-of-00003.bin", "m-00001-of-99999.gguf"])
 def test_other_names_are_of_one_file(name: str) -> None:
     assert split.names_of(name) == (name,)
 
