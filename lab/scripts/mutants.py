@@ -1,8 +1,8 @@
 """Mutation testing of the core: change one operator or constant at a time, and count how many changes a test notices.
 
 `PYTHONPATH=. python -P lab/scripts/mutants.py [--each 12] [--only accept,gguf] [--json FILE]`. Mutants are drawn with a
-fixed seed, so two trees with the same source have the same mutants. Run it on a checkout that nobody edits: files are
-changed in place and restored.
+fixed seed, the file's name, so two trees with the same source have the same mutants. Run it on a checkout that nobody
+edits: files are changed in place and restored. A file whose tests fail without a mutant is an error.
 """
 
 import argparse
@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from localdflash.base.machine.hardware import commit, device
+
 CORE = {  # source file -> the tests that should notice
     "localdflash/engine/accept.py": ["tests/engine/test_accept.py", "tests/engine/test_lossless.py"],
     "localdflash/engine/controller.py": [
@@ -24,8 +26,8 @@ CORE = {  # source file -> the tests that should notice
     "localdflash/engine/sampling.py": ["tests/engine/test_sampling.py"],
     "localdflash/engine/lookup.py": ["tests/engine/test_lookup.py"],
     "localdflash/engine/scheduler.py": ["tests/engine/test_scheduler.py"],
-    "localdflash/engine/prefix.py": ["tests/engine/test_prefix.py"],
-    "localdflash/text/tokenizer.py": ["tests/text/test_tokenizer.py"],
+    "localdflash/engine/prefix.py": ["tests/engine/test_prefix.py", "tests/engine/test_prefix_disk.py"],
+    "localdflash/text/tokenizer.py": ["tests/text/test_tokenizer.py", "tests/text/test_gguf_vocabulary.py"],
     "localdflash/models/weights/gguf.py": ["tests/models/weights"],
     "localdflash/code/fim/stopping.py": ["tests/code/fim"],
     "localdflash/server/guard.py": ["tests/server/test_guard.py"],
@@ -58,7 +60,8 @@ def mutations(tree: ast.AST) -> Iterator[tuple[int, str, Callable[[], None]]]:
 
 def is_noticed(tests: list[str]) -> bool:
     """Run the tests of a mutated file; return whether any fails."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *tests]
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--no-header", "--hypothesis-profile=mutants"]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
     try:
         return subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).returncode != 0
     except subprocess.TimeoutExpired:
@@ -68,6 +71,8 @@ def is_noticed(tests: list[str]) -> bool:
 def run(source: Path, tests: list[str], each: int) -> tuple[int, list[str]]:
     """Return how many mutants of a file were tried, and those that no test noticed."""
     original = source.read_text(encoding="utf-8")
+    if is_noticed(tests):
+        raise SystemExit(f"{source}: its tests fail without a mutant; mend them first")
     places = range(sum(1 for _ in mutations(ast.parse(original))))
     chosen = sorted(random.Random(source.name).sample(places, min(each, len(places))))
     survivors = []
@@ -91,17 +96,19 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    report, tried, alive = {}, 0, 0
+    files, tried, alive = {}, 0, 0
     for name, tests in CORE.items():
         source = Path(name)
         if given.only and source.stem not in given.only.split(","):
             continue
         count, survivors = run(source, tests, given.each)
         tried, alive = tried + count, alive + len(survivors)
-        report[name] = {"mutants": count, "killed": count - len(survivors), "survivors": survivors}
+        files[name] = {"mutants": count, "killed": count - len(survivors), "survivors": survivors}
         print(f"{name}: {count - len(survivors)} of {count}", *survivors, sep="\n  ", flush=True)
     print(f"killed {tried - alive} of {tried}: {(tried - alive) / tried:.0%}")
     if given.json:
+        command = f"PYTHONPATH=. python -P lab/scripts/mutants.py --each {given.each}"
+        report = {"command": command, "commit": commit(), "device": device(), "seed": "the file's name", "files": files}
         given.json.write_text(json.dumps(report, indent=1) + "\n")
 
 

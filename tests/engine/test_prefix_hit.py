@@ -21,60 +21,33 @@ def loaded() -> Iterator[LoadedPair]:
         yield pair
 
 
-def ids_of(loaded: LoadedPair, typed: str) -> list[int]:
-    return build(loaded.fim_format(), loaded.tokenizer, PREFIX + typed, SUFFIX)
-
-
 def run(loaded: LoadedPair, ids: list[int], prefixes: PrefixCache | None = None) -> tuple[list[int], int]:
     request = Request(ids, 24, ends=loaded.tokenizer.ends)
     tokens = [token for step in generate(loaded.pair, request, prefixes) for token in step.tokens]
     return tokens, request.computed_tokens
 
 
-def drafts(loaded: LoadedPair) -> dict[str, list[int]]:
+def drafts(loaded: LoadedPair, ids: list[int]) -> dict[str, list[int]]:
     assert isinstance(loaded.pair, HostPair)
-    return {d.name: list(d.propose(loaded.pair.ids[-1], 7).tokens) for d in loaded.pair.drafters}
+    loaded.pair.prefill(ids)
+    return {d.name: list(d.propose(ids[-1], 7).tokens) for d in loaded.pair.drafters}
 
 
-def test_typing_one_character_computes_only_the_new_tokens(loaded: LoadedPair) -> None:
-    loaded.pair.forget()
-    _, cold = run(loaded, ids_of(loaded, ""))
-    assert cold == len(ids_of(loaded, "")) - 1
-    for typed in ("f", "f.", "f.i"):
-        _, computed = run(loaded, ids_of(loaded, typed))
-        assert computed <= 4, typed
-
-
-def test_what_follows_a_cache_hit_is_what_follows_a_cold_start(loaded: LoadedPair) -> None:
-    for typed in ("", "f", "f.items", "f.items."):
-        ids = ids_of(loaded, typed)
-        warm, _ = run(loaded, ids)
+def test_a_hit_computes_only_new_tokens_and_changes_neither_text_nor_drafts(loaded: LoadedPair) -> None:
+    prefixes, fim = PrefixCache(64_000_000), (loaded.fim_format(), loaded.tokenizer)
+    other = build(*fim, "import os\n\n" * 30 + "def main():\n    ", "\n")
+    warm = {}
+    for typed, most in (("", 999), ("f", 4), ("f.", 4), ("f.items", 4), ("f.items", 0), ("f.it", 4)):
+        if typed == "f.items" and not most:
+            run(loaded, other, prefixes)  # another document evicts nothing
+        ids = build(*fim, PREFIX + typed, SUFFIX)
+        text, computed = run(loaded, ids, prefixes)
+        assert computed <= most, typed
+        warm[typed] = text, drafts(loaded, ids)
+    for typed, (text, drafted) in warm.items():
+        ids = build(*fim, PREFIX + typed, SUFFIX)
         loaded.pair.forget()
-        assert run(loaded, ids)[0] == warm, typed
-
-
-def test_every_drafter_drafts_the_same_after_a_hit(loaded: LoadedPair) -> None:
-    ids = ids_of(loaded, "f.it")
-    loaded.pair.forget()
-    loaded.pair.prefill(ids)
-    cold = drafts(loaded)
-    assert cold.keys() == {"lookup", "dflash"}
-    run(loaded, ids_of(loaded, "f.items.app"))
-    loaded.pair.prefill(ids)
-    assert drafts(loaded) == cold
-
-
-def test_two_documents_do_not_evict_each_other(loaded: LoadedPair) -> None:
-    loaded.pair.forget()
-    prefixes = PrefixCache(64_000_000)
-    first = ids_of(loaded, "f.items")
-    second = build(loaded.fim_format(), loaded.tokenizer, "import os\n\n" * 30 + "def main():\n    ", "\n")
-    expected, _ = run(loaded, first, prefixes)
-    run(loaded, second, prefixes)
-    again, computed = run(loaded, first, prefixes)
-    assert (again, computed) == (expected, 0)
-    loaded.pair.prefill(first)
-    warm = drafts(loaded)
-    loaded.pair.forget()
-    loaded.pair.prefill(first)
-    assert drafts(loaded) == warm
+        assert run(loaded, ids) == (text, len(ids) - 1)
+        loaded.pair.forget()
+        assert drafts(loaded, ids) == drafted
+        assert drafted.keys() == {"lookup", "dflash"}
