@@ -17,11 +17,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from localdflash.server.api.anthropic_body import (
-    Block,
     CountRequest,
     DocumentBlock,
-    Effort,
     ImageBlock,
+    MessageBlock,
     MessageParam,
     MessagesRequest,
     TextBlock,
@@ -33,26 +32,25 @@ from localdflash.server.api.anthropic_body import (
 )
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.chat_request import (
-    chat_generation,
     check_schema,
+    clamp_effort,
     messages_of,
-    parts_of,
+    named_tool,
+    prepare_chat,
     render_chat,
     tools_of,
     variables_of,
 )
-from localdflash.server.api.content_blocks import AnswerParts, BlockEvent, Grown, growth, whole
-from localdflash.server.api.content_blocks import Block as ContentBlock
+from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
 from localdflash.server.api.generation import GenerationRequest, cached_tokens
-from localdflash.server.api.http_errors import MESSAGES, ApiError, bad, error_body
-from localdflash.server.api.http_responses import EventStream, json_of, json_response, named_event
+from localdflash.server.api.http_errors import MESSAGES, bad, error_body
+from localdflash.server.api.http_responses import EventStream, json_of, json_response, named_event, named_events
 from localdflash.server.api.request_body import read
 from localdflash.server.api.schemas import (
     CalledFunction,
     ChatMessage,
     ChatRequest,
     JsonSchema,
-    NamedFunction,
     NamedTool,
     ResponseFormat,
     Tool,
@@ -69,14 +67,12 @@ async def messages(http: HttpRequest) -> Response:
     """Answer a conversation."""
     state: AppState = http.app.state.shared
     body = await read(http, MessagesRequest)
-    loaded = await state.ready("chat", body.model)
-    asked = chat_request(body)
-    tools = tools_of(asked)
-    generation = await asyncio.to_thread(chat_generation, loaded, asked, tools, state.grammars(loaded))
-    parts, stops = parts_of(generation, asked, tools)(), body.stop_sequences or ()
+    generation, make_parts = await prepare_chat(state, chat_request(body))
+    blocks, stops = AnswerBlocks(make_parts()), body.stop_sequences or ()
     if body.stream:
-        return EventStream(_named(state, generation, parts, stops), _failure)
-    return await json_of(http, message(state, generation, parts, stops))
+        failure = lambda error: named_event(error_body(error, MESSAGES))  # noqa: E731
+        return EventStream(named_events(_events(state, generation, blocks, stops)), failure)
+    return await json_of(http, _message(state, generation, blocks, stops))
 
 
 async def count_tokens(http: HttpRequest) -> Response:
@@ -96,18 +92,6 @@ async def count_tokens(http: HttpRequest) -> Response:
     return json_response({"input_tokens": len(await asyncio.to_thread(lambda: render().encode()))})
 
 
-async def _named(
-    state: AppState, generation: GenerationRequest, parts: AnswerParts, stops: Sequence[str]
-) -> AsyncGenerator[bytes]:
-    async with aclosing(events(state, generation, parts, stops)) as source:
-        async for event in source:
-            yield named_event(event)
-
-
-def _failure(error: ApiError) -> bytes:
-    return named_event(error_body(error, MESSAGES))
-
-
 def chat_request(body: CountRequest) -> ChatRequest:
     """Translate the request to one of the chat API; raise ApiError for a wrong field."""
     tools = [_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())]
@@ -119,7 +103,7 @@ def chat_request(body: CountRequest) -> ChatRequest:
         tools=tools,
         tool_choice=_choice(choice, tools),
         parallel_tool_calls=not choice.disable_parallel_tool_use,
-        reasoning_effort=_effort(config.effort) if config else None,
+        reasoning_effort=clamp_effort(config.effort) if config else None,
         chat_template_kwargs={"enable_thinking": body.thinking is not None and body.thinking.type != "disabled"},
         continue_final_message=body.messages[-1].role == "assistant",
     )
@@ -130,14 +114,6 @@ def chat_request(body: CountRequest) -> ChatRequest:
         request.temperature, request.top_p, request.top_k = body.temperature, body.top_p, body.top_k
         request.seed, request.draft = body.seed, body.draft
     return request
-
-
-def _effort(asked: Effort | None) -> Literal["low", "medium", "high"] | None:
-    match asked:
-        case "xhigh" | "max":
-            return "high"
-        case known:
-            return known
 
 
 def _messages(body: CountRequest) -> list[ChatMessage]:
@@ -167,7 +143,7 @@ def _answer(place: str, message: MessageParam) -> ChatMessage:
     return ChatMessage("assistant", text, thoughts, calls or None)
 
 
-def _said(place: str, content: str | list[Block]) -> Iterator[ChatMessage]:
+def _said(place: str, content: str | list[MessageBlock]) -> Iterator[ChatMessage]:
     """Yield a user's message: the results of calls, and the text before and after them."""
     text = list[str]()
     for number, block in enumerate(_blocks(content)):
@@ -189,7 +165,7 @@ def _said(place: str, content: str | list[Block]) -> Iterator[ChatMessage]:
         yield ChatMessage("user", BETWEEN.join(text))
 
 
-def _blocks(content: str | list[Block]) -> Sequence[Block]:
+def _blocks(content: str | list[MessageBlock]) -> Sequence[MessageBlock]:
     return [TextBlock(content)] if isinstance(content, str) else content
 
 
@@ -222,33 +198,29 @@ def _choice(choice: ToolChoice, tools: Sequence[Tool]) -> Literal["none", "auto"
         case "any":
             return "required"
         case "tool":
-            if choice.name not in [tool.function.name for tool in tools]:
-                raise bad("tool_choice.name", "no such tool among the tools")
-            return NamedTool("function", NamedFunction(choice.name or ""))
+            return named_tool(choice.name or "", tools)
         case known:
             return known
 
 
-async def message(
-    state: AppState, generation: GenerationRequest, parts: AnswerParts, stops: Sequence[str]
+async def _message(
+    state: AppState, generation: GenerationRequest, answer: AnswerBlocks, stops: Sequence[str]
 ) -> dict[str, Any]:
     """Return the whole message; `stops` are the stop sequences that the request has asked for."""
-    grown = await whole(state, generation, parts)
-    return {
-        **_head(generation),
-        "content": [*map(_content, grown.blocks)],
-        **_end(grown, stops),
-        "usage": _usage(generation),
-    }
+    async with aclosing(answer.run(state, generation)) as steps:
+        async for _ in steps:
+            pass
+    content = [*map(_content, answer.blocks)]
+    return {**_head(generation), "content": content, **_end(answer, stops), "usage": _usage(generation)}
 
 
-async def events(
-    state: AppState, generation: GenerationRequest, parts: AnswerParts, stops: Sequence[str]
+async def _events(
+    state: AppState, generation: GenerationRequest, answer: AnswerBlocks, stops: Sequence[str]
 ) -> AsyncGenerator[dict[str, Any]]:
     """Yield the events of the message; the first one comes with the first token."""
     begun = False
-    async with aclosing(growth(state, generation, parts)) as source:
-        async for grown in source:
+    async with aclosing(answer.run(state, generation)) as steps:
+        async for changes in steps:
             if not begun:
                 begun = True
                 start = {**_head(generation), "content": [], "stop_reason": None, "stop_sequence": None}
@@ -256,11 +228,10 @@ async def events(
                     "type": "message_start",
                     "message": {**start, "usage": _usage(generation) | {"output_tokens": 0}},
                 }
-            for one in grown.events:
-                for told in _told(one):
-                    yield told
-            if grown.ended:
-                yield {"type": "message_delta", "delta": _end(grown, stops), "usage": _usage(generation)}
+            for change in changes:
+                for event in _of_block(change):
+                    yield event
+    yield {"type": "message_delta", "delta": _end(answer, stops), "usage": _usage(generation)}
     yield {"type": "message_stop"}
 
 
@@ -269,7 +240,7 @@ def _head(generation: GenerationRequest) -> dict[str, Any]:
     return {"id": identity, "type": "message", "role": "assistant", "model": generation.loaded.files.id}
 
 
-def _told(event: BlockEvent) -> list[dict[str, Any]]:
+def _of_block(event: BlockEvent) -> list[dict[str, Any]]:
     index, empty = event.block.number, replace(event.block, text="")
     match event.what:
         case "begin":
@@ -292,7 +263,7 @@ def _delta(event: BlockEvent) -> dict[str, Any]:
     return {"type": "input_json_delta", "partial_json": event.text}
 
 
-def _content(block: ContentBlock) -> dict[str, Any]:
+def _content(block: AnswerBlock) -> dict[str, Any]:
     """Return a block with its text so far."""
     match block.kind:
         case "thoughts":
@@ -310,10 +281,10 @@ def _arguments(text: str) -> dict[str, Any]:
         return {INVALID: text}
 
 
-def _end(grown: Grown, stops: Sequence[str]) -> dict[str, Any]:
-    choice = grown.choice
+def _end(answer: AnswerBlocks, stops: Sequence[str]) -> dict[str, Any]:
+    choice = answer.choice
     stop = choice.stop_string if choice.stop_string in stops else None
-    reason = "stop_sequence" if stop else "tool_use" if grown.called else "end_turn"
+    reason = "stop_sequence" if stop else "tool_use" if answer.calls_tools else "end_turn"
     return {"stop_reason": "max_tokens" if choice.finish == "length" else reason, "stop_sequence": stop}
 
 

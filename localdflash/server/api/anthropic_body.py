@@ -53,14 +53,14 @@ class ToolResultBlock(Struct, tag="tool_result"):
     is_error: bool | None = None
 
 
-Block = TextBlock | ImageBlock | DocumentBlock | ThinkingBlock | RedactedBlock | ToolUseBlock | ToolResultBlock
+MessageBlock = TextBlock | ImageBlock | DocumentBlock | ThinkingBlock | RedactedBlock | ToolUseBlock | ToolResultBlock
 
 
 class MessageParam(Struct):
     """A message."""
 
     role: Literal["user", "assistant"]
-    content: str | list[Block]
+    content: str | list[MessageBlock]
 
 
 class ToolDefinition(Struct):
@@ -73,7 +73,7 @@ class ToolDefinition(Struct):
 
 
 class ToolChoice(Struct):
-    """Return whether tools may be called, or must."""
+    """Whether tools may be called, or must."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -81,7 +81,7 @@ class ToolChoice(Struct):
 
 
 class Thinking(Struct):
-    """Return whether thoughts come first."""
+    """Whether thoughts come first."""
 
     type: Literal["enabled", "disabled", "adaptive"]
 

@@ -3,9 +3,10 @@
 OpenAI's chat requests are read here as they are; Anthropic's, and OpenAI's Responses, are translated to them before.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import UnsetType
@@ -15,6 +16,7 @@ from localdflash.engine.generate import Request
 from localdflash.engine.sampling import Constraint
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.api.api_state import AppState
 from localdflash.server.api.content_blocks import AnswerParts
 from localdflash.server.api.generation import (
     ALL_THE_ROOM,
@@ -27,7 +29,16 @@ from localdflash.server.api.generation import (
     params_of,
 )
 from localdflash.server.api.http_errors import ApiError, bad
-from localdflash.server.api.schemas import ChatMessage, ChatRequest, NamedTool, TextPart, Tool, ToolCall
+from localdflash.server.api.schemas import (
+    ChatMessage,
+    ChatRequest,
+    Effort,
+    NamedFunction,
+    NamedTool,
+    TextPart,
+    Tool,
+    ToolCall,
+)
 from localdflash.text.answer_format import AnswerStart, FirstPart, format_of, template_switches
 from localdflash.text.chat_template import CalledTool, Role, TemplateMessage, encode_answer, encode_prompt, render
 from localdflash.text.grammar import Grammars
@@ -70,8 +81,8 @@ class ToolOptions:
 
 
 @dataclass(frozen=True)
-class ChatPrompt:
-    """Prompt of a chat's next answer, as the model's template makes it."""
+class AnswerPrompt:
+    """Prompt of an answer, as the model's chat template makes it."""
 
     tokenizer: Tokenizer
     stretches: Sequence[PromptStretch]
@@ -100,7 +111,7 @@ def render_chat(
     goes_on: bool = False,
     tools: Sequence[Mapping[str, Any]] = (),
     first_part: FirstPart = "",
-) -> ChatPrompt:
+) -> AnswerPrompt:
     """Return the prompt of the answer to these messages; `variables` are switches of the model's chat template.
 
     With `goes_on` the last message is an answer to be continued; with `first_part` it has no thoughts before it, for a
@@ -115,11 +126,26 @@ def render_chat(
     if syntax_of(tokenizer) == "words":
         asked, tools = describe_in_words(asked, tools), ()
     stretches = render(template, asked, variables=known, tools=tools)
-    return ChatPrompt(tokenizer, stretches, format_of(tokenizer).start(stretches, begun, first_part=first_part))
+    return AnswerPrompt(tokenizer, stretches, format_of(tokenizer).start(stretches, begun, first_part=first_part))
 
 
-def chat_generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, grammars: Grammars) -> GenerationRequest:
-    """Turn a chat request into what the engine runs; ApiError names the invalid field."""
+async def prepare_chat(state: AppState, body: ChatRequest) -> tuple[GenerationRequest, Callable[[], AnswerParts]]:
+    """Return what the engine runs for a chat request, and a maker of the parts of a choice.
+
+    ApiError names an invalid field. With `reasoning_format` "none" thoughts stay in a choice's text.
+    """
+    loaded = await state.ready("chat", body.model)
+    tools = tools_of(body)
+    generation = await asyncio.to_thread(_generation, loaded, body, tools, state.grammars(loaded))
+    apart = body.reasoning_format != "none"
+    begun = messages_of(body.messages)[-1].content if body.continue_final_message else ""
+    thinking = split(begun)[2]
+    return generation, lambda: AnswerParts(
+        ThoughtSplit(thinking=thinking, begun=bool(begun)) if apart else None, tools.reader(loaded.tokenizer)
+    )
+
+
+def _generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, grammars: Grammars) -> GenerationRequest:
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs: needs logprobs to be true", param="top_logprobs", code="invalid_value")
     limit = limit_of(body.max_completion_tokens, body.max_tokens, body.n_predict, default=ALL_THE_ROOM)
@@ -146,16 +172,6 @@ def chat_generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, g
     ending = Repetition if body.end_repeats else None
     return GenerationRequest(
         loaded, requests, stops, document=body.document, ending=ending, make_decoder=prepared.make_decoder
-    )
-
-
-def parts_of(generation: GenerationRequest, body: ChatRequest, tools: ToolOptions) -> Callable[[], AnswerParts]:
-    """Return a maker of the parts of a choice; with `reasoning_format` "none" thoughts stay in its text."""
-    apart = body.reasoning_format != "none"
-    begun = messages_of(body.messages)[-1].content if body.continue_final_message else ""
-    thinking = split(begun)[2]
-    return lambda: AnswerParts(
-        ThoughtSplit(thinking=thinking, begun=bool(begun)) if apart else None, tools.reader(generation.loaded.tokenizer)
     )
 
 
@@ -197,6 +213,22 @@ def tools_of(body: ChatRequest) -> ToolOptions:
         must=bool(wanted) or body.tool_choice == "required",
         several=body.parallel_tool_calls is not False and not wanted,
     )
+
+
+def named_tool(name: str, tools: Sequence[Tool]) -> NamedTool:
+    """Return the choice of one tool; ApiError if it is not among the tools."""
+    if name not in [tool.function.name for tool in tools]:
+        raise bad("tool_choice.name", "no such tool among the tools")
+    return NamedTool("function", NamedFunction(name))
+
+
+def clamp_effort(effort: Effort | None) -> Literal["none", "minimal", "low", "medium", "high"] | None:
+    """Return a reasoning effort as a chat request may have it."""
+    match effort:
+        case "xhigh" | "max":
+            return "high"
+        case known:
+            return known
 
 
 def goes_on(asked: bool | None, messages: Sequence[TemplateMessage]) -> bool:

@@ -25,7 +25,7 @@ from localdflash.server.api.http_errors import ApiError, as_api_error
 from localdflash.server.api.http_responses import (
     DONE,
     GONE,
-    Disconnected,
+    ClientGone,
     EventStream,
     event,
     json_response,
@@ -201,7 +201,7 @@ async def load(http: HttpRequest) -> Response:
     await asyncio.to_thread(_check_pair, body.pair)
     try:
         loaded = await until_disconnect(http.receive, state.engines.load(role, changes, body.others))
-    except Disconnected:
+    except ClientGone:
         return Response(status_code=GONE)
     except LocaldflashError as error:
         told = as_api_error(error)

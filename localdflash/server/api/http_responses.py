@@ -20,8 +20,8 @@ DONE = b"data: [DONE]\n\n"
 GONE = 499  # the status of a request whose client left, which nobody but the metrics sees
 
 
-class Disconnected(Exception):
-    """The client is gone."""
+class ClientGone(Exception):
+    """The client has closed its connection."""
 
 
 def json_response(body: Any, status: int = 200) -> Response:
@@ -33,17 +33,17 @@ async def json_of(http: HttpRequest, work: Coroutine[Any, Any, Any]) -> Response
     """Return the result of `work` as JSON; if the client leaves before, cancel the work."""
     try:
         return json_response(await until_disconnect(http.receive, work))
-    except Disconnected:
+    except ClientGone:
         return Response(status_code=GONE)
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`; if the client leaves before, cancel the work and raise Disconnected."""
+    """Return the result of `work`; if the client leaves before, cancel the work and raise ClientGone."""
     task, gone = asyncio.create_task(work), asyncio.create_task(_gone(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise Disconnected
+            raise ClientGone
         return task.result()
     finally:
         task.cancel()
@@ -66,8 +66,11 @@ def named_event(body: Mapping[str, Any]) -> bytes:
     return f"event: {body['type']}\n".encode() + event(body)
 
 
-def _failure(error: ApiError) -> bytes:
-    return event(error_body(error))
+async def named_events(bodies: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[bytes]:
+    """Encode a stream of server-sent events that have names."""
+    async with aclosing(bodies) as source:
+        async for body in source:
+            yield named_event(body)
 
 
 class EventStream(Response):
@@ -75,7 +78,11 @@ class EventStream(Response):
     event, which `failure` makes.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes], failure: Callable[[ApiError], bytes] = _failure) -> None:
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes],
+        failure: Callable[[ApiError], bytes] = lambda error: event(error_body(error)),
+    ) -> None:
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
         self._events, self._failure = events, failure
@@ -85,7 +92,7 @@ class EventStream(Response):
         """See ASGI."""
         try:
             await until_disconnect(receive, self._send(send))
-        except Disconnected:
+        except ClientGone:
             return
 
     async def _send(self, send: Send) -> None:

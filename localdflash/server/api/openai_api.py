@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -22,16 +22,14 @@ from localdflash.engine.sampling import SampledToken
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.chat_request import (
-    chat_generation,
     described,
     goes_on,
     messages_of,
-    parts_of,
+    prepare_chat,
     render_chat,
-    tools_of,
 )
 from localdflash.server.api.completion_request import prepare_prompt, prompts_of
-from localdflash.server.api.content_blocks import Added, AnswerParts
+from localdflash.server.api.content_blocks import AnswerParts, PartsDelta
 from localdflash.server.api.generation import (
     Choice,
     ChoicePiece,
@@ -61,29 +59,6 @@ WHY = (
     "embeddings are not offered: the models here are trained to write, and their last states tell texts apart badly;"
     " take a server with a model that is made for it"
 )
-
-
-class EndpointShape(Protocol):
-    """How an endpoint writes its choices."""
-
-    prefix: str  # of ids
-    whole: str  # object names
-    chunk: str
-
-    def first(self, index: int) -> dict[str, Any] | None:
-        """Return the part of a stream before a choice's text."""
-
-    def part(self, piece: ChoicePiece) -> dict[str, Any]:
-        """Return a piece of a choice in a stream."""
-
-    def rest(self, choice: Choice) -> dict[str, Any] | None:
-        """Return what was held back of a choice in a stream, if anything was."""
-
-    def last(self, choice: Choice) -> dict[str, Any]:
-        """Return the end of a choice in a stream."""
-
-    def choice(self, choice: Choice) -> dict[str, Any]:
-        """Return a complete choice."""
 
 
 class MessageParts:
@@ -117,7 +92,7 @@ class MessageParts:
             whole |= {"content": whole["content"] or None, "tool_calls": self._calls}
         return whole
 
-    def _delta(self, added: Added) -> dict[str, Any]:
+    def _delta(self, added: PartsDelta) -> dict[str, Any]:
         told: dict[str, Any] = {
             "reasoning_content": added.thoughts,
             "content": added.said,
@@ -143,30 +118,30 @@ class ChatShape:
     logprobs: bool
     parts: Callable[[], AnswerParts]
     _parts: dict[int, MessageParts] = field(default_factory=dict)  # by choice, in a stream
-    prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+    prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"  # of ids; names of objects
 
     def first(self, index: int) -> dict[str, Any] | None:
-        """See `EndpointShape`."""
+        """Return the part of a stream before a choice's text."""
         self._parts[index] = MessageParts(self.parts())
         return self._delta(index, {"role": "assistant", "content": ""})
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
-        """See `EndpointShape`."""
+        """Return a piece of a choice in a stream."""
         index = piece.choice.index
         told = self._delta(index, self._parts[index].push(piece.text) or {"content": ""})
         return {**told, "logprobs": self._logprobs(piece.chosen)}
 
     def rest(self, choice: Choice) -> dict[str, Any] | None:
-        """See `EndpointShape`."""
+        """Return what was held back of a choice in a stream, if anything was."""
         rest = self._parts[choice.index].finish()
         return self._delta(choice.index, rest) if rest else None
 
     def last(self, choice: Choice) -> dict[str, Any]:
-        """See `EndpointShape`."""
+        """Return the end of a choice in a stream."""
         return {**self._delta(choice.index, {}), "finish_reason": _reason(choice, self._parts[choice.index])}
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        """See `EndpointShape`."""
+        """Return a complete choice."""
         parts = MessageParts(self.parts())
         return {
             "index": choice.index,
@@ -209,23 +184,23 @@ class CompletionShape:
     prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
 
     def first(self, index: int) -> dict[str, Any] | None:
-        """See `EndpointShape`."""
+        """See `ChatShape`."""
         return None
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
-        """See `EndpointShape`."""
+        """See `ChatShape`."""
         return self._told(piece.choice, piece.text, piece.chosen, None)
 
     def rest(self, choice: Choice) -> dict[str, Any] | None:
-        """See `EndpointShape`."""
+        """See `ChatShape`."""
         return None
 
     def last(self, choice: Choice) -> dict[str, Any]:
-        """See `EndpointShape`."""
+        """See `ChatShape`."""
         return self._told(choice, "", (), choice.finish)
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        """See `EndpointShape`."""
+        """See `ChatShape`."""
         return self._told(choice, choice.text, choice.chosen, choice.finish)
 
     def _told(self, choice: Choice, text: str, chosen: Sequence[SampledToken], finish: str | None) -> dict[str, Any]:
@@ -255,20 +230,16 @@ class CompletionShape:
         return self.tokenizer.piece(token, special=True).decode("utf-8", "replace")
 
 
+EndpointShape = ChatShape | CompletionShape
+
+
 async def chat(http: HttpRequest) -> Response:
     """Answer a conversation."""
     state: AppState = http.app.state.shared
     body = await read(http, ChatRequest)
-    loaded = await state.ready("chat", body.model)
-    tools = tools_of(body)
-    generation = await asyncio.to_thread(chat_generation, loaded, body, tools, state.grammars(loaded))
-    return await answer(
-        http,
-        state,
-        generation,
-        body,
-        ChatShape(loaded.tokenizer, bool(body.logprobs), parts_of(generation, body, tools)),
-    )
+    generation, make_parts = await prepare_chat(state, body)
+    shape = ChatShape(generation.loaded.tokenizer, bool(body.logprobs), make_parts)
+    return await answer(http, state, generation, body, shape)
 
 
 async def completions(http: HttpRequest) -> Response:
@@ -351,7 +322,11 @@ def _reason(choice: Choice, parts: MessageParts) -> str:
 
 
 async def _events(
-    state: AppState, generation: GenerationRequest, body: OpenAI, shape: EndpointShape, head: dict[str, Any]
+    state: AppState,
+    generation: GenerationRequest,
+    body: OpenAI,
+    shape: EndpointShape,
+    head: dict[str, Any],
 ) -> AsyncGenerator[bytes]:
     with_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = {**head, "usage": None} if with_usage else head

@@ -4,30 +4,28 @@ Items that belong to one answer (thoughts, text, calls) become one message of it
 request that refers to a stored one is refused. In a stream every event has a number, and the last has the whole answer.
 """
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.chat_request import chat_generation, check_schema, parts_of, tools_of
-from localdflash.server.api.content_blocks import AnswerParts, Block, BlockEvent, Grown, growth
+from localdflash.server.api.chat_request import check_schema, clamp_effort, named_tool, prepare_chat
+from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
 from localdflash.server.api.generation import GenerationRequest, cached_tokens
 from localdflash.server.api.http_errors import ApiError, bad
-from localdflash.server.api.http_responses import EventStream, json_of, named_event
+from localdflash.server.api.http_responses import EventStream, json_of, named_event, named_events
 from localdflash.server.api.request_body import converted, read
 from localdflash.server.api.responses_body import (
     ITEMS,
     CallItem,
     ContentPart,
-    Effort,
     FunctionTool,
     Item,
     MessageItem,
@@ -41,8 +39,6 @@ from localdflash.server.api.schemas import (
     ChatMessage,
     ChatRequest,
     JsonSchema,
-    NamedFunction,
-    NamedTool,
     ResponseFormat,
     Tool,
     ToolCall,
@@ -59,25 +55,31 @@ class ResponseWriter:
 
     generation: GenerationRequest
     body: ResponsesRequest
+    answer: AnswerBlocks
     id: str = field(default_factory=lambda: f"resp_{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     _number: int = 0  # of the next event
 
-    async def events(self, state: AppState, parts: AnswerParts) -> AsyncGenerator[Event]:
-        """All of them; the first come with the first token."""
+    async def events(self, state: AppState) -> AsyncGenerator[Event]:
+        """Yield all events; the first come with the first token."""
         begun = False
-        async with aclosing(growth(state, self.generation, parts)) as source:
-            async for grown in source:
+        async with aclosing(self.answer.run(state, self.generation)) as steps:
+            async for changes in steps:
                 if not begun:
                     begun = True
                     for name in ("created", "in_progress"):
                         yield self._event(f"response.{name}", response=self._response("in_progress"))
-                for one in grown.events:
-                    for told in self._told(one, grown):
-                        yield told
-                if grown.ended:
-                    last = self._whole(grown)
-                    yield self._event(f"response.{last['status']}", response=last)
+                for change in changes:
+                    for event in self._of_block(change):
+                        yield event
+        last = self._whole()
+        yield self._event(f"response.{last['status']}", response=last)
+
+    async def whole(self, state: AppState) -> Any:
+        """Return the response of the last event."""
+        async with aclosing(self.events(state)) as source:
+            *_, last = [event async for event in source]
+        return last["response"]
 
     def failed(self, error: ApiError) -> Event:
         """Return the event of an error in the middle, the last one."""
@@ -88,22 +90,22 @@ class ResponseWriter:
         number, self._number = self._number, self._number + 1
         return {"type": kind, "sequence_number": number, **fields}
 
-    def _told(self, event: BlockEvent, grown: Grown) -> Iterator[Event]:
+    def _of_block(self, event: BlockEvent) -> Iterator[Event]:
         match event.what:
             case "begin":
                 yield from self._begun(event.block)
             case "more":
                 yield self._about(event.block, f"{_CONTENTS[event.block.kind]}.delta", delta=event.text)
             case "end":
-                yield from self._done(event.block, _status(grown, event.block))
+                yield from self._done(event.block, self._status(event.block))
 
-    def _begun(self, block: Block) -> Iterator[Event]:
+    def _begun(self, block: AnswerBlock) -> Iterator[Event]:
         item = _item(block, "in_progress", begun=True)
         yield self._event("response.output_item.added", output_index=block.number, item=item)
         if block.kind != "call":
             yield self._about(block, "response.content_part.added", part=_part(block, ""))
 
-    def _done(self, block: Block, status: str) -> Iterator[Event]:
+    def _done(self, block: AnswerBlock, status: str) -> Iterator[Event]:
         kind = f"{_CONTENTS[block.kind]}.done"
         if block.kind == "call":
             yield self._about(block, kind, name=block.name, arguments=block.text or "{}")
@@ -112,22 +114,24 @@ class ResponseWriter:
             yield self._about(block, "response.content_part.done", part=_part(block, block.text))
         yield self._event("response.output_item.done", output_index=block.number, item=_item(block, status))
 
-    def _about(self, block: Block, kind: str, **fields: Any) -> Event:
+    def _about(self, block: AnswerBlock, kind: str, **fields: Any) -> Event:
         """Return an event about the content of an item, or the arguments of a call."""
         place: Event = {} if block.kind == "call" else {"content_index": 0}
         said = block.kind == "text" and "part" not in fields
         place |= {"logprobs": []} if said else {}
         return self._event(kind, item_id=_id(block), output_index=block.number, **place, **fields)
 
-    def _whole(self, grown: Grown) -> dict[str, Any]:
-        cut = grown.choice.finish == "length"
-        output = [_item(block, _status(grown, block)) for block in grown.blocks]
+    def _status(self, block: AnswerBlock) -> str:
+        """Return whether an item is whole: the one that was cut is the last."""
+        cut = self.answer.choice.finish == "length" and block is self.answer.blocks[-1]
+        return "incomplete" if cut else "completed"
+
+    def _whole(self) -> dict[str, Any]:
+        cut, blocks = self.answer.choice.finish == "length", self.answer.blocks
+        output = [_item(block, self._status(block)) for block in blocks]
         ended = {"incomplete_details": {"reason": "max_output_tokens"}} if cut else {"completed_at": int(time.time())}
-        return (
-            self._response("incomplete" if cut else "completed", output)
-            | ended
-            | {"usage": _usage(self.generation, grown.blocks)}
-        )
+        whole = self._response("incomplete" if cut else "completed", output)
+        return whole | ended | {"usage": _usage(self.generation, blocks)}
 
     def _response(self, status: str, output: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         body, (request,) = self.body, self.generation.requests
@@ -170,40 +174,25 @@ async def responses(http: HttpRequest) -> Response:
     """Answer a conversation."""
     state: AppState = http.app.state.shared
     body = await read(http, ResponsesRequest)
-    loaded = await state.ready("chat", body.model)
-    asked = chat_request(body)
-    tools = tools_of(asked)
-    generation = await asyncio.to_thread(chat_generation, loaded, asked, tools, state.grammars(loaded))
-    writer, parts = ResponseWriter(generation, body), parts_of(generation, asked, tools)()
+    generation, make_parts = await prepare_chat(state, chat_request(body))
+    writer = ResponseWriter(generation, body, AnswerBlocks(make_parts()))
     if body.stream:
-        return EventStream(_named(writer, state, parts), lambda error: named_event(writer.failed(error)))
-    return await json_of(http, _whole(writer, state, parts))
-
-
-async def _named(writer: ResponseWriter, state: AppState, parts: AnswerParts) -> AsyncGenerator[bytes]:
-    async with aclosing(writer.events(state, parts)) as source:
-        async for event in source:
-            yield named_event(event)
-
-
-async def _whole(writer: ResponseWriter, state: AppState, parts: AnswerParts) -> Any:
-    """Return the response of the last event."""
-    async with aclosing(writer.events(state, parts)) as source:
-        *_, last = [event async for event in source]
-    return last["response"]
+        return EventStream(named_events(writer.events(state)), lambda error: named_event(writer.failed(error)))
+    return await json_of(http, writer.whole(state))
 
 
 def chat_request(body: ResponsesRequest) -> ChatRequest:
     """Translate the request to one of the chat API; raise ApiError for a wrong field."""
     _refuse_what_is_kept(body)
     tools = [_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())]
+    choice = body.tool_choice
     return ChatRequest(
         model=body.model,
         messages=_instructed(body.instructions or "", messages_of_items(body.input)),
         tools=tools,
-        tool_choice=_choice(body.tool_choice, tools),
+        tool_choice=named_tool(choice.name, tools) if isinstance(choice, NamedChoice) else choice,
         parallel_tool_calls=body.parallel_tool_calls,
-        reasoning_effort=_effort(body.reasoning.effort if body.reasoning else None),
+        reasoning_effort=clamp_effort(body.reasoning.effort if body.reasoning else None),
         response_format=_response_format(body),
         max_tokens=body.max_output_tokens,
         temperature=body.temperature,
@@ -295,24 +284,6 @@ def _tool(place: str, tool: FunctionTool) -> Tool:
     return Tool("function", ToolFunction(tool.name, tool.description, tool.parameters))
 
 
-def _choice(
-    choice: Literal["none", "auto", "required"] | NamedChoice | None, tools: Sequence[Tool]
-) -> Literal["none", "auto", "required"] | NamedTool | None:
-    if not isinstance(choice, NamedChoice):
-        return choice
-    if choice.name not in [tool.function.name for tool in tools]:
-        raise bad("tool_choice.name", "no such tool among the tools")
-    return NamedTool("function", NamedFunction(choice.name))
-
-
-def _effort(asked: Effort | None) -> Literal["none", "minimal", "low", "medium", "high"] | None:
-    match asked:
-        case "xhigh" | "max":
-            return "high"
-        case known:
-            return known
-
-
 def _response_format(body: ResponsesRequest) -> ResponseFormat | None:
     asked = body.text.format if body.text else None
     if asked is None or asked.type == "text":
@@ -324,17 +295,11 @@ def _response_format(body: ResponsesRequest) -> ResponseFormat | None:
     return ResponseFormat("json_schema", JsonSchema(asked.schema))
 
 
-def _id(block: Block) -> str:
+def _id(block: AnswerBlock) -> str:
     return f"{_PREFIXES[block.kind]}_{block.id}"
 
 
-def _status(grown: Grown, block: Block) -> str:
-    """Return whether an item is whole: the one that was cut is the last."""
-    cut = grown.ended and grown.choice.finish == "length" and block is grown.blocks[-1]
-    return "incomplete" if cut else "completed"
-
-
-def _item(block: Block, status: str, *, begun: bool = False) -> dict[str, Any]:
+def _item(block: AnswerBlock, status: str, *, begun: bool = False) -> dict[str, Any]:
     """Return an item of the output; one that has just begun is empty."""
     item: dict[str, Any] = {"id": _id(block), "status": status}
     content = [] if begun else [_part(block, block.text)]
@@ -347,7 +312,7 @@ def _item(block: Block, status: str, *, begun: bool = False) -> dict[str, Any]:
     return item | {"type": "function_call", **called}
 
 
-def _part(block: Block, text: str) -> dict[str, Any]:
+def _part(block: AnswerBlock, text: str) -> dict[str, Any]:
     if block.kind == "thoughts":
         return {"type": "reasoning_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
@@ -360,7 +325,7 @@ def _format(body: ResponsesRequest) -> dict[str, Any]:
     return {"type": asked.type, "name": asked.name or "", "schema": asked.schema, "strict": True}
 
 
-def _usage(generation: GenerationRequest, blocks: Sequence[Block]) -> dict[str, Any]:
+def _usage(generation: GenerationRequest, blocks: Sequence[AnswerBlock]) -> dict[str, Any]:
     """Tokens; those of thoughts are counted from their text."""
     (request,) = generation.requests
     thoughts = sum(len(generation.loaded.tokenizer.encode(block.text)) for block in blocks if block.kind == "thoughts")

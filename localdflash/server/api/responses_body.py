@@ -8,9 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from localdflash.server.api.schemas import Limit, Seed, Share
-
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+from localdflash.server.api.schemas import Effort, Limit, Seed, Share
 
 
 class ContentPart(Struct):

@@ -17,6 +17,7 @@ Limit = Annotated[int, Meta(ge=-1, lt=2**31)]  # -1: all the room there is
 Token = Annotated[int, Meta(ge=0, lt=2**31)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 LogitBias = (  # by the token's id; llama-server's clients send pairs
     Annotated[dict[Token, Bias], Meta(max_length=4096)] | Annotated[list[tuple[Token, Bias]], Meta(max_length=4096)]
 )

@@ -6,7 +6,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.server.api.content_blocks import Added, AnswerParts, Block, BlockEvent, BlockWriter
+from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, AnswerParts, BlockEvent, PartsDelta
 from localdflash.text.thoughts import ThoughtSplit
 from localdflash.text.tool_calls import CallDelta, MarkedCalls, json_call
 
@@ -24,9 +24,10 @@ TEXT = st.builds(
 )
 
 
-def written(text: str, cuts: list[int]) -> list[Block]:
+def written(text: str, cuts: list[int]) -> list[AnswerBlock]:
     """The blocks of a text that comes in pieces; checks that the events are those of its blocks."""
-    parts, writer = AnswerParts(ThoughtSplit(), MarkedCalls("<tool_call>", "</tool_call>", json_call)), BlockWriter()
+    parts = AnswerParts(ThoughtSplit(), MarkedCalls("<tool_call>", "</tool_call>", json_call))
+    writer = AnswerBlocks(parts)
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     events = list[BlockEvent]()
     for start, end in itertools.pairwise(edges):
@@ -52,7 +53,7 @@ def written(text: str, cuts: list[int]) -> list[Block]:
     return writer.blocks
 
 
-def told(blocks: list[Block]) -> tuple[str, str, list[tuple[str, str]]]:
+def told(blocks: list[AnswerBlock]) -> tuple[str, str, list[tuple[str, str]]]:
     """What was thought, what was said, and the calls: where text stands among calls depends on the cut."""
     return (
         "".join(block.text for block in blocks if block.kind == "thoughts"),
@@ -67,9 +68,9 @@ def test_the_cut_does_not_matter(text: str, cuts: list[int]) -> None:
 
 
 def test_an_open_call_goes_on_before_what_is_said_after_it() -> None:
-    writer = BlockWriter()
-    [*writer.push(Added(said="I look.", calls=[CallDelta(0, "f", "{")]))]
-    [*writer.push(Added(said="And:", calls=[CallDelta(0, "", "}"), CallDelta(1, "g", "{}")]))]
+    writer = AnswerBlocks(AnswerParts(None, None))
+    [*writer.push(PartsDelta(said="I look.", calls=[CallDelta(0, "f", "{")]))]
+    [*writer.push(PartsDelta(said="And:", calls=[CallDelta(0, "", "}"), CallDelta(1, "g", "{}")]))]
     assert [(block.kind, block.name, block.text) for block in writer.blocks] == [
         ("text", "", "I look."),
         ("call", "f", "{}"),
