@@ -9,7 +9,7 @@ import shlex
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -19,7 +19,12 @@ from localdflash.cli import shell_completion
 from localdflash.cli.options import pair_options, wanted
 from localdflash.cli.output import print_fields, print_table
 from localdflash.lab.cli.bench_chat import chats
+from localdflash.models.config import load_config
 from localdflash.text.sanitize import printable
+
+if TYPE_CHECKING:
+    from localdflash.server.client import Client
+    from localdflash.server.wanted import PairRole
 
 COMPLETIONS = 200
 KEYS = 150  # of a file: about half a minute
@@ -230,10 +235,9 @@ def _bench_drafters(
 
 
 def _bench_server(ctx: click.Context, completions: int, json_file: Path | None, options: dict[str, Any]) -> int:
-    from localdflash.cli.options import connect_own_engine
     from localdflash.lab.bench.daemon_latency import run
 
-    result = run(connect_own_engine(ctx, options, "--server"), completions)
+    result = run(_connect_own_engine(ctx, options, "--server"), completions)
     _write(json_file, result)
     rows = [
         (name, *(f"{times[at]:.1f}" for times in (arm["total_ms"], arm["first_token_ms"]) for at in ("p50", "p95")))
@@ -255,7 +259,6 @@ def _bench_typing(
     picture: Path | None,
     options: dict[str, Any],
 ) -> int:
-    from localdflash.cli.options import connect_own_engine
     from localdflash.lab.bench import typing, typing_replay
     from localdflash.lab.bench import typing_picture as pictures
     from localdflash.lab.bench.passages import Commit
@@ -273,7 +276,7 @@ def _bench_typing(
         if not jobs:
             raise UsageError(f"commit {revision}: it added no lines to a text file")
         done = typing_replay.run(
-            jobs, Path(folder), connect_own_engine(ctx, options, "--typing", "completion"), manner, _progress
+            jobs, Path(folder), _connect_own_engine(ctx, options, "--typing", "completion"), manner, _progress
         )
     print(file=sys.stderr)
     result = {"command": _command(ctx), **typing.report(done, manner)}
@@ -287,12 +290,11 @@ def _bench_typing(
 def _bench_infill(
     ctx: click.Context, tasks_file: Path, limit: int | None, json_file: Path | None, options: dict[str, Any]
 ) -> int:
-    from localdflash.cli.options import connect_own_engine
     from localdflash.lab.bench import infill
 
     tasks = infill.load(tasks_file, limit)
     print(printable(infill.warning(tasks_file)), file=sys.stderr)
-    found = infill.run(connect_own_engine(ctx, options, "--infill", "completion"), tasks, _progress)
+    found = infill.run(_connect_own_engine(ctx, options, "--infill", "completion"), tasks, _progress)
     result = {"command": _command(ctx), **found}
     print(file=sys.stderr)
     _write(json_file, result)
@@ -346,3 +348,15 @@ def _write(json_file: Path | None, result: dict[str, Any]) -> None:
 def _progress(line: str) -> None:
     if sys.stderr.isatty():
         print(f"\r{printable(line):60}", end="", file=sys.stderr, flush=True)
+
+
+def _connect_own_engine(
+    ctx: click.Context, options: dict[str, Any], option: str, role: "PairRole | None" = None
+) -> "Client":
+    """Connect to the daemon, for an option that measures the pair of a role."""
+    from localdflash.cli.output import say
+    from localdflash.server.spawn import connect
+
+    if load_config().server.url:
+        raise UsageError(f"bench {option} measures localdflash's own engine: take [server] url out of the settings")
+    return connect(wanted(ctx, options, role), say)

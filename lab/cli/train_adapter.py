@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.cli.progress_line import ProgressLine
+from localdflash.lab.cli.progress_line import ProgressLine
 from localdflash.lab.cli.training import folder_argument, prepare, seed_option, threads_option
 
 RANK = 16

@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from localdflash.base.errors import UsageError
-from localdflash.cli.progress_line import ProgressLine
+from localdflash.lab.cli.progress_line import ProgressLine
 from localdflash.lab.cli.training import (
     block_numbers,
     device_option,

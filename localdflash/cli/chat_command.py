@@ -106,7 +106,7 @@ def command(
     source = _source(ctx, options, alone=no_daemon or no_draft, watched=False, no_draft=no_draft)
     with open_chat(source, chats, settings, system) as chat:
         if session is not None:
-            chat.go_on(session, system)
+            chat.wait(chat.go_on(session, system))
         if prompt is not None:
             return answer_once(chat, prompt, form, beside)
         from localdflash.cli.line_chat import converse

@@ -6,7 +6,6 @@ import re
 import secrets
 import sys
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -85,17 +84,26 @@ def command(
     text = read_text(path)
     offset = offset_of(text, line, column)
     others = context_of(path, text, line - 1) if explain and not alone else []
-    place_of = InsertionRequest(path.name, text, offset, others, max_tokens, params, one_line)
+    body = {
+        **sampling_fields(params, max_tokens),
+        "path": path.name,
+        "prefix": text[:offset],
+        "middle": "",
+        "suffix": text[offset:],
+        "context": others,
+        "mode": "line" if one_line else "auto",
+    }
     interrupt = Interrupt()
     named = RemoteServer.of(load_config(), options["pair"] if "pair" in given(ctx, options) else "")
     if no_daemon or no_draft:
-        filled = _fill_alone(wanted(ctx, {**options, "no_draft": no_draft}, "completion"), place_of.body, interrupt)
+        with private.started(wanted(ctx, {**options, "no_draft": no_draft}, "completion"), say) as client:
+            filled = _request_completion(client, body, interrupt)
     elif named is None:
-        filled = _fill_by_daemon(wanted(ctx, options, "completion"), place_of.body, interrupt)
+        filled = _fill_by_daemon(wanted(ctx, options, "completion"), body, interrupt)
     elif explain:
         raise UsageError("--explain works with localdflash's own engine only: add --no-daemon")
     else:
-        filled = _fill_by_another(named, place_of.body, interrupt)
+        filled = _fill_by_another(named, body, interrupt)
     _tell_of_cuts(filled.explained)
     insertion = filled.text.replace("\n", "\r\n") if "\r\n" in text else filled.text
     if as_json:
@@ -109,32 +117,6 @@ def command(
     return 130 if interrupt.set else 0
 
 
-@dataclass(frozen=True)
-class InsertionRequest:
-    """A cursor in a file, and what may be inserted there."""
-
-    name: str
-    text: str
-    offset: int
-    context: list[dict[str, Any]]  # other code; an editor keeps it ready, a command would look for it for a second
-    max_tokens: int
-    params: SamplingParams
-    one_line: bool
-
-    @property
-    def body(self) -> dict[str, object]:
-        """Return the body of a /complete request."""
-        return {
-            **sampling_fields(self.params, self.max_tokens),
-            "path": self.name,
-            "prefix": self.text[: self.offset],
-            "middle": "",
-            "suffix": self.text[self.offset :],
-            "context": self.context,
-            "mode": "line" if self.one_line else "auto",
-        }
-
-
 class Insertion(NamedTuple):
     """The inserted text, why it ended, its statistics, and the prompt if that is known."""
 
@@ -142,12 +124,6 @@ class Insertion(NamedTuple):
     finish: str
     numbers: dict[str, Any]
     explained: dict[str, Any]
-
-
-def _fill_alone(engine: Wanted, body: Mapping[str, object], interrupt: Interrupt) -> Insertion:
-    """Complete with an engine that runs for this command alone."""
-    with private.started(engine, say) as client:
-        return _request_completion(client, body, interrupt)
 
 
 def _fill_by_daemon(engine: Wanted, body: Mapping[str, object], interrupt: Interrupt) -> Insertion:
@@ -165,19 +141,11 @@ def _fill_by_daemon(engine: Wanted, body: Mapping[str, object], interrupt: Inter
 
 
 def _fill_by_another(engine: RemoteServer, body: Mapping[str, object], interrupt: Interrupt) -> Insertion:
-    """Complete with the server that the settings name; if interrupted, return the text so far."""
-    text, finish = "", "cancelled"
-    numbers: dict[str, Any] = {}
+    """Complete with the server that the settings name."""
     try:
-        with interrupt:
-            for event in interrupt.each(_events_of(engine, body)):
-                text += event["text"]
-                finish = event.get("finish", finish)
-                if "finish" in event:
-                    numbers = {"tokens": event.get("tokens", 0)}
+        return _insertion(_events_of(engine, body), interrupt)
     except EngineGone as error:
         raise EngineGone(f"{error}: try again") from None
-    return Insertion(text, finish, numbers, {})
 
 
 def _events_of(engine: RemoteServer, body: Mapping[str, object]) -> "Generator[Event, None, None]":
@@ -198,14 +166,23 @@ def _events_of(engine: RemoteServer, body: Mapping[str, object]) -> "Generator[E
 
 
 def _request_completion(client: Client, body: Mapping[str, object], interrupt: Interrupt) -> Insertion:
-    """Complete with localdflash's own engine; if interrupted, return the text so far."""
+    """Complete with localdflash's own engine."""
+    return _insertion(client.stream("/complete", {**body, "explain": True, "stream": True}), interrupt)
+
+
+def _insertion(events: "Generator[Event, None, None] | Generator[Json, None, None]", interrupt: Interrupt) -> Insertion:
+    """Return the text of a completion's events; if interrupted, the text so far."""
     text, finish = "", "cancelled"
     numbers: dict[str, Any] = {}
     explained: dict[str, Any] = {}
     with interrupt:
-        for event in interrupt.each(client.stream("/complete", {**body, "explain": True, "stream": True})):
+        for part in interrupt.each(events):
+            event: Mapping[str, Any] = part
             explained = {name: event[name] for name in ("prompt", "budget") if name in event} or explained
-            numbers = _statistics(event["timings"]) if "timings" in event else numbers
+            if "steps" in event.get("timings", ()):
+                numbers = _statistics(event["timings"])
+            elif "finish" in event:  # another server says no more
+                numbers = {"tokens": event.get("tokens", 0)}
             finish = event.get("finish") or finish
             text += event.get("text") or ""
     return Insertion(text, finish, numbers, explained)

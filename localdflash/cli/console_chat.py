@@ -7,14 +7,14 @@ import asyncio
 import os
 import stat
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from localdflash.base.errors import DeviceFailed, EngineGone, UsageError
 from localdflash.chat.answer_sources import ServerSource
-from localdflash.chat.answerer import Answerer, ServerInfo
+from localdflash.chat.answerer import Answerer
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.talk import Talk
@@ -29,92 +29,43 @@ NOT_IN_OPENAI = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 _COUNTED = ("tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot", "steps_by_drafter")
 OutputFormat = Literal["text", "json", "jsonl"]
 Show = Callable[[str], None]
-T = TypeVar("T")
 
 
 class ConsoleChat:
     """Chat whose answers are printed. Ctrl-C stops the current answer, and `interrupt` is then set. If `kept`, the
-    chat is stored on disk.
+    chat is stored on disk. `wait` runs a coroutine to its end; Ctrl-C ends it and is raised.
     """
 
     def __init__(self, talk: Talk, runner: asyncio.Runner, interrupt: Interrupt, *, kept: bool) -> None:
-        self.interrupt, self.kept = interrupt, kept
-        self._talk, self._runner = talk, runner
+        self.talk, self.wait, self.interrupt, self.kept = talk, runner.run, interrupt, kept
 
     @property
     def pair(self) -> str:
         """Return the name of what answers."""
-        about = self._talk.answerer.about
+        about = self.talk.answerer.about
         return about.pair if about else ""
 
-    def go_on(self, session: int | Literal["latest"], system: str) -> None:
+    async def go_on(self, session: int | Literal["latest"], system: str) -> None:
         """Continue an earlier chat, with other instructions if there are any. UsageError if there is none."""
-        self._runner.run(self._go_on(session, system))
-
-    async def _go_on(self, session: int | Literal["latest"], system: str) -> None:
         if session == "latest":
             from localdflash.chat.store import ChatStore
 
-            latest = await self._talk.run_in_store(ChatStore.latest, self._talk.folder)
+            latest = await self.talk.run_in_store(ChatStore.latest, self.talk.folder)
             if latest is None:
                 raise UsageError("--continue: there is no earlier chat in this folder")
             session = latest.id
-        await self._talk.open(session)
+        await self.talk.open(session)
         if system:
-            await self._talk.set_instructions(system)
-        if self._talk.messages and self._talk.messages[-1].role == "user":
-            self._talk.take_back_question()  # nothing has answered it
-
-    @property
-    def session(self) -> int | None:
-        """Return the number of the chat, if it is kept and has one."""
-        return self._talk.session if self.kept else None
-
-    @property
-    def system(self) -> str:
-        """Return the instructions before the chat."""
-        return self._talk.system
-
-    @property
-    def project(self) -> str:
-        """Return the project's instructions, where they go along."""
-        return self._talk.project
-
-    @project.setter
-    def project(self, text: str) -> None:
-        self._talk.project = text
-
-    @property
-    def settings(self) -> ChatSettings:
-        """Those of the next answer."""
-        return self._talk.settings
-
-    @settings.setter
-    def settings(self, settings: ChatSettings) -> None:
-        self._talk.settings = settings
-
-    def new(self) -> None:
-        """Start a new chat."""
-        self._talk.new()
-
-    def set_instructions(self, system: str) -> None:
-        """Set other instructions, from the next answer on."""
-        self._runner.run(self._talk.set_instructions(system))
-
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of some work; Ctrl-C ends it and is raised."""
-        return self._runner.run(work)
-
-    def load(self, pair: str) -> ServerInfo:
-        """Have the engine load another pair for this chat."""
-        return self._runner.run(self._talk.answerer.load(pair))
+            await self.talk.set_instructions(system)
+        if self.talk.messages and self.talk.messages[-1].role == "user":
+            self.talk.take_back_question()  # nothing has answered it
 
     def text_of(self, number: str) -> str:
         """Return the text of message N, or of the last answer for "". UsageError if there is none."""
-        messages = self._talk.messages
+        messages = self.talk.messages
         if number and not (number.isdecimal() and number.isascii() and 1 <= int(number[:9]) <= len(messages)):
             raise UsageError(f"there is no message {number}: this chat has {len(messages)}")
-        message = messages[int(number) - 1] if number else self._talk.last_answer()
+        message = messages[int(number) - 1] if number else self.talk.last_answer()
         if message is None:
             raise UsageError("there is no answer yet")
         return message.text
@@ -122,33 +73,33 @@ class ConsoleChat:
     def ask(
         self, text: str, show: Show, think: Show = lambda _: None, attachments: Sequence[Attachment] = ()
     ) -> Message:
-        """The answer to one more message, as far as it came if it was stopped; `show` gets its text as it comes, and
-        `think` what was thought before it.
+        """Return the answer to one more message, as far as it came if it was stopped.
 
-        Any other early end is raised, and the question can be asked again.
+        `show` gets its text as it comes, and `think` what was thought before it. Any other early end is raised, and the
+        question can be asked again.
         """
-        self._talk.say(text, attachments)
+        self.talk.say(text, attachments)
         try:
             return self._answered(show, think)
         except BaseException:
-            self._talk.take_back_question()
+            self.talk.take_back_question()
             raise
 
     def again(self, show: Show, think: Show) -> Message:
-        """Another answer to the last message; if there is none, the one before stays. UsageError: nothing was asked."""
-        before = list(self._talk.messages)
-        self._talk.take_back_answer()
+        """Return another answer to the last message; if there is none, the one before stays. UsageError without one."""
+        before = list(self.talk.messages)
+        self.talk.take_back_answer()
         try:
             return self._answered(show, think)
         except BaseException:
-            self._talk.messages[:] = before
+            self.talk.messages[:] = before
             raise
 
     def more(self, show: Show, think: Show) -> Message:
         """Go on with the last answer. UsageError if there is none."""
-        if not self._talk.messages or self._talk.messages[-1].role != "assistant":
+        if not self.talk.messages or self.talk.messages[-1].role != "assistant":
             raise UsageError("there is no answer to go on with")
-        return self._answered(show, think, self._talk.messages[-1].text)
+        return self._answered(show, think, self.talk.messages[-1].text)
 
     def _answered(self, show: Show, think: Show, begun: str | None = None) -> Message:
         """Return an answer to the messages; `begun` is the text of one to go on with."""
@@ -167,13 +118,13 @@ class ConsoleChat:
 
         try:
             with self.interrupt:
-                answering = self._talk.answer(
+                answering = self.talk.answer(
                     lambda new, _: tell(*split.push(new)), begin_anew, goes_on=begun is not None
                 )
-                answer = self._runner.run(answering)
+                answer = self.wait(answering)
                 tell(*split.finish())
             if answer.finish == "gone":
-                raise EngineGone(str(self._talk.trouble))
+                raise EngineGone(str(self.talk.trouble))
         except (EngineGone, DeviceFailed) as error:
             raise EngineGone(f"{error}: try again") from None
         return answer
@@ -194,8 +145,9 @@ def open_chat(source: ServerSource, chats: Path | None, settings: ChatSettings, 
     with asyncio.Runner() as runner:
         try:
             runner.run(engine.ready())
-            if not engine.ours:
-                _report_ignored_sampling(settings)
+            ignored = [name for name, none in NOT_IN_OPENAI.items() if getattr(settings, name) not in (None, none)]
+            if ignored and not engine.ours:
+                say(f"The server is asked in OpenAI's words: without {', '.join(ignored)}.")
             talk = Talk(engine, chats, os.getcwd(), say, in_memory=False)
             talk.settings, talk.system = settings, system
             stop = lambda: runner.get_loop().call_soon_threadsafe(talk.stop)  # noqa: E731
@@ -205,11 +157,6 @@ def open_chat(source: ServerSource, chats: Path | None, settings: ChatSettings, 
                 runner.run(talk.close())
         finally:
             runner.run(engine.close())
-
-
-def _report_ignored_sampling(settings: ChatSettings) -> None:
-    if ignored := [name for name, neutral in NOT_IN_OPENAI.items() if getattr(settings, name) not in (None, neutral)]:
-        say(f"The server is asked in OpenAI's words: without {', '.join(ignored)}.")
 
 
 def _report_restarts() -> Callable[[str], None]:
@@ -263,51 +210,39 @@ def answer_once(chat: ConsoleChat, prompt: str, form: OutputFormat, attachments:
             thoughts, said, _ = split(answer.text)
             print_json({**({"thoughts": thoughts} if thoughts else {}), "answer": said, **_told(answer)})
         case "jsonl":
-            answer = chat.ask(prompt, _line("text"), _line("thoughts"), attachments)
+            answer = chat.ask(
+                prompt,
+                lambda text: print_json_line({"text": text}),
+                lambda thoughts: print_json_line({"thoughts": thoughts}),
+                attachments,
+            )
             print_json_line(_told(answer))
     return 130 if chat.interrupt.set else 0
-
-
-def _line(name: str) -> Show:
-    """Return a function that prints text as a JSON line under this name."""
-    return lambda text: print_json_line({name: text})
 
 
 def print_answer(ask: Callable[[Show, Show], Message]) -> Message:
     """Print an answer as it comes, without what was thought before it; say so if it is shorter than the model would
     have made it. `ask` gets what shows text, and what is told of thoughts.
     """
-    show = _printing()
-    answer = ask(show, _Thinking().tell)
+    terminal, says_thinking = sys.stdout.isatty(), sys.stderr.isatty()
+
+    def show(text: str) -> None:
+        sys.stdout.write(sanitize(text) if terminal else text)
+        sys.stdout.flush()
+
+    def think(_thoughts: str) -> None:
+        nonlocal says_thinking
+        if says_thinking:
+            says_thinking = False
+            say("[thinking]")
+
+    answer = ask(show, think)
     show("\n")
     if answer.finish == "repeat":
         say("[cut: it said the same again and again]")
     if answer.finish == "length" and "tokens" in answer.numbers:
         say(f"[cut after {answer.numbers['tokens']} tokens: --max-tokens sets how many]")
     return answer
-
-
-class _Thinking:
-    """Says on a terminal, once, why nothing comes yet."""
-
-    def __init__(self) -> None:
-        self._told = not sys.stderr.isatty()
-
-    def tell(self, _thoughts: str) -> None:
-        if not self._told:
-            self._told = True
-            say("[thinking]")
-
-
-def _printing() -> Show:
-    """Return a function that prints text: as it is for another program, made harmless on a terminal."""
-    terminal = sys.stdout.isatty()
-
-    def show(text: str) -> None:
-        sys.stdout.write(sanitize(text) if terminal else text)
-        sys.stdout.flush()
-
-    return show
 
 
 def _told(answer: Message) -> dict[str, Any]:

@@ -20,10 +20,6 @@ class Interrupt:
         self._stop = stop
         self._again = self._waiting = False
 
-    def __call__(self) -> bool:
-        """Return whether the flag is set: a `Cancelled`."""
-        return self.set
-
     def each(self, items: Generator[T, None, None]) -> Iterator[T]:
         """Yield the items up to the first SIGINT, even while waiting for the next one; the generator is then closed."""
         with closing(items):

@@ -3,7 +3,7 @@
 import io
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import asdict
 from importlib import import_module
@@ -39,8 +39,8 @@ def converse(chat: ConsoleChat) -> int:
         import_module("readline")  # gives `input` arrow keys and a history
     with closing(AttachableFiles(Path.cwd(), say)) as files:
         LineReader(chat, files).take_all()
-    if chat.session:
-        say(f"localdflash chat --plain --resume {chat.session} goes on with this chat")
+    if chat.talk.session:
+        say(f"localdflash chat --plain --resume {chat.talk.session} goes on with this chat")
     return 0
 
 
@@ -162,7 +162,7 @@ class PlainCommands:
 
     def do_new(self) -> None:
         """Start a new chat."""
-        self._chat.new()
+        self._chat.talk.new()
         say("A new conversation.")
 
     def do_quit(self) -> None:
@@ -186,7 +186,7 @@ class PlainCommands:
         """List the models, or load one."""
         if name:
             try:
-                about = self._chat.load(name)
+                about = self._chat.wait(self._chat.talk.answerer.load(name))
             except KeyboardInterrupt:
                 say(f"{name} is not loaded")
                 return
@@ -205,25 +205,28 @@ class PlainCommands:
         if not name:
             say(f"/role NAME, one of none, {', '.join(list_roles(say))}")
             return
-        self._chat.set_instructions(load_role(name))
+        self._chat.wait(self._chat.talk.set_instructions(load_role(name)))
         say(f"role {name}, from the next answer on")
 
     def do_system(self, text: str = "") -> None:
         """Show or set the user's own instructions."""
         if text:
-            self._chat.set_instructions(text)
-        say(f"Instructions before the chat: {self._chat.system or 'none'}")
+            self._chat.wait(self._chat.talk.set_instructions(text))
+        say(f"Instructions before the chat: {self._chat.talk.system or 'none'}")
 
     def do_set(self, given: str = "") -> None:
         """Show or change the settings."""
         if given:
             name, _, value = given.replace("=", " ").partition(" ")
-            self._chat.settings = self._chat.settings.changed(name, value)
-        say(", ".join(f"{name} {'auto' if value is None else value}" for name, value in _settings(self._chat)))
+            self._chat.talk.settings = self._chat.talk.settings.changed(name, value)
+        settings = asdict(self._chat.talk.settings)
+        if settings["seed"] is None:
+            settings["seed"] = "none"
+        say(", ".join(f"{name} {'auto' if value is None else value}" for name, value in settings.items()))
 
     def do_think(self, value: str = "") -> None:
         """Let the model think before it answers, or not."""
-        self.do_set(f"thinking {value or ('off' if self._chat.settings.thinking else 'on')}")
+        self.do_set(f"thinking {value or ('off' if self._chat.talk.settings.thinking else 'on')}")
 
     def do_project(self, value: str = "") -> None:
         """Say whether the project's instructions go along, or decide it."""
@@ -233,10 +236,10 @@ class PlainCommands:
         if file is None:
             raise UsageError(f"there is no {project.FILE_NAME} in this folder or above it")
         if value:
-            self._chat.project = file.text() if value == "on" else ""
+            self._chat.talk.project = file.text() if value == "on" else ""
             if self._chat.kept:
                 project.remember_decision(file, value == "on")
-        how = "goes along, from the next answer on" if self._chat.project else "does not go along"
+        how = "goes along, from the next answer on" if self._chat.talk.project else "does not go along"
         say(f"{project.FILE_NAME} {how}: {file.path}")
 
     def look_for_project(self) -> None:
@@ -248,17 +251,11 @@ class PlainCommands:
             say(f"This project has {project.FILE_NAME}: /project on sends it along, /project off never does.")
             return
         try:
-            self._chat.project = file.text()
+            self._chat.talk.project = file.text()
         except UsageError as error:
             say(str(error))
         else:
             say(f"[{project.FILE_NAME} goes along]")
-
-
-def _settings(chat: ConsoleChat) -> Iterator[tuple[str, object]]:
-    """Yield the settings by name; a seed may be None, which is none."""
-    for name, value in asdict(chat.settings).items():
-        yield name, "none" if name == "seed" and value is None else value
 
 
 class _Terminal:

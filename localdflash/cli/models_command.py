@@ -53,8 +53,8 @@ def list_pairs(as_json: bool) -> None:
     rows = (
         (
             *(pair.id, _memory(pair), _verdict(one), _speed(one)),
-            _kind(pair),
-            _here(pair),
+            pair.drafter.kind if pair.drafter else "none",
+            "missing" if missing_files(pair) else "here",
             _on_disk(pair),
             pair.description,
         )
@@ -142,7 +142,7 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     yield "context", f"{pair.context} tokens" if pair.context else "not known"
     yield "licence", _known(pair.licence)
     yield "memory", _memory(pair)
-    yield "runs on", _backends(pair)
+    yield "runs on", ", ".join(pair.backends) or "none yet"
     shipped = pair.origin == shipped_file()  # of others nobody says
     if shipped:
         yield "ran", _ran(pair.ran, pair.by_parts, f"with {pair.ran_with}" if pair.ran_with else "")
@@ -213,10 +213,6 @@ def _has_head(pair: PairEntry) -> bool:
         return False
 
 
-def _here(pair: PairEntry) -> str:
-    return "missing" if missing_files(pair) else "here"
-
-
 def _bytes_on_disk(pair: PairEntry) -> int:
     return sum(source.path.stat().st_size for source in pair.sources if source.path.is_file())
 
@@ -226,16 +222,8 @@ def _on_disk(pair: PairEntry) -> str:
     return gigabytes(count) if count else "nothing"
 
 
-def _kind(pair: PairEntry) -> str:
-    return pair.drafter.kind if pair.drafter else "none"
-
-
 def _memory(pair: PairEntry) -> str:
     return f"{pair.memory_gb:g} GB" if pair.memory_gb else "not known"
-
-
-def _backends(pair: PairEntry) -> str:
-    return ", ".join(pair.backends) or "none yet"
 
 
 def _known(value: object) -> str:

@@ -1,6 +1,6 @@
 """The offer to pull the pairs of chat and completions: made once, on a terminal, where no other pair is chosen.
 
-Who says no has peace.
+A refusal is remembered.
 """
 
 import sys
@@ -21,8 +21,10 @@ QUESTION = "The chat's model is not here yet: {about}, {megabytes:.0f} MB.\nFetc
 
 def offer_better_pair(pair: str) -> str:
     """Return the chat's pair, after the user was asked whether to pull better ones; `pair` if the chat has its own."""
+    from localdflash.models.registry.hub import offline
+
     config = load_config()
-    if config.server.url or answer_file().exists() or _offline():
+    if config.server.url or answer_file().exists() or offline():
         return pair
     found = worth_pulling(config)
     if not found or found[0].id != CHAT:
@@ -38,12 +40,6 @@ def offer_better_pair(pair: str) -> str:
 def answer_file() -> Path:
     """Return the file that is there once the offer was answered."""
     return data_folder() / "pull-offered"
-
-
-def _offline() -> bool:
-    from localdflash.models.registry.hub import offline
-
-    return offline()
 
 
 def _agreed(pair: PairEntry) -> bool:

@@ -4,21 +4,17 @@ import operator
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from localdflash.base.errors import UsageError
 from localdflash.cli import shell_completion
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.backend_names import BACKENDS, ROWS_MODES
 from localdflash.models.config import DRAFTER_BITS, KV_FORMATS, load_config
 from localdflash.models.registry import defaults
 from localdflash.server.wanted import PairRole, Wanted
-
-if TYPE_CHECKING:
-    from localdflash.server.client import Client
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -184,18 +180,6 @@ def wanted(ctx: click.Context, options: dict[str, Any], role: PairRole | None = 
         role,
         lambda: _absolute_pair(default(load_config())),
     )
-
-
-def connect_own_engine(
-    ctx: click.Context, options: dict[str, Any], option: str, role: PairRole | None = None
-) -> "Client":
-    """Connect to the daemon, for an option of `bench` that measures the pair of a role."""
-    from localdflash.cli.output import say
-    from localdflash.server.spawn import connect
-
-    if load_config().server.url:
-        raise UsageError(f"bench {option} measures localdflash's own engine: take [server] url out of the settings")
-    return connect(wanted(ctx, options, role), say)
 
 
 def given(ctx: click.Context, options: dict[str, Any]) -> set[str]:

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,8 +74,8 @@ def command(
     from localdflash.server.daemon import DaemonSettings, serve
     from localdflash.server.sockets import AlreadyRunning
 
-    shares = _assign_roles(config, options["pair"], role, pair_is_given="pair" in given(ctx, options))
-    options["pair"] = shares.pair
+    everything = role is None and "pair" not in given(ctx, options)
+    options["pair"], roles, later = _assign_roles(config, options["pair"], role, everything=everything)
     settings = DaemonSettings(
         Options(**options, draft=not no_draft),
         cache_bytes=None if config.server.cache_mb is None else config.server.cache_mb * MB,
@@ -85,9 +84,9 @@ def command(
         idle=idle * 60,
         tcp=tcp,
         log=log,
-        roles=shares.roles,
-        later=shares.later,
-        all_at_once=shares.all_at_once,
+        roles=roles,
+        later=later,
+        all_at_once=everything,
         private=private,
     )
     try:
@@ -101,23 +100,17 @@ def command(
     return 0
 
 
-@dataclass(frozen=True)
-class _RoleAssignment:
-    """Which pair is loaded first, for what, and what the other roles get: see `DaemonSettings`."""
+def _assign_roles(
+    config: "Config", pair: str, role: PairRole | None, *, everything: bool
+) -> tuple[str, Sequence[PairRole], Mapping[PairRole, str]]:
+    """Return which pair is loaded first, for what, and the pairs of other roles: see `DaemonSettings`.
 
-    pair: str
-    roles: Sequence[PairRole]
-    later: Mapping[PairRole, str]
-    all_at_once: bool
-
-
-def _assign_roles(config: "Config", pair: str, role: PairRole | None, *, pair_is_given: bool) -> _RoleAssignment:
-    """ModelError for completions by a pair that cannot fill in code."""
+    ModelError for completions by a pair that cannot fill in code.
+    """
     from localdflash.loading.filling import can_fill, check_can_fill
     from localdflash.models.registry import defaults
 
     usual: Mapping[PairRole, str] = {"chat": defaults.chat_pair(config), "completion": defaults.completion_pair(config)}
-    everything = role is None and not pair_is_given
     roles: Sequence[PairRole]
     if everything and usual["chat"] != usual["completion"]:
         pair, roles = usual["completion"], ("completion",)
@@ -128,8 +121,7 @@ def _assign_roles(config: "Config", pair: str, role: PairRole | None, *, pair_is
         roles = (role,)
     if roles == ("completion",):
         check_can_fill(pair)
-    later = {other: name for other, name in usual.items() if other not in roles}
-    return _RoleAssignment(pair, roles, later, all_at_once=everything)
+    return pair, roles, {other: name for other, name in usual.items() if other not in roles}
 
 
 def _stop() -> None:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
@@ -51,8 +51,7 @@ def run(
         ) as child:
             watchdog = _Watchdog(child, limit)
             try:
-                lines = _renewing(child.stdout, watchdog.renew) if renewed else child.stdout
-                report = _read_reports(lines, options, on_report)
+                report = _read_reports(child.stdout, options, on_report, watchdog.renew if renewed else lambda: None)
                 child.wait()
             finally:
                 watchdog.stop()
@@ -114,17 +113,12 @@ class _Watchdog:
         self._child.kill()
 
 
-def _renewing(lines: IO[bytes] | None, renew: Callable[[], None]) -> Iterator[bytes]:
+def _read_reports(
+    lines: Iterable[bytes] | None, options: Options, on_report: Callable[[Report], None], renew: Callable[[], None]
+) -> Report | None:
+    """Return the child's last report, or None if the child ended before it; `renew` is called for each line."""
     for line in lines or ():
         renew()
-        yield line
-
-
-def _read_reports(
-    lines: Iterable[bytes] | None, options: Options, on_report: Callable[[Report], None]
-) -> Report | None:
-    """Return the child's last report, or None if the child ended before it."""
-    for line in lines or ():
         try:
             report = json.loads(line)
         except ValueError:  # the child died while it wrote the line

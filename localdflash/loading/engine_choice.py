@@ -103,7 +103,8 @@ def choose_engine(files: LocalPair, options: Options) -> HostChoice:
     drafter = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
     case = TimingCase(files.target, drafter, options.threads, options.draft)
     choice = likely_engine(case)
-    if choice.why != NOT_TIMED or case.size() * MEMORY_PER_FILE > free.system_budget().free or _is_busy():
+    is_busy = limits.load_average() > len(physical_cores())  # a timing would mean nothing
+    if choice.why != NOT_TIMED or case.size() * MEMORY_PER_FILE > free.system_budget().free or is_busy:
         return choice
     context = min(MAX_CONTEXT, options.context or MAX_CONTEXT)
     # Finding llama.cpp's bit-exact widths would take too long for a first start.
@@ -114,11 +115,6 @@ def choose_engine(files: LocalPair, options: Options) -> HostChoice:
     for engine, ms in found.items():
         measurements.remember(case.name(engine), ms, f"batches of {', '.join(map(str, WIDTHS))} tokens")
     return likely_engine(case)
-
-
-def _is_busy() -> bool:
-    """Return whether the load average exceeds the number of cores, so that a timing would mean nothing."""
-    return limits.load_average() > len(physical_cores())
 
 
 def ms_per_token(costs: Controller, drafters: Sequence[Drafter], widest: int) -> float:

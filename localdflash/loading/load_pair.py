@@ -47,7 +47,9 @@ class LoadedPair:
                 try_first(self.files, options)
                 check_first(self.files, options)  # after the trial, so that a damaged file is not the engine's fault
             self.sampling = {**self.files.sampling, **recommended(read_header(self.files.target).metadata)}
-            self.gpu_check = self._checked()
+            # The status of the CUDA engine with this pair, "" if the engine is no candidate.
+            is_candidate = options.backend == "cuda" or (options.backend == "auto" and is_tried_on(options))
+            self.gpu_check = engine_status(self.files, options) if is_candidate else ""
             self.backend, self._running = self._load()
             self._closing.callback(self._running.close)
             with ExitStack() as undo:
@@ -60,7 +62,8 @@ class LoadedPair:
         self.device, self.vocab_size = running.device, running.vocab_size
         self.predicted, self.rows = running.predicted, running.rows
         unused = _unused(options, self.backend, running)
-        doubt = f"--backend cuda: {self.gpu_check}" if self._is_doubtful() else ""
+        is_doubtful = self.backend == "cuda" and self.gpu_check not in ("", SOUND)
+        doubt = f"--backend cuda: {self.gpu_check}" if is_doubtful else ""
         self.notice = "; ".join(filter(None, [doubt, *running.notices, *unused]))
 
     def _load(self) -> tuple[Runner, Running]:
@@ -70,15 +73,6 @@ class LoadedPair:
         if backend == "auto":
             return load_best(self.files, self.options)
         return backend, load_on(backend, self.files, self.options)
-
-    def _checked(self) -> str:
-        """Return the status of the CUDA engine with this pair, "" if the engine is no candidate."""
-        backend = self.options.backend
-        is_candidate = backend == "cuda" or (backend == "auto" and is_tried_on(self.options))
-        return engine_status(self.files, self.options) if is_candidate else ""
-
-    def _is_doubtful(self) -> bool:
-        return self.backend == "cuda" and self.gpu_check not in ("", SOUND)
 
     def memory(self) -> Parts:
         """Return the measured bytes of each part, by the names in `predicted`."""

@@ -10,8 +10,6 @@ Files with known hashes are not tried. Errors that the child reports are raised 
 """
 
 import hashlib
-import json
-import os
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +17,8 @@ from pathlib import Path
 from localdflash.backends.cuda.device import driver_present
 from localdflash.base import errors
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
-from localdflash.base.files.paths import cache_folder, create_private
+from localdflash.base.files.json_file import read_json, write_json
+from localdflash.base.files.paths import cache_folder
 from localdflash.base.machine import gpu_watch
 from localdflash.base.system.process import ending_signal
 from localdflash.loading import child
@@ -53,11 +52,12 @@ def try_first(files: LocalPair, options: Options) -> None:
             check_header(path)
     key = hashlib.sha256(_key(paths, options).encode()).hexdigest()[:32]
     place = cache_folder() / "trials" / f"{key}.json"
-    said = _recall(place)
-    if said is None:
+    said = read_json(place, MAX_VERDICT_BYTES).get("said")
+    if not isinstance(said, str):
         said = tried(paths, options)
         if said is not None:
-            _keep(place, said)
+            with suppress(OSError, LocaldflashError):  # then the file is tried at every load
+                write_json(place, {"said": said})
     if said:
         raise ModelError(said)
 
@@ -99,24 +99,3 @@ def _crash_reason(path: Path, code: int, stderr_line: str) -> str | None:
     if name == "SIGKILL":
         raise OutOfMemory(f"{path}: the system killed the process that tried to load it; free memory and try again")
     raise LocaldflashError(f"{path}: the process that tried to load it was ended by {name}; try again")
-
-
-def _recall(place: Path) -> str | None:
-    try:
-        with place.open("rb") as stream:
-            said = json.loads(stream.read(MAX_VERDICT_BYTES))["said"]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return said if isinstance(said, str) else None
-
-
-def _keep(place: Path, said: str) -> None:
-    """Store a verdict; if that fails, the file is tried at every load."""
-    fresh = place.with_name(f".{place.name}.{os.getpid()}")
-    with suppress(OSError, LocaldflashError):
-        create_private(place.parent)
-        try:
-            fresh.write_text(json.dumps({"said": said}) + "\n", encoding="utf-8")
-            fresh.replace(place)
-        finally:
-            fresh.unlink(missing_ok=True)

@@ -4,8 +4,6 @@ A file that stays at "begun" while no process holds its lock is a verdict, too: 
 """
 
 import hashlib
-import json
-import os
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import date
@@ -15,6 +13,7 @@ from typing import Any, Literal, Self, get_args
 from filelock import Timeout
 
 from localdflash.base.errors import LocaldflashError
+from localdflash.base.files.json_file import read_json, write_json
 from localdflash.base.files.paths import cache_folder, create_private
 from localdflash.base.system.file_lock import process_lock
 from localdflash.loading.backends import call_cuda
@@ -120,29 +119,19 @@ def known() -> list[Verdict]:
 
 def recall(place: Path) -> Verdict | None:
     """Return the stored verdict, None if there is no readable one."""
+    stored = read_json(place, MAX_FILE_BYTES)
     try:
-        with place.open("rb") as stream:
-            stored = json.loads(stream.read(MAX_FILE_BYTES))
         verdict = Verdict(**{field.name: stored[field.name] for field in fields(Verdict)})
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return verdict if verdict.state in get_args(State) else None
+    except (KeyError, TypeError):
         return None
-    return verdict if verdict.state in get_args(State) else None
 
 
 def keep(place: Path, verdict: Verdict) -> None:
     """Store a verdict on the disk before returning, since the check may crash the machine; LocaldflashError if not."""
-    fresh = place.with_name(f".{place.name}.{os.getpid()}")
     try:
-        create_private(place.parent)
-        with fresh.open("w", encoding="utf-8") as stream:
-            stream.write(json.dumps(asdict(verdict)) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        fresh.replace(place)
+        write_json(place, asdict(verdict), sync=True)
     except OSError as error:
         raise LocaldflashError(
             f"{place}: cannot be written ({error.strerror}); set LOCALDFLASH_HOME to another folder"
         ) from error
-    finally:
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)

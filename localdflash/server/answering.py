@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class TextDelta:
 
 
 class Answering:
-    """`begin` it, read on with `next`, and `leave`, whether it ended or not; all three in one loop.
+    """A request in progress; it belongs to one event loop.
 
     `request` says afterwards how it went. An answer that goes on past an end of the model's is another job of the
     scheduler's. `seconds` bounds the time after the first step, 0 does not: the answer then ends with "length".
@@ -47,21 +47,17 @@ class Answering:
         self._loop, self._deltas = asyncio.get_running_loop(), asyncio.Queue[TextDelta | BaseException | None]()
         self._deadline, self._left = 0.0, threading.Event()  # set when nobody reads any more
 
-    def begin(self, document: str | None) -> None:
-        """Ask for it; LocaldflashError if too many wait already."""
+    async def run(self, document: str | None) -> AsyncGenerator[TextDelta]:
+        """Yield the text as it is made; closing the generator ends the request. LocaldflashError if too many wait."""
         self._submit(self._request, document)
-
-    async def next(self) -> TextDelta | None:
-        """Return the next of what it writes; None at its end. Raises what ended it early."""
-        delta = await self._deltas.get()
-        if isinstance(delta, BaseException):
-            raise delta
-        return delta
-
-    def leave(self) -> None:
-        """End it, if it has not ended."""
-        self._left.set()
-        self._scheduler.cancel(self._job)
+        try:
+            while delta := await self._deltas.get():
+                if isinstance(delta, BaseException):
+                    raise delta
+                yield delta
+        finally:
+            self._left.set()
+            self._scheduler.cancel(self._job)
 
     def _submit(self, request: Request, document: str | None = None) -> None:
         self._job = EngineJob(request, self._on_step, self._on_end, self._urgent, document)

@@ -160,8 +160,10 @@ class Daemon:
 
     def _config(self, tcp: Tcp | None) -> uvicorn.Config:
         """Return how to serve a port for other programs, or without one what is our user's own."""
+        key = self._own.key if self._own else ""
+        own_app: ASGIApp = Guard(self._app, key=key, own=True) if key else self._app
         return uvicorn.Config(
-            self._guarded(tcp) if tcp else self._own_app(),
+            Guard(self._app, key=tcp.key, hosts=tcp.hosts) if tcp else own_app,
             http=Connection if tcp else OwnConnection,
             backlog=BACKLOG,
             ws="none",
@@ -174,13 +176,6 @@ class Daemon:
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=GRACE,
         )
-
-    def _guarded(self, tcp: Tcp) -> Guard:
-        return Guard(self._app, key=tcp.key, hosts=tcp.hosts)
-
-    def _own_app(self) -> "ASGIApp":
-        key = self._own.key if self._own else ""
-        return Guard(self._app, key=key, own=True) if key else self._app
 
     def _make_room(self) -> None:
         """Close the connections over TCP that only wait, which anybody may have opened; else all that do."""
@@ -204,35 +199,22 @@ class Daemon:
 
     async def _watch(self) -> None:
         """Stop when the engine cannot go on, or when nobody needs it."""
-        self._error = await self._first_load()
+        try:
+            await self._load(self._settings.roles[0])
+        except Exception as error:
+            self._error = error
         while not self._error:
             await asyncio.sleep(TICK)
             self._error = self._dead()
             await self._engines.free_unused()
-            if (
-                0 < self._settings.idle <= self._activity.idle_seconds
-                or not self._is_reachable()
-                or self._is_orphaned()
-            ):
+            is_idle = 0 < self._settings.idle <= self._activity.idle_seconds
+            is_orphaned = self._settings.private is not None and os.getppid() != self._parent
+            # Whoever removes the socket wants another daemon.
+            if is_idle or is_orphaned or not (self._path and self._path.exists()):
                 break
             if self._settings.log:
                 _bound(self._settings.log)
         self.stop()
-
-    def _is_reachable(self) -> bool:
-        """Return whether the socket is still there; whoever removes it wants another daemon."""
-        return self._path is not None and self._path.exists()
-
-    def _is_orphaned(self) -> bool:
-        """Return whether the process that a private daemon belongs to is gone."""
-        return self._settings.private is not None and os.getppid() != self._parent
-
-    async def _first_load(self) -> BaseException | None:
-        try:
-            await self._load(self._settings.roles[0])
-        except Exception as error:
-            return error
-        return None
 
     async def _load_others(self) -> None:
         """Load what is to be there at once beside the first pair; one that cannot be is tried again when asked for."""

@@ -3,8 +3,7 @@
 import logging
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -85,23 +84,17 @@ class Activity:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
-                return
-            with self._request_running(scope["path"]):
+            elif scope["path"] in MONITORING_PATHS:
                 await self._serve(app, scope, receive, send)
+            else:
+                self._running += 1
+                try:
+                    await self._serve(app, scope, receive, send)
+                finally:
+                    self._running -= 1
+                    self.restart()
 
         return serve
-
-    @contextmanager
-    def _request_running(self, path: str) -> Iterator[None]:
-        if path in MONITORING_PATHS:
-            yield
-            return
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
-            self.restart()
 
     async def _serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         status = 0

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from typing import Any, Self
 
@@ -106,9 +106,6 @@ class PairWorker:
     def start(self) -> None:
         """Load on the engine thread; `ready` waits for it."""
         self._loading = _pending()
-        self._start_thread()
-
-    def _start_thread(self) -> None:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -227,12 +224,11 @@ class PairWorker:
             raise EngineGone("this model was unloaded: ask again")
         text = AnswerText(spelling(loaded.tokenizer), request.ends, stops, ending)
         answer = Answering(request, text, loaded.vocab_size, scheduler, self._observe, urgent, seconds)
-        answer.begin(document)
         try:
-            while delta := await answer.next():
-                yield delta
+            async with aclosing(answer.run(document)) as deltas:
+                async for delta in deltas:
+                    yield delta
         finally:
-            answer.leave()
             self.used = time.monotonic()
             if urgent:
                 self.completed = self.used

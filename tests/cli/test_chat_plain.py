@@ -44,9 +44,9 @@ def endless(tiny: tuple[str, ...]) -> tuple[str, ...]:
 def test_the_first_interrupt_asks_and_the_second_leaves() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Interrupt() as interrupt:
-        assert not interrupt()
+        assert not interrupt.set
         signal.raise_signal(signal.SIGINT)
-        assert interrupt()
+        assert interrupt.set
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before

@@ -7,7 +7,6 @@ a drafter decodes without drafts, which is exact and costs nothing. If no width 
 """
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +31,8 @@ from localdflash.backends.llamacpp.decode_flags import (
 )
 from localdflash.backends.llamacpp.llama_kv_cache import max_revertible_width
 from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.base.files.paths import cache_folder, create_private
+from localdflash.base.files.json_file import read_json, write_json
+from localdflash.base.files.paths import cache_folder
 from localdflash.base.machine.measurements import machine
 from localdflash.models.backend_names import RowsMode
 from localdflash.models.weights.split import stats_of
@@ -238,9 +238,8 @@ def _time_interleaved(decodes: Sequence[Batch]) -> dict[Batch, float]:
 
 
 def _read(path: Path, key: str) -> FileMeasurement | None:
+    found = read_json(path, MAX_RECORD_BYTES)
     try:
-        with path.open("rb") as stream:
-            found = json.loads(stream.read(MAX_RECORD_BYTES))
         if found["key"] != key:
             return None
         ways = [
@@ -251,7 +250,7 @@ def _read(path: Path, key: str) -> FileMeasurement | None:
             for known in found["ways"]
         ]
         return FileMeasurement(float(found["raw_ms"]), tuple(ways), int(found["most"]))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
@@ -266,12 +265,5 @@ def _write(path: Path, key: str, record: FileMeasurement) -> None:
         }
         for known in record.modes
     ]
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with suppress(OSError, LocaldflashError):
-        create_private(path.parent)
-        try:
-            text = json.dumps({"key": key, "raw_ms": record.raw_ms, "most": record.max_width, "ways": ways}, indent=1)
-            fresh.write_text(text + "\n", encoding="utf-8")
-            fresh.replace(path)
-        finally:
-            fresh.unlink(missing_ok=True)
+        write_json(path, {"key": key, "raw_ms": record.raw_ms, "most": record.max_width, "ways": ways})

@@ -3,8 +3,6 @@
 If the file cannot be read things are measured anew; if it cannot be written they are measured every time.
 """
 
-import json
-import os
 import platform
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -12,9 +10,10 @@ from datetime import date
 from pathlib import Path
 
 from localdflash.base.errors import LocaldflashError
-from localdflash.base.files.paths import cache_folder, create_private
+from localdflash.base.files.json_file import read_json, write_json
+from localdflash.base.files.paths import cache_folder
 
-LONGEST = 1 << 20  # bytes of the file
+MAX_FILE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ def machine() -> str:
 
 def recall(name: str) -> Measurement | None:
     """Return what this machine measured under a name, or None."""
-    found = _read().get(f"{machine()}: {name}")
+    found = read_json(file(), MAX_FILE_BYTES).get(f"{machine()}: {name}")
     try:
         known = Measurement(**found) if isinstance(found, dict) else None
     except TypeError:
@@ -52,16 +51,9 @@ def recall(name: str) -> Measurement | None:
 def remember(name: str, value: float, how: str) -> Measurement:
     """Keep a value measured now."""
     measured = Measurement(float(value), how, date.today().isoformat())
-    known = _read() | {f"{machine()}: {name}": asdict(measured)}
-    place = file()
-    fresh = place.with_name(f".{place.name}.{os.getpid()}")
+    known = read_json(file(), MAX_FILE_BYTES) | {f"{machine()}: {name}": asdict(measured)}
     with suppress(OSError, LocaldflashError):
-        create_private(place.parent)
-        try:
-            fresh.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-            fresh.replace(place)
-        finally:
-            fresh.unlink(missing_ok=True)
+        write_json(file(), known)
     return measured
 
 
@@ -75,12 +67,3 @@ def bandwidth(on_gpu: bool = False) -> Measurement:
     if on_gpu:
         return remember(name, hardware.gpu_bandwidth(), "read of 1 GB of GPU memory")
     return remember(name, hardware.bandwidth(), f"read of 256 MB on {hardware.reading_threads()} threads")
-
-
-def _read() -> dict[str, object]:
-    try:
-        with file().open("rb") as stream:
-            known = json.loads(stream.read(LONGEST))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return known if isinstance(known, dict) else {}

@@ -33,14 +33,14 @@ class DoctorCheck:
 
     def check(self) -> Finding:
         """Run the check and return its finding."""
-        broken: Status = "failed" if self.required else "warning"
         try:
             return self.run(self.name)
         except PackageNotFoundError:
-            return Finding(self.name, broken, "not installed", self.remedy)
+            detail = "not installed"
         except LocaldflashError as error:
-            return Finding(self.name, broken, str(error), self.remedy)
+            detail = str(error)
         except (ImportError, OSError) as error:
-            return Finding(self.name, broken, f"cannot be loaded: {error}", self.remedy)
+            detail = f"cannot be loaded: {error}"
         except Exception as error:  # a check that breaks must not hide what the others find
-            return Finding(self.name, broken, f"{type(error).__name__}: {error}", self.remedy)
+            detail = f"{type(error).__name__}: {error}"
+        return Finding(self.name, "failed" if self.required else "warning", detail, self.remedy)

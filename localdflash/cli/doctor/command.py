@@ -1,12 +1,11 @@
 """`localdflash doctor`: check this machine and this installation; each finding comes with its remedy."""
 
-from collections.abc import Iterator
 from dataclasses import asdict
 
 import click
 
 from localdflash.cli.doctor import gpu_check, graphics, installation, resources, self_test, surroundings
-from localdflash.cli.doctor.check import DoctorCheck, Finding
+from localdflash.cli.doctor.check import DoctorCheck
 from localdflash.cli.output import print_json
 from localdflash.text.sanitize import printable
 
@@ -19,10 +18,12 @@ REINSTALL = "run `pip install --force-reinstall localdflash`"
 def command(as_json: bool, check_gpu: str | None) -> int:
     """Check Python, libraries, machine, terminal, editors and the pairs. Exit code 1 if something failed."""
     checks = []
-    for check in gpu_check.again(check_gpu) if check_gpu else _checks():
+    for check in gpu_check.again(check_gpu) if check_gpu else (probe.check() for probe in _probes()):
         checks.append(check)
         if not as_json:
-            _print(check)
+            print(f"{check.status:8} {check.name:17} {printable(check.detail)}", flush=True)
+            if check.remedy:
+                print(f"{'':26} {printable(check.remedy)}")
     if as_json:
         print_json([asdict(check) for check in checks])
     return 1 if any(check.status == "failed" for check in checks) else 0
@@ -54,15 +55,3 @@ def _probes() -> tuple[DoctorCheck, ...]:
         DoctorCheck("completion pair", self_test.completion_pair, "see `localdflash models list`", required=False),
         DoctorCheck("chat pair", self_test.chat_pair, "see `localdflash models list`", required=False),
     )
-
-
-def _checks() -> Iterator[Finding]:
-    for probe in _probes():
-        yield probe.check()
-
-
-def _print(check: Finding) -> None:
-    """Print a finding as soon as it is known, with the remedy below it."""
-    print(f"{check.status:8} {check.name:17} {printable(check.detail)}", flush=True)
-    if check.remedy:
-        print(f"{'':26} {printable(check.remedy)}")

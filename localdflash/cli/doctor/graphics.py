@@ -132,18 +132,16 @@ def _nvidia() -> Sequence[Chip]:
 
     try:
         pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return [_nvidia_chip(handle) for handle in handles]
+        chips = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+            name = pynvml.nvmlDeviceGetName(handle)
+            text = name if isinstance(name, str) else name.decode("utf-8", "replace")
+            chips.append(Chip("NVIDIA", text, 10 * major + minor))
+        return chips
     except pynvml.NVMLError:
         return []
-
-
-def _nvidia_chip(handle: object) -> Chip:
-    import pynvml
-
-    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-    name = pynvml.nvmlDeviceGetName(handle)
-    return Chip("NVIDIA", name if isinstance(name, str) else name.decode("utf-8", "replace"), 10 * major + minor)
 
 
 def _cuda_wheels() -> str:

@@ -51,11 +51,6 @@ def tokens_per_second(bandwidth: float, target_bytes: int) -> float:
     return bandwidth * 1e9 / max(target_bytes, 1)
 
 
-def drafted_tokens_per_second(bandwidth: float, target_bytes: int, drafter_bytes: int, tau: float) -> float:
-    """Return the upper bound with `tau` tokens per verify step, if a verify step costs as much as a token."""
-    return tau * bandwidth * 1e9 / max(target_bytes + drafter_bytes, 1)
-
-
 def _fact(header: GGUFHeader, name: str) -> int:
     value = header.metadata.get(f"{header.metadata.get('general.architecture')}.{name}")
     return value if isinstance(value, int) else 0

@@ -179,7 +179,7 @@ def _on_cpu(case: PlanRequest, why: str) -> Plan:
 
     sizes = CpuSizes(case.target, _form(case.drafter, ".gguf"), kv=choose_kv_format(case.options.kv))
     case.check(sizes)
-    return _plan(PlanInputs(case, "cpu", why, sizes, system_budget(), program_bytes(False), measurements.bandwidth()))
+    return _plan(case, "cpu", why, sizes, system_budget(), measurements.bandwidth(), program_bytes(False))
 
 
 def _on_llamacpp(case: PlanRequest, why: str) -> Plan:
@@ -201,8 +201,7 @@ def _on_llamacpp(case: PlanRequest, why: str) -> Plan:
         case.check(sizes)
         program = program_bytes(drafter is not None and drafter.suffix == ".safetensors")
         budget = placement.device.budget() if placement.device else system_budget()
-        planned = PlanInputs(case, "llama.cpp", why, sizes, budget, program, measurements.bandwidth(), verdict, fits)
-        return _plan(planned)
+        return _plan(case, "llama.cpp", why, sizes, budget, measurements.bandwidth(), program, verdict, fits)
 
 
 def _on_cuda(case: PlanRequest, why: str) -> Plan:
@@ -212,7 +211,7 @@ def _on_cuda(case: PlanRequest, why: str) -> Plan:
     sizes = CudaSizes(case.target, _form(case.drafter, ".safetensors"), case.options.kv)
     bandwidth = measurements.bandwidth(on_gpu=True)
     case.check(sizes, " (as the CUDA engine counts them)")
-    return _plan(PlanInputs(case, "cuda", why, sizes, budget, 0, bandwidth))
+    return _plan(case, "cuda", why, sizes, budget, bandwidth)
 
 
 PLANNERS: Mapping[Backend, Callable[[PlanRequest, str], Plan]] = {
@@ -222,46 +221,41 @@ PLANNERS: Mapping[Backend, Callable[[PlanRequest, str], Plan]] = {
 }
 
 
-@dataclass(frozen=True)
-class PlanInputs:
-    """Sizes and budget of a pair on a backend. `program`: bytes that this process holds already.
+def _plan(
+    request: PlanRequest,
+    backend: str,
+    why: str,
+    sizes: Sizes,
+    memory: MemoryBudget,
+    bandwidth: measurements.Measurement,
+    program: int = 0,
+    verdict: str = "",
+    fits: bool = True,
+) -> Plan:
+    """Plan a pair on a backend. `program`: bytes that this process holds already.
 
     `verdict` and `fits` are the result of placing the layers on a GPU, if that was done before.
     """
-
-    request: PlanRequest
-    backend: str
-    why: str
-    sizes: Sizes
-    budget: MemoryBudget
-    program: int
-    bandwidth: measurements.Measurement
-    verdict: str = ""
-    fits: bool = True
-
-
-def _plan(case: PlanInputs) -> Plan:
-    request, sizes, budget = case.request, case.sizes, case.request.remaining(case.budget)
-    context = request.options.context
-    full = sizes.drafters[0]
+    budget, context, full = request.remaining(memory), request.options.context, sizes.drafters[0]
     try:
-        chosen, fits = fit(sizes, budget, context), case.fits
-        verdict = case.verdict or chosen.notice
+        chosen = fit(sizes, budget, context)
+        verdict = verdict or chosen.notice
     except OutOfMemory as error:
         wanted = context or sizes.trained
-        chosen, fits, verdict = Fit(full, wanted, sizes.parts(wanted, full)), False, case.verdict or str(error)
+        chosen, fits, verdict = Fit(full, wanted, sizes.parts(wanted, full)), False, verdict or str(error)
     header = read_header(request.target)
-    smallest = budget if fits else replace(budget, free=budget.free + _drafting(sizes, chosen))
+    drafting = total(chosen.parts) - total(sizes.parts(chosen.context, NO_DRAFTER))
+    smallest = budget if fits else replace(budget, free=budget.free + drafting)
     return Plan(
         pair=request.pair,
-        backend=case.backend,
-        why=case.why,
+        backend=backend,
+        why=why,
         context=chosen.context,
         trained=sizes.trained,
         drafter=chosen.drafter,
-        parts=chosen.parts | ({PROGRAM: case.program} if case.program else {}),
+        parts=chosen.parts | ({PROGRAM: program} if program else {}),
         margin=budget.margin,
-        free=budget.free + (0 if budget.beside else case.program),
+        free=budget.free + (0 if budget.beside else program),
         what=budget.what,
         fits=fits,
         verdict=verdict,
@@ -269,20 +263,15 @@ def _plan(case: PlanInputs) -> Plan:
         largest_context_without_drafter=largest_context(sizes, NO_DRAFTER, budget, sizes.trained),
         quantization=expected_speed.quantization(header),
         best_quantization=best_quantization(chosen.parts, smallest, weights_of(*expected_speed.matrices(header))),
-        speed=_speed(case, header, chosen),
+        speed=_speed(request.pair, header, chosen, bandwidth),
     )
 
 
-def _drafting(sizes: Sizes, chosen: Fit) -> int:
-    """Return the bytes that are freed without the drafter."""
-    return total(chosen.parts) - total(sizes.parts(chosen.context, NO_DRAFTER))
-
-
-def _speed(case: PlanInputs, header: GGUFHeader, chosen: Fit) -> Speed:
-    read, bandwidth = expected_speed.bytes_per_token(header), case.bandwidth
+def _speed(pair: str, header: GGUFHeader, chosen: Fit, bandwidth: measurements.Measurement) -> Speed:
+    read = expected_speed.bytes_per_token(header)
     plain = expected_speed.tokens_per_second(bandwidth.value, read)
-    tau = measurements.recall(f"tau of {case.request.pair}") if chosen.drafter != NO_DRAFTER else None
+    tau = measurements.recall(f"tau of {pair}") if chosen.drafter != NO_DRAFTER else None
     if tau is None:
         return Speed(bandwidth, read, plain, None, None)
-    drafted = expected_speed.drafted_tokens_per_second(bandwidth.value, read, chosen.parts[DRAFTER], tau.value)
+    drafted = tau.value * expected_speed.tokens_per_second(bandwidth.value, read + chosen.parts[DRAFTER])
     return Speed(bandwidth, read, plain, tau, drafted)

@@ -4,14 +4,13 @@ Because of it a file is hashed only once. The record says which file was hashed 
 changed or exchanged since is not the one that was verified. A record that cannot be read counts as none.
 """
 
-import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from localdflash.base.errors import ModelError
+from localdflash.base.files.json_file import read_json, write_json
 
-LONGEST = 4096  # bytes of a record
+MAX_FILE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,8 @@ def record_path(file: Path) -> Path:
 def read(file: Path) -> FileRecord | None:
     """Return the record of a file, or None."""
     try:
-        with record_path(file).open("rb") as stream:
-            record = FileRecord(**json.loads(stream.read(LONGEST)))
-    except (OSError, ValueError, TypeError, RecursionError):
+        record = FileRecord(**read_json(record_path(file), MAX_FILE_BYTES))
+    except TypeError:
         return None
     kinds = (str, str, str, str, int, int, int, str if record.drafter is not None else type(None))
     sound = all(type(value) is kind for value, kind in zip(asdict(record).values(), kinds, strict=True))
@@ -55,13 +53,7 @@ def read(file: Path) -> FileRecord | None:
 
 def write(file: Path, record: FileRecord) -> None:
     """Write the record of a file, atomically."""
-    place = record_path(file)
-    fresh = place.with_name(f"{place.name}.{os.getpid()}")
-    try:
-        fresh.write_text(json.dumps(asdict(record), indent=1) + "\n")
-        fresh.replace(place)
-    finally:
-        fresh.unlink(missing_ok=True)
+    write_json(record_path(file), asdict(record))
 
 
 def current(file: Path) -> FileRecord | None:

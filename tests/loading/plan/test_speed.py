@@ -22,7 +22,6 @@ def test_bytes_that_a_token_reads(tmp_path: Path) -> None:
     everything = sum(info.nbytes for info in header.tensors.values())
     assert expected_speed.bytes_per_token(header) == everything - experts + experts // 4
     assert expected_speed.tokens_per_second(936, 4_680_000_000) == pytest.approx(200)
-    assert expected_speed.drafted_tokens_per_second(936, 4_000_000_000, 680_000_000, 3.0) == pytest.approx(600)
 
 
 def test_weights_that_a_quantization_changes() -> None:

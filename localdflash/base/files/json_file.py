@@ -1,0 +1,39 @@
+"""Small JSON files of our own: read up to a limit, and replaced as a whole, so that no reader sees half of one."""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from localdflash.base.files.paths import create_private
+
+
+def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
+    """Return the object in a file; empty if the file is missing, longer than the limit, or damaged."""
+    try:
+        with path.open("rb") as stream:
+            value = json.loads(stream.read(max_bytes))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def write_json(path: Path, value: Mapping[str, object], *, sync: bool = False) -> None:
+    """Replace a file, in a folder that is created if missing; with `sync` the new one is on the disk before that.
+
+    OSError or LocaldflashError if that fails; the old file is then still there.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    create_private(path.parent)
+    try:
+        with fresh.open("w", encoding="utf-8") as stream:
+            stream.write(json.dumps(value, indent=1) + "\n")
+            if sync:
+                stream.flush()
+                os.fsync(stream.fileno())
+        fresh.replace(path)
+    finally:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
