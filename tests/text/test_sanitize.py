@@ -7,50 +7,27 @@ from hypothesis import strategies as st
 from localdflash.text.sanitize import sanitize
 
 ESC, BEL, ST = "\x1b", "\x07", "\x1b\\"
-INJECTIONS = {
-    "clear screen": f"{ESC}[2J{ESC}[H",
-    "bracketed paste end": f"{ESC}[201~",
-    "answerback": "\x05",
-    "title": f"{ESC}]0;owned{BEL}",
-    "link": f"{ESC}]8;;http://example.com{ST}here{ESC}]8;;{ST}",
-    "clipboard": f"{ESC}]52;c;cm0gLXJmIH4={BEL}",
-    "unterminated osc": f"{ESC}]0;never ended",
-    "tmux passthrough": f"{ESC}Ptmux;{ESC}{ESC}]52;c;AA=={BEL}{ST}",
-    "reset": f"{ESC}c",
-    "shift out": "\x0e",
-    "esc alone": ESC,
-    "csi in one byte": "\x9b2J",
-    "dcs in one byte": "\x90q\x9c",
-    "sos in one byte": "\x98\x9c",
-    "next line": "a\x85b",
-    "nul": "a\0b",
-    "backspace": "rm\b\bls",
-    "form feed": "a\x0cb",
-    "substitute": "\x1a",
-    "overwritten line": "harmless\rrm -rf",
-    "bidi override": "\u202egnp.exe",
-    "bidi marks": "\u200e\u200f\u061c",
-    "zero width": "pass\u200bword\u200c\u2060\ufeff",
-    "soft hyphen": "a\u00adb",
-    "joined emoji": "\U0001f468\u200d\U0001f469",
-    "tag characters": "".join(chr(0xE0000 + ord(letter)) for letter in "ignore all"),
-    "variation selectors that carry bytes": "a\U000e0101\U000e01ef",
-    "line separators": "a\u2028b\u2029c",
-    "invisible operators": "f\u2061x\u2062y\u2063z\u2064",
-    "blank letters": "\u115f\u1160\u3164\uffa0",
-    "mongolian separator": "\u180e",
-    "surrogate": "a\ud800b",
-}
+INJECTIONS = [
+    *(f"{ESC}[2J{ESC}[H", f"{ESC}[201~", "\x05", f"{ESC}]0;owned{BEL}", f"{ESC}]52;c;cm0gLXJmIH4={BEL}", f"{ESC}c"),
+    *(f"{ESC}]8;;http://example.com{ST}here{ESC}]8;;{ST}", f"{ESC}]0;never ended", "\x0e", ESC),
+    f"{ESC}Ptmux;{ESC}{ESC}]52;c;AA=={BEL}{ST}",  # tmux passes it through
+    *("\x9b2J", "\x90q\x9c", "\x98\x9c"),  # CSI, DCS and SOS in one byte
+    *("a\x85b", "a\0b", "rm\b\bls", "a\x0cb", "\x1a", "harmless\rrm -rf", "a\ud800b"),
+    *("\u202egnp.exe", "\u200e\u200f\u061c", "pass\u200bword\u200c\u2060\ufeff", "a\u00adb"),
+    "\U0001f468\u200d\U0001f469",  # joined emoji
+    "".join(chr(0xE0000 + ord(letter)) for letter in "ignore all"),  # tag characters
+    *("a\U000e0101\U000e01ef", "a\u2028b\u2029c", "f\u2061x\u2062y\u2063z\u2064", "\u115f\u1160\u3164\uffa0", "\u180e"),
+]
 SAFE = re.compile(r"[\n\t\x20-\x7e\xa0-\U0010ffff]*")
 
 
 def test_nothing_that_a_terminal_obeys_or_hides_is_left() -> None:
-    for name, text in INJECTIONS.items():
+    for text in INJECTIONS:
         shown = sanitize(text)
-        assert shown != text, name
-        assert SAFE.fullmatch(shown), name
-        assert shown.isprintable() or "\n" in shown, name
-        assert sanitize(shown) == shown, name
+        assert shown != text
+        assert SAFE.fullmatch(shown), text
+        assert shown.isprintable() or "\n" in shown, text
+        assert sanitize(shown) == shown, text
 
 
 @given(st.text(), st.text())

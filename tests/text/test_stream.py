@@ -5,21 +5,14 @@ from hypothesis import strategies as st
 from localdflash.base.errors import UsageError
 from localdflash.text.stream import Detokenizer, StopStrings
 from localdflash.text.tokenizer import Tokenizer
-
-
-@st.composite
-def chunked(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> list[str]:
-    text = draw(texts)
-    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+from tests.text.test_thoughts import cut
 
 
 @given(st.data())
 def test_any_ids_give_what_python_decodes(tokenizer: Tokenizer, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=40))
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=8)))
     detokenizer = Detokenizer(tokenizer)
-    text = "".join(detokenizer.push(ids[a:b]) for a, b in zip([0, *cuts], [*cuts, len(ids)], strict=True))
+    text = "".join(map(detokenizer.push, data.draw(cut(ids))))
     assert text + detokenizer.finish() == tokenizer.spell(ids).decode("utf-8", "replace")
 
 
@@ -47,7 +40,7 @@ few_letters = st.text(alphabet="ab\n", max_size=12)
 stop_lists = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size=4)
 
 
-@given(chunked(few_letters), stop_lists)
+@given(few_letters.flatmap(cut), stop_lists)
 def test_any_chunking_stops_at_the_same_place(chunks: list[str], stops: list[str]) -> None:
     text = "".join(chunks)
     found = first_stop(text, stops)
@@ -61,7 +54,7 @@ def test_any_chunking_stops_at_the_same_place(chunks: list[str], stops: list[str
     assert shown + stream.finish() == expected
 
 
-@given(chunked(few_letters), stop_lists)
+@given(few_letters.flatmap(cut), stop_lists)
 def test_only_text_that_may_become_a_stop_is_withheld(chunks: list[str], stops: list[str]) -> None:
     stream = StopStrings(stops)
     seen = shown = ""

@@ -1,5 +1,7 @@
 """Thoughts and answer as one text: what is joined comes apart again, however the text arrives."""
 
+from typing import TypeVar
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +12,11 @@ texts = st.lists(st.sampled_from(["a", "é", "\n", " ", "<", "</", "think", ">",
 plain = texts.filter(lambda text: "<think>" not in text and "</think>" not in text)
 
 
+Whole = TypeVar("Whole", str, list[int])
+
+
 @st.composite
-def cut(draw: st.DrawFn, text: str) -> list[str]:
+def cut(draw: st.DrawFn, text: Whole) -> list[Whole]:
     cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=8)))
     return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 

@@ -43,6 +43,7 @@ def test_sentencepiece_merges_do_not_arrive_at_a_control_token(sentencepiece: To
     ids = sentencepiece.encode("a <s> b </s> <PRE>")
     assert {end, start, sentencepiece.special("▁<PRE>")}.isdisjoint(ids)
     assert sentencepiece.spell(ids) == b" a <s> b </s> <PRE>"
+    assert b"<s" not in map(sentencepiece.piece, ids)  # broken after its first character
 
 
 def test_sentencepiece_space_only_before_text_that_starts(sentencepiece: Tokenizer) -> None:
