@@ -74,10 +74,9 @@ class Guard:
 
     def _is_ours(self, host: bytes) -> bool:
         found = _HOST.fullmatch(host)
-        if not found:
+        if not found or (found[2] and not 0 < int(found[2]) < 1 << 16):
             return False
-        port = int(found[2]) if found[2] else 80
-        return 0 < port < 1 << 16 and found[1].decode("latin-1").lower() in self._hosts
+        return found[1].decode("latin-1").lower() in self._hosts
 
     def _is_key(self, given: bytes) -> bool:
         return hmac.compare_digest(given.strip(), self._key)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.engine.controller import MAX_TRIALS, MIN_SPEEDUP, PROBE_SHARE, TRIAL_SHARE, Calibration, Controller
+from localdflash.engine.controller import MIN_SPEEDUP, PROBE_SHARE, TRIAL_SHARE, Calibration, Controller
 from localdflash.engine.draft import Draft
 
 COSTS = {1: 1.0, 2: 1.05, 4: 1.9, 8: 3.3, 16: 5.8, 32: 9.7}
@@ -44,7 +44,10 @@ def test_nodes_behind_a_wrong_one_tell_nothing() -> None:
     assert calibration.acceptance(0.5) == Calibration().acceptance(0.5)
 
 
-def test_newer_drafts_count_more() -> None:
+def test_newer_drafts_count_more_at_up_to_32_depths() -> None:
+    calibration = Calibration()
+    calibration.record_outcome([0.9] * 40, 0)
+    assert len(calibration.survival) == 32
     calibration = Calibration()
     for right in [4] * 40 + [0] * 40:
         calibration.record_outcome([0.9] * 4, right)
@@ -57,7 +60,7 @@ def test_newer_drafts_count_more() -> None:
 @pytest.mark.parametrize("claim", [math.nan, -math.inf, -1.0, 0.0, 1.0, 2.0, math.inf])
 def test_a_claim_outside_of_its_range_is_counted_all_the_same(claim: float) -> None:
     controller = Controller(COSTS, {"model": 0.5})
-    controller.choose_prefix(chain(claim, claim))
+    assert controller.calibration["model"].acceptance(claim) == pytest.approx((11.5 if claim >= 1.0 else 0.5) / 12)
     judged(controller, [0] * 60, 2, claim)
     assert controller.choose_prefix(chain(claim, claim)) == (0, 1.0)
 
@@ -129,8 +132,8 @@ def probes(controller: Controller, plain_steps: int, ms: float = 2.0) -> int:
 def test_probes_take_their_share_of_the_time_and_no_more() -> None:
     controller = Controller(COSTS, {"model": 2.0})
     assert not probe(controller)  # nothing was earned yet
-    first = round(MAX_TRIALS * 2.0 / TRIAL_SHARE)
-    assert probes(controller, first + 5) == MAX_TRIALS  # 5: a rounding error is a step
+    first = round(12 * 2.0 / TRIAL_SHARE)
+    assert probes(controller, first + 5) == 12  # 5: a rounding error is a step
     assert probes(controller, 10_000) * 2.0 == pytest.approx(PROBE_SHARE * 10_000, rel=0.05)
 
 
@@ -156,7 +159,7 @@ def test_no_more_than_a_few_probes_are_saved_up() -> None:
     controller = Controller(COSTS, {"model": 2.0})
     for _ in range(100_000):
         controller.record_verify(8, 3.3)
-    assert sum(probe(controller) for _ in range(1000)) == MAX_TRIALS
+    assert sum(probe(controller) for _ in range(1000)) == 12
 
 
 def test_a_drafter_that_cannot_pay_is_not_even_probed() -> None:
