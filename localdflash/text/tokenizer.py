@@ -77,7 +77,8 @@ class Tokenizer:
         parts: list[str | int] = []
         end = 0
         for found in self._marker_pattern.finditer(text):
-            parts += [text[end : found.start()], self._markers[found[found.lastindex or 0]]]
+            assert found.lastindex  # every alternative has one group
+            parts += [text[end : found.start()], self._markers[found[found.lastindex]]]
             end = found.end()
         return [part for part in (*parts, text[end:]) if part != ""]
 
@@ -203,5 +204,4 @@ def _stretches(text: str) -> Iterator[str]:
         end = ends[-1] if ends else start + STRETCH
         yield text[start:end]
         start = end
-    if start < len(text):
-        yield text[start:]
+    yield text[start:]

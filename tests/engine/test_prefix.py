@@ -21,8 +21,14 @@ Make = Callable[..., Any]
 DOCUMENTS = [list(range(start, start + 100)) for start in range(0, 6000, 1000)]
 
 
+def saved(ids: Sequence[int], is_recurrent: bool = False) -> SavedSequence:
+    return SavedSequence(tuple(ids), b"x" * 10 * len(ids), (b"y" * 10 * len(ids),), is_recurrent)
+
+
 class Recorder:
     """A pair that only counts: everything is computed at once, a state is ten bytes a token in each half."""
+
+    is_recurrent = False
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -40,7 +46,7 @@ class Recorder:
 
     def save(self) -> SavedSequence:
         self.saves += 1
-        return SavedSequence(tuple(self.cached), b"x" * 10 * len(self.cached), (b"y" * 10 * len(self.cached),))
+        return saved(self.cached, self.is_recurrent)
 
     def load(self, state: SavedSequence) -> None:
         assert len(state.target) == len(state.drafters[0]) == 10 * len(state.ids)
@@ -101,6 +107,16 @@ def test_the_longest_saved_prefix_is_used(pair: Recorder) -> None:
     for ids in (long, short, DOCUMENTS[3]):
         ask(prefixes, pair, ids)
     assert ask(prefixes, pair, [*long[:150], 9, 9]) == 1
+
+
+def test_a_recurrent_state_is_of_use_only_whole(pair: Recorder) -> None:
+    prefixes, pair.is_recurrent = PrefixCache(1_000_000), True
+    long, other = DOCUMENTS[:2]
+    short = [*long[:50], 7]
+    for ids, computed in ((long, 99), (other, 99), (short, 50), (other, 0), ([*short, 8], 1), (other, 0)):
+        assert ask(prefixes, pair, ids) == computed
+    for ids, computed in (([*long, 8], 1), (other, 0), (short, 0)):  # a longer one replaces none
+        assert ask(prefixes, pair, ids) == computed
 
 
 def test_the_budget_holds_and_the_least_recently_used_goes_first(pair: Recorder) -> None:
@@ -224,7 +240,7 @@ def test_answers_and_halves_are_those_of_a_cold_start(
 
 
 class Losing(Recorder):
-    """A pair of which some states are lost on their way to where they are kept."""
+    """A pair of which states of a length are lost on their way to where they are kept."""
 
     def __init__(self, lost: int) -> None:
         super().__init__()
@@ -232,35 +248,31 @@ class Losing(Recorder):
 
     def load(self, state: SavedSequence) -> None:
         self.tried += 1
-        if state.ids[0] == self.lost:
+        if len(state.ids) == self.lost:
             raise StateLost("CUDA error: out of memory")
         super().load(state)
 
 
 def test_a_state_that_was_lost_is_dropped_once_and_its_prompt_computed(caplog: pytest.LogCaptureFixture) -> None:
-    prefixes, pair = PrefixCache(1_000_000), Losing(1000)
-    for document in DOCUMENTS[:3]:
+    prefixes, pair = PrefixCache(1_000_000), Losing(98)
+    for document in (DOCUMENTS[0], DOCUMENTS[1][:99], DOCUMENTS[2]):
         ask(prefixes, pair, document)
     size = prefixes.size
-    assert ask(prefixes, pair, [*DOCUMENTS[1], 7]) == 100
-    assert "prefix of 99 tokens: CUDA error: out of memory" in caplog.text
-    assert (pair.tried, prefixes.size) == (1, size)  # the live one took its place
+    assert ask(prefixes, pair, DOCUMENTS[1]) == 99
+    assert "prefix of 98 tokens: CUDA error: out of memory" in caplog.text
+    assert (pair.tried, prefixes.size) == (1, size + 20)  # the live one, a token longer, took its place
     assert ask(prefixes, pair, [*DOCUMENTS[0], 7]) == 1
     assert pair.tried == 2
 
 
-def test_in_place_of_a_state_that_was_lost_the_next_best_is_taken() -> None:
-    class Once(Recorder):
-        def load(self, state: SavedSequence) -> None:
-            if len(state.ids) == 99:
-                raise StateLost("it is gone")
-            super().load(state)
-
-    prefixes, pair = PrefixCache(1_000_000), Once()
-    shorter, other = [*DOCUMENTS[0][:50], -3, -4], DOCUMENTS[1]
-    for ids in (DOCUMENTS[0], other, shorter, other):
-        ask(prefixes, pair, ids)
-    assert ask(prefixes, pair, [*DOCUMENTS[0], 7]) == 50  # of 100
+@pytest.mark.parametrize(("shared", "computed"), [(50, 50), (32, 68), (31, 100)])
+def test_in_place_of_a_state_that_was_lost_the_next_best_is_taken(shared: int, computed: int) -> None:
+    prefixes, document = PrefixCache(1_000_000), DOCUMENTS[1]
+    prefixes._put(saved([*document[:shared], -3]))
+    prefixes._put(saved(document))
+    pair = Losing(lost=100)
+    assert ask(prefixes, pair, [*document, 7]) == computed
+    assert pair.tried == (2 if shared >= 32 else 1)
 
 
 def test_a_device_that_is_lost_is_no_state_that_is_lost() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.base.errors import ModelError
-from localdflash.text.tokenizer import STRETCH, Tokenizer
+from localdflash.text.tokenizer import STRETCH, Tokenizer, _stretches
 
 CODE = "def add(first, second):\n    return first + second  # naïve 错误 😋\n"
 SPELLINGS = ["<|im_end|>", "<|im_start|>", "<|fim_suffix|>", "<think>", "</think>", "<tool_call>", "[PAD7]"]
@@ -70,6 +70,7 @@ def test_long_sentencepiece_text_gets_one_space(sentencepiece: Tokenizer) -> Non
 @pytest.mark.parametrize("run", ["a", " ", "错"])
 def test_a_long_run_is_tokenised_whole(tokenizer: Tokenizer, run: str) -> None:
     text = run * 50_000
+    assert max(map(len, _stretches(text))) == 4096
     assert tokenizer.spell(tokenizer.encode(text)).decode() == text
 
 
@@ -87,14 +88,14 @@ def test_odd_text(tokenizer: Tokenizer, text: str, seen: str) -> None:
     assert tokenizer.spell(tokenizer.encode(text)).decode() == seen
 
 
-def test_empty_text(tokenizer: Tokenizer) -> None:
-    assert tokenizer.encode("") == []
+def test_empty_text(tokenizer: Tokenizer, sentencepiece: Tokenizer) -> None:
+    assert tokenizer.encode("") == sentencepiece.encode("") == sentencepiece.encode("", continues=True) == []
     assert tokenizer.split_markers("") == []
     assert tokenizer.spell([]) == b""
 
 
 def test_split_markers_agrees_with_llama_cpp(tokenizer: Tokenizer, llama_ids: Callable[[str], list[int]]) -> None:
-    text = "<|im_start|>user\nhi <think>x</think><|im_end|><|im_end|>!\n<|im_<|im_start|>"
+    text = "So:<|im_start|>user\nhi <think>x</think><|im_end|><|im_end|>!\n<|im_<|im_start|>"
     ids: list[int] = []
     for part in tokenizer.split_markers(text):
         ids += [part] if isinstance(part, int) else tokenizer.encode(part)
