@@ -1,10 +1,25 @@
-"""What every test of the screen gets: dialogs that take a key at once, for a test reads faster than people."""
+"""Fixtures of every test of the screen: dialogs take a key at once, and a pilot does not wait longer than needed."""
+
+import asyncio
+import time
 
 import pytest
 
 from localdflash.tui.screens import dialog
 
 
+async def _wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
+    """Wait until the loop has nothing ready and the process is idle: Textual's looks only every 20 ms."""
+    loop, end = asyncio.get_running_loop(), time.monotonic() + max_sleep
+    while time.monotonic() < end:
+        used = time.process_time()
+        await asyncio.sleep(0.003)
+        if not loop._ready and time.process_time() - used < 0.0005:  # type: ignore[attr-defined]
+            break
+
+
 @pytest.fixture(autouse=True)
-def _calm(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialog, "CALM", 0.0)
+    for module in ("app", "pilot"):
+        monkeypatch.setattr(f"textual.{module}.wait_for_idle", _wait_for_idle)
