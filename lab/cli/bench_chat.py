@@ -16,7 +16,7 @@ def chats(pair: str, suite: str) -> bool:
         return suite == "chat"
     from localdflash.base.errors import ModelError
     from localdflash.models.registry.registry import load_registry, local_files
-    from localdflash.text.fim import detect
+    from localdflash.text.fim_formats import detect
     from localdflash.text.tokenizer import Tokenizer
 
     files = local_files(load_registry().resolve(pair))

@@ -22,7 +22,7 @@ from localdflash.lab.cli.training import (
     tokenizer_of,
 )
 from localdflash.models.registry.pair_entry import LocalPair
-from localdflash.text.fim import FimFormat
+from localdflash.text.fim_formats import FimFormat
 
 OF_A_PAIR = (
     "prompts",
@@ -187,7 +187,7 @@ def _files(pair: str) -> LocalPair:
 
 def _fim_of(files: LocalPair) -> FimFormat:
     """How the target is asked for a completion."""
-    from localdflash.text.fim import detect, format_of
+    from localdflash.text.fim_formats import detect, format_of
     from localdflash.text.tokenizer import Tokenizer
 
     fim = format_of(files.fim) if files.fim else detect(Tokenizer.load(files.target))

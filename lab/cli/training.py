@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from localdflash.base import extras
 from localdflash.base.errors import TrainingError, UsageError
 
 folder_argument = click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
@@ -47,17 +48,9 @@ def report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def need(module: str) -> None:
-    """TrainingError where a package of the `train` extra is missing."""
-    from importlib.util import find_spec
-
-    if find_spec(module) is None:
-        raise TrainingError(f"training needs the package {module!r}: run `pip install 'localdflash[train]'`")
-
-
 def prepare(device: str | None, threads: int) -> str:
     """Check what training needs, and where it runs."""
-    need("matplotlib")
+    extras.require("train", "training")
     import torch
 
     if threads:

@@ -21,7 +21,7 @@ from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target
-from localdflash.lab.bench.llama_plain import LoneRowTarget
+from localdflash.lab.bench.lone_row_target import LoneRowTarget
 from localdflash.lab.scripts.cpu_shapes import forward_ms
 
 WIDTHS = (1, 2, 4, 8, 16)

@@ -17,7 +17,7 @@ from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.healing import unfinished_word
 from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap, InfillContext, assemble
 from localdflash.lab.train.adapter_holes import Holes, TrainingHole
-from localdflash.text.fim import FimFormat
+from localdflash.text.fim_formats import FimFormat
 from localdflash.text.syntax import language_of
 
 CONTEXT = 4096

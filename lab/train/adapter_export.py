@@ -13,7 +13,7 @@ from localdflash.lab.train.adapter import AdaptedLinear, Adapter
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.low_rank import EMBEDDING, AdapterNotes, read_adapter, sha256_of
 
-CODE_NAME = "SmolLM2 135M localdflash code"  # what `text/fim.py` knows the format by
+CODE_NAME = "SmolLM2 135M localdflash code"  # what `text/fim_formats.py` knows the format by
 # Tokens of the vocabulary that no training has used become the markers.
 MARKERS = {14: "<fim_prefix>", 15: "<fim_suffix>", 16: "<fim_middle>"}
 TRAINED = (3, 5, *MARKERS)  # with `<repo_name>` and `<file_sep>`, which stand before other files

@@ -18,7 +18,7 @@ from localdflash.lab.train.adapter_corpus import Archive, sources
 from localdflash.lab.train.adapter_examples import FillExample, FillExamples
 from localdflash.lab.train.kept_answers import KeptAnswers
 from localdflash.lab.train.reporter import Reporter
-from localdflash.text.fim import FimFormat
+from localdflash.text.fim_formats import FimFormat
 from localdflash.text.syntax import language_of
 
 SHARES = {"python": 0.54, "javascript": 0.17, "typescript": 0.2, "tsx": 0.03, "c": 0.02, "cpp": 0.04}

@@ -20,7 +20,7 @@ from localdflash.lab.train.parallel_target import Parallel
 from localdflash.lab.train.reporter import Reporter
 from localdflash.lab.train.training_prompts import COMPLETIONS, KINDS, TrainingPrompt
 from localdflash.text.chat_template import Role, TemplateMessage, encode_chat
-from localdflash.text.fim import FimFormat, stop_ids
+from localdflash.text.fim_formats import FimFormat, stop_ids
 from localdflash.text.tokenizer import Tokenizer
 
 FLUSH_SECONDS = 30.0

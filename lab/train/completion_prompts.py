@@ -17,7 +17,7 @@ from localdflash.lab.train.adapter_mixture import draw_from
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.reporter import Reporter
 from localdflash.lab.train.training_prompts import HELD_OUT_EVERY, alternating
-from localdflash.text.fim import FimFormat
+from localdflash.text.fim_formats import FimFormat
 from localdflash.text.tokenizer import Tokenizer
 
 PROMPTS = {192: 0.3, 256: 0.3, 320: 0.2, 448: 0.15, 544: 0.05}  # tokens of a prompt, at most: short ones are cheap

@@ -24,7 +24,7 @@ from localdflash.lab.train.reporter import Reporter
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.low_rank import merge, write_vocabulary
-from localdflash.text.fim import detect
+from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
 
 EXAMPLE_TOKENS = 300  # ids of an example, about

@@ -27,7 +27,7 @@ from localdflash.models.registry.download import link_or_copy
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights.gguf import read_header
-from localdflash.text.fim import FimFormat
+from localdflash.text.fim_formats import FimFormat
 
 PROMPTS, SOURCES = "prompts.jsonl", "sources.json"
 

@@ -19,6 +19,10 @@ class ModelError(LocaldflashError):
     exit_code = 3
 
 
+class MissingExtra(ModelError):
+    """An optional dependency is not installed; the message names the extra that brings it (exit code 3)."""
+
+
 class ModelNotLoaded(ModelError):
     """A request names a model that is not loaded now, or is no longer (exit code 3)."""
 

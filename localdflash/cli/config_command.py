@@ -6,12 +6,13 @@ from typing import Any
 import click
 
 from localdflash.cli.output import print_fields, print_json, print_table
-from localdflash.models.config import Config, config_file, load_config
+from localdflash.models.config import Config, config_file, load_config, setting_names
+from localdflash.models.config_edit import set_value
 
 
 @click.group()
 def command() -> None:
-    """Show settings: config.toml and LOCALDFLASH_* variables."""
+    """Show and change settings: config.toml and LOCALDFLASH_* variables."""
 
 
 @command.command()
@@ -38,6 +39,15 @@ def show(origin: bool, as_json: bool) -> None:
 def path() -> None:
     """Print where config.toml is, or would be."""
     print(config_file())
+
+
+@command.command("set")
+@click.argument("name", metavar="KEY", shell_complete=lambda *_: list(setting_names()))
+@click.argument("value")
+def set_(name: str, value: str) -> None:
+    """Write a setting into config.toml, for example `config set chat.pair qwen3-4b`."""
+    set_value(name, value)
+    print(f"{config_file()}: {name} = {_text(_values(load_config())[name])}")
 
 
 def _values(config: Config) -> dict[str, Any]:

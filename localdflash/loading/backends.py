@@ -1,9 +1,10 @@
 """Load pairs on a named backend. A backend is imported when the first pair is loaded on it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from localdflash.backends.cuda.device import give_back, missing_tools, told
+from localdflash.base import extras
 from localdflash.base.errors import LocaldflashError, NoDevice
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
@@ -11,10 +12,13 @@ from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.running_pair import Running
 
 T = TypeVar("T")
+EXTRAS: Mapping[Runner, extras.Extra] = {"cuda": "cuda", "llama.cpp": "llama", "torch": "torch"}
 
 
 def load_on(backend: Runner, files: LocalPair, options: Options) -> Running:
-    """Load a pair on a backend; raises the errors of the backend's `load`."""
+    """Load a pair on a backend; raises MissingExtra, and the errors of the backend's `load`."""
+    if extra := EXTRAS.get(backend):
+        extras.require(extra, f"backend {backend}")
     match backend:
         case "cpu":
             from localdflash.backends.cpu.load_cpu import load

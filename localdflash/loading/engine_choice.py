@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
 from localdflash.backends.cpu import cpu_library
 from localdflash.base.errors import LocaldflashError, ModelError, NoDevice
+from localdflash.base.extras import missing_module, version_of
 from localdflash.base.machine import measurements
 from localdflash.base.machine.cores import clamp, physical_cores
 from localdflash.base.system import limits
@@ -59,10 +59,10 @@ class TimingCase:
         files = [f"{part.name} {size} {changed}" for path in self._files() for part, size, changed in stats_of(path)]
         how = f"{clamp(self.threads)[0]} threads, {'drafting' if self.draft else 'plain'}"
         if backend == "llama.cpp":
-            by = f"llama-cpp-python {version('llama-cpp-python')}"
+            by = f"llama-cpp-python {version_of('llama-cpp-python')}"
         else:
             by = f"cpu, {cpu_library.load().instruction_sets[0]}"
-        return f"ms a token of {', '.join(files)}, {how}, {by}, localdflash {version('localdflash')}"
+        return f"ms a token of {', '.join(files)}, {how}, {by}, localdflash {version_of('localdflash')}"
 
     def size(self) -> int:
         """Return the files' size in bytes."""
@@ -100,6 +100,8 @@ def _by_rule(case: TimingCase) -> HostChoice:
 
 def choose_engine(files: LocalPair, options: Options) -> HostChoice:
     """Return the engine to load; time both first if that is needed and possible."""
+    if missing_module("llama"):
+        return HostChoice("cpu", "llama.cpp is not installed")
     drafter = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
     case = TimingCase(files.target, drafter, options.threads, options.draft)
     choice = likely_engine(case)

@@ -3,7 +3,7 @@
 from localdflash.base.errors import ModelError
 from localdflash.models.registry.registry import load_registry
 from localdflash.models.weights.gguf import GGUFHeader, read_header
-from localdflash.text.fim import detect, format_of
+from localdflash.text.fim_formats import detect, format_of
 
 
 def check_can_fill(spec: str) -> None:

@@ -24,7 +24,7 @@ from localdflash.models.running_pair import Running
 from localdflash.models.shapes.recommended import recommended
 from localdflash.models.weights.gguf import headers_kept, read_header
 from localdflash.models.weights.split import stats_of
-from localdflash.text.fim import FimFormat, detect, format_of
+from localdflash.text.fim_formats import FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
 
 DEVICES: Mapping[Backend, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu")}

@@ -11,12 +11,12 @@ Files with known hashes are not tried. Errors that the child reports are raised 
 
 import hashlib
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 
 from localdflash.backends.cuda.device import driver_present
 from localdflash.base import errors
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
+from localdflash.base.extras import version_of
 from localdflash.base.files.json_file import read_json, write_json
 from localdflash.base.files.paths import cache_folder
 from localdflash.base.machine import gpu_watch
@@ -66,7 +66,7 @@ def _key(paths: list[Path], options: Options) -> str:
     """Return what a verdict depends on."""
     stats = [(str(part), part.stat()) for path in paths for part in files_of(path)]
     files = [(name, one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for name, one in stats]
-    versions = [version(name) for name in ("localdflash", "llama-cpp-python")]
+    versions = [version_of(name) for name in ("localdflash", "llama-cpp-python")]
     return repr((METHOD_VERSION, files, versions, options.backend, options.device, options.gpu_layers, options.draft))
 
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from localdflash.base.errors import UsageError
 from localdflash.base.files.paths import config_folder
-from localdflash.base.files.strict_toml import number, one_of, read_toml, text, whole
+from localdflash.base.files.strict_toml import did_you_mean, number, one_of, read_toml, text, whole
 from localdflash.models.backend_names import BACKENDS, ROWS_MODES, Backend, RowsMode
 
 KV_FORMATS = ("f16", "int8", "fp8")
@@ -101,7 +101,7 @@ def load_config() -> Config:
     for name, (value, _) in found.items():
         table, key = name.split(".")
         values[table][key] = value
-    origins = {name: found[name][1] if name in found else DEFAULT for name in _names()}
+    origins = {name: found[name][1] if name in found else DEFAULT for name in setting_names()}
     config = Config(
         ModelConfig(**values["model"]),
         ChatConfig(**values["chat"]),
@@ -113,7 +113,8 @@ def load_config() -> Config:
     return config
 
 
-def _names() -> list[str]:
+def setting_names() -> list[str]:
+    """Return the name of every setting, `table.key`."""
     return [f"{table}.{key}" for table, keys in _SETTINGS.items() for key in keys]
 
 
@@ -135,7 +136,7 @@ def _from_file() -> Found:
 
 
 def _from_environment() -> Found:
-    known = {variable(name): name for name in _names()}
+    known = {variable(name): name for name in setting_names()}
     removed = {variable(f"{table}.{key}") for table, keys in REMOVED.items() for key in keys}
     found: Found = {}
     for name, value in os.environ.items():
@@ -156,6 +157,17 @@ def _from_environment() -> Found:
 @cache
 def _say_once(line: str) -> None:
     sys.stderr.write(f"{line}\n")
+
+
+def convert_value(name: str, value: str) -> Any:
+    """Return the value of a setting that was given as text; UsageError if there is no such setting or value."""
+    table, _, key = name.partition(".")
+    if key not in _SETTINGS.get(table, {}):
+        raise UsageError(f"{name}: no such setting{did_you_mean(name, setting_names())}")
+    try:
+        return _converted(value, _SETTINGS[table][key])
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from error
 
 
 def _converted(value: str, convert: Convert) -> Any:

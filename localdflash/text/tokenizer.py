@@ -24,6 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
+from localdflash.base import extras
 from localdflash.base.errors import ModelError
 from localdflash.models.weights.gguf import read_header
 from localdflash.text.gguf_vocabulary import open_vocabulary
@@ -166,6 +167,7 @@ def read_vocabulary(path: Path) -> ModelVocabulary:
         raise ModelError(f"{path}: it has no vocabulary (tokenizer.ggml.model): convert the model again")
     if vocabulary := open_vocabulary(header):
         return vocabulary
+    extras.require("llama", f"{path}: its vocabulary")
     from localdflash.text.llama_vocabulary import LlamaVocabulary
 
     return LlamaVocabulary(path)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from localdflash.text.fim import FORMATS, FimFormat
+from localdflash.text.fim_formats import FORMATS, FimFormat
 
 # A word of a model's name, and its format; the first that is in the name counts.
 _NAMED = {

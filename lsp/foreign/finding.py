@@ -20,7 +20,7 @@ from localdflash.lsp.foreign.remote_prompt import PieceVocabulary, PrefixSuffixB
 from localdflash.server.address import Address
 from localdflash.server.client import Connection
 from localdflash.server.refusals import error_of
-from localdflash.text.fim import FORMATS, FimFormat, detect
+from localdflash.text.fim_formats import FORMATS, FimFormat, detect
 
 Json = dict[str, Any]
 DENIED_STATUSES = (401, 403)

@@ -13,7 +13,7 @@ from localdflash.base.errors import ModelError
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.prompt import MAX_PROMPT_TOKENS, assemble
 from localdflash.lsp.foreign.place import InfillTask
-from localdflash.text.fim import FimFormat
+from localdflash.text.fim_formats import FimFormat
 
 # About what vocabularies for code have as one token; where they have longer ones, the estimate is on the safe side.
 _PIECES = re.compile(r"\n[ \t]*| ?[A-Za-z_]{1,5}|[ \t]+|.", re.DOTALL)

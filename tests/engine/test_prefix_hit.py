@@ -9,7 +9,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.prefix import PrefixCache
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
-from localdflash.text.fim import build
+from localdflash.text.fim_formats import build
 
 PREFIX = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        sel"
 SUFFIX = "\n\n    def pop(self):\n        return self.items.pop()\n"

@@ -7,7 +7,7 @@ import pytest
 from localdflash.base.errors import ModelError
 from localdflash.base.files.paths import config_folder
 from localdflash.loading.filling import can_fill, check_can_fill
-from localdflash.text.fim import FORMATS
+from localdflash.text.fim_formats import FORMATS
 from tests.support.gguf_files import write_header
 
 ENTRY = """schema = 1

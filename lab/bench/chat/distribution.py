@@ -5,12 +5,12 @@ What is expected comes from the target's logits of undrafted passes, through a s
 less than five times are counted together. The statistics of several prompts add up, and so do their degrees of freedom.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from localdflash.engine.draft import EMPTY_DRAFT
@@ -72,8 +72,12 @@ def p_value(statistic: float, freedom: int) -> float:
     """Return the probability of a statistic at least this large; 1 without degrees of freedom."""
     if freedom < 1:
         return 1.0
-    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))
+    a, x = (0.5 if freedom % 2 else 1.0), statistic / 2
+    chance = math.erfc(math.sqrt(x)) if freedom % 2 else math.exp(-x)
+    while a < freedom / 2:  # Q(a + 1, x) = Q(a, x) + x**a exp(-x) / gamma(a + 1)
+        chance += math.exp(a * math.log(x) - x - math.lgamma(a + 1)) if x else 0.0
+        a += 1
+    return chance
 
 
 def _draw(pair: HostPair, ids: Sequence[int], sampler: Sampler) -> tuple[tuple[int, ...], bool]:

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localdflash.backends.cuda import gpus
+from localdflash.base import extras
 from localdflash.base.errors import NoDevice
 from localdflash.models.memory.fit import MemoryBudget
 
@@ -81,6 +81,8 @@ def find_gpus(name: str = "auto") -> Sequence[gpus.Gpu]:
     """The GPUs to run on, one at least: those called so (see `gpus`). NoDevice says what is missing and what to do."""
     if not driver_present():
         raise NoDevice("no NVIDIA driver was found: install it, or use --backend llama.cpp")
+    if module := extras.missing_module("cuda"):
+        raise NoDevice(f"{module} is not installed: run `{extras.install_command('cuda')}`")
     import torch
 
     if torch.version.cuda is None:
@@ -90,8 +92,6 @@ def find_gpus(name: str = "auto") -> Sequence[gpus.Gpu]:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise NoDevice(f"CUDA cannot start ({reason}): update the NVIDIA driver") from None
-    if find_spec("triton") is None:
-        raise NoDevice("Triton is not installed: `pip install triton` (Linux) or `pip install triton-windows`")
     return gpus.able(name)
 
 

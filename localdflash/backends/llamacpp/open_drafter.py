@@ -12,6 +12,7 @@ from localdflash.backends.llamacpp.chained import ChainedDrafter, LlamaCppEagle3
 from localdflash.backends.llamacpp.draft_model import LlamaCppDraftModel
 from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget, check_last_tap, check_taps
+from localdflash.base import extras
 from localdflash.base.errors import ModelError
 from localdflash.engine.pair import Drafter
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, Parts
@@ -99,6 +100,7 @@ def _measure(target: LlamaCppTarget, weights: int, lines: list[str]) -> Measure:
 
 def _open_in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> DrafterSetup:
     """Open a safetensors drafter in torch, with the GGUF target's embedding and head as tensors."""
+    extras.require("torch", f"{path}: a safetensors drafter beside llama.cpp")
     from localdflash.backends.reference.dflash_files import load as load_dflash
     from localdflash.backends.reference.reference_drafter import DFlashDrafter
     from localdflash.models.weights.gguf import load_tensor

@@ -30,6 +30,7 @@ class DoctorCheck:
     run: Callable[[str], Finding]
     remedy: str
     required: bool = True
+    slow: bool = False  # takes seconds: run by `doctor --full` only
 
     def check(self) -> Finding:
         """Run the check and return its finding."""

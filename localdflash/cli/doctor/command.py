@@ -9,21 +9,25 @@ from localdflash.cli.doctor.check import DoctorCheck
 from localdflash.cli.output import print_json
 from localdflash.text.sanitize import printable
 
+LIST = "see `localdflash models list`"
 REINSTALL = "run `pip install --force-reinstall localdflash`"
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--check-gpu", metavar="SPEC", help="Check the CUDA engine on this GPU with a pair, and nothing else.")
-def command(as_json: bool, check_gpu: str | None) -> int:
+@click.option("--full", is_flag=True, help="Also import torch, and generate with the pairs of completions and chat.")
+def command(as_json: bool, check_gpu: str | None, full: bool) -> int:
     """Check Python, libraries, machine, terminal, editors and the pairs. Exit code 1 if something failed."""
     checks = []
-    for check in gpu_check.again(check_gpu) if check_gpu else (probe.check() for probe in _probes()):
+    for check in gpu_check.again(check_gpu) if check_gpu else _checks(full):
         checks.append(check)
         if not as_json:
             print(f"{check.status:8} {check.name:17} {printable(check.detail)}", flush=True)
             if check.remedy:
                 print(f"{'':26} {printable(check.remedy)}")
+    if not (full or check_gpu or as_json):
+        print(f"{'':26} `localdflash doctor --full` also checks torch, the completion pair and the chat pair")
     if as_json:
         print_json([asdict(check) for check in checks])
     return 1 if any(check.status == "failed" for check in checks) else 0
@@ -33,12 +37,17 @@ def _probes() -> tuple[DoctorCheck, ...]:
     """Return all checks, the environment first, the self-tests last."""
     return (
         DoctorCheck("python", installation.python, REINSTALL),
-        DoctorCheck("torch", installation.torch, f"run `{installation.CPU_TORCH}`", required=False),
+        DoctorCheck("torch", installation.torch, f"run `{installation.CPU_TORCH}`", required=False, slow=True),
         DoctorCheck("cuda", installation.cuda, "update the NVIDIA driver, or use --backend llama.cpp", required=False),
         DoctorCheck("GPUs", installation.cuda_gpus, "update the NVIDIA driver", required=False),
         DoctorCheck("gpu check", gpu_check.found, "see `localdflash doctor --check-gpu`", required=False),
         DoctorCheck("cpu engine", installation.cpu_engine, "use --backend llama.cpp", required=False),
-        DoctorCheck("llama-cpp-python", installation.llama, "run `pip install --force-reinstall llama-cpp-python`"),
+        DoctorCheck(
+            "llama-cpp-python",
+            installation.llama,
+            "run `pip install --force-reinstall llama-cpp-python`",
+            required=False,
+        ),
         DoctorCheck("llama.cpp on GPUs", graphics.llama_gpu, "use --device cpu", required=False),
         DoctorCheck("jinja2", installation.jinja2, "run `pip install 'jinja2>=3.1.6'`"),
         DoctorCheck("offline mode", installation.offline, "unset HF_HUB_OFFLINE", required=False),
@@ -52,6 +61,12 @@ def _probes() -> tuple[DoctorCheck, ...]:
         DoctorCheck("terminal", surroundings.terminal, "", required=False),
         DoctorCheck("editors", surroundings.editors, "", required=False),
         DoctorCheck("embedded pair", self_test.embedded_pair, REINSTALL),
-        DoctorCheck("completion pair", self_test.completion_pair, "see `localdflash models list`", required=False),
-        DoctorCheck("chat pair", self_test.chat_pair, "see `localdflash models list`", required=False),
+        DoctorCheck("completion pair", self_test.completion_pair, LIST, required=False, slow=True),
+        DoctorCheck("chat pair", self_test.chat_pair, LIST, required=False, slow=True),
     )
+
+
+def _checks(full: bool) -> Iterator[Finding]:
+    for probe in _probes():
+        if full or not probe.slow:
+            yield probe.check()

@@ -5,9 +5,9 @@ import re
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
+from localdflash.base import extras
 from localdflash.base.machine import gpu_watch
 from localdflash.cli.doctor.check import Finding
 
@@ -30,10 +30,13 @@ class Chip:
 
 def llama_gpu(name: str) -> Finding:
     """Check whether llama.cpp can compute on the GPUs that are here, or say how it could."""
+    chips = here()
+    if extras.missing_module("llama"):
+        found = ", ".join(chip.name for chip in chips) or "no GPU was found"
+        return Finding(name, "ok", f"llama.cpp is not installed; {found}", command(chips) if chips else "")
     from localdflash.backends.llamacpp.devices import devices
 
-    chips, seen = here(), devices()
-    if seen:
+    if seen := devices():
         detail = "; ".join(
             f"{device.name}, {device.description}, {device.free / 1e9:.1f} GB free of {device.size / 1e9:.1f}"
             for device in seen
@@ -98,7 +101,9 @@ def command(chips: Sequence[Chip]) -> str:
 
 def _pip(form: str) -> str:
     package = "llama-cpp-python"
-    return f"pip install --force-reinstall --no-deps {form} {package} {package}=={version(package)}"
+    if not (installed := extras.version_of(package)):
+        return f"pip install {form} {package} 'localdflash[llama]'"
+    return f"pip install --force-reinstall --no-deps {form} {package} {package}=={installed}"
 
 
 def here() -> Sequence[Chip]:

@@ -5,16 +5,16 @@ import platform
 import sys
 from importlib.metadata import version
 
+from localdflash.base import extras
 from localdflash.base.errors import NoDevice
 from localdflash.cli.doctor.check import Finding
 
 OLDEST_JINJA = (3, 1, 6)  # earlier sandboxes can be left: CVE-2025-27516
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 INSTRUCTIONS = {"AVX2": ("avx2",), "AVX512": ("avx512f",), "AVX512_VNNI": ("avx512_vnni",), "AVX_VNNI": ("avx_vnni",)}
-TORCH_IS_FOR = (
-    "for training, merging adapters (smollm2-135m-code, once), the torch reference, the CUDA engine, and safetensors"
-    " drafters beside llama.cpp; the CPU engine and llama.cpp run without it"
-)
+TORCH_IS_FOR = "training, the torch reference, the CUDA engine, and safetensors drafters beside llama.cpp"
+LLAMA_IS_FOR = "GGUF files that the CPU engine cannot run, and GPUs other than NVIDIA's"
+LLAMA = "pip install --force-reinstall llama-cpp-python"
 CPU_TORCH = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cpu"
 REBUILD = "for this CPU: `CMAKE_ARGS=-DGGML_NATIVE=on pip install --force-reinstall --no-binary :all: llama-cpp-python`"
 
@@ -25,14 +25,16 @@ def python(name: str) -> Finding:
 
 
 def torch(name: str) -> Finding:
-    """Say which build of PyTorch is here and what needs it; a build for CUDA is large, and waits for a GPU."""
+    """Say whether PyTorch is installed, how it was built, and what needs it."""
+    if extras.missing_module("torch"):
+        return Finding(name, "ok", f"not installed; for {TORCH_IS_FOR}", f"`{extras.install_command('torch')}` adds it")
     import torch as cpu_library
 
     from localdflash.backends.cuda.device import driver_present
 
     cuda, rocm = cpu_library.version.cuda, cpu_library.version.hip
     build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "processors"
-    detail = f"{cpu_library.__version__}, built for {build}: {TORCH_IS_FOR}"
+    detail = f"{cpu_library.__version__}, built for {build}: for {TORCH_IS_FOR}"
     if cuda and not driver_present():
         return Finding(
             name, "ok", f"{detail}; there is no NVIDIA driver", f"a smaller build does as well: `{CPU_TORCH}`"
@@ -91,6 +93,8 @@ def cpu_engine(name: str) -> Finding:
 
 def llama(name: str) -> Finding:
     """Compare how llama.cpp was built with what this processor has. ModelError if the build has no taps."""
+    if extras.missing_module("llama"):
+        return Finding(name, "ok", f"not installed; for {LLAMA_IS_FOR}", f"`{extras.install_command('llama')}` adds it")
     import llama_cpp.llama_cpp as api
 
     from localdflash.backends.llamacpp import llama_library

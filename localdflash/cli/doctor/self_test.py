@@ -19,7 +19,7 @@ QUESTION = "Write a Python function that returns the sum of two numbers."
 def embedded_pair(name: str) -> Finding:
     """Complete with the embedded pair."""
     from localdflash.models.load_options import Options
-    from localdflash.text.fim import build
+    from localdflash.text.fim_formats import build
 
     # So small a model gains nothing from more threads, which wait for each other.
     return _generate(
@@ -54,7 +54,7 @@ def completion_pair(name: str) -> Finding:
     from localdflash.models.config import load_config
     from localdflash.models.load_options import Options
     from localdflash.models.registry import defaults
-    from localdflash.text.fim import build
+    from localdflash.text.fim_formats import build
 
     config = load_config()
     pair = defaults.completion_pair(config)

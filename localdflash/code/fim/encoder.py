@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from localdflash.text.fim import Vocabulary
+from localdflash.text.fim_formats import Vocabulary
 
 MAX_CACHED_LINES = 16_384  # lines
 MAX_CACHED_LINE_CHARS = 1024  # characters; longer ones are not remembered

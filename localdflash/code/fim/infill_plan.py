@@ -16,7 +16,7 @@ from localdflash.code.fim.sound import Soundness
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.text.fim import check_cursor, stop_ids
+from localdflash.text.fim_formats import check_cursor, stop_ids
 
 MAX_DRAFT_TOKENS = 1024  # tokens of texts that drafts may be copied from; each costs some microseconds when they change
 SPARE_REQUESTS = 3  # answers more than are asked for, in place of those that end at once

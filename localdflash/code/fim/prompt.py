@@ -13,7 +13,7 @@ from typing import Any
 
 from localdflash.code.fim.cut import MAX_CHARS_PER_TOKEN, Cut, first_of, last_of
 from localdflash.code.fim.encoder import Encoder
-from localdflash.text.fim import FimFormat, arrange_prompt, repository_head
+from localdflash.text.fim_formats import FimFormat, arrange_prompt, repository_head
 
 MAX_PROMPT_TOKENS = 2048  # tokens of a prompt: a cold prefill stays short
 HEAD_SHARE, SUFFIX_SHARE = 0.35, 0.20  # their shares of a prompt, at most

@@ -8,6 +8,7 @@ from math import prod
 from pathlib import Path
 
 from localdflash.base.errors import ModelError, NoDevice
+from localdflash.base.extras import missing_module
 from localdflash.loading.plan.expected_speed import quantization
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
 from localdflash.models.registry.registry import missing_files
@@ -48,20 +49,26 @@ def _drafter(source: DrafterSource) -> DrafterSource:
 
 
 def _backends(header: GGUFHeader, drafter: Path | None) -> Iterator[str]:
-    """Yield the backends that can run these files on a suitable machine."""
+    """Yield the installed backends that can run these files on a suitable machine."""
     from localdflash.backends.cpu.cpu_sizes import CpuSizes
     from localdflash.backends.cpu.model_source import check_target_file
-    from localdflash.backends.cuda.cuda_sizes import CudaSizes
     from localdflash.models.shapes.gguf_config import decoder_config
 
-    yield "llama.cpp"
+    if not missing_module("llama"):
+        yield "llama.cpp"
     with suppress(ModelError, NoDevice):
         CpuSizes(header.path, drafter)
         yield "cpu"
+    if missing_module("torch"):
+        return
     with suppress(ModelError):
         decoder_config(header)
         check_target_file(header.path, header)
         yield "torch"
+    if missing_module("cuda"):
+        return
+    from localdflash.backends.cuda.cuda_sizes import CudaSizes
+
     with suppress(ModelError):
         CudaSizes(header.path, drafter)
         yield "cuda"

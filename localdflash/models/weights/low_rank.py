@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
@@ -102,12 +102,12 @@ def _sum(base: Floats, up: Floats, down: Floats) -> Floats:
 
 def read_adapter(path: Path, base: Path) -> tuple[AdapterNotes, dict[str, Floats]]:
     """Return the notes and numbers of an adapter; ModelError where it is damaged, or made for another base."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError, deserialize, safe_open
 
     try:
-        with safe_open(path, "pt") as file:
+        with safe_open(path, "numpy") as file:
             fields = json.loads((file.metadata() or {})[NOTES])
-            tensors = {name: file.get_tensor(name).float().numpy() for name in file.keys()}  # noqa: SIM118
+        tensors = {name: _floats(stored) for name, stored in deserialize(path.read_bytes())}
         spellings = {int(token): text for token, text in fields["spellings"].items()}
         notes = AdapterNotes(**fields | {"spellings": spellings, "rows": tuple(fields["rows"])})
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -115,6 +115,18 @@ def read_adapter(path: Path, base: Path) -> tuple[AdapterNotes, dict[str, Floats
     if sha256_of(base) != notes.base_sha256:
         raise ModelError(f"{path}: made for another file than {base}")
     return notes, tensors
+
+
+def _floats(stored: Mapping[str, Any]) -> Floats:
+    """Return a tensor of a safetensors file in float32."""
+    match stored["dtype"]:
+        case "BF16":  # numpy has no such type
+            values = (np.frombuffer(stored["data"], "<u2").astype(np.uint32) << 16).view(np.float32)
+        case "F16" | "F32" as kind:
+            values = np.frombuffer(stored["data"], "<f2" if kind == "F16" else "<f4").astype(np.float32)
+        case kind:
+            raise ValueError(f"{kind}: expected BF16, F16 or F32")
+    return values.reshape(stored["shape"])
 
 
 def _metadata(header: GGUFHeader, notes: AdapterNotes) -> list[bytes]:

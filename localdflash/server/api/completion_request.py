@@ -16,7 +16,7 @@ from localdflash.server.api.chat_request import TEMPERATURE
 from localdflash.server.api.generation import PreparedRequest, params_of
 from localdflash.server.api.http_errors import ApiError
 from localdflash.server.api.schemas import SamplingFields
-from localdflash.text.fim import build, split, stop_ids
+from localdflash.text.fim_formats import build, split, stop_ids
 
 PromptField = str | Sequence[int]
 MIDDLE_TEMPERATURE = 0.0  # what an editor inserts is what is likeliest

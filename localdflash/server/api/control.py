@@ -64,7 +64,9 @@ async def models(http: HttpRequest) -> Response:
     """List the models that are loaded."""
     state: AppState = http.app.state.shared
     await state.ready(state.engines.main)
-    there = [_model(worker.loaded, worker.loaded_at) for worker in state.engines.workers if worker.loaded]
+    # Clients take the first one.
+    workers = sorted(state.engines.workers, key=lambda worker: "chat" not in state.engines.roles(worker))
+    there = [_model(worker.loaded, worker.loaded_at) for worker in workers if worker.loaded]
     return json_response({"object": "list", "data": there})
 
 

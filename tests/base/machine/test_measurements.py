@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -6,14 +7,31 @@ from localdflash.base.machine import hardware as machine
 from localdflash.base.machine import measurements
 
 
-def test_bandwidth_is_measured_once_for_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    speeds = iter([42.0, 7.0])
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurements.limits, "load_average", lambda: 0.0)
+
+
+def test_bandwidth_is_measured_once_a_week_for_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = iter([42.0, 7.0, 8.0])
     monkeypatch.setattr(machine, "bandwidth", lambda: next(speeds))
     first = measurements.bandwidth()
     assert (first.value, measurements.bandwidth()) == (42.0, first)
     assert "256 MB on" in first.how
     monkeypatch.setattr(measurements, "machine", lambda: "another machine")
     assert measurements.bandwidth().value == 7.0
+    stored = json.loads(measurements.file().read_text("utf-8"))
+    old = {name: found | {"day": "2026-01-01"} for name, found in stored.items()}
+    measurements.file().write_text(json.dumps(old), "utf-8")
+    assert measurements.bandwidth().value == 8.0
+
+
+def test_the_bandwidth_of_a_busy_machine_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = iter([3.2, 42.0])
+    monkeypatch.setattr(machine, "bandwidth", lambda: next(speeds))
+    monkeypatch.setattr(measurements.limits, "load_average", lambda: 100.0)
+    assert measurements.bandwidth().value == 3.2
+    assert measurements.bandwidth().value == 42.0
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from localdflash.code.fim.encoder import Encoder
 from localdflash.models.registry.registry import load_registry, local_files
-from localdflash.text.fim import FimFormat, detect
+from localdflash.text.fim_formats import FimFormat, detect
 from localdflash.text.tokenizer import Tokenizer
 
 

@@ -10,7 +10,7 @@ import localdflash
 from localdflash.code.fim.cut import first_of, last_of
 from localdflash.code.fim.encoder import Encoder, lines_of
 from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap, InfillContext, InfillPrompt, assemble
-from localdflash.text.fim import FORMATS, FimFormat, build
+from localdflash.text.fim_formats import FORMATS, FimFormat, build
 from localdflash.text.tokenizer import Tokenizer
 
 PROMPTS = Path(localdflash.__file__).parents[1] / "lab" / "bench" / "prompts"

@@ -100,7 +100,7 @@ def test_the_suite_is_that_of_what_the_pair_can_do(tiny: tuple[str, ...], monkey
     assert not chats("embedded", "auto")
     assert not chats(tiny[1], "auto")  # its vocabulary has the markers
     assert chats(tiny[1], "chat")
-    monkeypatch.setattr("localdflash.text.fim.FORMATS", {})
+    monkeypatch.setattr("localdflash.text.fim_formats.FORMATS", {})
     assert chats(tiny[1], "auto")
     assert not chats(tiny[1], "code")
     assert not chats("embedded", "auto")  # the registry names its format

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.lab.train import adapter_corpus, for_adapter
 from localdflash.models.weights.gguf import read_header
-from localdflash.text.fim import detect
+from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
 from tests.lab.train.test_corpus import SOURCE, wheel
 from tests.support.smollm2 import FILE, needs_smollm2

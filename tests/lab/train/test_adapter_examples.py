@@ -15,7 +15,7 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.train import adapter_examples
 from localdflash.lab.train.adapter_examples import CONTEXT, FillExamples
 from localdflash.lab.train.adapter_holes import Holes, TrainingHole
-from localdflash.text.fim import detect
+from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
 
 CODE = """from shop.prices import with_tax

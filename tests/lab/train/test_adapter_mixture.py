@@ -12,7 +12,7 @@ from localdflash.lab.train.adapter_corpus import Archive
 from localdflash.lab.train.adapter_examples import FillExamples
 from localdflash.lab.train.adapter_mixture import SHARES, chat_examples, fill_examples
 from localdflash.lab.train.kept_answers import COUNT, LIKELY, AnswerWriter
-from localdflash.text.fim import detect
+from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.reports import RecordedReport
 

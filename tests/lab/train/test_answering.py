@@ -16,7 +16,7 @@ from localdflash.lab.train.kept_answers import COUNT, ENDINGS, LIKELY, AnswerWri
 from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
 from localdflash.lab.train.parallel_target import ParallelStep, ParallelTarget
 from localdflash.lab.train.training_prompts import TrainingPrompt
-from localdflash.text.fim import detect
+from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.llama_ways import WIDE
 from tests.support.reports import RecordedReport

@@ -21,7 +21,7 @@ from localdflash.lab.train.adapter_holes import Holes, TrainingHole
 from localdflash.lab.train.completion_prompts import APART, CURSORS, cursors, of_corpus, questions_of_hole
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.training_prompts import HELD_OUT_EVERY
-from localdflash.text.fim import detect
+from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.reports import RecordedReport
 

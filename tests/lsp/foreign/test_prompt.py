@@ -13,7 +13,7 @@ from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.prompt import assemble
 from localdflash.lsp.foreign.place import InfillTask
 from localdflash.lsp.foreign.remote_prompt import Marker, PieceVocabulary, PrefixSuffixBuilder, PromptBuilder
-from localdflash.text.fim import FORMATS, detect
+from localdflash.text.fim_formats import FORMATS, detect
 from localdflash.text.tokenizer import Tokenizer
 from tests.lsp.foreign.made_up import BODY, QWEN
 

@@ -20,7 +20,7 @@ from localdflash.lab.train.adapter import Adapter
 from localdflash.lab.train.adapter_export import MARKERS, TRAINED, notes_for, write_adapter
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.low_rank import NOTES, merge, sha256_of, write_vocabulary
-from localdflash.text.fim import detect
+from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
 from tests.lab.train.tiny_adapters import noisy
 from tests.support.converted_models import case_of

@@ -9,7 +9,7 @@ from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.api.completion_request import prepare_middle, prepare_text
-from localdflash.text import fim
+from localdflash.text import fim_formats
 
 GREEDY = SamplingParams()
 CONTEXT = 256
@@ -38,7 +38,7 @@ def test_the_prompt_is_prefix_and_suffix_in_the_models_form(loaded: LoadedPair) 
 
 
 def test_a_model_without_the_markers_is_refused(loaded: LoadedPair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fim, "FORMATS", {"glm": fim.FORMATS["glm"]})
+    monkeypatch.setattr(fim_formats, "FORMATS", {"glm": fim_formats.FORMATS["glm"]})
     with pytest.raises(ModelError, match="no fill-in-the-middle tokens"):
         prepare_middle(loaded, "a", "b", 8, GREEDY)
 

@@ -189,8 +189,6 @@ def test_what_comes_before_the_body(client: Any, dialect: Dialect) -> None:
     refused(dialect, client("GET", path), 405)
     assert client("GET", path).headers["allow"] == "POST"
     refused(dialect, client("GET", f"{path}/other"), 404)
-    refused(dialect, client("POST", path, content=b"{}", headers={"content-type": "text/plain"}), 415)
-    refused(dialect, client("POST", path, content=b"{}", headers={"content-type": ""}), 415)
     said = {"content-type": "Application/JSON; charset=utf-8"}
     assert client("POST", path, content=json.dumps(dialect.body(max_tokens=1)), headers=said).status_code == 200
     large = {**said, "content-length": str(LARGEST + 1)}

@@ -15,7 +15,7 @@ from localdflash.server.api.completion_request import prepare_middle
 from localdflash.server.api.generation import _IndentLimit
 from localdflash.server.api.llama_server_api import _infill
 from localdflash.server.api.schemas import Extra, InfillRequest
-from localdflash.text.fim import FORMATS
+from localdflash.text.fim_formats import FORMATS
 from localdflash.text.grammar import Grammars
 from tests.server.api.dialects import AFTER, BEFORE, CHAT, COMPLETIONS, INFILL, RAW, plain_events
 from tests.server.api.test_streams import ENDLESS, LONG, send

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.base.errors import ModelError
-from localdflash.text.fim import FORMATS, build, detect, format_of, split, stop_ids
+from localdflash.text.fim_formats import FORMATS, build, detect, format_of, split, stop_ids
 from localdflash.text.tokenizer import Tokenizer
 
 MakeVocabulary = Callable[..., Path]

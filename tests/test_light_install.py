@@ -1,5 +1,6 @@
-"""PyTorch is large and slow to import: what a user types does without it, as do editors and the engines they ask."""
+"""An installation without extras: every command works on the CPU engine, or names the extra that it needs."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from localdflash.base.errors import ModelError
 from localdflash.lab.scripts.support import instant_engine
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.scripted_engine import scripted
@@ -16,26 +18,32 @@ from tests.support import daemons
 
 CODE = "def add(first, second):\n    return first + second\n"
 BEGUN = "def add(first, second):\n    "
-GUARD = """
-import os, sys
-class NoTorch:
-    def find_spec(self, name, *_):
-        if name.partition('.')[0] == 'torch':
-            os.write(2, b'torch is imported')
-            os._exit(99)
-sys.meta_path.insert(0, NoTorch())
+HIDE = """
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+def find_installed(name, *rest):
+    return None if name.partition('.')[0] in ('llama_cpp', 'matplotlib', 'torch', 'triton') else find(name, *rest)
+PathFinder.find_spec = find_installed
 """
 PYTHON = [sys.executable, "-P", "-c"]
-PROGRAM = GUARD + daemons.PROGRAM
+PROGRAM = daemons.PROGRAM
 
 
 def run(*arguments: str, said: str = "") -> str:
-    """What a command prints in a process that ends where it imports torch."""
+    """What a command prints in a process that has no extras."""
     done = subprocess.run(
         [*PYTHON, PROGRAM, *arguments], input=said, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.fixture(autouse=True)
+def no_extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every Python that starts, a daemon's included, finds no extra."""
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "sitecustomize.py").write_text(HIDE, "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hidden"))
 
 
 @pytest.fixture
@@ -60,14 +68,36 @@ def oracle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         engine.kill()
 
 
-def test_the_guard_guards() -> None:
-    done = subprocess.run([*PYTHON, GUARD + "import torch"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (99, "torch is imported")
+def test_the_extras_are_hidden() -> None:
+    program = "import importlib.util as i; print([i.find_spec(n) for n in ('torch', 'llama_cpp', 'triton')])"
+    done = subprocess.run([*PYTHON, program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[None, None, None]"
 
 
-def test_commands() -> None:
+def test_commands_that_load_nothing() -> None:
     assert run("models", "list")
     assert run("models", "plan", "embedded")
+
+
+def test_doctor_finds_extras_that_are_not_installed_and_no_failure() -> None:
+    findings = {found["name"]: found for found in json.loads(run("doctor", "--full", "--json"))}
+    assert [findings[name]["status"] for name in ("torch", "llama-cpp-python", "llama.cpp on GPUs")] == ["ok"] * 3
+    assert "localdflash[llama]" in findings["llama-cpp-python"]["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (("chat", "-p", "hi", "--no-daemon", "--backend", "llama.cpp"), "llama"),
+        (("chat", "-p", "hi", "--no-daemon", "--backend", "torch"), "torch"),
+        (("train", "target", "FOLDER", "--minutes", "1"), "train"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_needs(arguments: tuple[str, ...], extra: str) -> None:
+    done = subprocess.run([*PYTHON, PROGRAM, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == ModelError.exit_code
+    (line,) = done.stderr.splitlines()
+    assert f"pip install 'localdflash[{extra}]'" in line
 
 
 @pytest.mark.system
@@ -99,6 +129,12 @@ def test_the_language_server(begun: Path) -> None:
 
 @pytest.mark.system
 @pytest.mark.usefixtures("cpu_engine")
-@pytest.mark.parametrize("backend", ["cpu", "llama.cpp"])
-def test_a_completion_in_the_process_itself(backend: str, begun: Path) -> None:
-    assert run("complete", f"{begun}:2:5", "--no-daemon", "--backend", backend, "--rows", "fast").strip()
+def test_a_completion_in_the_process_itself(begun: Path) -> None:
+    assert run("complete", f"{begun}:2:5", "--no-daemon").strip()
+
+
+@pytest.mark.system
+@pytest.mark.usefixtures("cpu_engine")
+def test_a_benchmark(tmp_path: Path) -> None:
+    run("bench", "--limit", "1", "--json", str(tmp_path / "speed.json"))
+    assert json.loads((tmp_path / "speed.json").read_text())

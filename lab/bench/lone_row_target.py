@@ -1,0 +1,25 @@
+"""llama.cpp as fast as it can decode: one row at a time with its own flags, as `llama-server` decodes.
+
+`LlamaCppTarget` runs in a way in which a verify has the same bits, and that may cost something.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as api
+
+from localdflash.backends.llamacpp.decode_flags import UNMODIFIED
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
+
+
+class LoneRowTarget(LlamaCppTarget):
+    """See `Target`."""
+
+    def __init__(self, path: Path, context: int, threads: int, placement: Placement = PROCESSOR) -> None:
+        super().__init__(path, context, threads, mode=UNMODIFIED, placement=placement, drafts=False)
+
+    def _params(self, threads: int, drafts: bool) -> Any:
+        params = super()._params(threads, drafts)
+        params.flash_attn_type = api.llama_context_default_params().flash_attn_type
+        return params
