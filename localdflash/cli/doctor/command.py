@@ -20,7 +20,9 @@ REINSTALL = "run `pip install --force-reinstall localdflash`"
 def command(as_json: bool, check_gpu: str | None, full: bool) -> int:
     """Check Python, libraries, machine, terminal, editors and the pairs. Exit code 1 if something failed."""
     checks = []
-    for check in gpu_check.again(check_gpu) if check_gpu else _checks(full):
+    for check in (
+        gpu_check.again(check_gpu) if check_gpu else (probe.check() for probe in _probes() if full or not probe.slow)
+    ):
         checks.append(check)
         if not as_json:
             print(f"{check.status:8} {check.name:17} {printable(check.detail)}", flush=True)
@@ -64,9 +66,3 @@ def _probes() -> tuple[DoctorCheck, ...]:
         DoctorCheck("completion pair", self_test.completion_pair, LIST, required=False, slow=True),
         DoctorCheck("chat pair", self_test.chat_pair, LIST, required=False, slow=True),
     )
-
-
-def _checks(full: bool) -> Iterator[Finding]:
-    for probe in _probes():
-        if full or not probe.slow:
-            yield probe.check()

@@ -96,6 +96,7 @@ LINUX_FILES = {
     "localdflash/backends/llamacpp/llama_library.py",
     "localdflash/base/machine/cores.py",
     "localdflash/base/machine/hardware.py",
+    "kernels/cpu/sources.py",
 }
 
 
