@@ -103,16 +103,6 @@ def test_each_role_gets_its_pair_and_leaves_the_other_alone(run: Any, said: list
     assert (after["pair"], after["context"], after["since"]) == ("embedded", 1024, before["since"])
 
 
-def test_a_chat_finds_its_model_loaded_beside_another(run: Any, said: list[str], tiny: str) -> None:
-    run("chat")
-    one = connect(Wanted(EMBEDDED, role="chat"), said.append)
-    connect(Wanted(EMBEDDED | {"pair": tiny}, given={"pair"}, role="chat"), said.append)
-    since = {about["pair"]: about["since"] for about in one.get("/ps")["pairs"]}
-    connect(Wanted(EMBEDDED, given={"pair"}, role="chat"), said.append)
-    assert {about["pair"]: about["since"] for about in one.get("/ps")["pairs"]} == since
-    assert set(since) == {"embedded", tiny}
-
-
 def test_a_chat_that_starts_waits_for_an_answer_and_says_so(
     run: Any, said: list[str], tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,12 +139,3 @@ def test_a_busy_one_of_another_version_is_left_alone(
         connect(Wanted(EMBEDDED), said.append)
     assert next(answer)
     answer.close()
-
-
-def test_what_takes_the_time_is_told(run: Any, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    stages = list[str]()
-    monkeypatch.setattr(LoadedPair, "__init__", delayed(0.2, LoadedPair.__init__))
-    run()
-    assert connect(Wanted(EMBEDDED), said.append, stages.append).get("/ps")["pair"] == "embedded"
-    assert {*stages} == {spawn.LOADING}
-    assert len(stages) > 2

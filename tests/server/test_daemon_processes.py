@@ -94,17 +94,6 @@ def test_the_longest_path_works(short_home: Path, monkeypatch: pytest.MonkeyPatc
     assert (code, len(lines)) == (2, 1)
 
 
-def test_a_folder_that_others_may_enter_and_a_port_in_use_are_one_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        code, lines = said(start("--port", str(port)))
-    assert (code, lines) == (2, [f"localdflash: port {port} on 127.0.0.1 is in use: choose another one with --port"])
-    assert not paths.engine_socket().exists()
-    folder = paths.runtime_folder()
-    folder.chmod(0o755)
-    assert said(begin()) == (1, [f"localdflash: {folder}: open to other users: chmod 700 it"])
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_and_a_second_one_at_once(number: signal.Signals) -> None:
     process = start(program=SLOW + PROGRAM)
@@ -120,22 +109,6 @@ def test_a_signal_ends_it_and_a_second_one_at_once(number: signal.Signals) -> No
         assert time.monotonic() - began < 2
         with pytest.raises(LocaldflashError, match="went away"):
             list(answer)
-
-
-def test_a_pair_that_does_not_load_and_a_lost_device_have_exit_codes() -> None:
-    code, lines = said(start("--pair", "embeded"))
-    assert (code, lines[-1]) == (3, "localdflash: no pair 'embeded'; did you mean 'embedded'?")
-    broken = (
-        "from localdflash.engine.host_pair import HostPair; from localdflash.base.errors import DeviceFailed\n"
-        "def step(*_): raise DeviceFailed('CUDA error 700')\n"
-        "HostPair.step = step\n"
-    )
-    process = start(program=broken + PROGRAM)
-    with client() as talking, pytest.raises(LocaldflashError):
-        list(talking.stream(ANSWER, {**CHAT, **LONG}))
-    code, lines = said(process)
-    assert code == 5
-    assert "start it again" in lines[-1]
 
 
 def test_the_log_has_no_word_of_a_user() -> None:

@@ -172,17 +172,6 @@ async def test_a_pair_is_loaded_once_when_its_role_is_first_asked_for(
     assert tried == [tiny, "embedded"]
 
 
-async def test_another_drafter_is_that_of_its_pair_alone(make: Any, tiny: str, tmp_path: Path) -> None:
-    daemon = await make()
-    assert (await daemon.get("/ps"))["drafters"] == ["lookup", "dflash"]
-    small = tmp_path / "small.gguf"
-    small.write_bytes(Path(tiny).read_bytes())
-    told = await daemon.load(tiny, drafter=str(small))
-    assert (told.status_code, told.json()["drafters"]) == (200, ["lookup", "draft-model"])
-    assert (await daemon.load(tiny, context=512)).json()["drafters"] == ["lookup", "draft-model"]
-    assert (await daemon.load("embedded")).json()["drafters"] == ["lookup", "dflash"]
-
-
 async def test_a_model_that_cannot_fill_in(
     make: Any, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,13 +210,12 @@ async def test_what_does_not_fit_beside_the_pair_of_completions_is_one_line(
     assert daemon.engines.error is None
 
 
-@pytest.mark.parametrize("roles", [("chat",), ()], ids=["chat", "everything"])
 async def test_the_pair_of_completions_takes_the_room_of_the_chats(
-    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch, roles: tuple[PairRole, ...]
+    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also that of a pair for everything, which is the chat's alone by then."""
     tried = has_room_for(monkeypatch, 1)
-    daemon = await make(*roles)
+    daemon = await make()
     assert (await daemon.load("embedded", "completion")).status_code == 200
     assert tried == [tiny, "embedded", "embedded"]
     assert await daemon.pairs() == {"embedded": ["completion"]}
@@ -289,17 +277,6 @@ async def test_the_larger_model_leaves_first(
 # Two chats
 
 
-async def test_where_there_is_room_each_chat_keeps_its_model(make: Any, tiny: str) -> None:
-    daemon = await make("chat")
-    await daemon.load("embedded", "chat")
-    for pair in (tiny, "embedded", tiny):
-        assert await daemon.answered_by(CHAT, {**HELLO, "model": pair}) == pair
-    assert await daemon.pairs() == {"embedded": ["chat"], tiny: []}
-    assert await daemon.answered_by(CHAT, HELLO) == "embedded", "the newest, if nobody is named"
-    await daemon.load(tiny, "chat")
-    assert await daemon.pairs() == {tiny: ["chat"], "embedded": []}
-
-
 @pytest.mark.usefixtures("slow")
 async def test_a_model_that_answers_another_chat_is_not_taken(
     make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
@@ -355,18 +332,6 @@ async def test_who_died_while_it_waited_switches_nothing(make: Any, tiny: str, m
     assert await daemon.pairs() == {tiny: ["chat"]}
 
 
-@pytest.mark.usefixtures("slow")
-async def test_completions_come_between_the_steps_of_a_chat_of_another_pair(make: Any, tiny: str) -> None:
-    daemon = await make("completion", chat="embedded")
-    assert await daemon.answered_by(CHAT, HELLO) == "embedded"
-    async with daemon.answering("embedded") as answer:
-        for _ in range(3):
-            assert await daemon.answered_by("/complete", PLACE) == tiny
-        assert not answer.done(), "it was over too early to show anything"
-        await asyncio.to_thread(daemon.engines.close)
-        assert (await answer).json()["error"]["code"] == "engine_stopped"
-
-
 # What is counted, and what is freed
 
 
@@ -382,9 +347,8 @@ async def test_both_pairs_are_counted(make: Any) -> None:
     assert [one["requests"] for one in told["pairs"]] == [1, 1]
     parts = [one["memory"] for one in told["pairs"]]
     own = sum(size for memory in parts for name, size in memory.items() if name != "program")
-    resident = psutil.Process().memory_info().rss
-    for memory in parts:
-        assert memory["program"] + own == pytest.approx(resident, rel=0.1), "no pair's memory counts as the program's"
+    for memory in parts:  # no pair's memory counts as the program's
+        assert memory["program"] + own == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
 
 
 async def test_an_engine_that_nobody_uses_is_unloaded_and_holds_nothing(

@@ -38,10 +38,12 @@ def path() -> Path:
 # The file
 
 
-def test_it_holds_the_port_and_a_key_for_its_user_alone(path: Path) -> None:
+def test_it_holds_the_port_and_a_key_for_its_user_alone(path: Path, short_home: Path) -> None:
     with port_file.listening(path) as (listener, port, _):
         assert listener.getsockname() == ("127.0.0.1", port.number)
         assert port_file.read(path) == port
+        (short_home / "link").symlink_to(path)
+        assert not is_listening(short_home / "link"), "a link is not followed"
         assert path.read_text() == f"{port.number}\n{port.key}\n"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert len(port.key) == 43
@@ -84,21 +86,6 @@ def test_anything_else_in_a_locked_file_is_no_port(path: Path) -> None:
         assert file_lock.take(held)
         assert port_file.read(path) is None
         os.close(held)
-
-
-def test_a_link_is_not_followed(path: Path, tmp_path: Path) -> None:
-    with port_file.listening(tmp_path / "elsewhere.tcp"):
-        path.symlink_to(tmp_path / "elsewhere.tcp")
-        assert not is_listening(path)
-
-
-def test_what_lies_in_its_place_is_replaced(path: Path) -> None:
-    path.write_text("left")
-    path.chmod(0o644)
-    assert port_file.read(path) is None
-    with port_file.listening(path) as (_, port, _):
-        assert port_file.read(path) == port
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(short_home: Path) -> None:

@@ -3,15 +3,14 @@
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 from localdflash.base.files import paths
 from localdflash.server import spawn
 from localdflash.server.client import Client, find
@@ -97,20 +96,6 @@ def test_one_that_cannot_start_says_why(
     assert daemons(short_home) == []
 
 
-def test_one_that_cannot_load_says_why_after_a_while_too(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
-    slow = (
-        "import time; from localdflash.loading.load_pair import LoadedPair\n"
-        "from localdflash.base.errors import OutOfMemory\n"
-        "def load(*_): time.sleep(1.0); raise OutOfMemory('too large for this machine')\n"
-        "LoadedPair.__init__ = load\n"
-    )
-    monkeypatch.setattr(spawn, "PROGRAM", slow + PROGRAM)
-    with ThreadPoolExecutor(2) as threads:
-        for found in [threads.submit(connect, Wanted(EMBEDDED), said.append) for _ in range(2)]:
-            with pytest.raises(OutOfMemory, match="too large for this machine"):
-                found.result(60)
-
-
 def test_a_gpu_that_ends_each_one_is_left_alone_unless_it_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
@@ -164,15 +149,6 @@ def test_one_that_never_listens_is_given_up(short_home: Path, monkeypatch: pytes
         connect(Wanted(EMBEDDED), said.append)
 
 
-def test_whoever_waited_for_long_may_still_start_one(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
-    def began_long_ago(self: spawn._Waiting, say: Callable[[str], None], look: spawn.Look) -> None:
-        self._began, self.say, self._told = time.monotonic() - 10 * spawn.LISTENS, say, True
-        self._look = look
-
-    monkeypatch.setattr(spawn._Waiting, "__init__", began_long_ago)
-    assert reached(Wanted(EMBEDDED), said)
-
-
 def test_an_idle_one_of_another_version_is_replaced(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     first = start()
     monkeypatch.setattr(spawn, "own_version", lambda: "9.9")
@@ -187,15 +163,6 @@ def test_a_pair_that_cannot_fill_in_starts_no_engine_for_completions(said: list[
     with pytest.raises(ModelError, match=r"talks\.gguf: .*no fill-in-the-middle tokens"):
         connect(Wanted({**EMBEDDED, "pair": str(path)}, role="completion"), said.append)
     assert find() is None
-
-
-def test_a_foreground_engine_has_both_pairs_of_the_settings(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = str(tiny_pair / "target.gguf")
-    monkeypatch.setenv("LOCALDFLASH_CHAT_PAIR", tiny)
-    start()
-    client = find()
-    assert client
-    until(lambda: [one["pair"] for one in client.get("/ps")["pairs"]] == [tiny, "embedded"])
 
 
 def test_a_killed_starter_leaves_no_lock(short_home: Path, said: list[str]) -> None:

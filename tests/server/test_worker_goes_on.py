@@ -25,9 +25,7 @@ def _unhealed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answered(*answers: tuple[str, Sequence[str]], **change: Any) -> tuple[dict[str, Any], int]:
-    """The answer of a pair that says what belongs to the end of its prompt, which is without its last token here, and
-    how many prompts it read.
-    """
+    """The answer of a pair that says what belongs to the end of its prompt, and how many prompts it read."""
     asked = list[str]()
 
     def answer(prompt: str) -> Sequence[str]:

@@ -39,13 +39,6 @@ def test_the_next_engine_goes_on_from_the_disk() -> None:
     assert warm.computed_tokens <= 32, "the prompt was computed again"
 
 
-def test_another_context_is_another_model() -> None:
-    first, _ = answer(DISK, context=1000)
-    again, other = answer(DISK, context=900)
-    assert again == first
-    assert other.computed_tokens > 150
-
-
 def test_a_disk_that_cannot_be_written_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     cache_folder().parent.mkdir(parents=True)
     cache_folder().write_text("in the way")
