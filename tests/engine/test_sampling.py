@@ -193,6 +193,7 @@ def test_the_window_is_what_the_penalty_looks_at() -> None:
     penalised = Sampler(SamplingParams(repetition_penalty=2.0, penalty_window=2))
     assert penalised.sample(logits, [0, 1]) == 0  # both seen: 1.0 and 0.95
     assert penalised.sample(logits, [1, 0, 0]) == 1  # token 1 has left the window
+    assert Sampler(SamplingParams(repetition_penalty=2.0, penalty_window=1)).sample(logits, [0]) == 1
     unseen = Sampler(SamplingParams(repetition_penalty=2.0, penalty_window=0))
     assert (unseen.window, unseen.sample(logits, [0])) == (0, 0)
 
