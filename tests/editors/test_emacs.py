@@ -76,10 +76,6 @@ def complete(emacs: Path, engine: None, tmp_path: Path) -> Complete:
     return run
 
 
-def test_the_rest_of_a_line_comes_in_behind_the_word_that_is_typed(complete: Complete) -> None:
-    assert complete(TOTAL, "total = ", f"f i {COMPLETE}") == ADD.encode()
-
-
 def test_several_lines_keep_their_indentation(complete: Complete) -> None:
     hole = ADD.replace(BODY, "\n")
     assert complete(hole, "second):\n", f"SPC SPC SPC SPC {COMPLETE}") == ADD.encode()

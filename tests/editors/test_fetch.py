@@ -27,40 +27,10 @@ def _which(folder: Path) -> object:
     return lambda name: str(found) if (found := folder / name).is_file() else None
 
 
-def test_the_named_one_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(tmp_path / "bin" / "nvim", "0.12.1")
-    named = program(tmp_path / "own" / "nvim", "0.12.4")
-    monkeypatch.setenv("LOCALDFLASH_NVIM", str(named))
-    assert fetch.installed(folder=tmp_path) == named
-
-
-def test_a_named_one_that_is_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCALDFLASH_NVIM", str(tmp_path / "nothing"))
-    with pytest.raises(debian.CannotFetch, match="is no program"):
-        fetch.installed(folder=tmp_path)
-
-
 @pytest.mark.parametrize(("version", "taken"), [("0.12.0", True), ("0.13.0-dev", True), ("0.11.9", False)])
 def test_one_on_path_is_taken_where_it_is_new_enough(tmp_path: Path, version: str, taken: bool) -> None:
     there = program(tmp_path / "bin" / "nvim", version)
     assert fetch.installed(folder=tmp_path) == (there if taken else None)
-
-
-def test_then_one_that_was_fetched(tmp_path: Path) -> None:
-    assert fetch.installed(folder=tmp_path) is None
-    fetched = program(tmp_path / "neovim-sid" / "nvim", "0.12.4")
-    assert fetch.installed(folder=tmp_path) == fetched
-    assert fetch.installed("trixie", folder=tmp_path) is None
-
-
-def test_what_is_said_where_nothing_can_be_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(debian.CannotFetch, match="apt-get is not there"):
-        fetch.neovim(folder=tmp_path)
-    for tool in ("apt-get", "dpkg"):
-        program(tmp_path / "bin" / tool, "")
-    monkeypatch.setattr(debian, "KEYRING", tmp_path / "no.gpg")
-    with pytest.raises(debian.CannotFetch, match=r"no\.gpg is not there"):
-        fetch.neovim(folder=tmp_path)
 
 
 def test_a_failing_apt_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

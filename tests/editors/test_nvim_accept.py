@@ -19,15 +19,6 @@ def typed(add: EditorScene) -> EditorScene:
     return add
 
 
-def test_all_of_it(typed: EditorScene) -> None:
-    typed.editor.keys("<Tab>")
-    typed.editor.until(lambda: typed.editor.text() == WHOLE)
-    assert typed.editor.lua("return vim.api.nvim_win_get_cursor(0)") == [3, 16]
-    assert typed.editor.lua("return vim.api.nvim_get_mode().mode") == "i"
-    typed.until_event("accept")
-    assert not typed.events("didRejectCompletion", "didPartiallyAcceptCompletion")
-
-
 def test_word_by_word(typed: EditorScene) -> None:
     lengths = []
     for text in ("def add", "def add(", "def add(first", "def add(first,", "def add(first, second"):
@@ -38,27 +29,6 @@ def test_word_by_word(typed: EditorScene) -> None:
     typed.editor.until(lambda: len(typed.events("didPartiallyAcceptCompletion")) == len(lengths))
     assert [event["length"] for event in typed.events("didPartiallyAcceptCompletion")] == lengths
     assert not typed.events("accept", "didRejectCompletion")
-
-
-def test_line_by_line(typed: EditorScene) -> None:
-    first, second, third = WHOLE.split("\n")
-    for text in (first, f"{first}\n{second}", f"{first}\n{second}\n{third}"):
-        typed.editor.keys("<C-End>")
-        typed.editor.until(lambda: typed.editor.text() == text)  # noqa: B023
-    assert typed.until_event("didPartiallyAcceptCompletion")["length"] == len(first)
-    typed.until_event("accept")
-
-
-def test_lengths_are_in_utf16_units_of_the_item(scene: Begin) -> None:
-    with scene("x = '😋é' + y\r\n") as begun:
-        begun.open("x.py", "\r\n")
-        begun.editor.keys("i")
-        begun.editor.type("x = ")
-        begun.editor.until_ghost("'😋é' + y")
-        begun.editor.keys("<C-Right>")
-        begun.editor.keys("<C-Right>")
-        begun.editor.until(lambda: begun.editor.text() == "x = '😋é")
-        assert begun.until_event("didPartiallyAcceptCompletion", length=8)
 
 
 @pytest.mark.parametrize(("key", "accepted"), [("<Tab>", WHOLE), ("<C-Right>", "def add")])
@@ -94,10 +64,7 @@ def test_a_dismissed_one_stays_away_until_the_next_key(typed: EditorScene) -> No
     "mapping",
     [
         "vim.keymap.set('i', '<Tab>', 'MAPPED')",
-        "vim.keymap.set('i', '<Tab>', function() return 'MAPPED' end, {expr = true})",
-        "vim.keymap.set('i', '<Tab>', function() vim.api.nvim_put({'MAPPED'}, 'c', false, true) end)",
         "vim.cmd([[inoremap <expr> <Tab> 'MAP' .. 'PED']])",
-        "vim.cmd([[imap <Tab> <Plug>(mine)]]); vim.cmd([[inoremap <Plug>(mine) MAPPED]])",
         "vim.cmd([[autocmd BufRead * inoremap <buffer> <Tab> MAPPED]])",
     ],
 )
@@ -118,22 +85,6 @@ def test_tab_does_what_it_was_mapped_to_before(scene: Begin, mapping: str) -> No
         begun.editor.until_ghost(" add(first, second):\n" + BODY)
         begun.editor.keys("<Tab>")
         begun.editor.until(lambda: begun.editor.text() == WHOLE)
-
-
-def test_there_are_plug_maps_and_functions(scene: Begin) -> None:
-    with scene(ADD, keys=False) as begun:
-        begun.open("add.py")
-        begun.editor.lua("vim.keymap.set('i', '<C-y>', '<Plug>(localdflash-accept-word)')")
-        begun.editor.keys("i")
-        begun.editor.type("def")
-        begun.editor.until_ghost(" add(first, second):\n" + BODY)
-        begun.editor.keys("<C-y>")
-        begun.editor.until(lambda: begun.editor.text() == "def add")
-        assert begun.editor.lua("return require('localdflash').accept_line()") is True
-        begun.editor.until(lambda: begun.editor.text() == WHOLE.partition("\n")[0])
-        assert begun.editor.lua("return require('localdflash').is_visible()") is True
-        begun.editor.keys("<Tab>")
-        begun.editor.until(lambda: "\n" not in begun.editor.text() and begun.editor.text() != WHOLE.partition("\n")[0])
 
 
 def test_several_are_asked_for_by_hand_and_turned_through(scene: Begin) -> None:

@@ -9,14 +9,10 @@ import pytest
 from localdflash.lab.scripts.editors import nvim_scene
 from localdflash.lab.scripts.editors.nvim import NvimEditor
 from localdflash.lab.scripts.editors.nvim_scene import ADD
-from localdflash.models.registry.registry import MODELS_FOLDER
-from localdflash.models.weights.low_rank import merge
 from tests.editors.conftest import instant
 from tests.support import daemons
-from tests.support.smollm2 import FILE, needs_smollm2
 
 pytestmark = [pytest.mark.transport, pytest.mark.editors, pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)]
-ADAPTER = MODELS_FOLDER / "smollm2" / "code.safetensors"
 SERVER = [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
 
 
@@ -97,19 +93,3 @@ def test_the_shipped_pair(nvim: Path, short_home: Path, tmp_path: Path) -> None:
         editor.keys("<Tab>")
         editor.until(lambda: editor.text().endswith("return " + ghost))
         editor.until(lambda: "τ" in editor.lua(line), "the status")
-
-
-@needs_smollm2
-@pytest.mark.timeout(180)
-def test_the_pair_that_knows_code(nvim: Path, tmp_path: Path, short_home: Path) -> None:
-    merge(FILE, ADAPTER, short_home / "code.gguf")
-    pair = ["--pair", str(short_home / "code.gguf"), "--threads", "1"]
-    with nvim_scene.scene(nvim, tmp_path, cmd=[*SERVER, *pair]) as scene:
-        editor = begin(scene)
-        editor.type("def add(first, second):\nreturn fi")
-        line = "return require('localdflash').status()"
-        editor.until(lambda: "code" in editor.lua(line), "the engine's first answer", 90)
-        editor.keys("<M-n>")
-        editor.until(lambda: editor.ghost().startswith("rst"), "a suggestion", 30)
-        editor.keys("<Tab>")
-        editor.until(lambda: "return first" in editor.text())

@@ -19,17 +19,6 @@ require('localdflash').setup({settings})
 """
 
 
-def test_what_comes_next_is_shown_behind_the_cursor(add: EditorScene) -> None:
-    add.editor.type("def")
-    add.editor.until_ghost(" add(first, second):\n" + BODY)
-    assert add.editor.screen.rows()[:3] == [
-        "  1 def add(first, second):",
-        *("    " + line for line in BODY.split("\n")),
-    ]
-    assert add.editor.text() == "def"
-    assert add.editor.screen.cursor == (0, len("  1 def"))
-
-
 @pytest.mark.parametrize("delay", [0, 30])
 def test_it_stays_while_what_is_typed_agrees(add: EditorScene, delay: int) -> None:
     add.editor.type("d")
@@ -67,15 +56,6 @@ def test_an_answer_for_an_earlier_text_is_never_shown(add: EditorScene) -> None:
     assert not any("add(" in row for picture in add.editor.screen.pictures[begun:] for row in picture)
 
 
-def test_leaving_insert_mode_hides_it_and_entering_asks_again(add: EditorScene) -> None:
-    add.editor.type("def")
-    add.editor.until_ghost(" add(first, second):\n" + BODY)
-    add.editor.keys("<Esc>")
-    assert add.editor.ghost() == ""
-    add.editor.keys("A")
-    add.editor.until_ghost(" add(first, second):\n" + BODY)
-
-
 @pytest.fixture
 def line(scene: Begin) -> Iterator[EditorScene]:
     """One that knows a line, of which " add(first, second)" is suggested."""
@@ -101,7 +81,6 @@ def test_it_grows_in_place_when_the_server_pushes_more(line: EditorScene) -> Non
 @pytest.mark.parametrize(
     ("encoding", "text", "typed"),
     [
-        ("utf-8", "naïve = 'é😋é' + '錯誤'\n", "naïve = 'é😋"),
         ("utf-16", "naïve = 'é😋é' + '錯誤'\n", "naïve = 'é😋"),
         ("utf-16", "# e\u0301te\u0301 👩\u200d👩\u200d👧 done\n", "# e\u0301te\u0301 👩\u200d👩\u200d👧"),
     ],
@@ -118,18 +97,6 @@ def test_any_text_in_any_encoding(scene: Begin, text: str, typed: str, encoding:
         assert begun.editor.ghost() == rest[1:]
         begun.editor.keys("<Tab>")
         begun.editor.until(lambda: begun.editor.text() == text.rstrip("\n"))
-
-
-def test_a_file_with_carriage_returns(scene: Begin) -> None:
-    with scene(ADD.replace("\n", "\r\n")) as begun:
-        begun.open("add.py", "\r\n")
-        begun.editor.keys("i")
-        begun.editor.type("def")
-        begun.editor.until(lambda: begun.editor.ghost() != "")
-        assert begun.editor.lua("return vim.bo.fileformat") == "dos"
-        begun.editor.keys("<Tab>")
-        begun.editor.until(lambda: begun.editor.text() != "def")
-        assert "\r" not in begun.editor.text()
 
 
 def test_it_hides_while_a_menu_is_open(add: EditorScene) -> None:

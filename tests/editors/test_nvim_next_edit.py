@@ -73,15 +73,6 @@ def test_escape_sends_it_away_and_tells_the_server(proposed: EditorScene) -> Non
     assert proposed.editor.text() == TEXT.rstrip("\n")
 
 
-def test_any_change_takes_it_back(proposed: EditorScene) -> None:
-    proposed.editor.until(lambda: marks(proposed))
-    proposed.editor.keys("x")
-    proposed.editor.until(lambda: not marks(proposed), "its end")
-    proposed.editor.keys("u")
-    proposed.editor.lua("vim.wait(20)")
-    assert marks(proposed) == []
-
-
 def test_the_keys_are_those_of_before_when_it_is_gone(scene: Begin) -> None:
     with scene() as begun:
         begun.open("a.py", TEXT)
@@ -111,10 +102,3 @@ def test_a_suggestion_comes_first(scene: Begin) -> None:
         begun.editor.until(lambda: not marks(begun), "only the suggestion")
         begun.editor.keys("<Tab>")
         begun.editor.until(lambda: begun.editor.text().startswith("x = [1, 2]\n"), "the suggestion's Tab")
-
-
-def test_it_can_be_turned_off(scene: Begin) -> None:
-    with scene(next_edit=False) as begun:
-        begun.open("a.py", TEXT)
-        options = begun.until_event("initialize")["options"]
-        assert options["nextEdit"] is False

@@ -23,19 +23,6 @@ def test_what_it_sends_at_the_start_and_where_it_runs(add: EditorScene) -> None:
     assert server.cwd() == add.editor.lua("return vim.uv.os_homedir()") != str(add.folder)
 
 
-def test_two_buffers_share_a_server(add: EditorScene) -> None:
-    add.editor.keys("<Esc>")
-    add.open("other.py")
-    add.editor.keys("i")
-    add.editor.until_ghost(WHOLE)
-    add.editor.keys("<Esc>")
-    add.open("add.py")
-    assert add.editor.ghost() == ""
-    add.editor.keys("i")
-    add.editor.until_ghost(WHOLE)
-    assert len(servers(add)) == 1
-
-
 def test_a_renamed_file_is_closed_and_opened_under_its_new_name(add: EditorScene) -> None:
     add.editor.keys("<Esc>")
     add.editor.command(f"file {add.folder / 'renamed.py'}")
@@ -106,26 +93,6 @@ def test_a_server_that_is_not_installed_is_reported_once(scene: Begin) -> None:
         assert "no-such-program is not on PATH" in message
 
 
-def test_off_and_on_again(add: EditorScene) -> None:
-    add.editor.command("Localdflash disable")
-    assert add.editor.ghost() == ""
-    add.editor.until(lambda: not servers(add))
-    assert add.editor.lua("return require('localdflash').status()") == "localdflash off"
-    add.editor.until(lambda: add.editor.lua("return #vim.lsp.get_clients()") == 0)
-    add.editor.type("d")  # Neovim has to tell the next server what comes after this, too
-    add.editor.command("Localdflash toggle")
-    add.editor.until_attached()
-    add.editor.type("ef")
-    add.editor.until_ghost(WHOLE[3:])
-    (before,) = servers(add)
-    add.editor.command("Localdflash restart")
-    add.editor.until(lambda: [s.pid for s in servers(add)] not in ([], [before.pid]) and len(servers(add)) == 1)
-    add.editor.until_attached()
-    add.editor.type(" ")
-    add.editor.until_ghost(WHOLE[4:])
-    assert add.editor.messages() == []
-
-
 def test_the_status_line_shows_what_the_server_reports(add: EditorScene) -> None:
     line = "return require('localdflash').status()"
     add.editor.command("set statusline=%{%v:lua.require'localdflash'.status()%}")
@@ -139,16 +106,6 @@ def test_the_status_line_shows_what_the_server_reports(add: EditorScene) -> None
     add.editor.until(lambda: add.editor.lua(line) == "localdflash: run: localdflash models pull x")
 
 
-def test_the_status_command_says_all_of_it(add: EditorScene) -> None:
-    add.tell("test/tell", tau=None, tokensPerSecond=None)
-    add.editor.until(lambda: "τ" not in add.editor.lua("return require('localdflash').status()"))
-    said = add.editor.lua("return vim.fn.execute('Localdflash status')")
-    assert "model: scripted" in said
-    assert "τ): unknown" in said
-    add.editor.command("Localdflash nonsense")
-    assert "no command nonsense" in add.editor.messages()[-1]
-
-
 def test_a_wrong_setting_is_named(scene: Begin) -> None:
     with scene(ADD) as begun:
         for settings, says in {
@@ -159,14 +116,6 @@ def test_a_wrong_setting_is_named(scene: Begin) -> None:
         }.items():
             begun.editor.lua(f"ok, why = pcall(function() require('localdflash').setup({settings}) end)")
             assert says in begun.editor.lua("return why")
-
-
-def test_health(add: EditorScene) -> None:
-    add.editor.keys("<Esc>")
-    add.editor.command("checkhealth localdflash")
-    report = add.editor.text()
-    assert "ERROR" not in report
-    assert "model: scripted" in report
 
 
 def test_the_oldest_neovim(old_nvim: Path, tmp_path: Path) -> None:

@@ -1,9 +1,6 @@
 """VS Code itself, with our extension and our language server: what a person types, sees and gets."""
 
-import json
-import os
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,13 +100,6 @@ def test_typing_along_keeps_the_suggestion_and_tab_takes_all_of_it(window: Vscod
     window.picture("accepted")
 
 
-def test_one_undo_takes_back_what_one_key_accepted(window: VscodeWindow) -> None:
-    window.type("    def ar")
-    window.shows(METHOD[10:])
-    window.press("Tab", "Control+z")
-    window.holds("shapes.py", BEFORE + "    def ar")
-
-
 def test_a_word_then_a_line_then_the_rest(window: VscodeWindow) -> None:
     window.type("    def ar")
     window.shows(METHOD[10:])
@@ -126,27 +116,6 @@ def test_a_word_then_a_line_then_the_rest(window: VscodeWindow) -> None:
     window.shows(body.lstrip())
     window.press("Tab")
     window.holds("shapes.py", BEFORE + METHOD)
-
-
-def test_escape_sends_it_away_and_changes_nothing(window: VscodeWindow) -> None:
-    window.type("    def ar")
-    window.shows(METHOD[10:])
-    window.press("Escape")
-    window.shows("")
-    window.picture("escape")
-    window.holds("shapes.py", BEFORE + "    def ar")
-
-
-def test_a_server_that_is_killed_comes_back_without_a_word(code: Studio, window: VscodeWindow) -> None:
-    before = code.servers()
-    for process in before:
-        os.kill(process, signal.SIGKILL)
-    until(lambda: "starting" in window.details(), window.details)
-    ready(window)
-    assert not set(code.servers()) & set(before)
-    window.type("    def ar")
-    window.shows(METHOD[10:])
-    assert window.messages() == []
 
 
 @pytest.mark.parametrize(
@@ -169,13 +138,6 @@ def test_a_command_that_does_not_work_is_said_once(code: Studio, window: VscodeW
     ready(window)
     window.type("e")
     window.shows(METHOD[11:])
-
-
-def settings_of_the_machine(window: VscodeWindow) -> None:
-    """Wait for the settings editor with the machine's own settings, where extensions run elsewhere than the window."""
-    tab = window.page.locator(".settings-tabs-widget .action-item .checked")
-    tab.wait_for()
-    assert "Remote" in (tab.text_content() or "")
 
 
 def test_a_model_is_chosen_from_those_that_there_are(code: Studio, window: VscodeWindow) -> None:
@@ -210,26 +172,6 @@ def test_a_snooze_is_silent_until_it_ends(window: VscodeWindow) -> None:
     until(lambda: window.status() == "oracle: ready", window.status)
 
 
-def test_cells_of_a_notebook_are_completed(code: Studio, folder: Path) -> None:
-    cell: dict[str, object] = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
-    cells = [cell | {"id": f"c{number}", "source": [text]} for number, text in enumerate(("", BEFORE))]
-    about = {"language_info": {"name": "python"}}
-    notebook = {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
-    (folder / "book.ipynb").write_text(json.dumps(notebook))
-    with code.window(folder) as window:
-        window.press("Control+p")
-        window.pick("book.ipynb", "book.ipynb")
-        second = window.page.locator(".notebook-editor .cell .monaco-editor").nth(1)
-        second.click()
-        ready(window)
-        window.press("Control+End")
-        window.type("    def ar")
-        window.shows(METHOD[10:])
-        window.picture("notebook")
-        window.press("Tab")
-        until(lambda: "1 accepted" in window.details(), window.details)
-
-
 @pytest.mark.parametrize("restricted", [False, True])
 def test_a_folder_does_not_choose_what_is_executed(code: Studio, folder: Path, restricted: bool) -> None:
     trap, sprung = folder / "localdflash", folder / "sprung"
@@ -246,37 +188,3 @@ def test_a_folder_does_not_choose_what_is_executed(code: Studio, folder: Path, r
         window.shows(METHOD[10:])
         assert folder not in [Path(psutil.Process(process).cwd()) for process in code.servers()]
     assert not sprung.exists()
-
-
-def test_a_language_is_turned_off_and_on(code: Studio, folder: Path) -> None:
-    with code.window(folder, **{"localdflash.languages": {"python": False}}) as window:
-        window.open("shapes.py", LAST)
-        until(lambda: "off for python" in window.details(), window.details)
-        seen = window.frames()
-        window.type("    def ar")
-        window.press("Alt+\\")
-        window.picture("language-off")
-        window.command("localdflash: Turn This Language On or Off")
-        ready(window)
-        assert seen() == [""]
-        window.type("e")
-        window.shows(METHOD[11:])
-
-
-def test_off_means_that_no_server_runs(code: Studio, window: VscodeWindow) -> None:
-    until(code.servers)
-    window.command("localdflash: Turn Completions On or Off")
-    until(lambda: not code.servers())
-    assert "Completions are off" in window.details()
-    window.command("localdflash: Turn Completions On or Off")
-    ready(window)
-
-
-def test_the_item_in_the_status_bar_opens_a_menu(window: VscodeWindow) -> None:
-    window.page.locator('[id="localdflash.localdflash.localdflash"] a').click()
-    rows = window.page.locator(".quick-input-list .monaco-list-row")
-    rows.first.wait_for()
-    window.picture("menu")
-    assert rows.count() == 8
-    rows.filter(has_text="First steps").click()
-    window.page.get_by_text("Install localdflash").first.wait_for()

@@ -10,18 +10,12 @@ from localdflash.lsp.closed import closed_after, closes_again, still_closed
     ("line", "rest", "closed"),
     [
         ("foo(", ")", ")"),
-        ("foo(", ")  ", ")"),
         ("foo([", "])", "])"),
-        ('x = "', '"', '"'),
         ('foo("', '")', '")'),
-        ('    """', '"""', '"""'),
         ("", ")", ""),  # another line opened it
         ("foo(", "]", ""),
-        ("foo(", "))", ""),
         ("foo(", ")  # why", ""),
         ("foo(", ");", ""),  # who typed that meant to go on before it
-        ("foo(", "a)", ""),
-        ("def pop(self, key, d", "=None):", ""),
         ("# see foo(", ")", ""),
         ('x = "foo(', ')"', ""),  # no bracket of the code
     ],
@@ -34,15 +28,11 @@ def test_closed(line: str, rest: str, closed: str) -> None:
     ("line", "closed", "text", "again"),
     [
         ("foo(", ")", "a, b)", True),
-        ("foo(", ")", "a, b).c()", True),
         ("foo(", ")", "a):\n    pass", True),
-        ("foo(", ")", "a)  # done", True),
         ("if foo(", ")", "a) {", True),  # it opens another then
         ("foo(", ")", "a, b", False),
-        ("foo(", ")", "a, (b)", False),
         ('foo("', '")', 'a"', False),
         ('foo("', '")', 'a")', True),
-        ('x = "', '"', "a", False),
     ],
 )
 def test_again(line: str, closed: str, text: str, again: bool) -> None:

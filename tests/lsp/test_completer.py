@@ -1,13 +1,10 @@
 """The language server with a real daemon: it is started, it dies, it has no model."""
 
-import asyncio
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from localdflash.base.files import paths
 from tests.lsp.test_server import inserted
 from tests.support import daemons
 
@@ -56,15 +53,3 @@ async def test_an_engine_that_was_killed_is_started_again(editor: Any) -> None:
         assert (await e.ask(2, 4, manual=True)).items[0].insert_text == whole
         assert (await e.status()).kind == "Normal"
         assert e.said == []
-
-
-async def test_two_editors_on_one_file_share_the_engine(editor: Any) -> None:
-    async with editor(options={"deadlineMs": 9_000}) as first:
-        home = paths.engine_socket().parent.parent
-        first.open(SOURCE)
-        whole = inserted(await first.ask(2, 6))
-        async with editor(options={"deadlineMs": 9_000}, home=home) as second:
-            second.open(SOURCE)
-            one, other = await asyncio.gather(first.ask(2, 6), second.ask(2, 6))
-            assert inserted(one) == inserted(other) == whole
-            assert len(daemons.daemons(Path(home))) == 1

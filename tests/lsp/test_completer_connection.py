@@ -143,11 +143,9 @@ async def test_a_daemon_that_ends_within_an_answer_is_reported_once(monkeypatch:
     "nonsense",
     [
         HEAD + chunk(b"data: {nonsense\n\n") + b"0\r\n\r\n",
-        HEAD + events({"index": "0", "text": "x", "confidence": 0.5}),
         HEAD + events({"index": -1, "text": "x", "confidence": 0.5}),
         HEAD + events({**END, "timings": [], "tau": "x"}),
         HEAD + events({"error": {"message": "no"}}),
-        b"HTTP/1.1 500 Error\r\ncontent-length: 6\r\n\r\n<html>",
         b"SSH-2.0-OpenSSH\r\n\r\n",
     ],
 )
@@ -171,20 +169,3 @@ async def test_a_failed_start_is_reported_once(monkeypatch: pytest.MonkeyPatch, 
     assert [await client.ask() for _ in range(3)] == [""] * 3
     assert client.looked == 1
     assert len(client.told) == 1
-
-
-async def test_asking_for_the_model_leaves_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = b'{"pair": "embedded"}'
-    answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-    left = asyncio.Event()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        await reader.read()
-        left.set()
-        writer.close()
-
-    async with serving(connected, paths.engine_socket()):
-        assert await Client(monkeypatch).completer.model() == "embedded"
-        await asyncio.wait_for(left.wait(), 5)

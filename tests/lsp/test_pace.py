@@ -1,8 +1,17 @@
 """When to ask the engine, and how sure it must be."""
 
-from random import Random
+from itertools import pairwise
 
-from localdflash.lsp.typing_pace import MAX_CONFIDENCE, MAX_DELAY_SECONDS, MIN_CONFIDENCE, START_CONFIDENCE, TypingPace
+from localdflash.lsp.typing_pace import (
+    MAX_CONFIDENCE,
+    MAX_DELAY_SECONDS,
+    MIN_CONFIDENCE,
+    REMOTE_MAX_DELAY_SECONDS,
+    REMOTE_MAX_PATIENCE_SECONDS,
+    START_CONFIDENCE,
+    RemotePace,
+    TypingPace,
+)
 
 
 def typing(pace: TypingPace, gap: float, keys: int = 100) -> float:
@@ -29,14 +38,6 @@ def test_a_fast_engine_is_asked_at_once_and_a_slow_one_in_a_pause() -> None:
     assert slow.delay(typing(TypingPace(), 0.9)) <= MAX_DELAY_SECONDS
 
 
-def test_long_pauses_do_not_count_as_typing() -> None:
-    pace = answering(0.18)
-    last = typing(pace, 0.15)
-    assert pace.delay(last) > 0
-    pace.key(last + 600)
-    assert pace.delay(last + 600) > 0
-
-
 def asked_for(pace: TypingPace) -> float:
     """The least confidence that is enough."""
     return min(step / 1000 for step in range(1001) if pace.confident(step / 1000))
@@ -59,22 +60,31 @@ def test_refusals_ask_for_more_confidence_and_acceptance_for_less() -> None:
     assert asked_for(pace) == MIN_CONFIDENCE
 
 
-def test_the_confidence_asked_for_settles_where_the_wanted_share_is_accepted() -> None:
-    pace, random = TypingPace(), Random(1)
-    shown = accepted = 0
-    for number in range(20_000):
-        confidence = random.random()
-        if pace.confident(confidence):
-            taken = random.random() < confidence / 3  # this model is three times as sure as it should be
-            if number > 2_000:
-                shown, accepted = shown + 1, accepted + taken
-            pace.accepted() if taken else pace.refused()
-    assert 0.1 < accepted / shown < 0.2
+def pace_of(answer: float, gap: float = 0.15) -> tuple[RemotePace, float]:
+    """The pace after many answers of so many seconds and keys so far apart, and the time of the last key."""
+    pace, now = RemotePace(), 100.0
+    for _ in range(60):
+        pace.answered(answer)
+        pace.key(now := now + gap)
+    return pace, now
 
 
-def test_confidence_grows_with_agreeing_characters_and_may_be_unknown() -> None:
-    pace = TypingPace()
-    assert not pace.confident(START_CONFIDENCE / 2)
-    assert pace.confident(START_CONFIDENCE / 2, agreed=3)
-    assert not pace.confident(0.0)
-    assert pace.confident(None)
+def test_a_slower_server_is_asked_later_and_awaited_longer() -> None:
+    paces = [pace_of(answer) for answer in (0.02, 0.2, 0.5, 0.9)]
+    delays, patiences = [pace.delay(now) for pace, now in paces], [pace.patience for pace, _ in paces]
+    assert delays[0] == 0.0
+    assert all(one < other for values in (delays, patiences) for one, other in pairwise(values))
+    assert max(delays) <= REMOTE_MAX_DELAY_SECONDS
+    assert [pace.spare for pace, _ in paces] == [True, False, False, False]
+    pace, now = pace_of(2.0)
+    assert pace.delay(now + REMOTE_MAX_DELAY_SECONDS) == 0.0
+
+
+def test_the_time_to_load_a_model_hardly_counts() -> None:
+    pace = RemotePace()
+    pace.answered(60.0)
+    assert pace.patience <= REMOTE_MAX_PATIENCE_SECONDS
+    for _ in range(20):
+        pace.answered(0.05)
+    assert pace.delay(0.0) == 0.0
+    assert pace.patience < 0.2

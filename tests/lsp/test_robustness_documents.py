@@ -39,17 +39,6 @@ def logged(client: Local) -> list[str]:
     return [message["params"]["message"] for message in client.sent if message.get("method") == "window/logMessage"]
 
 
-def test_each_change_is_told_with_its_lines(client: Local) -> None:
-    heard = Heard(client)
-    client.change(A, 5, change((1, 1), (1, 2), "W"), change((0, 3), (0, 3), "\nnew"), change((3, 0), (4, 0), ""))
-    assert heard == [
-        (5, 1, ["two"], ["tWo"], "one\ntWo\nthree\n"),
-        (5, 1, [], ["new"], "one\nnew\ntWo\nthree\n"),
-        (5, 3, ["three"], [], "one\nnew\ntWo\n"),
-        ("changed", 5),
-    ]
-
-
 def test_changes_of_the_whole_text(client: Local) -> None:
     heard = Heard(client)
     client.change(A, 2, {"text": "one\n2\n2b\nthree\n"})
@@ -60,13 +49,6 @@ def test_changes_of_the_whole_text(client: Local) -> None:
     client.change(A, 5)
     client.change(A, 6, X | {"rangeLength": 0})  # the old form of a range
     assert client.text(A) == "xyz"
-
-
-def test_versions_need_not_increase(client: Local) -> None:
-    for version in (2, 2**31 - 1, 1, -5):
-        client.change(A, version, X)
-        assert client.protocol.documents[A].version == version
-    assert client.text(A) == "xxxxone\ntwo\nthree\n"
 
 
 def test_opening_closing_saving(client: Local) -> None:
@@ -87,27 +69,8 @@ def test_opening_closing_saving(client: Local) -> None:
     assert client.text(A) == "one\ntwo\nthree\n"
 
 
-def test_a_listener_that_raises_leaves_the_text_correct(client: Local) -> None:
-    def fail(*_: object) -> None:
-        raise ValueError("a fault of ours")
-
-    client.protocol.on_change = fail
-    client.change(A, 2, X, change((1, 0), (1, 0), "y"))
-    assert client.text(A) == "xone\nytwo\nthree\n"
-    assert any("a fault of ours" in str(message) for message in client.sent)
-
-
-def test_uris_of_any_kind(client: Local) -> None:
-    for uri in ("untitled:Untitled-1", "", "git:/a.py?%7B%7D", "not a uri", "x" * 10_000, "file:///é 😋"):
-        client.open(uri, "a\n")
-        client.change(uri, 2, X)
-        assert client.text(uri) == "xa\n"
-
-
 BROKEN = {
     "no version": {"textDocument": {"uri": A}, "contentChanges": [X]},
-    "no changes": {"textDocument": {"uri": A, "version": 2}},
-    "a text that is a number": changing(A, 2, X | {"text": 5}),
     "no text": changing(A, 2, {"range": X["range"]}),
     "a negative line": changing(A, 2, change((-1, 0), (0, 0), "x")),
     "one good change and a bad one": changing(A, 2, X, {"text": []}),
@@ -128,19 +91,6 @@ def test_an_invalid_change_drops_the_document_until_its_whole_text_comes(client:
     assert (client.text(A), client.protocol.documents[A].version) == ("xwhole", 4)
     assert client.protocol.documents[A].language == "python"
     assert ("open", A, "whole") in heard
-
-
-def test_the_whole_text_of_a_document_that_is_not_open(client: Local) -> None:
-    client.send(notification("textDocument/didChange", changing(B, 2, {"text": None})))
-    client.change(B, 3, {"text": "whole"})
-    assert client.text(B) is None
-    client.send(notification("textDocument/didChange", BROKEN["no text"]))
-    client.send(notification("textDocument/didClose", {"textDocument": {"uri": A}}))
-    client.change(A, 3, {"text": "whole"})
-    assert client.text(A) is None
-    client.send(notification("textDocument/didOpen", {"textDocument": {"uri": B, "text": 5}}))  # invalid, but open
-    client.change(B, 2, {"text": "whole"})
-    assert client.text(B) == "whole"
 
 
 def test_an_invalid_change_without_a_uri_drops_all_documents(client: Local) -> None:

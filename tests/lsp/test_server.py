@@ -1,14 +1,21 @@
 """Completions in an editor, over the wire, from an engine that knows the text."""
 
-import asyncio
+import json
+from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lsprotocol import types
-from pygls.exceptions import JsonRpcException
 
-from tests.lsp.conftest import until
+from localdflash.lsp.document import Document
+from localdflash.lsp.lsp_server import SuggestionServer
+from localdflash.lsp.lsp_settings import LspSettings
+from localdflash.lsp.request_context import EditorContext
+from localdflash.server.wanted import Wanted
+from tests.lsp.conftest import URI, until
 from tests.support import daemons
 
 pytestmark = [
@@ -73,38 +80,6 @@ async def test_columns_are_in_the_agreed_encoding(editor: Any, encoding: str, un
         assert answer.items[0].range.end.character == units
 
 
-async def test_older_requests_get_no_answer(editor: Any) -> None:
-    async with editor(oracle=TEXT, delay=20, options={"deadlineMs": 9_000}) as e:
-        e.open(HOLE)
-        *older, newest = await asyncio.gather(*(e.ask(4, 4) for _ in range(9)))
-        assert older == [None] * 8
-        assert inserted(newest) == BODY
-
-
-async def test_a_request_for_an_older_text_gets_no_answer(editor: Any) -> None:
-    async with editor(oracle=TEXT, delay=50) as e:
-        e.open(HOLE)
-        stale = asyncio.ensure_future(e.ask(4, 4))
-        await asyncio.sleep(0)
-        e.edit(0, 0, "# one more line\n")
-        assert await stale is None
-
-
-async def test_a_request_that_is_cancelled_stops_the_engine(editor: Any) -> None:
-    async with editor(oracle=TEXT, delay=60_000, options={"deadlineMs": 10_000}) as e:
-        e.open(HOLE)
-        waiting = asyncio.ensure_future(e.ask(4, 4))
-        with daemons.client() as client:
-            await until(lambda: client.get("/oracle")["live"])
-            (key,) = e.client.protocol._request_futures
-            e.client.cancel_request(types.CancelParams(key))
-            async with asyncio.timeout(30):
-                while (await asyncio.to_thread(client.get, "/oracle"))["live"]:
-                    await asyncio.sleep(0.01)
-        with pytest.raises(JsonRpcException):
-            await waiting
-
-
 async def test_an_answer_grows_for_clients_with_push(editor: Any) -> None:
     async with editor(oracle=TEXT, delay=50, options={"push": True}) as e:
         e.open(HOLE)
@@ -126,13 +101,6 @@ async def test_an_answer_continues_the_selected_item_of_a_menu_but_not_its_word(
         assert await e.ask(5, 14, selected=types.SelectedCompletionInfo(place, "fir")) is None
 
 
-async def test_by_hand_there_is_an_answer_within_a_word(editor: Any) -> None:
-    async with editor(oracle=TEXT) as e:
-        e.open(TEXT.replace("first + second", "fsecond"))
-        assert await e.ask(5, 13) is None
-        assert inserted(await e.ask(5, 13, manual=True)) == "    total = first +"
-
-
 async def test_accepted_and_refused_suggestions_are_counted(editor: Any) -> None:
     async with editor(oracle=TEXT, options={"status": True}) as e:
         e.open(HOLE)
@@ -152,42 +120,6 @@ async def test_accepted_and_refused_suggestions_are_counted(editor: Any) -> None
         assert e.statuses[-1].tokensPerSecond == 1000.0
 
 
-async def test_several_characters_at_once_count_as_accepted(editor: Any) -> None:
-    async with editor(oracle=TEXT) as e:
-        e.open(HOLE)
-        await e.ask(4, 4)
-        e.edit(4, 4, '"')
-        assert (await e.status()).accepted == 0
-        e.edit(4, 5, '""Return')
-        assert (await e.status()).accepted == 1
-
-
-@pytest.mark.parametrize("uri", ["untitled:Untitled-1", "file:///gone/x.py"])
-async def test_documents_that_are_not_on_disk(editor: Any, uri: str) -> None:
-    async with editor(oracle=TEXT) as e:
-        e.open(HOLE, uri)
-        assert inserted(await e.ask(4, 4, uri=uri)) == BODY
-        e.close(uri)
-        assert await e.ask(4, 4, uri=uri) is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["\0" + HOLE, HOLE + "x" * 6_000 + "\n", HOLE + "# one more line\n" * 300_000, ""],
-    ids=["binary", "one long line", "too large", "empty"],
-)
-async def test_generated_and_binary_documents_get_nothing(editor: Any, text: str) -> None:
-    async with editor(oracle=TEXT) as e:
-        e.open(text)
-        assert await e.ask(4, 4) is None
-        assert (await e.status()).kind == ("Normal" if not text else "Inactive")
-        e.close()
-        e.open(HOLE)
-        assert inserted(await e.ask(4, 4)) == BODY
-        assert (await e.status()).kind == "Normal"
-        assert e.said == []
-
-
 async def test_wrong_options_are_named_once(editor: Any) -> None:
     async with editor(oracle=TEXT, options={"push": "yes", "status": 1, "deadlineMs": True}) as e:
         assert e.capabilities.completion_provider is None  # which editors without inline completions get
@@ -195,3 +127,115 @@ async def test_wrong_options_are_named_once(editor: Any) -> None:
         assert inserted(await e.ask(4, 4)) == BODY
         options = [said.split(": ")[1].removeprefix("initializationOptions.") for said in e.said]
         assert options == ["push", "status", "deadlineMs"]
+
+
+async def test_secret_files_get_nothing_wherever_they_are(editor: Any) -> None:
+    async with editor(oracle=TEXT) as e:
+        for uri in ("untitled:.env", "untitled:/home/me/.ssh/config", "file:///c%3A/Users/me/.aws/credentials"):
+            e.open(HOLE, uri)
+            e.edit(4, 4, "x", uri=uri)
+            assert await e.ask(4, 5, uri=uri) is None
+        with daemons.client() as client:
+            assert client.get("/oracle")["asked"] == []
+
+
+async def test_an_odd_uri_is_no_error(editor: Any) -> None:
+    async with editor(oracle=TEXT) as e:
+        logged: list[Any] = []
+
+        @e.client.feature(types.WINDOW_LOG_MESSAGE)  # type: ignore[untyped-decorator]
+        def log(message: types.LogMessageParams) -> None:
+            logged.append(message)
+
+        for uri in ("file://[::1/a.py", "http://[x", "file:///a%00.py", "", ":", "file:"):
+            e.open(HOLE, uri)
+            e.edit(4, 4, '"', uri=uri)
+            await e.ask(4, 5, uri=uri)
+            e.close(uri)
+        assert logged == []
+        e.open(HOLE)
+        assert inserted(await e.ask(4, 4)) == BODY
+
+
+def test_two_windows_of_one_process_do_not_cancel_each_other() -> None:
+    documents = []
+    for _ in range(2):
+        server = SuggestionServer(Wanted({}))
+        server._context = SimpleNamespace(describe=lambda _: {})  # type: ignore[assignment]
+        documents.append(server._describe(URI)["document"])
+    assert len(set(documents)) == 2
+
+
+async def test_lines_that_end_with_cr_are_completed_like_any(editor: Any) -> None:
+    async with editor(oracle="# one\n" * 5_000 + TEXT) as e:
+        e.open(("# one\n" * 5_000 + HOLE).replace("\n", "\r"))
+        assert inserted(await e.ask(5_004, 4)) == BODY
+        with daemons.client() as client:
+            assert all(len(asked["prefix"]) <= 16_000 for asked in client.get("/oracle")["asked"])
+
+
+def test_a_deadline_that_is_no_number() -> None:
+    settings, wrong = LspSettings.of(json.loads('{"deadlineMs": NaN}'))
+    assert wrong or 50 <= settings.deadline_ms <= 10_000
+
+
+async def test_edits_of_files_that_are_no_longer_allowed_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, other, untitled = (tmp_path / "a.py").as_uri(), (tmp_path / "b.py").as_uri(), "untitled:Untitled-1"
+    documents = {one: Document(one, "x = 1\n", 1) for one in (uri, other, untitled)}
+    context = EditorContext([tmp_path], documents, lambda _: None)
+    for one in (uri, untitled):
+        context.changed(Document(one, "", 1), 0, ["CANARY of " + one], ["x"])
+    assert len(context.describe(other)["copies"]) == 2
+    context.closed(untitled)  # it may be saved as anything
+    assert len(context.describe(other)["copies"]) == 1
+    monkeypatch.setattr(context._workspace, "allowed_name", lambda name: name != "a.py")
+    await context.look(other, 0)
+    assert context.describe(other)["copies"] == []
+
+
+MAIN = "from util import helper_of_ours\n\n\ndef main():\n    helper_of_ours(1)\n    \n"
+
+
+def folder(tmp_path: Path, name: str) -> Path:
+    made = tmp_path / name
+    made.mkdir()
+    (made / "util.py").write_text("def helper_of_ours(number):\n    return number + 1\n")
+    return made
+
+
+def change(e: Any, added: Sequence[Path] = (), removed: Sequence[Path] = ()) -> None:
+    """What an editor sends when its user adds and removes folders."""
+    event = types.WorkspaceFoldersChangeEvent(
+        *([types.WorkspaceFolder(path.as_uri(), path.name) for path in each] for each in (added, removed))
+    )
+    e.client.workspace_did_change_workspace_folders(types.DidChangeWorkspaceFoldersParams(event))
+
+
+async def test_the_rules_of_a_folder_hold_once_it_is_added_and_no_longer_when_it_is_removed(
+    editor: Any, tmp_path: Path
+) -> None:
+    first, second = folder(tmp_path, "first"), folder(tmp_path, "second")
+    (second / ".gitignore").write_text("made.py\n")
+    made = (second / "made.py").as_uri()
+    async with editor(oracle=MAIN + "rest", root=first.as_uri()) as e:
+        e.open(MAIN, made)
+        await e.ask(5, 4, uri=made)
+        assert (await e.status()).kind == "Normal"
+        change(e, added=[second])
+        await e.ask(5, 4, uri=made)
+        assert ".gitignore" in (await e.status()).message
+        change(e, removed=[second])
+        await e.ask(5, 4, uri=made)
+        assert (await e.status()).kind == "Normal"
+
+
+async def test_cells_of_a_notebook_that_is_ignored_get_nothing(editor: Any, tmp_path: Path) -> None:
+    root = folder(tmp_path, "root")
+    (root / ".localdflashignore").write_text("*.ipynb\n")
+    cell = f"vscode-notebook-cell:{root}/book.ipynb#W0sZmlsZQ%3D%3D"
+    async with editor(oracle=MAIN + "rest", root=root.as_uri()) as e:
+        e.open(MAIN, cell)
+        assert await e.ask(5, 4, uri=cell, manual=True) is None
+        assert ".localdflashignore" in (await e.status()).message

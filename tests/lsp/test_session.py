@@ -5,7 +5,6 @@ from typing import cast
 
 import pytest
 
-from localdflash.lsp.session import Cursor
 from localdflash.lsp.suggestions import Anchor, NewestSuggestions, Suggestion
 from tests.lsp.desk import ADD, HEAD, TAIL, Desk, Request, settled, texts
 
@@ -22,15 +21,6 @@ def refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     monkeypatch.setattr(desk.pace, "refused", lambda *, dismissed=False: found.append(dismissed))
     return found
-
-
-async def test_a_prompt_is_cut_at_the_start_of_the_line(desk: Desk) -> None:
-    desk.type("def a")
-    waiting = desk.ask()
-    asked = await desk.asked(1)
-    assert [asked.body[name] for name in ("prefix", "middle", "suffix")] == [HEAD, "def a", TAIL]
-    asked.say("dd(a, b):", end="line")
-    assert texts(await waiting) == ["dd(a, b):"]
 
 
 async def test_text_typed_along_needs_no_request(desk: Desk) -> None:
@@ -109,19 +99,6 @@ async def test_a_refused_text_becomes_a_draft_and_is_not_shown_again(desk: Desk)
     assert {ADD, TAIL} <= set(cast(list[str], (await desk.asked(3)).body["copies"]))
 
 
-async def test_a_dismissed_text_stays_away_while_it_is_typed(desk: Desk) -> None:
-    desk.session.dismiss((await desk.shown()).suggestion.name)
-    desk.type("d")
-    assert await desk.ask() == []
-
-
-async def test_a_text_that_a_client_drops_at_a_key_that_agrees_is_not_dismissed(desk: Desk) -> None:
-    offer = await desk.shown(ADD + "\n    return a + b", end="block")
-    desk.type(ADD + "\n    ")
-    desk.session.dismiss(offer.suggestion.name)
-    assert texts(await desk.ask()) == ["return a + b"]
-
-
 async def test_a_bracket_that_the_editor_closes_is_typed_along(desk: Desk) -> None:
     desk.type("value = add")
     await desk.shown("(1, 2)")
@@ -133,18 +110,6 @@ async def test_a_bracket_that_the_editor_closes_is_typed_along(desk: Desk) -> No
     desk.type("2)")  # the editor types over its own bracket
     ahead = "value = add(1, 2)"  # what would follow
     assert [asked.body["middle"] for asked in desk.engine.requests] == ["value = add", ahead]
-
-
-async def test_accepting_a_text_that_closes_the_bracket_is_typed_along(desk: Desk) -> None:
-    desk.type("value = add")
-    desk.type_closed("(", ")")
-    waiting = desk.ask()
-    asked = await desk.asked(1)
-    assert [asked.body[name] for name in ("middle", "closed", "suffix")] == ["value = add(", ")", desk.after]
-    asked.say("1, 2).real", end="line")
-    assert texts(await waiting) == ["1, 2).real"]
-    desk.closed = ""
-    assert desk.type("1, 2).real") == "1, 2).real"
 
 
 @pytest.mark.parametrize("grows", [True, False])
@@ -186,17 +151,6 @@ async def test_a_text_of_low_confidence_is_shown_on_request_only(desk: Desk) -> 
     assert texts(await manual) == ["one()", "two()"]
 
 
-async def test_a_word_of_another_choice_keeps_that_choice(desk: Desk) -> None:
-    manual = desk.ask(manual=True)
-    asked = await desk.asked(1)
-    for index, text in enumerate(["one(1)", "two(2)", "three(3)"]):
-        asked.say(text, end="line", index=index)
-    assert texts(await manual) == ["one(1)", "two(2)", "three(3)"]
-    assert desk.type("three") == "three"
-    assert texts(await desk.ask()) == ["(3)"]
-    assert len(desk.engine.requests) == 1
-
-
 @pytest.mark.parametrize(("end", "why"), [("stop", "nothing to add"), ("failed", "")])
 async def test_a_request_by_hand_without_an_answer_has_a_reason(desk: Desk, end: str, why: str) -> None:
     manual = desk.ask(manual=True)
@@ -213,14 +167,6 @@ async def test_nothing_is_asked_within_a_word_or_in_an_empty_document(desk: Desk
     desk.before, desk.after = before, after
     assert await desk.ask() == []
     assert not desk.engine.requests
-
-
-async def test_an_empty_answer_is_not_asked_for_again(desk: Desk) -> None:
-    waiting = desk.ask()
-    (await desk.asked(1)).say("", end="stop")
-    assert await waiting == []
-    assert await desk.ask() == []
-    assert len(desk.engine.requests) == 1
 
 
 async def test_slow_answers_wait_for_a_pause_in_typing(desk: Desk) -> None:
@@ -275,22 +221,6 @@ async def test_many_keys_never_run_two_generations(desk: Desk) -> None:
     assert (desk.engine.most, desk.engine.live) == (1, 0)
 
 
-async def test_another_document_stops_nothing_here(desk: Desk) -> None:
-    other = desk.session_of(OTHER)
-    theirs = asyncio.create_task(other.offers(Cursor(HEAD, TAIL, False, lambda: True)))
-    (await desk.asked(1)).say("", end="stop")
-    await theirs
-    other.leave()
-    waiting = desk.ask()
-    asked = await desk.asked(2)
-    other.changed("something else")
-    other.leave()
-    await settled()
-    assert not asked.closed
-    asked.say(ADD, end="line")
-    assert texts(await waiting) == [ADD]
-
-
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_document_that_is_left_generates_no_more(desk: Desk, waits: bool) -> None:
     waiting = desk.ask()
@@ -339,17 +269,6 @@ async def test_a_line_that_was_cut_off_is_asked_for_again(desk: Desk, how: str) 
     assert (await desk.shown()).text == ADD
 
 
-async def test_typing_elsewhere_is_no_refusal(desk: Desk, refused: list[bool]) -> None:
-    await desk.shown()
-    await settled()
-    desk.before, desk.after = HEAD + TAIL, "\n"  # the cursor goes to the end
-    waiting = desk.ask()
-    (await desk.asked()).say("", end="stop")
-    assert await waiting == []
-    assert [desk.type(text) for text in ("def", "x")] == ["", ""]  # as the suggestion above begins
-    assert refused == []
-
-
 async def test_choices_that_a_newer_request_made_obsolete_hide_nothing(desk: Desk) -> None:
     manual = desk.ask(manual=True)
     asked = await desk.asked(1)
@@ -358,25 +277,6 @@ async def test_choices_that_a_newer_request_made_obsolete_hide_nothing(desk: Des
     (offer,) = await desk.ask()
     assert await manual == []
     assert desk.session.shown is offer.suggestion
-
-
-async def test_a_cursor_that_goes_elsewhere_stops_the_generation(desk: Desk) -> None:
-    desk.ask()
-    asked = await desk.asked(1)
-    desk.before, desk.after = desk.before + TAIL[:3], TAIL[3:]  # within a word: nothing is asked for
-    assert await desk.ask() == []
-    await settled()
-    assert asked.closed
-
-
-async def test_an_answer_grows_only_where_it_was_given(desk: Desk) -> None:
-    waiting = desk.ask()
-    (await desk.asked(1)).say(ADD + "\n    ret")
-    (offer,) = await waiting
-    desk.before += "def"  # an item of a menu is selected, and the text is the same
-    desk.ask()
-    await settled()
-    assert await desk.session.growth(offer, lambda: True) is None
 
 
 async def test_cancelling_an_older_request_leaves_the_newer_one(desk: Desk) -> None:
@@ -396,15 +296,6 @@ async def test_cancelling_the_newest_request_stops_the_engine(desk: Desk) -> Non
     waiting.cancel()
     await settled()
     assert asked.closed
-
-
-async def test_a_change_ends_waiting_requests_even_if_the_version_stays(desk: Desk) -> None:
-    waiting = desk.ask()
-    asked = await desk.asked(1)
-    desk.type("def")
-    desk.version = 0
-    asked.say(ADD, end="line")
-    assert await waiting == []
 
 
 def test_large_documents_are_remembered_less_often() -> None:

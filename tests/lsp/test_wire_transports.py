@@ -14,16 +14,12 @@ import psutil
 import pytest
 
 from localdflash.cli import main
-from tests.lsp.wire import Process, asking, connected, framed, initialize, notification, opening, request, serving
+from tests.lsp.wire import Process, asking, connected, notification, request, serving
 from tests.support import daemons
 
 CHATTY = (
     "import os, sys, localdflash.lsp.lsp_server as s; d = s.SuggestionServer.__init__;"
     "s.SuggestionServer.__init__ = lambda *a: (d(*a), print('a stray print'), os.write(1, b'another'), None)[-1];"
-) + daemons.PROGRAM
-LOADING = (
-    "import os, pathlib, time, localdflash.lsp.engine_completer as completer;"
-    "completer.connect = lambda *a: (pathlib.Path(os.environ['LOCALDFLASH_HOME'], 'loading').touch(), time.sleep(60));"
 ) + daemons.PROGRAM
 
 pytestmark = pytest.mark.system
@@ -58,27 +54,6 @@ def test_exit_codes_by_exit_and_by_the_end_of_stdin() -> None:
             assert ended(wire) == 1
 
 
-@pytest.mark.parametrize("stdin", ["/dev/null", "a file"])
-def test_stdin_need_not_be_a_pipe(folder: Path, stdin: str) -> None:
-    if stdin == "a file":
-        stdin = str(folder / "session")
-        messages = (request(1, "initialize", initialize()), request(2, "shutdown"), notification("exit"))
-        Path(stdin).write_bytes(b"".join(map(framed, messages)))
-    command = [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
-    with open(stdin, "rb") as source:
-        done = subprocess.run(command, stdin=source, capture_output=True, timeout=30, check=False)
-    assert (done.returncode, done.stderr) == ((1, b"") if stdin == "/dev/null" else (0, b""))
-    assert done.stdout.count(b"Content-Length") == (0 if stdin == "/dev/null" else 2)
-
-
-def test_no_stdin_at_all_is_one_line() -> None:
-    command = f"{sys.executable} -P -c '{daemons.PROGRAM}' lsp <&- >&-"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=30, check=False)
-    assert done.returncode == 1
-    assert done.stderr.decode().count("\n") == 1
-    assert b"stdin or stdout is closed" in done.stderr
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_it(number: signal.Signals, code: int) -> None:
     with serving() as wire:
@@ -109,24 +84,6 @@ def test_the_death_of_the_editor_ends_it() -> None:
         assert ended(wire) == 1
 
 
-def test_a_process_id_of_another_namespace_is_ignored() -> None:
-    with serving() as wire:
-        wire.begin(process_id=2**22 + 1)
-        daemons.until(lambda: psutil.Process(wire.process.pid).cpu_times().user > 0)
-        wire.check()
-        assert wire.leave() == (0, "")
-
-
-def test_a_loading_daemon_does_not_delay_the_exit(folder: Path) -> None:
-    with serving(program=LOADING) as wire:
-        wire.begin()
-        text = "def add(first, second):\n    "
-        wire.send(notification("textDocument/didOpen", opening("file:///project/a.py", text)))
-        wire.send(request(1, "textDocument/inlineCompletion", asking("file:///project/a.py", 1, 4)))
-        daemons.until((folder / "loading").exists)
-        assert wire.leave() == (0, "")  # in less than a minute
-
-
 def test_nothing_but_lsp_goes_to_stdout() -> None:
     with serving(program=CHATTY) as wire:
         wire.begin()
@@ -149,15 +106,6 @@ def test_a_socket_is_private_and_removed_at_the_end(folder: Path) -> None:
             assert wire.receive() is None
         assert ended(server) == 0
         assert not path.exists()
-
-
-def test_a_port_is_on_loopback() -> None:
-    with serving("--port", "0") as server:
-        server.line()
-        (listener,) = psutil.Process(server.process.pid).net_connections("tcp")
-        assert listener.laddr[0] == "127.0.0.1"
-        server.process.send_signal(signal.SIGINT)
-        assert ended(server) == 0
 
 
 def test_a_stale_socket_is_replaced_and_a_live_one_is_not(folder: Path) -> None:

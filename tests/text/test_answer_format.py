@@ -94,7 +94,7 @@ words = st.text(alphabet="aé错😋\u0301 \n<|think>/", max_size=10)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(data=st.data(), thoughts=words, said=words)
 def test_any_cut_of_the_ids_gives_the_same_text(
     models: Mapping[str, Tokenizer], family: str, data: st.DataObject, thoughts: str, said: str
@@ -109,7 +109,7 @@ def test_any_cut_of_the_ids_gives_the_same_text(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_any_cut_of_random_ids_gives_the_same_text(
     models: Mapping[str, Tokenizer], family: str, data: st.DataObject
@@ -139,7 +139,6 @@ def test_text_is_emitted_as_soon_as_it_is_certain(models: Mapping[str, Tokenizer
 
 # Harmony
 
-FINAL = ("<|start|>", "assistant", "<|channel|>", "final", "<|message|>")
 COMMENT = ("<|start|>", "assistant", "<|channel|>", "commentary", "<|message|>")
 
 
@@ -150,7 +149,6 @@ COMMENT = ("<|start|>", "assistant", "<|channel|>", "commentary", "<|message|>")
             (*THINK["harmony"], "one", "<|end|>", "<|start|>", "assistant", *THINK["harmony"], "two"),
             "<think>\none\n\ntwo",
         ),
-        ((*COMMENT[2:], "I look.", "<|end|>", *FINAL, "Done."), "I look.\n\nDone."),
         (
             ("<|channel|>", "commentary to=functions.f ", "<|constrain|>", "json", "<|message|>", '{"a":1}'),
             '<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a":1}',
@@ -163,13 +161,8 @@ COMMENT = ("<|start|>", "assistant", "<|channel|>", "commentary", "<|message|>")
             (" to=functions.f", *COMMENT[2:], "{}"),
             "<|start|>assistant to=functions.f<|channel|>commentary<|message|>{}",
         ),
-        (
-            ("<|channel|>", "analysis to=functions.f ", "<|message|>", "{}"),
-            "<|start|>assistant<|channel|>analysis to=functions.f <|message|>{}",
-        ),
         (("<|channel|>", "ana"), ""),
         ((*THINK["harmony"], "hm", "<|channel|>", "final", "<|message|>", "yes"), "<think>\nhm\n</think>\n\nyes"),
-        (('{"a": 1}',), '{"a": 1}'),
         (("too many",), "too many"),
     ],
 )
@@ -243,20 +236,3 @@ def test_templates_that_drop_earlier_thoughts_get_them_as_a_field(models: Mappin
     assert text_of(render(named, unmarked)).endswith("[]<think>\nx\n</think>\n\ny|")
     plain = "{% for m in messages %}{{ m.content }}|{% endfor %}"
     assert text_of(render(plain, TALK)) == "why?|<think>\nbecause\n</think>\n\nso|and?|"
-
-
-@pytest.mark.parametrize(
-    ("family", "asked", "shown"),
-    [
-        ("harmony", {}, "Reasoning: medium"),
-        ("harmony", {"enable_thinking": False}, "Reasoning: low"),
-        ("harmony", {"enable_thinking": False, "reasoning_effort": "high"}, "Reasoning: high"),
-        ("qwen3", {"enable_thinking": False}, "<think>\n\n</think>\n\n"),
-        ("gemma", {"enable_thinking": True}, "<|think|>"),
-        ("gemma", {}, "<|channel>thought\n<channel|>"),
-    ],
-)
-def test_the_switch_of_thinking(
-    models: Mapping[str, Tokenizer], family: str, asked: dict[str, bool | str], shown: str
-) -> None:
-    assert shown in text_of(prompt_of(models[family], ASKED, **asked))

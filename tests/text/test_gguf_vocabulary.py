@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.models.weights.gguf import read_header
@@ -54,6 +54,7 @@ def test_special_tokens_ends_and_bytes(pairs: Pairs, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*BYTE_PAIR, "llama"])
+@settings(max_examples=25)
 @given(text=texts)
 def test_ids(pairs: Pairs, kind: str, text: str) -> None:
     ours, theirs = pairs[kind]
@@ -68,19 +69,13 @@ def test_an_unknown_pre_tokenizer_needs_llama_cpp(make_vocabulary: Callable[...,
     assert isinstance(read_vocabulary(path), LlamaVocabulary)
 
 
-def test_equal_scores_need_llama_cpp(tmp_path: Path) -> None:
-    assert open_vocabulary(read_header(sentencepiece_file(tmp_path, tie=True))) is None
-
-
 @pytest.mark.parametrize(
     "fault",
     [
         {"tokens": ["a", 1]},
         {"tokens": ["a", "b\0c"]},
         {"token_type": [NORMAL]},
-        {"token_type": "normal"},
         {"merges": ["ab"]},
-        {"merges": [("a", "b")]},
         {"bos_token_id": "<s>"},
         {"add_bos_token": 1},
     ],

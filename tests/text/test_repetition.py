@@ -34,11 +34,9 @@ def test_a_piece_again_and_again_is_cut(piece: str) -> None:
     "text",
     [
         "-" * 300,
-        "| --- " * 60,
         "0, " * 120,
         PROSE * 3,
         (PROSE * 4 + "No. ") * 3,
-        "".join(f"{number}. a line\n" for number in range(500)),
         "".join(f"    assert add({one}, 1) == {one + 1}\n" for one in range(300)),
         "".join(f"{number} " for number in range(LONGEST // 2)) * 8,
     ],

@@ -69,14 +69,6 @@ def test_only_text_that_may_become_a_stop_is_withheld(chunks: list[str], stops: 
         assert withheld == "" or any(first_stop(seen + ending, stops) == shown for ending in endings)
 
 
-def test_an_unfinished_character_ends_as_replacement_and_control_tokens_have_no_text(tokenizer: Tokenizer) -> None:
-    detokenizer = Detokenizer(tokenizer)
-    assert detokenizer.push(tokenizer.encode("\U0001f9e0")[:-1]) == ""
-    assert detokenizer.finish() == "\ufffd"
-    ids = [tokenizer.special("<|im_start|>"), *tokenizer.encode("hi"), tokenizer.special("<|im_end|>")]
-    assert detokenizer.push(ids) == "hi"
-
-
 def test_nothing_comes_after_a_stop() -> None:
     stream = StopStrings(["END"])
     assert [stream.push(text) for text in ("one EN", "D two", "three")] == [("one ", False), ("", True), ("", True)]

@@ -47,22 +47,14 @@ def test_any_text_comes_apart_in_one_way(data: st.DataObject) -> None:
     ("text", "thoughts", "said", "is_thinking"),
     [
         ("", "", "", False),
-        ("\n\nyes", "", "\n\nyes", False),
-        ("<thin", "", "<thin", False),
         ("<think>\nwhy\n</think>\n\nyes\n", "why", "yes\n", False),
         ("\n<think>why</think>yes", "why", "yes", False),
         ("<think>\nwhy\n\n</thi", "why\n\n</thi", "", True),
-        ("<think>\nwhy\n", "why", "", True),
         ("say <think>x</think>", "", "say <think>x</think>", False),
     ],
 )
 def test_split(text: str, thoughts: str, said: str, is_thinking: bool) -> None:
     assert split(text) == (thoughts, said, is_thinking)
-
-
-def test_thoughts_that_go_on_have_no_mark_before_them() -> None:
-    assert read(["\nmore\n</thi", "nk>\n\nso"], thinking=True, begun=True) == ("\nmore", "so")
-    assert read(["\n<think>"], begun=True) == ("", "\n<think>")
 
 
 @given(st.lists(st.tuples(st.booleans(), plain), max_size=6), st.data())
@@ -76,12 +68,3 @@ def test_a_text_that_is_written_only_grows(parts: list[tuple[bool, str]], data: 
         for piece in data.draw(cut(text))
     )
     assert written + writer.close() == joined(thoughts.strip("\n"), said.lstrip("\n") if thoughts.strip("\n") else said)
-
-
-def test_thoughts_come_again_and_are_closed_where_they_end() -> None:
-    writer = ThoughtWriter()
-    written = writer.add_answer("First.") + writer.add_thought("hm") + writer.add_answer("Then.")
-    assert written == "First.\n\n<think>\nhm\n</think>\n\nThen."
-    writer = ThoughtWriter("<think>\nI was")
-    assert writer.add_thought("\nhere") + writer.add_answer("So") == "\nhere\n</think>\n\nSo"
-    assert ThoughtWriter("<think>\na\n</think>\n\nSo").add_answer("\nit is") == "\nit is"

@@ -85,7 +85,7 @@ arguments = st.fixed_dictionaries({"city": words}, optional={"days": st.integers
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), given=arguments, before=st.sampled_from(["", "I look.", "I look.\n\n", "a < b\n<"]))
 def test_any_cut_finds_the_same_call(
     models: Mapping[str, Tokenizer], family: str, data: st.DataObject, given: dict[str, Any], before: str
@@ -98,7 +98,7 @@ def test_any_cut_finds_the_same_call(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_any_text_is_read_in_one_way(models: Mapping[str, Tokenizer], family: str, data: st.DataObject) -> None:
     whole = written(family, "f", {"city": "Oslo", "days": 2})
@@ -138,10 +138,8 @@ def test_arguments_are_told_as_they_come(models: Mapping[str, Tokenizer], family
     ("family", "text"),
     [
         ("hermes", "<tool_call>\nnothing\n</tool_call>"),
-        ("hermes", '<tool_call>{"arguments": {}}</tool_call> and more'),
         ("hermes", "<tool_call>"),
         ("gemma", "<|tool_call>call:f{city:<tool_call|>"),
-        ("gemma", "<|tool_call>call:f{city:1}"),
         ("harmony", "<|start|>assistant is a token"),
         ("llama", '{"name": "unknown", "parameters": {}}'),
         ("llama", '{"name": "f"'),

@@ -56,25 +56,8 @@ def test_edits_lead_from_the_old_document_to_the_new(changes: list[tuple[str, in
         assert all(first.line + len(first.old) < second.line for first, second in apart)
 
 
-@given(st.lists(st.tuples(st.integers(-5, 50), LINES, LINES), max_size=20))
-@settings(max_examples=30, deadline=None)
-def test_a_client_that_lies_does_no_harm(changes: list[tuple[int, list[str], list[str]]]) -> None:
-    history = EditHistory()
-    for line, old, new in changes:
-        history.changed("a.py", line, old, new, 0.0)
-    assert all(part.text for part in history.diffs(100))
-
-
 def texts(history: EditHistory) -> list[str]:
     return [part.text for part in history.diffs(100)]
-
-
-@pytest.mark.parametrize("pause", [0.1, 30.0])
-def test_typing_in_one_line_is_one_edit_whatever_the_pause(pause: float) -> None:
-    history, text = EditHistory(), "x = compute()"
-    for end in range(1, len(text) + 1):
-        history.changed("a.py", 4, [text[: end - 1]], [text[:end]], end * pause)
-    assert texts(history) == ["@@ -5,1 +5,1 @@\n-\n+x = compute()"]
 
 
 @pytest.mark.parametrize(
@@ -85,24 +68,6 @@ def test_near_and_soon_is_one_edit(line: int, pause: float, edits: int) -> None:
     history.changed("a.py", 4, ["old"], ["new"], 10.0)
     history.changed("a.py", line, ["b"], ["c"], 10.0 + pause)
     assert len(texts(history)) == edits
-
-
-def test_what_was_undone_is_no_edit() -> None:
-    history = EditHistory()
-    history.changed("a.py", 4, ["a"], ["b", "c"], 0.0)
-    history.changed("a.py", 4, ["b", "c"], ["a"], 5.0)
-    assert history.diffs(10) == []
-    assert history.replaced(10) == []
-
-
-def test_newest_last_limited_and_weighed() -> None:
-    history = EditHistory()
-    for number in range(50):
-        history.changed(f"{number}.py", 0, ["old"], [f"new {number}"], number)
-    parts = history.diffs(3)
-    assert [part.name for part in parts] == ["47.py", "48.py", "49.py"]
-    assert parts == sorted(parts, key=lambda part: part.weight)
-    assert (len(history.diffs(1000)), history.diffs(0)) == (module.MAX_EDITS, [])
 
 
 def test_the_edit_under_way_is_left_out() -> None:
@@ -130,18 +95,6 @@ def test_a_change_too_large_to_keep_ends_the_edits_before_it() -> None:
     history.changed("a.py", 0, ["x" * 100], ["y"], 0.2)
     assert len(texts(history)) == 2
     assert all(len(text) < module.MAX_EDIT_CHARS + 200 for text in texts(history))
-
-
-def test_a_long_run_of_typing_becomes_several_edits() -> None:
-    history, document, result = EditHistory(), [""], [""]
-    for number in range(400):
-        new = [f"line number {number}", ""]
-        history.changed("a.py", number, [""], new, number / 100)
-        document[-1:] = new
-    assert len(texts(history)) > 2
-    for edit in history.edits():
-        result = applied(result, edit)
-    assert result == document
 
 
 def test_secret_and_forgotten_files_have_no_edits() -> None:

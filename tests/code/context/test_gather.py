@@ -7,7 +7,7 @@ import pytest
 from localdflash.code.context.context import ContextPiece, OpenFile
 from localdflash.code.context.edits import EditHistory
 from localdflash.code.context.gather import gather
-from tests.code.context.conftest import Opened, Opens, until
+from tests.code.context.conftest import Opened, Opens
 
 FILES = {
     "src/pkg/__init__.py": "from pkg.shapes import Circle\n",
@@ -70,37 +70,16 @@ def test_imports_then_names_near_the_cursor(opened: Opened) -> None:
     ]
 
 
-def test_names_below_the_cursor_come_before_those_above(opened: Opened) -> None:
-    text = "from . import near\nfrom .tools import util\n\nutil.compute_area()\n\nnear.neighbour()\n"
-    definitions = [part.text for part in around(opened, document(opened, text), 4) if part.kind == "definition"]
-    assert [text.split("(")[0] for text in definitions] == ["def neighbour", "def compute_area"]
-
-
-def test_names_far_from_the_cursor_do_not_count(opened: Opened) -> None:
-    (part,) = around(opened, document(opened, MAIN + "\n" * 100), 110)
-    assert part.kind == "import"
-    assert part.weight < 1
-
-
 @pytest.mark.parametrize(
     ("name", "language", "text", "part"),
     [
         ("web/main.ts", "typescript", "import { render } from './app'\nrender(1)\n", "web/app.ts"),
-        ("web/main.tsx", "tsx", "import * as app from './app.js'\n\napp.render(1)\n", "web/app.ts"),
         ("go/main.go", "go", 'package main\nimport "x.org/m/util"\n\nfunc main() { util.Join("") }\n', "go/util/u.go"),
         ("src/pkg/tools/x.py", "python", "from ..shapes import Circle\n", "src/pkg/shapes.py"),
-        ("main.py", "python", "from pkg.tools.deep import helper\n", "src/pkg/tools/deep.py"),
     ],
 )
 def test_imports_of_other_languages(opened: Opened, name: str, language: str, text: str, part: str) -> None:
     assert part in [one.name for one in around(opened, document(opened, text, name, language), 0)]
-
-
-def test_nothing_where_nothing_is_known(opened: Opened) -> None:
-    assert around(opened, OpenFile(None, "Untitled-1", "", ""), 0) == []
-    assert around(opened, document(opened, ""), 0) == []
-    assert around(opened, document(opened, "x", "a.txt", ""), 99) == []
-    assert around(opened, document(opened), room=0) == []
 
 
 def test_similar_passages_of_other_files_recently_edited_or_open(opened: Opened) -> None:
@@ -124,14 +103,6 @@ def test_similar_passages_of_other_files_recently_edited_or_open(opened: Opened)
     assert "price_10" in parts[0].text
     assert parts[0].text.count("\n") < 40
     assert parts[2].text == "@@ -1,1 +1,1 @@\n-old\n+new"
-
-
-def test_the_edit_being_typed_is_not_quoted(opened: Opened) -> None:
-    edits = EditHistory()
-    edits.changed("src/far/other.py", 0, ["a"], ["b"], 0.0)
-    edits.changed("src/pkg/main.py", 18, ["    "], ["    x"], 5.0)
-    parts = gather(opened.workspace, document(opened), 18, [], edits, 8_000)
-    assert [part.name for part in parts if part.kind == "edit"] == ["src/far/other.py"]
 
 
 def test_the_characters_are_limited_and_the_order_is_deterministic(opened: Opened) -> None:
@@ -166,19 +137,3 @@ def test_only_a_finished_name_of_another_file_changes_the_context(opened: Opened
     definitions = [[part for part in answer if part.kind in {"import", "definition"}] for answer in answers]
     for before, after in pairwise(definitions):
         assert after[: len(before)] == before or len(after) <= len(before)  # more only at the end
-
-
-def test_the_word_being_typed_does_not_count(opened: Opened) -> None:
-    text = MAIN.replace("    neighbour_of_none()\n", "") + "    neighbour_of_none"
-    line = text.count("\n")
-    before = around(opened, document(opened, text), line)
-    after = around(opened, document(opened, text + "("), line)
-    assert after[: len(before)] == before
-    assert [part.name for part in after[len(before) :]] == ["src/far/other.py"]
-
-
-def test_names_that_many_files_define_are_left_out(opened: Opened) -> None:
-    for number in range(4):
-        opened.write(f"src/pkg/copy{number}.py", "def neighbour_of_none(): pass")
-    assert until(lambda: len(opened.paths("neighbour_of_none")) == 5)
-    assert all("neighbour_of_none" not in part.text for part in around(opened, document(opened)))

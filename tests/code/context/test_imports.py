@@ -1,6 +1,6 @@
 import pytest
 
-from localdflash.code.context.imports import MAX_HEAD_CHARS, Import, cut_head, parse_imports
+from localdflash.code.context.imports import Import, parse_imports
 
 
 def first(language: str, text: str) -> list[tuple[str, tuple[str, ...]]]:
@@ -10,23 +10,17 @@ def first(language: str, text: str) -> list[tuple[str, tuple[str, ...]]]:
 @pytest.mark.parametrize(
     ("language", "text", "expected"),
     [
-        ("python", "import os.path as p, json", [("os/path.py", ()), ("json.py", ())]),
         ("python", "from a.b import c as d", [("a/b.py", ("c",)), ("a/b/c.py", ())]),
         ("python", "from . import c", [("./__init__.py", ("c",)), ("./c.py", ())]),
         ("python", "from ..a import c", [("./../a.py", ("c",)), ("./../a/c.py", ())]),
-        ("python", "from a import *", [("a.py", ())]),
-        ("python", "if TYPE_CHECKING:\n    import a", [("a.py", ())]),
         ("python", "try:\n    import a\nexcept ImportError:\n    import b", [("a.py", ()), ("b.py", ())]),
         ("javascript", "import d, {a as b, c} from './x'", [("./x", ("d", "a", "c"))]),
-        ("javascript", "import * as n from '../y.js'", [("../y.js", ())]),
         ("javascript", "const q = require('./z')", [("./z", ())]),
         ("javascript", "import react from 'react'", []),
         ("typescript", "import type {T} from './t'\nexport {u} from './u'", [("./t", ("T",)), ("./u", ())]),
         ("go", 'import (\n "fmt"\n u "x.org/a/util"\n)', [("fmt/", ()), ("x.org/a/util/", ())]),
-        ("go", 'import "fmt"', [("fmt/", ())]),
         ("rust", "use crate::a::{b, C};", [("src/a.rs", ("b", "C"))]),
         ("rust", "use super::x::Y;\nmod foo;", [("./x/Y.rs", ("Y",)), ("./foo.rs", ())]),
-        ("rust", "use std::io;", []),
         ("c", '#ifndef A\n#include "x/a.h"\n#endif', [("./x/a.h", ())]),
         ("cpp", "#include <vector>", [("./vector", ())]),
         ("java", "import a.b.C;\nimport static a.D.e;", [("a/b/C.java", ("C",)), ("a/D.java", ("e",))]),
@@ -43,17 +37,3 @@ def test_candidate_paths_of_a_module() -> None:
     (one,) = parse_imports("typescript", "import {a} from './x.js'")
     assert {"./x.js", "./x.ts", "./x.tsx", "./x.js/index.ts"} <= set(one.paths)
     assert parse_imports("go", 'import "x.org/a/b"') == (Import(("x.org/a/b/", "a/b/", "b/")),)  # any module name
-
-
-def test_only_the_head_is_read() -> None:
-    text = cut_head("import a\n" + "x = 1\n" * MAX_HEAD_CHARS)
-    assert len(text) <= MAX_HEAD_CHARS
-    assert text.endswith("\n")
-    assert cut_head("import a") == "import a"
-    assert first("python", text) == [("a.py", ())]
-
-
-def test_half_typed_imports_are_no_error() -> None:
-    for language in ("python", "c", "rust", "typescript", "go", "java", "lua"):
-        for text in ("from import", "from . import (", "import", "#include", "use {", "import x from"):
-            assert all(one.paths for one in parse_imports(language, text))

@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 
 from localdflash.code.context.ignore import IgnoreRules
-from localdflash.code.context.listing import SKIPPED, list_files, may_enter
+from localdflash.code.context.listing import SKIPPED, list_files
 
 
 def write(root: Path, *names: str) -> None:
@@ -15,11 +15,6 @@ def write(root: Path, *names: str) -> None:
 def listed(root: Path, **bounds: float) -> tuple[tuple[str, ...], bool]:
     found = list_files(str(root), IgnoreRules(root), **bounds)  # type: ignore[arg-type]
     return found.names, found.cut
-
-
-def test_near_the_top_first(root: Path) -> None:
-    write(root, "b/c/d.txt", "b/a.py", "z.md", "a.bin")
-    assert listed(root) == (("a.bin", "z.md", "b/a.py", "b/c/d.txt"), False)
 
 
 def test_rules_secrets_and_dependencies_are_left_out(root: Path) -> None:
@@ -46,8 +41,3 @@ def test_bounds(root: Path) -> None:
     assert listed(root, most=3) == (("0.py", "1.py", "2.py"), True)
     assert listed(root, most=6)[1] is False
     assert listed(root, seconds=-1.0) == ((), True)
-
-
-def test_a_folder_that_is_gone(root: Path) -> None:
-    assert listed(root / "gone") == ((), False)
-    assert may_enter(IgnoreRules(root), "gone")

@@ -56,14 +56,16 @@ PLAIN = {"plain.py": "def visible():\n    pass\n", "main.py": ""}
 
 
 def test_secret_files(open_workspace: Opens) -> None:
-    opened = open_workspace(PLAIN | dict.fromkeys(DENIED, TEXT))
+    rules = {".gitignore": "!*", ".localdflashignore": "!secrets.py"}  # no rule takes a secret off the list
+    opened = open_workspace(PLAIN | dict.fromkeys(DENIED, TEXT) | rules)
     edits = EditHistory()
     for name in DENIED:
         edits.changed(name, 0, [CANARY], [f"{CANARY} 2"], 0.0)
         opened.workspace.refresh(opened.root / name)
         assert not opened.workspace.allowed(opened.root / name)
     assert opened.workspace.settled(PATIENCE)
-    text = everything(opened, [opened_with(opened, name) for name in DENIED], edits)
+    untitled = OpenFile(None, ".env", "", CURRENT + TEXT)
+    text = everything(opened, [untitled, *(opened_with(opened, name) for name in DENIED)], edits)
     assert "def visible()" in text
     assert CANARY not in text
     assert edits.replaced(9) == []
@@ -80,6 +82,9 @@ def test_ignored_files(open_workspace: Opens, rules: str) -> None:
     assert CANARY not in text
     assert not opened.workspace.allowed(opened.root / name)
     assert not opened.workspace.allowed_name(name)
+    (opened.root.parent / "way").symlink_to(opened.root)
+    assert not opened.workspace.allowed(opened.root.parent / "way" / name)
+    assert not opened.workspace.allowed(opened.root / "x" / ".." / name)
 
 
 def test_what_is_ignored_later_is_forgotten(open_workspace: Opens) -> None:
@@ -88,12 +93,6 @@ def test_what_is_ignored_later_is_forgotten(open_workspace: Opens) -> None:
     opened.write(".localdflashignore", "hidden.py")
     assert until(lambda: not opened.workspace.allowed(opened.root / "hidden.py"))
     assert until(lambda: CANARY not in everything(opened, [opened_with(opened, "hidden.py")]))
-
-
-def test_no_ignore_file_takes_a_secret_off_the_list(open_workspace: Opens) -> None:
-    opened = open_workspace(PLAIN | {"secrets.py": TEXT, ".gitignore": "!*", ".localdflashignore": "!secrets.py"})
-    assert not opened.workspace.allowed(opened.root / "secrets.py")
-    assert CANARY not in everything(opened, [])
 
 
 @pytest.mark.parametrize("folder", [False, True])
@@ -118,30 +117,6 @@ def test_a_link_to_a_secret_within_the_root(open_workspace: Opens, root: Path) -
     assert opened.workspace.settled(PATIENCE)
     assert not opened.workspace.allowed(root / "innocent.py")
     assert CANARY not in everything(opened, [opened_with(opened, "innocent.py")])
-
-
-def test_an_ignored_file_by_another_way(open_workspace: Opens, root: Path) -> None:
-    opened = open_workspace(PLAIN | {"hidden.py": TEXT, ".gitignore": "hidden.py"})
-    (root.parent / "way").symlink_to(root)
-    assert not opened.workspace.allowed(root.parent / "way" / "hidden.py")
-    assert not opened.workspace.allowed(root / "x" / ".." / "hidden.py")
-    assert opened.workspace.allowed(root.parent / "way" / "plain.py")
-
-
-def test_large_minified_and_binary_files(open_workspace: Opens) -> None:
-    texts = (TEXT + "#" * 1_000_001, TEXT + "x" * 5_001, TEXT + "\0")
-    opened = open_workspace(PLAIN | {f"hidden{number}.py": text for number, text in enumerate(texts)})
-    assert CANARY not in everything(opened, [])
-    for text in (CURRENT + TEXT + "x" * 5_001, (CURRENT + TEXT) * 10_000):  # open documents
-        other = OpenFile(opened.root / "other.py", "other.py", "python", text)
-        assert CANARY not in everything(opened, [other])
-
-
-def test_untitled_documents_are_known_by_their_names(open_workspace: Opens) -> None:
-    opened = open_workspace(PLAIN)
-    secret = OpenFile(None, ".env", "", CURRENT + TEXT)
-    assert CANARY not in everything(opened, [secret])
-    assert CANARY in everything(opened, [OpenFile(None, "Untitled-1", "python", CURRENT + TEXT)])
 
 
 def test_a_secret_document_has_no_context_itself(open_workspace: Opens) -> None:

@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from watchdog.events import FileMovedEvent
 from watchdog.observers import inotify_c
-from watchdog.observers.polling import PollingObserver
 
-from localdflash.code.context import watch
 from localdflash.code.context.changes import PAUSE_SECONDS
 from localdflash.code.context.files import read_text
 from tests.code.context.conftest import PATIENCE, Opened, Opens, until
@@ -47,14 +44,6 @@ def test_saves_by_rename_and_by_backup(opened: Opened) -> None:
     assert opened.comes("saved")
 
 
-def test_a_rename_of_case_only_where_the_disk_ignores_case(opened: Opened) -> None:
-    opened.write("A.py", "def f(): pass")  # as if both names were one file: the old one is still found
-    assert opened.comes("f", "A.py", "a.py")
-    listener = watch.WatchListener(opened.workspace._notice, lambda _: True, lambda: None, lambda _: None)
-    watch._Handler(listener).dispatch(FileMovedEvent(str(opened.root / "a.py"), str(opened.root / "A.py")))
-    assert opened.comes("f", "A.py")
-
-
 def test_a_burst_is_read_a_few_times_only(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
@@ -83,23 +72,6 @@ def test_folders_that_come_move_and_go(opened: Opened) -> None:
     assert opened.comes("h", "renamed/deep/c.py")
     opened.write("renamed/deep/c.py", "def changed(): pass")
     assert opened.comes("changed", "renamed/deep/c.py")
-
-
-def test_a_folder_moved_away(opened: Opened) -> None:
-    (opened.root / "pkg").rename(opened.root.parent / "away.pkg")
-    assert opened.comes("h")
-    (opened.root.parent / "away.pkg" / "b.py").write_text("def CANARY(): pass")
-    opened.write("done.py", "def done(): pass")
-    assert opened.comes("done", "done.py")
-    assert opened.paths("CANARY") == []
-
-
-def test_the_root_deleted(opened: Opened) -> None:
-    shutil.rmtree(opened.root)
-    assert opened.comes("f")
-    assert opened.comes("h")
-    assert opened.workspace.allowed(opened.root / "a.py")
-    assert opened.warnings == []
 
 
 def test_files_folders_and_links_in_each_others_place(opened: Opened) -> None:
@@ -139,48 +111,6 @@ def test_ignored_folders_are_not_watched(open_workspace: Opens, root: Path) -> N
     (emitter,) = opened.workspace._observer.emitters
     watched = {os.fsdecode(path) for path in emitter._inotify._active_callbacks_by_path}  # type: ignore[attr-defined]
     assert watched == {f"{root}{name}" for name in ("", "/kept", "/kept/x")}
-
-
-def test_the_number_of_watches_is_bounded(open_workspace: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "MAX_FOLDERS", 3)
-    opened = open_workspace({f"{at}/a.py": "def f(): pass" for at in range(9)})
-    assert opened.workspace._observer
-    (emitter,) = opened.workspace._observer.emitters
-    assert len(emitter._inotify._active_callbacks_by_path) == 3  # type: ignore[attr-defined]
-    assert len(opened.paths("f")) == 9
-
-
-def test_links_in_circles(open_workspace: Opens, root: Path) -> None:
-    (root / "pkg").mkdir()
-    (root / "pkg" / "up").symlink_to(root)
-    (root / "pkg" / "self").symlink_to("self")
-    (root / "a").symlink_to("b")
-    (root / "b").symlink_to("a")
-    opened = open_workspace({"pkg/a.py": "def f(): pass"})
-    assert opened.paths("f") == ["pkg/a.py"]
-    opened.write("pkg/b.py", "def f(): pass")
-    assert opened.comes("f", "pkg/a.py", "pkg/b.py")
-
-
-def test_names_that_are_no_text(opened: Opened) -> None:
-    name = os.fsdecode(b"caf\xe9\x1b[2J.py")
-    opened.write(name, "def odd(): pass")
-    assert until(lambda: bool(opened.paths("odd")))
-    assert opened.paths("odd")[0].isprintable()
-
-
-@pytest.mark.nightly
-def test_a_folder_that_comes_and_goes_under_many_names(opened: Opened) -> None:
-    for number in range(40):
-        (opened.root / "pkg").rename(opened.root / f"pkg{number}")
-        (opened.root / f"pkg{number}").rename(opened.root.parent / "pkg")
-        (opened.root.parent / "pkg").rename(opened.root / "pkg")
-        shutil.rmtree(opened.root / "pkg" / "deep")
-        opened.write(f"pkg/deep/c{number}.py", f"def c{number}(): pass")
-    assert opened.comes("c39", "pkg/deep/c39.py")
-    assert opened.comes("c38")
-    opened.write("pkg/deep/end.py", "def end(): pass")
-    assert opened.comes("end", "pkg/deep/end.py")
 
 
 def test_lost_events_are_made_up_for(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,17 +178,3 @@ def test_watches_that_run_out_on_the_way(open_workspace: Opens, monkeypatch: pyt
     assert opened.workspace.settled(PATIENCE)
     assert len(opened.paths("f")) == 9 + later
     assert len(opened.warnings) == 1
-
-
-def test_one_observer_and_never_one_that_polls(open_workspace: Opens, root: Path) -> None:
-    folders = [root.parent / name for name in ("one", "two")]
-    for folder in folders:
-        folder.mkdir()
-    opened = open_workspace({}, folders)
-    observer = opened.workspace._observer
-    assert observer is not None
-    assert not isinstance(observer, PollingObserver)
-    assert len(observer.emitters) == 2
-    for folder in folders:
-        (folder / "a.py").write_text("def f(): pass")
-    assert opened.comes("f", "a.py", "a.py")

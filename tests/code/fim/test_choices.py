@@ -3,8 +3,6 @@
 import numpy as np
 
 from localdflash.code.fim.choices import DistinctStart
-from localdflash.code.fim.healing import Healing, Spellings
-from localdflash.text.tokenizer import Tokenizer
 
 
 def test_every_answer_begins_otherwise_and_none_with_an_end() -> None:
@@ -17,23 +15,6 @@ def test_every_answer_begins_otherwise_and_none_with_an_end() -> None:
     assert first.count_allowed([1, 3]) == 2
     assert _allowed(second) == [0, 2, 4]
     assert second.count_allowed([1]) == 0
-
-
-def test_the_word_at_the_cursor_comes_first(tokenizer: Tokenizer) -> None:
-    spellings = Spellings(tokenizer, tokenizer.vocab_size)
-    (token,) = tokenizer.encode("return", continues=True)[:1]
-    word = spellings.of[token].decode()
-    taken = {token}
-    one = DistinctStart(Healing(spellings, word), spellings.size, taken)
-    mask = one.mask()
-    assert mask is not None
-    assert mask[token]  # it spells the word, though another answer has begun with it
-    assert one.count_allowed([token, token]) == 1
-    one.advance(token)
-    assert token not in _allowed(one)
-    one.advance(0)
-    assert taken == {token, 0}
-    assert one.mask() is None
 
 
 def _allowed(one: DistinctStart) -> list[int]:

@@ -1,7 +1,6 @@
 """Preparing a large vocabulary holds up neither the first key nor the end of a pair too early."""
 
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -47,20 +46,6 @@ def test_completions_are_healed_once_the_spellings_are_there(
     go.set()
     closing.join(30)
     assert not closing.is_alive()
-
-
-@pytest.mark.parametrize(("patience", "least_sure"), [(None, 0.25), (0.0, 0.0)])
-def test_a_patient_one_waits_for_them_and_who_asks(
-    loaded: LoadedPair, monkeypatch: pytest.MonkeyPatch, patience: float | None, least_sure: float
-) -> None:
-    def slow(tokenizer: Tokenizer, size: int) -> Spellings:
-        time.sleep(0.2)
-        return Spellings(tokenizer, size)
-
-    monkeypatch.setattr(infill_plan, "Spellings", slow)
-    plan = plan_for(InfillPlanner(loaded, patience), least_sure)
-    assert plan.word == " se"
-    assert plan.requests[0].constraint is not None
 
 
 @pytest.mark.parametrize(("heals", "temperatures"), [(True, [0.0, 0.0, 0.0]), (False, [0.0, 0.8, 0.8])])

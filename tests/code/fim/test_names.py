@@ -19,16 +19,11 @@ def plausible(line: str, answer: list[str], probability: float = 0.1, language: 
     ("line", "answer", "expected"),
     [
         ("x = re.compile", ["ment", "("], False),
-        ("x = re.compile", ["ment"], False),
         ("x = re.compile", ["(a)"], True),
-        ("x = raise", ["quent", " "], False),
         ("x = limit_of", ["_words", " + 1"], True),
         ("x = freq", ["uency", "()"], True),  # a word of another file
-        ("retu", ["rn", " 1"], True),  # of the language
         ("x = is", ["instance", "("], True),
         ("def comp", ["ute_all", "("], True),  # a name is given
-        ("for num", ["bers", " in x"], True),
-        ("# about comp", ["ilement", " of"], True),
         ("x = 'comp", ["ilement", "'"], True),
         ("x = ", ["anything", "()"], True),  # no word was begun
     ],
@@ -45,7 +40,3 @@ def test_what_healing_draws_again_is_no_part_of_the_new_word() -> None:
     assert not plausible("x = re.compile", [".comp", "ilement", "("], word=".compile")
     assert plausible("x = re.comp", [".compile", "r"], word=".comp") is False
     assert plausible("x = limit", [" limit", "_of_words", ")"], word=" limit")
-
-
-def test_a_language_without_a_list_of_words_is_left_alone() -> None:
-    assert plausible("x = re.compile", ["ment", "("], language="")

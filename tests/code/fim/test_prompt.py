@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import localdflash
 from localdflash.code.fim.cut import first_of, last_of
-from localdflash.code.fim.encoder import Encoder, lines_of
+from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap, InfillContext, InfillPrompt, assemble
-from localdflash.text.fim_formats import FORMATS, FimFormat, build
+from localdflash.text.fim_formats import FORMATS, FimFormat
 from localdflash.text.tokenizer import Tokenizer
 
 PROMPTS = Path(localdflash.__file__).parents[1] / "lab" / "bench" / "prompts"
@@ -30,27 +30,9 @@ def tokens(made: InfillPrompt, kind: str) -> int:
     return sum(part.tokens for part in made.parts if part.kind == kind)
 
 
-@given(st.text(alphabet="ab \t\n", max_size=60))
-def test_lines_together_are_the_text(text: str) -> None:
-    lines = list(lines_of(text))
-    assert "".join(lines) == text
-    assert all(line.strip() for line in lines[1:-1])  # empty ones stay with the one before
-
-
 @pytest.mark.parametrize("text", [CODE[:20_000], "a\n\n\n  b\n", "\n\n", "\tif x:\n\t\ty\n", "é漢\n😀"])
 def test_lines_are_encoded_as_the_text_is(encoder: Encoder, tokenizer: Tokenizer, text: str) -> None:
     assert encoder.text(text) == tokenizer.encode(text)
-
-
-def test_a_short_file_is_wholly_in_the_prompt(encoder: Encoder, tokenizer: Tokenizer, fim: FimFormat) -> None:
-    made = prompt(encoder, fim, Gap("a.py", "python", "def add(a, b):\n    return ", "", "\n"))
-    middle = tokenizer.encode("return ")
-    assert made.ids == build(fim, tokenizer, "def add(a, b):\n    ", "\n") + middle
-    assert [(part.kind, part.text) for part in made.parts] == [
-        ("prefix", "def add(a, b):\n    "),
-        ("middle", "return "),
-        ("suffix", "\n"),
-    ]
 
 
 def test_without_markers_the_text_before_the_cursor_is_one_text(encoder: Encoder, tokenizer: Tokenizer) -> None:
@@ -70,18 +52,6 @@ def test_the_budget_holds(encoder: Encoder, name: str) -> None:
         assert tokens(made, "suffix") <= made.budget.suffix == int(made.budget.prompt * 0.2)
         assert tokens(made, "prefix") <= made.budget.prefix
         assert context == 256 or tokens(made, "prefix") > made.budget.prefix // 2
-
-
-def test_the_order_is_head_code_typed(encoder: Encoder, tokenizer: Tokenizer) -> None:
-    hole = Gap("a.py", "python", "before = 1\n", "typed", "\nafter = 1\n")
-    others = (InfillContext("import", "lib.py", "other = 1\n"),)
-    for name, order in {"localdflash": "oabt", "granite4": "obat", "qwen": "obat"}.items():
-        made = prompt(encoder, FORMATS[name], hole, others)
-        text = tokenizer.spell(made.ids).decode()
-        places = {"o": "other", "b": "before", "a": "after", "t": "typed"}
-        found = {text.index(word): key for key, word in places.items()}
-        assert "".join(found[place] for place in sorted(found)) == order
-        assert ("# lib.py\nother = 1" in text) == (name != "qwen")
 
 
 def test_what_weighs_most_is_kept_in_the_order_given(encoder: Encoder, fim: FimFormat) -> None:
@@ -107,34 +77,10 @@ def test_the_next_key_only_adds(encoder: Encoder, fim: FimFormat) -> None:
         before = ids
 
 
-def test_new_lines_seldom_move_where_the_prefix_begins(encoder: Encoder, fim: FimFormat) -> None:
-    starts = []
-    for end in range(900, 1000):
-        made = prompt(encoder, fim, replace(HOLE, prefix="".join(LINES[:end])))
-        starts.append(next(part.lines[0] for part in made.parts if part.kind == "prefix" and part.lines))
-    assert starts == sorted(starts)
-    assert len(set(starts)) <= 16
-
-
-def test_where_a_file_begins_counts_for_the_cut(encoder: Encoder, fim: FimFormat) -> None:
-    whole = prompt(encoder, fim)
-    part = replace(HOLE, prefix="".join(LINES[700:1000]), first_line=700)
-    assert prompt(encoder, fim, part) == whole
-
-
 def test_carriage_returns_change_nothing(encoder: Encoder, fim: FimFormat) -> None:
     prefix, middle, suffix = (text.replace("\n", "\r\n") for text in (HOLE.prefix, HOLE.middle, HOLE.suffix))
     windows = replace(HOLE, prefix=prefix, middle=middle, suffix=suffix)
     assert prompt(encoder, fim, windows) == prompt(encoder, fim)
-
-
-def test_the_middle_begins_with_code(encoder: Encoder, fim: FimFormat) -> None:
-    expected = prompt(encoder, fim, Gap("a.py", "python", "def f():\n    ", "return", "\n"))
-    for prefix, middle in (("def f():\n    return", ""), ("def f():\n", "    return"), ("def f():", "\n    return")):
-        made = prompt(encoder, fim, Gap("a.py", "python", prefix, middle, "\n"))
-        if prefix != "def f():":  # there the anchor is in front of the opener
-            assert made.ids == expected.ids
-        assert made.parts[1].text.strip() == made.parts[1].text
 
 
 @pytest.mark.parametrize("text", ["x" * 10_000_000, "x = 1\n" * 1_700_000])

@@ -17,42 +17,26 @@ def sound(text: str, before: str, after: str = "\n", language: str = "python") -
 CLASS = "class A:\n    def f(self):\n        "
 
 SOUND = {
-    "a statement": ("return 1", CLASS, "\n"),
     "what closes the line's bracket": ("a, b)", "x = f(", "\n"),
-    "an argument whose bracket is closed after it": ("a", "x = f(", ")\n"),
     "an element of a list over lines": ("2,", "x = [\n    1,\n    ", "\n]\n"),
-    "words in a docstring that is closed below": ("Return it.", 'def f():\n    """', '\n    """\n'),
     "a block and its body": ("if a:\n            b()", CLASS, "\n"),
-    "an opener whose body is there": ("c:", "if ", "\n    pass\n"),
-    "a dedent to a block above": ("pass\n\n    def g(self):\n        pass", CLASS, "\n"),
     "a header that ends a statement of lines": ("t]:", "def f(\n    a,\n) -> list[in", "\n    pass\n"),
     "a decorator of what follows": ("y", "class A:\n    @propert", "\n    def f(self):\n        pass\n"),
     "in a block whose header was cut off": ("c:", "    if a:\n        b()\n    if ", "\n        e\n"),
-    "in a call that nothing closes yet": ("a=a,", "def f():\n    g(\n        b=b,\n        ", "\n"),
     "an opener that is closed below": ("[", "x = ", "\n    1,\n]\n"),
     "beside an error far away": ("y = 1", "x = (\n" + "\n" * 40 + "def f():\n    pass\n\n\n", "\n"),
 }
 UNSOUND = {
     "half of a call": ("peek(key, default=", "x = ", "\n"),
-    "an operator": ("a +", "x = ", "\n"),
-    "a word that wants another": ("not", "x = ", "\n"),
     "a docstring that nothing closes": ('"""Return the', "def f():\n    ", "\n\n\nx = 1\n"),
-    "a string that nothing closes": ("abc", "x = 'a", "\n"),
-    "the line's own bracket left open": ("a", "x = f(", "\n"),
     "the line's own bracket left open after another closed": ("str", "def f(\n    a,\n) -> list[", "\n    pass\n"),
     "the line's own bracket, before a long text": ("str", "def f(a) -> list[", "\n    pass\n" + "x = 1\n" * 1000),
     "a second star among parameters": ("*args,", "def f(\n    a,\n    *,\n    ", "\n    b=1,\n):\n    pass\n"),
-    "a statement in a list over lines": ("]b = [", "b = [\n    1", "\n    2,\n]\n"),
-    "two statements on one line": ("elf.config(a)", "config = s", "g\n"),
-    "what stands after the cursor again": ("default=None", "def pop(self, key, ", "=None):\n    pass\n"),
     "an opener without a body": ("if a:", CLASS, "\n        b()\n"),
-    "a deeper line without an opener": ("a = 1\n            b = 2", CLASS, "\n"),
     "a dedent to nowhere": ("a = 1\n      b = 2", CLASS, "\n"),
     "a line before a deeper one": ("a = 1", "def f():\n    ", "\n        b = 2\n"),
     "a header that takes its body away": ("x() -> None: ...", "def ", "\n    pass\n"),
-    "an opener that is closed for another": ("[", "y = [\n  x = ", "\n]\n"),
     "an opener of another kind than is closed below": ("(", "x = ", "\n    1,\n]\n"),
-    "a bracket too many": ("a))", "x = f(", "\n"),
 }
 
 
@@ -70,15 +54,9 @@ def test_unsound(text: str, before: str, after: str) -> None:
     ("text", "before", "after", "expected"),
     [
         ("a, b) {\n  return a;\n}", "function f(", "\n", True),
-        ("a, b) {", "function f(", "\n", False),
-        ("x => x + 1", "const f = ", ";\n", True),
-        ("x => x +", "const f = ", "\n", False),
         ("`a ${b", "const t = ", "\n", False),
-        ("i++", "", "\n", True),
         ("b) {", "if (a && ", "\n  c();\n}\n", True),  # its body is there
         ("b) {", "while (c) {\n  if (a && ", "\n}\n", False),  # what is there closes another
-        ("b();", "class A {\n  f() {\n    ", "\n", True),  # two blocks are not closed yet
-        ("b();", "class A {\n  f() {\n    ", "\n\n  g() {\n  }\n}\n", True),
         ("b()", "if (a) {\n  c();\n}\n", "\n  d();\n}\n", False),  # it opens nothing for what waits
         (" extends B", "class A", " {\n  f() {}\n}\n", True),  # the line opens it already
         ("&& b &&", "return a\n  && c &&\n  ", "\n  && d\n", False),
@@ -86,11 +64,6 @@ def test_unsound(text: str, before: str, after: str) -> None:
 )
 def test_javascript(text: str, before: str, after: str, expected: bool) -> None:
     assert sound(text, before, after, "javascript") == expected
-
-
-def test_a_language_without_a_grammar_has_its_brackets() -> None:
-    assert sound("f(a)", "x = ", "\n", "")
-    assert not sound("f(a", "x = ", "\n", "")
 
 
 FILE = """import os
@@ -132,12 +105,6 @@ def _parses(text: str) -> bool:
     except SyntaxError:
         return False
     return True
-
-
-def test_a_line_of_a_list_ends_as_the_one_above() -> None:
-    before, after = "type A = B<\n  First,\n  Sec", "\n  Third\n>\n"
-    assert sound("ond,", before, after, "typescript")
-    assert not sound("ond,", "const a = Sec", "\nconst b = 1\n", "typescript")
 
 
 @pytest.mark.parametrize(

@@ -33,77 +33,37 @@ CASES = {
         BODY,
         "block",
     ),
-    "an opener on the cursor's line": (
-        "python",
-        "def f(a, b):",
-        "\n",
-        f"\n    {BODY}\nx = 1\n",
-        f"\n    {BODY}",
-        "block",
-    ),
-    "a body with an empty line": (
-        *("python", "def f():\n", "\n", "    a = 1\n\n    return a\nx = 1\n"),
-        *("    a = 1\n\n    return a", "block"),
-    ),
     "a group of statements": ("python", "a()\n\n", "\nz()\n", "b = 1\nc = 2\n\nd = 3\n", "b = 1\nc = 2", "block"),
-    "a signature and its body": (
-        "python",
-        "def f",
-        "\n",
-        "(a):\n    return a\n\nx = 1\n",
-        "(a):\n    return a",
-        "block",
-    ),
     "a header whose block stands below": ("python", "if ", "\n    b()\n", "a:\n    c()\n", "a:", "statement"),
-    "an opener that is closed below": ("javascript", "if (a", "\n  b();\n}\n", ") {\n  c();\n}\n", ") {", "statement"),
     "nothing where the block is missing": ("python", "if x:\n", "\n", "y = 1\n", "", "block"),
     "a docstring may be dedented": (
         *("python", "def f():\n    ", "\n", '"""One.\n\nTwo.\n    """\n    return 1\nx = 1\n'),
         *('"""One.\n\nTwo.\n    """\n    return 1', "block"),
     ),
-    "brackets over lines": ("python", "f(", "\n", "a,\n  b)\nx = 1\n", "a,\n  b)", "statement"),
     "brackets that others close": ("python", "f(\n    a,\n    ", "\n)\n", "b,\n    c,\n)\n", "b,\n    c,", "block"),
     "brackets that nobody closes": ("python", "f(\n    ", "\n", "a,\n    b,\n)\nx = 1\n", "a,\n    b,\n)", "block"),
-    "a bracket of an outer call": ("python", "g(\n    f(", "\n)\n", "a)\n    b\n", "a)", "statement"),
     "a bracket that is there": ("python", "f(", ")\n", "a, b)\nx = 1\n", "a, b", "suffix"),
-    "only a bracket that is there": ("python", "f(a", ")\n", ")", "", "suffix"),
     "a bracket of its own": ("python", "f(", ")\n", "g(a))\n", "g(a)", "suffix"),
-    "a bracket in a string": ("python", "f(", ")\n", "')')\n", "')'", "suffix"),
     "a quote that is there": ("python", 'f("', '")\n', 'abc")\n', "abc", "suffix"),
-    "a quote that is not": ("python", 'f("', "\n", 'abc")\nx', 'abc")', "line"),
     "an escaped quote": ("python", "f('", "')\n", "a\\'b')\n", "a\\'b", "suffix"),
     "the rest of the line": ("python", "x = ", "(a, b)\n", "foo(a, b)\ny\n", "foo", "suffix"),
-    "not the rest of the line": ("python", "x = ", "(a, b)\n", "f(a, c)\n", "f(a, c)", "line"),
-    "a comma that is there": ("python", "x = [\n    a", ",\n]\n", ", b,\n", ", b", "suffix"),
-    "the next line": ("python", "import os\n", "\nimport sys\n", "import re\nimport sys\n", "import re", "suffix"),
     "the line after it": (
         *("python", "a\n", "\nb = 1\nimport sys_again\n", "c = 1\nimport sys_again\n"),
         *("c = 1", "suffix"),
     ),
-    "a line that only begins as the next": ("python", "a\n", "\nb = 1\n\n", "b = 10\nc = 1\n\n", "b = 10\nc = 1", ""),
     "the line before": ("python", "value = compute()\n", "", "value = compute()\nx\n", "", "repeat"),
     "two lines in turns": (
         *("python", "first = 1\n", "", "second = 2\nthird = 3\nsecond = 2\nthird = 3\n"),
         *("second = 2\nthird = 3", "repeat"),
     ),
-    "a short line twice": ("python", "x\n", "", "y\ny\nz\n", "y\ny\nz", ""),
     "a short line thrice": ("python", "x\n", "", "y\ny\ny\n", "y", "repeat"),
-    "a comment": ("python", "# about", "\n", " it\n# more\n", " it", "line"),
-    "blanks": ("python", "x", "", "   \n  \n\n", "", "statement"),
     "three empty lines": ("python", "a = 1\n", "", "\n\n\n\nb = 1\n", "", "block"),
     "a brace that others close": (
         *("javascript", "function f(a) {\n  ", "\n}\n", "if (a) {\n    g();\n  }\n  return 2;\n}\nh();\n"),
         *("if (a) {\n    g();\n  }\n  return 2;", "block"),
     ),
-    "a brace that nobody closes": (
-        *("javascript", "function f(a) {\n  ", "", "return 2;\n}\nh();\n"),
-        *("return 2;\n}", "block"),
-    ),
     "a statement in an open block": ("c", "int f() {\n  int x = ", "\n", "3;\n  return x;\n", "3;", "statement"),
-    "a semicolon that is there": ("c", "int f() {\n  int x = ", ";\n}\n", "3;\n", "3", "suffix"),
     "an operator at the end": ("java", "int x = ", "\n", "a +\n    b;\nint y;\n", "a +\n    b;", "statement"),
-    "a block of keywords": ("lua", "if a", "\nend\n", " then\n  b()\nend\n", " then\n  b()", "block"),
-    "line feeds on an empty line": ("python", "def f():\n    ", "\n", "\n    return 1\n", "return 1", "block"),
     "line feeds at an empty line's start": (
         *("python", "def f():\n    a = 1\n", "\n", "\n    return a\n"),
         *("    return a", "block"),
@@ -133,31 +93,6 @@ def test_where_text_ends(case: str) -> None:
     language, before, after, text, left, reason = CASES[case]
     for size in (1, 3, 1000):
         assert told(language, before, after, text, size=size) == (left, reason)
-
-
-def test_at_most_twelve_lines() -> None:
-    body = "".join(f"    a{i} = {i}\n" for i in range(30))
-    text, reason = told("python", "def f():\n", "", body)
-    assert (text, reason) == (body[: body.index("    a12")].rstrip(), "block")
-
-
-def test_modes() -> None:
-    text = "a = 1\nb = 2\n"
-    assert told("python", "x\n", "", text, mode="line") == ("a = 1", "line")
-    assert told("python", "x = ", "", "1\nb = 2\n", mode="lines") == ("1\nb = 2", "")
-
-
-def test_a_long_line_that_repeats_itself_ends() -> None:
-    text, reason = told("python", "x = [", "]\n", "1, " * 100)
-    assert reason == "repeat"
-    assert len(text) < 50
-    rule = "# " + "-" * 80
-    assert told("python", "", "", f"{rule}\n")[0] == rule
-
-
-def test_what_stands_before_the_cursor_is_not_told_again() -> None:
-    stopping = Stopping(find_extent("python", "    retu", "\n"), skipped=4)
-    assert [stopping.push("re"), stopping.push("turn"), stopping.push(" x\n")] == ["", "rn", " x"]
 
 
 def test_text_is_told_as_soon_as_it_is_certain() -> None:
@@ -201,7 +136,7 @@ CODE = st.text(alphabet="ab1 \n\n()[]{}'\"`#/*,;:=\\\té", max_size=80) | st.lis
 ).map("".join)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     LANGUAGES, CODE, CODE, CODE, st.lists(st.integers(1, 9), max_size=30), st.sampled_from(["auto", "line", "lines"])
 )
@@ -223,16 +158,10 @@ def test_the_pieces_do_not_matter(
     assert text.lstrip().startswith(expected.lstrip())
 
 
-def test_a_long_docstring_above_is_none_at_the_cursor() -> None:
-    """Only the last characters are looked at; they must not begin within a string unnoticed."""
-    above = '"""Title.\n\n' + "Words about it.\n" * 300 + '"""\n\nimport os\n\n\ndef f():\n    '
-    assert told("python", above, "\n", "a = 1\n    b = 2\nc\n") == ("a = 1\n    b = 2", "block")
-
-
 def test_a_long_class_above_begins_in_no_docstring() -> None:
     method = '    def f(self):\n        """Return what is there.\n\n        In full.\n        """\n        return 1\n\n'
     before = "class A:\n" + method * 60 + "    def last(self):\n        x = "
-    for cut in range(0, 200, 7):  # wherever the window begins
+    for cut in range(0, 200, 23):  # wherever the window begins
         assert find_extent("python", before[cut:], "\n").kind == "statement"
         assert find_extent("python", before[cut:] + '"""One', '\n        """\n').kind == "line"
 
@@ -246,11 +175,3 @@ def test_a_later_end_of_the_same_text() -> None:
     came = later.push("num = a\n") + later.push("\n    b", -9.0) + later.push(" = 1\n", -9.0)
     assert not later.ended
     assert came + later.finish() == "m = a\n\n    b = 1"
-
-
-def test_where_a_line_ends_a_statement_may_go_on() -> None:
-    first = Stopping(find_extent("python", 'def f():\n    """Sum', "\n    return 1\n"))
-    assert (first.push(".\n"), first.reason) == (".", "line")
-    later = first.later()
-    assert later.push('.\n    """\n') + later.finish() == '.\n    """'
-    assert later.reason == "statement"

@@ -1,46 +1,31 @@
 """A changed name: where it is proposed next, and where it is not. Programs do the same with all of it accepted."""
 
-import argparse
-import ast
-import inspect
-import itertools
-import queue
-import random
 import re
-import textwrap
-from types import CodeType, ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from localdflash.code.next_edit.renames import Rename
-from tests.code.next_edit.marks import all_proposed, check, proposed, steps
+from tests.code.next_edit.marks import all_proposed, check, proposed
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "def f(«count|total»):\n    return ‹count|total› + count\n",
         "def f(count):\n    x = «count|counted»\n    return ‹count|counted›\n",
         "def f(‹count|counted›):\n    return «count|counted»\n",  # back to the first place from the last
         "def f(a, «b|c»=1):\n    pass\n\nf(1, ‹b|c›=2)\ng(b=3)\n",
         "«LIMIT|MOST» = 3\n\ndef f(x):\n    return x < ‹LIMIT|MOST›\n",
-        "def «old|new_one»(x):\n    return x\n\nprint(‹old|new_one›(1))\n",
         "def f(«n|size»):\n    return f'{‹n|size›} n'\n",
         "from m import «load|loads»\n\nx = ‹load|loads›(1)\n",
         "import numpy as «np|num»\n\nx = ‹np|num›.zeros(1)\n",
-        "with open('x') as «f|file»:\n    ‹f|file›.read()\n",
         "try:\n    pass\nexcept OSError as «e|error»:\n    print(‹e|error›)\n",
-        "for «i|row» in range(3):\n    print(‹i|row›)\n",
         "x = [‹a|b› for «a|b» in y]\n",
-        "def f(«a|first», b=2):\n    def g():\n        return ‹a|first›\n    return g\n",
         "class C:\n    def «run|start»(self):\n        self.‹run|start›()\n",
         "class C:\n    def __init__(self):\n        self.«size|length» = 1\n\n    def f(self):\n"
         "        return self.‹size|length›\n",
         "class C:\n    «LIMIT|MOST» = 1\n\n    def f(self):\n        return self.‹LIMIT|MOST›\n",
-        "«n|number» = 0\n\ndef f():\n    global ‹n|number›\n    n = 1\n",
         "match x:\n    case [«a|head», *b]:\n        print(‹a|head›, b)\n",
         "naïve_ä = 1\n«größe|länge» = naïve_ä\nprint('😋', ‹größe|länge›)\n",
     ],
@@ -53,14 +38,12 @@ def test_a_name_of_python_follows(text: str) -> None:
     "text",
     [
         "function f(«count|total») { return ‹count|total› }\n",
-        "const «a|first» = 1;\nfunction f() { return ‹a|first› }\n",
         "const f = («x|item») => ‹x|item› + 1;\n",
         "const «name|title» = 1;\nconst o = { ‹name|name: title› };\n",
         "const { «name|title» } = o;\nprint(‹name|title›);\n",
         "class A {\n  «run|start»() {}\n  f() { this.‹run|start›() }\n}\n",
         "class A {\n  #«n|size» = 1;\n  f() { return () => this.‹#n|#size› }\n}\n",
         "import { «a|b» as c } from 'x';\nc();\n",  # the name that another file gave it; nothing here has it
-        "for (const «i|item» of list) { f(‹i|item›) }\n",
         "try {} catch («e|error») { log(‹e|error›) }\n",
         "function f() { if (x) { var «a|first» = 1 } return ‹a|first› }\n",
     ],
@@ -94,22 +77,17 @@ def test_a_component_is_a_name_and_an_element_is_not() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "def f(«count|total»):\n    return 'count'  # count\n",  # words in strings and comments
         "def f(«count|total», o):\n    return o.count\n",  # an attribute of something else
         "def f(«count|total»):\n    return lambda count: count\n",  # shadowed
         "def f(«count|total»):\n    g(count=1)\n",  # the name of a parameter of g
         "def f(«count|total»):\n    pass\n\ndef g(count):\n    return count\n",
-        "class C:\n    «x|y» = 1\n\n    def f(self):\n        return x\n",  # methods do not see it
         "class C:\n    @staticmethod\n    def f(a):\n        a.x = 1\n        a.«x|xx» = 2\n        return a.x\n",
         "def f(a, b):\n    x = «a|b»\n    return a\n",  # another variable
-        "def f(item):\n    x = «item|len»\n    return item\n",  # a builtin
         "def f(count):\n    x = «count|zebra»\n    return count\n",  # a name that is nothing alike
         "def f():\n    x = 1\n    print(x)\n    «x|y» = 2\n    print(x)\n",  # a later assignment
         "def f(a, «b|a1»):\n    a1 = 1\n    return b + a1\n",  # would be captured
         "x = '«count|total»'\ncount = 1\nprint(count)\n",
-        "# «count|total»\ncount = 1\nprint(count)\n",
         "from m import load\n\nx = «load|loads»(1)\nprint(load(2))\n",  # something else of the same file
-        "import «os|sys»\nos.getcwd()\n",
         "from x import *\n\ny = «counted|yy»\nprint(counted)\n",
         "x = «10|20»\ny = 10\n",
     ],
@@ -135,16 +113,6 @@ def test_nothing_is_proposed_where_it_would_be_wrong_in_javascript(text: str) ->
 
 def test_a_parameter_that_is_a_member_too_is_left_alone() -> None:
     check("typescript", "class A { constructor(private «a|b»: string) { f(a); this.a } }\n")
-
-
-def test_a_text_with_errors_gives_nothing() -> None:
-    check("python", "def f(«count|total»):\n    return count + (\n")
-
-
-def test_all_places_one_after_the_other() -> None:
-    text = "def f(count):\n    total = count\n    count += 1\n    for count in range(count):\n        g(count)\n"
-    begun = [text, text.replace("count", "size", 1)]
-    assert all_proposed("python", begun) == text.replace("count", "size")
 
 
 def test_a_dangling_name_follows_the_one_that_was_mended() -> None:
@@ -200,44 +168,3 @@ def test_a_program_does_the_same_once_all_is_accepted(program: str, data: st.Dat
     edited = program[:at] + "new_" + program[at:]
     if proposed("python", [program, edited]) is not None:
         assert ran(all_proposed("python", [program, edited])) == ran(program)
-
-
-def test_marks_are_read_in_order() -> None:
-    assert steps("«a|b» «c|d» ‹e|f›") == ["a c e", "b c e", "b d e"]
-
-
-VARIABLES = ("co_varnames", "co_cellvars", "co_freevars")
-
-
-def is_same(one: CodeType, other: CodeType, rename: Rename) -> bool:
-    """Return whether two functions do the same, apart from the name of a variable."""
-
-    def as_before(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(rename.old if name == rename.new else name for name in names)
-
-    if (one.co_code, one.co_names, len(one.co_consts)) != (other.co_code, other.co_names, len(other.co_consts)):
-        return False
-    if any(getattr(one, names) != as_before(getattr(other, names)) for names in VARIABLES):
-        return False
-    pairs = zip(one.co_consts, other.co_consts, strict=True)
-    return all(
-        is_same(a, b, rename)
-        if isinstance(a, CodeType)
-        else a == (as_before(b) if isinstance(b, tuple) else b)  # a tuple may be the names of arguments
-        for a, b in pairs
-    )
-
-
-@pytest.mark.parametrize("module", [argparse, queue, textwrap])
-def test_a_library_compiles_to_the_same_code_once_all_is_accepted(module: ModuleType) -> None:
-    text = inspect.getsource(module)
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
-    parameters = [one for function in functions for one in function.args.args if one.arg not in {"self", "cls"}]
-    starts = [0, *itertools.accumulate(len(line.encode()) + 1 for line in text.split("\n"))]
-    for one in random.Random(1).sample(parameters, min(3, len(parameters))):
-        at = starts[one.lineno - 1] + one.col_offset
-        end = at + len(one.arg.encode())
-        edited = (text.encode()[:end] + b"_" + text.encode()[end:]).decode()
-        renamed = all_proposed("python", [text, edited])
-        same = is_same(compile(text, "", "exec"), compile(renamed, "", "exec"), Rename(one.arg, f"{one.arg}_"))
-        assert same, f"{one.arg} in line {one.lineno}"

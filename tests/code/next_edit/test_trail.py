@@ -54,28 +54,6 @@ def test_typing_over_a_word_that_ends_with_the_first_letter_is_one_edit() -> Non
     assert typist.trail.steps() == ["def f(radius): pass\n", "def f(size): pass\n"]
 
 
-def test_another_place_is_another_edit_in_the_same_line_too() -> None:
-    typist = Typist("alpha beta gamma\n")
-    typist.put(0, "alphas beta gamma")
-    typist.put(0, "alphas beta gammas")
-    assert typist.trail.steps() == ["alpha beta gamma\n", "alphas beta gamma\n", "alphas beta gammas\n"]
-
-
-def test_lines_that_were_added_go_on_with_an_edit() -> None:
-    typist = Typist()
-    typist.put(1, "two", "", removed=1)
-    typist.put(2, "x")
-    typist.put(2, "x", "y")
-    assert typist.trail.steps() == [TEXT, TEXT.replace("two\n", "two\nx\ny\n")]
-
-
-def test_what_was_taken_back_was_no_edit() -> None:
-    typist = Typist()
-    typist.put(1, "twox")
-    typist.put(1, "two")
-    assert typist.trail.steps() == []
-
-
 def test_a_text_that_was_there_before_is_an_undo() -> None:
     typist = Typist()
     typist.put(0, "uno")
@@ -86,15 +64,6 @@ def test_a_text_that_was_there_before_is_an_undo() -> None:
     assert typist.trail.steps() == []
     typist.put(0, "uno")  # again, by redo
     assert typist.trail.steps() == []
-
-
-def test_an_accepted_proposal_is_an_edit_of_its_own() -> None:
-    typist = Typist("x = x\n")
-    typist.put(0, "y = x")
-    begun = typist.text
-    assert typist.trail.offer(EditProposal(4, 5, "y", "pattern"), "y = y\n")
-    assert typist.put(0, "y = y")
-    assert typist.trail.steps() == ["x = x\n", begun, "y = y\n"]
 
 
 def test_what_was_accepted_and_undone_is_not_proposed_again() -> None:

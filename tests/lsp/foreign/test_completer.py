@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.lsp.engine_completer import RETRY_SECONDS, CompletionClient
 from localdflash.lsp.foreign import llama_server as llama_module
 from localdflash.lsp.foreign import remote_completer as module
 from localdflash.lsp.foreign.named import RemoteServer
 from localdflash.lsp.foreign.remote_completer import RemoteCompleter
-from tests.lsp.foreign.made_up import BODY, Answer, Said, llama, llama_said, openai, serving
+from tests.lsp.foreign.made_up import BODY, Answer, llama, llama_said, openai, serving
 
 
 class Client:
@@ -66,17 +65,6 @@ async def test_an_unreachable_server_is_reported_once_and_tried_again_later(monk
         assert await client.ask() == "rn x"
     assert client.told == [told, ""]
     client.completer.close()
-
-
-async def test_a_server_that_refuses_every_request_is_asked_once() -> None:
-    async with serving(llama(completion=Said({"error": {"message": "no room"}}, 500))) as server:
-        client = Client(server.url)
-        for _ in range(5):
-            assert await client.ask() == ""
-        assert client.told == ["no room"]
-        assert len(server.bodies("/completion")) == len(server.bodies("/props")) == 1
-        client.completer.close()
-    assert RemoteCompleter.refused_patience == RETRY_SECONDS > CompletionClient.refused_patience
 
 
 @pytest.mark.parametrize(("mode", "text", "told"), [(0o600, "rn x", ""), (0o644, "", "others may read this key")])

@@ -1,14 +1,12 @@
 """An editor whose settings name a remote server: its suggestions, its status, its warnings."""
 
-import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lsp.conftest import until
-from tests.lsp.foreign.made_up import LLAMA_END, Said, llama, llama_said, openai, serving, sse
+from tests.lsp.foreign.made_up import Said, llama, llama_said, serving
 from tests.lsp.test_server import inserted
 from tests.support import daemons
 
@@ -37,15 +35,6 @@ async def test_an_editor_gets_suggestions_without_starting_a_daemon(
                 assert daemons.daemons(home) == []
 
 
-async def test_the_model_can_be_asked_for(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(openai("rn x\n", models=("one", "two"))) as server:
-        monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
-        async with editor("two") as e:
-            e.open(SOURCE)
-            assert inserted(await e.ask(1, 8)) == "    return x"
-            assert {body["model"] for body in server.bodies("/v1/completions")} == {"two"}
-
-
 async def test_a_failure_is_in_the_status_before_the_first_key(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     no = Said({"error": {"message": "Infill is not supported by this model"}}, 501)
     async with serving(llama(markers={}, infill=no)) as server:
@@ -71,21 +60,3 @@ async def test_secret_files_reach_no_server(editor: Any, monkeypatch: pytest.Mon
             assert inserted(await e.ask(1, 8, uri=main)) == "    return x"
         assert server.bodies("/completion")
         assert "canary" not in str(server.asked)
-
-
-async def test_a_slow_server_is_awaited_and_not_asked_for_every_key(
-    editor: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = replace(sse(llama_said("return first\n"), LLAMA_END), delay=0.6)
-    async with serving(llama(completion=slow)) as server:
-        monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
-        async with editor() as e:  # an editor that cannot be told later: it is answered once
-            e.open("def add(first, second):\n    \n")
-            typing = []
-            for column, key in enumerate("retu", 4):
-                e.edit(1, column, key)
-                typing.append(asyncio.create_task(e.ask(1, column + 1)))
-                await asyncio.sleep(0.04)
-            answers = await asyncio.gather(*typing)
-            assert inserted(answers[-1]) == "    return first"
-            assert len(server.bodies("/completion")) <= 2

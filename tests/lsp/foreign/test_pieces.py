@@ -1,12 +1,10 @@
 """From a server's text to events: the text ends where our engine would end it, and the server is stopped there."""
 
 import asyncio
-import math
 from collections.abc import AsyncGenerator, Sequence
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,27 +64,6 @@ def test_a_text_ends_with_its_statement_and_the_server_is_stopped() -> None:
 @given(st.lists(st.integers(0, 100), max_size=8), st.sampled_from(["", "retu"]))
 def test_the_text_does_not_depend_on_its_pieces_or_on_a_repeated_word(places: list[int], word: str) -> None:
     assert text_of(events(Scripted(cut(word + TEXT, places), word))) == "rn first + second"
-
-
-@pytest.mark.parametrize("end", ["stop", "length"])
-def test_the_servers_own_end(end: str) -> None:
-    found = events(Scripted([Piece("rn first"), Piece(" + second", end=end), Piece("never read")]))
-    assert text_of(found) == "rn first + second"
-    assert found[-1]["finish"] == end
-
-
-def test_what_the_line_ends_with_already_is_not_suggested() -> None:
-    pieces = [Piece("nge(10):\n    print(i)\n")]
-    found = events(Scripted(pieces), prefix="", middle="for i in ra", suffix=":\n    pass\n")
-    assert text_of(found) == "nge(10)"
-    found = events(Scripted([Piece("rn first\n\ndef more():\n")]), mode="line")
-    assert (text_of(found), found[-1]["finish"]) == ("rn first", "line")
-
-
-def test_the_confidence_is_the_geometric_mean_of_the_probabilities() -> None:
-    found = events(Scripted([Piece("rn", (math.log(0.5),)), Piece(" first", (math.log(0.125),)), Piece("\n")]))
-    assert [event for event in found if event["text"]][-1].get("confidence") == pytest.approx(0.25)
-    assert {event.get("confidence") for event in events(Scripted([Piece("rn first\n")]))} == {None}
 
 
 def test_where_it_is_unsure_a_text_ends() -> None:

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +11,7 @@ import localdflash
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.prompt import assemble
 from localdflash.lsp.foreign.place import InfillTask
-from localdflash.lsp.foreign.remote_prompt import Marker, PieceVocabulary, PrefixSuffixBuilder, PromptBuilder
+from localdflash.lsp.foreign.remote_prompt import Marker, PieceVocabulary, PromptBuilder
 from localdflash.text.fim_formats import FORMATS, detect
 from localdflash.text.tokenizer import Tokenizer
 from tests.lsp.foreign.made_up import BODY, QWEN
@@ -25,18 +24,6 @@ code = st.lists(st.sampled_from(SPELLED)).map("".join)
 
 def place(**changes: Any) -> InfillTask:
     return InfillTask.of({**BODY, **changes})
-
-
-@given(code)
-def test_pieces_are_all_of_a_text(text: str) -> None:
-    pieces = PieceVocabulary(QWEN)
-    ids = pieces.encode(text)
-    assert pieces.parts(ids) == ([text] if text else [])
-    assert pieces.parts([*ids, pieces.special("<|fim_middle|>"), *ids]) == [
-        *([text] if text else []),
-        Marker("<|fim_middle|>"),
-        *([text] if text else []),
-    ]
 
 
 def test_the_prompt_is_the_one_that_our_own_engine_computes() -> None:
@@ -54,26 +41,11 @@ def test_the_prompt_is_the_one_that_our_own_engine_computes() -> None:
         assert [one for one in sent if one in markers.values()] == [one for one in ids if one in markers.values()]
 
 
-def test_other_files_come_first_by_separators_or_as_comments() -> None:
-    parts = PromptBuilder(QWEN_FORM, QWEN_FORM.files or ()).parts(place())
-    markers = Marker("<|repo_name|>"), Marker("<|file_sep|>")
-    assert parts[:4] == [markers[0], "repository\n", markers[1], "b.py\ndef sub(a, b):\n    return a - b\n"]
-    assert parts[-2:] == [Marker("<|fim_middle|>"), "retu"]
-    assert PromptBuilder(QWEN_FORM).parts(place())[0] == "# b.py\ndef sub(a, b):\n    return a - b\n"
-
-
 @given(code, code, code)
 def test_a_prompt_as_text_has_each_marker_once_whatever_the_code_spells(before: str, typed: str, after: str) -> None:
     prompts = PromptBuilder(QWEN_FORM, QWEN_FORM.files or ())
     spelled = prompts.spelled(place(prefix=before + "\n", middle=typed, suffix=after, context=[]))
     assert re.findall(r"<\|\w+\|>", spelled) == ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
-
-
-@given(code)
-def test_broken_code_is_the_same_code_and_no_part_of_it_spells_a_marker(text: str) -> None:
-    parts = PromptBuilder(QWEN_FORM).broken(text)
-    assert "".join(parts) == text
-    assert not any(re.search(r"<\|\w+\|>", part) for part in parts)
 
 
 def test_a_long_file_is_cut_to_what_the_server_holds() -> None:
@@ -86,14 +58,3 @@ def test_a_long_file_is_cut_to_what_the_server_holds() -> None:
     assert sizes == sorted(sizes)
     assert sizes[0] <= 512 * 0.75
     assert sizes[-1] <= 2048 + 64
-
-
-def test_the_sides_are_what_stands_before_and_after_the_cursor() -> None:
-    before, after = PrefixSuffixBuilder().of(place())
-    assert before == "# b.py\ndef sub(a, b):\n    return a - b\n" + BODY["prefix"] + BODY["middle"]
-    assert after == BODY["suffix"]
-
-
-@pytest.mark.parametrize("field", ["prefix", "middle", "suffix"])
-def test_line_ends_are_line_feeds(field: str) -> None:
-    assert "\r" not in PromptBuilder(QWEN_FORM).spelled(place(**{field: BODY[field].replace("\n", "\r\n")}))

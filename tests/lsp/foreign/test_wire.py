@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from localdflash.base.errors import EngineGone, LocaldflashError
+from localdflash.base.errors import LocaldflashError
 from localdflash.lsp.engine_completer import CompletionSource
 from localdflash.lsp.foreign.finding import find_server
 from localdflash.lsp.foreign.llama_server import Probability, begins_with, logprob_of
 from tests.lsp.foreign.made_up import (
     BODY,
-    LINES,
     QWEN,
     STREAM,
     Answer,
@@ -52,11 +51,6 @@ async def test_llama_server_gets_code_as_text_and_markers_as_ids() -> None:
     assert (body["n_predict"], body["temperature"], body["stream"]) == (96, 0.0, True)
 
 
-async def test_a_marker_that_code_spells_is_sent_in_two_parts() -> None:
-    _, body = await asked(llama(llama_said("x\n")), "/completion", prefix="a = '<|fim_suffix|>'\n", context=[])
-    assert body["prompt"][:4] == ["<|fim_prefix|>", "a = '<", "|fim_suffix|>'\n    ", 4]
-
-
 async def test_ids_that_only_our_table_knows_end_a_text() -> None:
     text, _ = await asked(
         llama(llama_said("return f"), llama_said("", QWEN["<|fim_pad|>"]), llama_said("oo")), "/completion"
@@ -78,11 +72,6 @@ def test_the_probability_of_a_healed_word_is_conditional() -> None:
     assert logprob_of(Probability(math.log(1e-6), "retu", likeliest[:1]), "retu") == pytest.approx(0.0)
     assert logprob_of(Probability(-3.4e38, "retu", likeliest[:1]), "retu") == pytest.approx(0.0)
     assert logprob_of(Probability(None, "return"), "retu") is None
-
-
-async def test_llama_server_reads_the_prompt_ahead_of_a_request() -> None:
-    text, body = await asked(llama(), "/completion", max_tokens=0)
-    assert (text, body["n_predict"]) == ("", 0)
 
 
 async def test_infill_gets_both_sides() -> None:
@@ -140,17 +129,6 @@ async def test_openai_tells_how_sure_each_token_is() -> None:
         source.close()
 
 
-async def test_sampling_is_passed_on_by_each_servers_names() -> None:
-    changes = {"temperature": 0.7, "seed": 5, "top_p": 0.9}
-    for answers, path, penalty in (
-        (llama(llama_said("x\n")), "/completion", "repeat_penalty"),
-        (ollama({"response": "x\n"}), "/api/generate", "repeat_penalty"),
-        (openai("x\n"), "/v1/completions", "repetition_penalty"),
-    ):
-        _, body = await asked(answers, path, **changes, repetition_penalty=1.2)
-        assert (changes | {penalty: 1.2}).items() <= body.get("options", body).items()
-
-
 def hanging(part: bytes, kind: str = STREAM) -> Said:
     return Said(stream=[part], kind=kind, hangs=True)
 
@@ -159,7 +137,6 @@ def hanging(part: bytes, kind: str = STREAM) -> Said:
     ("answers", "path"),
     [
         (llama(completion=hanging(b'data: {"content":"return x\\n    y","tokens":[1]}\n\n')), "/completion"),
-        (ollama(generate=hanging(b'{"response":"rn x\\n    y"}\n', LINES)), "/api/generate"),
     ],
 )
 async def test_a_client_that_leaves_closes_the_connection(answers: dict[str, Answer], path: str) -> None:
@@ -173,22 +150,11 @@ async def test_a_client_that_leaves_closes_the_connection(answers: dict[str, Ans
         source.close()
 
 
-async def test_an_end_by_syntax_closes_the_connection() -> None:
-    whole = hanging(b'data: {"content":"return x\\n\\n\\ny = 1\\n","tokens":[1]}\n\n')
-    async with serving(llama(completion=whole)) as server:
-        source = await find_server(server.address, "")
-        assert await text_of(source) == "rn x"
-        await asyncio.wait_for(server.left.wait(), 5)
-        source.close()
-
-
 @pytest.mark.parametrize(
     "answers",
     [
         llama(completion=sse({"error": {"message": "the slot is gone", "code": 500}})),
-        llama(completion=sse({"content": 1})),
         llama(completion=Said(stream=[b"data: {nonsense\n\n"], kind=STREAM)),
-        llama(completion=Said({"error": {"message": "no room", "code": 500}}, 500)),
         llama(completion=Said({"content": "x"})),
         ollama(generate=lines({"error": "model runner has unexpectedly stopped"})),
         ollama(generate=Said({"error": "no"}, 404)),
@@ -201,10 +167,3 @@ async def test_an_error_within_an_answer_is_one_line(answers: dict[str, Answer])
             await text_of(source)
         assert "\n" not in str(raised.value)
         source.close()
-
-
-async def test_a_server_that_goes_away() -> None:
-    async with serving(llama()) as server:
-        source = await find_server(server.address, "")
-    with pytest.raises(EngineGone, match="cannot be reached"):
-        await text_of(source)
