@@ -128,3 +128,31 @@ def test_what_it_closes_again_is_covered_and_replaced(closed: EditorScene) -> No
     assert closed.editor.lua("return vim.api.nvim_win_get_cursor(0)") == [1, len(CALL.strip())]
     closed.editor.keys("<Esc>u")
     closed.editor.until(lambda: closed.editor.text() == "value = add()")
+
+
+def test_lengths_are_in_utf16_units_of_the_item(scene: Begin) -> None:
+    with scene("x = '😋é' + y\r\n") as begun:
+        begun.open("x.py", "\r\n")
+        begun.editor.keys("i")
+        begun.editor.type("x = ")
+        begun.editor.until_ghost("'😋é' + y")
+        begun.editor.keys("<C-Right>")
+        begun.editor.keys("<C-Right>")
+        begun.editor.until(lambda: begun.editor.text() == "x = '😋é")
+        assert begun.until_event("didPartiallyAcceptCompletion", length=8)
+
+
+def test_there_are_plug_maps_and_functions(scene: Begin) -> None:
+    with scene(ADD, keys=False) as begun:
+        begun.open("add.py")
+        begun.editor.lua("vim.keymap.set('i', '<C-y>', '<Plug>(localdflash-accept-word)')")
+        begun.editor.keys("i")
+        begun.editor.type("def")
+        begun.editor.until_ghost(" add(first, second):\n" + BODY)
+        begun.editor.keys("<C-y>")
+        begun.editor.until(lambda: begun.editor.text() == "def add")
+        assert begun.editor.lua("return require('localdflash').accept_line()") is True
+        begun.editor.until(lambda: begun.editor.text() == WHOLE.partition("\n")[0])
+        assert begun.editor.lua("return require('localdflash').is_visible()") is True
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: "\n" not in begun.editor.text() and begun.editor.text() != WHOLE.partition("\n")[0])

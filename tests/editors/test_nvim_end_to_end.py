@@ -56,31 +56,6 @@ def test_typed_and_accepted_with_the_real_server(nvim: Path, tmp_path: Path) -> 
         assert editor.messages() == []
 
 
-@pytest.mark.usefixtures("knows_add")
-def test_a_rename_is_followed_from_place_to_place(nvim: Path, tmp_path: Path) -> None:
-    text = "def area(width, height):\n    print(width)\n    return width * height"
-    marks = (
-        "return #vim.api.nvim_buf_get_extmarks(0, vim.api.nvim_get_namespaces()['localdflash.next_edit'], 0, -1, {})"
-    )
-    with nvim_scene.scene(nvim, tmp_path, cmd=SERVER) as scene:
-        scene.open("area.py", text + "\n")
-        editor = scene.editor
-        editor.keys("fwcw")
-        editor.type("w")
-        editor.keys("<Esc>")
-        for count in (2, 3):
-            editor.until(lambda: editor.lua(marks), "the next edit")
-            editor.keys("<Tab>")
-            editor.keys("<Tab>")
-            editor.until(lambda: editor.text() == text.replace("width", "w", count), "the edit")  # noqa: B023
-        editor.lua("vim.wait(700)")
-        assert not editor.lua(marks)
-        editor.keys("u")
-        editor.lua("vim.wait(700)")
-        assert not editor.lua(marks)
-        assert editor.messages() == []
-
-
 def test_the_shipped_pair(nvim: Path, short_home: Path, tmp_path: Path) -> None:
     with nvim_scene.scene(nvim, tmp_path, cmd=[*SERVER, "--threads", "1"]) as scene:
         editor = begin(scene)

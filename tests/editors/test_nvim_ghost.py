@@ -127,10 +127,10 @@ def test_in_the_last_row_there_is_room_for_it(scene: Begin, windows: str) -> Non
         assert begun.editor.screen.rows()[at].startswith(" 61 def add")
 
 
-def test_macros_are_played_without_it(add: EditorScene) -> None:
+def test_leaving_insert_mode_hides_it_and_entering_asks_again(add: EditorScene) -> None:
+    add.editor.type("def")
+    add.editor.until_ghost(" add(first, second):\n" + BODY)
     add.editor.keys("<Esc>")
-    add.editor.lua("vim.fn.setreg('q', 'idef' .. vim.keycode('<Esc>'))")
-    count = len(add.events("request"))
-    add.editor.keys("@q")
-    add.editor.until(lambda: add.editor.text() == "def")
-    assert len(add.events("request")) == count
+    assert add.editor.ghost() == ""
+    add.editor.keys("A")
+    add.editor.until_ghost(" add(first, second):\n" + BODY)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from localdflash.lab.scripts.editors.nvim_scene import BODY, EditorScene
-from tests.editors.conftest import servers
+from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SETUP, EditorScene
+from tests.editors.conftest import Begin, servers
 
 pytestmark = pytest.mark.editors
 WHOLE = "def add(first, second):\n" + BODY
@@ -56,3 +56,14 @@ def test_restart_replaces_the_server(add: EditorScene) -> None:
     add.editor.until(lambda: add.editor.text() == WHOLE)
     assert add.editor.messages() == []
     assert add.editor.lua("return require('localdflash.clients').enabled") is True
+
+
+def test_both_ways_at_once_start_one_server(scene: Begin) -> None:
+    enabled = "vim.lsp.config('localdflash', { cmd = {settings}.cmd }); vim.lsp.enable('localdflash')"
+    with scene(ADD, setup=f"{SETUP}\n{enabled}") as begun:
+        begun.open("add.py")
+        begun.editor.keys("i")
+        begun.editor.type("def")
+        begun.editor.until_ghost(WHOLE[3:])
+        assert len(begun.events("initialize")) == 1
+        assert len(servers(begun)) == 1

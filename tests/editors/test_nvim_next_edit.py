@@ -102,3 +102,12 @@ def test_a_suggestion_comes_first(scene: Begin) -> None:
         begun.editor.until(lambda: not marks(begun), "only the suggestion")
         begun.editor.keys("<Tab>")
         begun.editor.until(lambda: begun.editor.text().startswith("x = [1, 2]\n"), "the suggestion's Tab")
+
+
+def test_any_change_takes_it_back(proposed: EditorScene) -> None:
+    proposed.editor.until(lambda: marks(proposed))
+    proposed.editor.keys("x")
+    proposed.editor.until(lambda: not marks(proposed), "its end")
+    proposed.editor.keys("u")
+    proposed.editor.lua("vim.wait(20)")
+    assert marks(proposed) == []

@@ -137,3 +137,33 @@ def test_the_oldest_neovim(old_nvim: Path, tmp_path: Path) -> None:
         begun.editor.command("checkhealth localdflash")
         assert "ERROR" not in begun.editor.text()
         assert begun.editor.messages() == []
+
+
+def test_off_and_on_again(add: EditorScene) -> None:
+    add.editor.command("Localdflash disable")
+    assert add.editor.ghost() == ""
+    add.editor.until(lambda: not servers(add))
+    assert add.editor.lua("return require('localdflash').status()") == "localdflash off"
+    add.editor.until(lambda: add.editor.lua("return #vim.lsp.get_clients()") == 0)
+    add.editor.type("d")  # Neovim has to tell the next server what comes after this, too
+    add.editor.command("Localdflash toggle")
+    add.editor.until_attached()
+    add.editor.type("ef")
+    add.editor.until_ghost(WHOLE[3:])
+    (before,) = servers(add)
+    add.editor.command("Localdflash restart")
+    add.editor.until(lambda: [s.pid for s in servers(add)] not in ([], [before.pid]) and len(servers(add)) == 1)
+    add.editor.until_attached()
+    add.editor.type(" ")
+    add.editor.until_ghost(WHOLE[4:])
+    assert add.editor.messages() == []
+
+
+def test_the_status_command_says_all_of_it(add: EditorScene) -> None:
+    add.tell("test/tell", tau=None, tokensPerSecond=None)
+    add.editor.until(lambda: "τ" not in add.editor.lua("return require('localdflash').status()"))
+    said = add.editor.lua("return vim.fn.execute('Localdflash status')")
+    assert "model: scripted" in said
+    assert "τ): unknown" in said
+    add.editor.command("Localdflash nonsense")
+    assert "no command nonsense" in add.editor.messages()[-1]

@@ -1,6 +1,9 @@
 """VS Code itself, with our extension and our language server: what a person types, sees and gets."""
 
+import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -188,3 +191,59 @@ def test_a_folder_does_not_choose_what_is_executed(code: Studio, folder: Path, r
         window.shows(METHOD[10:])
         assert folder not in [Path(psutil.Process(process).cwd()) for process in code.servers()]
     assert not sprung.exists()
+
+
+def test_a_server_that_is_killed_comes_back_without_a_word(code: Studio, window: VscodeWindow) -> None:
+    before = code.servers()
+    for process in before:
+        os.kill(process, signal.SIGKILL)
+    until(lambda: "starting" in window.details(), window.details)
+    ready(window)
+    assert not set(code.servers()) & set(before)
+    window.type("    def ar")
+    window.shows(METHOD[10:])
+    assert window.messages() == []
+
+
+def test_cells_of_a_notebook_are_completed(code: Studio, folder: Path) -> None:
+    cell: dict[str, object] = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+    cells = [cell | {"id": f"c{number}", "source": [text]} for number, text in enumerate(("", BEFORE))]
+    about = {"language_info": {"name": "python"}}
+    notebook = {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
+    (folder / "book.ipynb").write_text(json.dumps(notebook))
+    with code.window(folder) as window:
+        window.press("Control+p")
+        window.pick("book.ipynb", "book.ipynb")
+        second = window.page.locator(".notebook-editor .cell .monaco-editor").nth(1)
+        second.click()
+        ready(window)
+        window.press("Control+End")
+        window.type("    def ar")
+        window.shows(METHOD[10:])
+        window.picture("notebook")
+        window.press("Tab")
+        until(lambda: "1 accepted" in window.details(), window.details)
+
+
+def test_a_language_is_turned_off_and_on(code: Studio, folder: Path) -> None:
+    with code.window(folder, **{"localdflash.languages": {"python": False}}) as window:
+        window.open("shapes.py", LAST)
+        until(lambda: "off for python" in window.details(), window.details)
+        seen = window.frames()
+        window.type("    def ar")
+        window.press("Alt+\\")
+        window.picture("language-off")
+        window.command("localdflash: Turn This Language On or Off")
+        ready(window)
+        assert seen() == [""]
+        window.type("e")
+        window.shows(METHOD[11:])
+
+
+def test_off_means_that_no_server_runs(code: Studio, window: VscodeWindow) -> None:
+    until(code.servers)
+    window.command("localdflash: Turn Completions On or Off")
+    until(lambda: not code.servers())
+    assert "Completions are off" in window.details()
+    window.command("localdflash: Turn Completions On or Off")
+    ready(window)

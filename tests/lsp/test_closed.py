@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.code.fim.brackets import CLOSERS, OPENERS
-from localdflash.lsp.closed import closed_after, closes_again, still_closed
+from localdflash.lsp.closed import closed_after, closes_again
 
 
 @pytest.mark.parametrize(
@@ -22,36 +22,6 @@ from localdflash.lsp.closed import closed_after, closes_again, still_closed
 )
 def test_closed(line: str, rest: str, closed: str) -> None:
     assert closed_after("python", line, rest) == closed
-
-
-@pytest.mark.parametrize(
-    ("line", "closed", "text", "again"),
-    [
-        ("foo(", ")", "a, b)", True),
-        ("foo(", ")", "a):\n    pass", True),
-        ("if foo(", ")", "a) {", True),  # it opens another then
-        ("foo(", ")", "a, b", False),
-        ('foo("', '")', 'a"', False),
-        ('foo("', '")', 'a")', True),
-    ],
-)
-def test_again(line: str, closed: str, text: str, again: bool) -> None:
-    assert closes_again("python", line, closed, text) == again
-
-
-@pytest.mark.parametrize(
-    ("middle", "typed", "closed", "expected"),
-    [
-        ("foo()", "foo", "", ("foo(", ")")),  # the editor closed it
-        ("foo([])", "foo(", ")", ("foo([", "])")),
-        ("foo(a)", "foo(", ")", ("foo(a", ")")),
-        ("foo", "foo(", ")", ("foo", "")),  # both were removed
-        ("foo(a).b", "foo(", ")", ("foo(a).b", "")),  # accepted, and closed again
-        ("foo()", "", "", ("foo()", "")),  # pasted
-    ],
-)
-def test_still_closed(middle: str, typed: str, closed: str, expected: tuple[str, str]) -> None:
-    assert still_closed(middle, typed, closed) == expected
 
 
 @given(st.text("([{", max_size=6), st.text("ab, ", max_size=6))

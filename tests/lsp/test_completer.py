@@ -29,19 +29,6 @@ async def test_the_embedded_pair_completes(editor: Any) -> None:
         assert status.accepted == 1
 
 
-async def test_a_pair_that_is_not_here_is_told_once_with_what_to_do(editor: Any) -> None:
-    async with editor("qwen3-8b") as e:
-        assert await e.ask(0, 0) is None
-        e.open(SOURCE)
-        for _ in range(3):
-            assert await e.ask(2, 6) is None
-        (said,) = e.said
-        assert "localdflash models pull qwen3-8b" in said
-        status = await e.status()
-        assert status.kind == "Error"
-        assert "localdflash models pull qwen3-8b" in status.message
-
-
 async def test_an_engine_that_was_killed_is_started_again(editor: Any) -> None:
     async with editor(options={"deadlineMs": 9_000}) as e:
         e.open(SOURCE)

@@ -63,13 +63,6 @@ def test_an_invalid_header_is_an_error(data: bytes) -> None:
         read(data)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"{}{}", b"[" * 10_000, b"9" * 10_000, BODY.decode().encode("utf-16")])
-def test_a_body_that_is_not_json_is_reported_and_the_next_message_is_read(body: bytes) -> None:
-    malformed, following = read(framed_text(body) + framed(A))
-    assert malformed == MalformedMessage("a message is not JSON")
-    assert following == A
-
-
 def test_of_a_body_that_is_too_large_both_ends_are_kept() -> None:
     reader, head, tail = MessageReader(), b'{"method":"textDocument/didOpen","text":"', b'","uri":"file:///a"}'
     middle = [bytes(65_536)] * (MAX_BODY_BYTES // 65_536 + 1)

@@ -74,19 +74,6 @@ async def test_a_key_that_disagrees_stops_the_generation_before_a_new_request(de
     assert desk.engine.most == 1
 
 
-async def test_typing_ahead_of_a_generation_that_turns_out_to_disagree_asks_again(desk: Desk) -> None:
-    desk.ask()
-    asked = await desk.asked(1)
-    desk.type("class")
-    waiting = desk.ask()
-    asked.say(ADD)
-    other = await desk.asked(2)
-    assert other.body["middle"] == "class"
-    other.say(" A:", end="line")
-    assert texts(await waiting) == [" A:"]
-    assert desk.engine.most == 1
-
-
 async def test_a_refused_text_becomes_a_draft_and_is_not_shown_again(desk: Desk) -> None:
     offer = await desk.shown()
     ahead = await desk.asked(2)

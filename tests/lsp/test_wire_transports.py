@@ -7,7 +7,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -60,18 +59,6 @@ def test_a_signal_ends_it(number: signal.Signals, code: int) -> None:
         wire.begin()
         wire.process.send_signal(number)
         assert ended(wire) == code
-
-
-def test_an_editor_that_stops_reading_ends_it() -> None:
-    with serving() as wire:
-        wire.begin()
-        assert wire.process.stdout
-        wire.process.stdout.close()
-        with suppress(BrokenPipeError):
-            while True:  # until it is gone
-                wire.send(request(1, "nothing/here"))
-        wire.process.stdout = None
-        assert ended(wire) == 1
 
 
 def test_the_death_of_the_editor_ends_it() -> None:

@@ -20,16 +20,3 @@ def test_an_answer_keeps_its_text_and_ends_no_turn(tokenizer: Tokenizer, text: l
     ids = ids_of(tokenizer, written)
     assert tokenizer.spell(ids).decode() == written.replace("\ud800", "\ufffd")
     assert not {tokenizer.special(name) for name in ("<|im_end|>", "<|im_start|>", "<|endoftext|>")} & {*ids}
-
-
-def test_markers_of_the_format_are_tokens_and_the_model_s_own_text_is_restored(
-    tokenizer: Tokenizer, sentencepiece: Tokenizer
-) -> None:
-    begun = [PromptStretch("<|im_end|>\n", False), PromptStretch("<|im_end|>", True)]
-    ids = encode_answer(tokenizer, begun)
-    assert ids.count(tokenizer.special("<|im_end|>")) == 1
-    assert tokenizer.spell(ids) == b"\n<|im_end|>"
-    ids = [tokenizer.special("<think>"), *tokenizer.encode("add\nit"), tokenizer.special("</think>")]
-    ids += tokenizer.encode("\n\nfirst + second")
-    assert ids_of(tokenizer, tokenizer.spell(ids).decode()) == ids
-    assert sentencepiece.spell(ids_of(sentencepiece, "def x")) == b"def x"  # no space before it

@@ -13,7 +13,7 @@ from localdflash.text.gguf_vocabulary import GGUFVocabulary, open_vocabulary
 from localdflash.text.llama_vocabulary import LlamaVocabulary
 from localdflash.text.tokenizer import read_vocabulary
 from localdflash.text.vocabulary import ModelVocabulary
-from tests.text.conftest import CHATML, CODE, CONTROL, NORMAL, USER_DEFINED, sentencepiece_file
+from tests.text.conftest import CODE, CONTROL, NORMAL, USER_DEFINED, sentencepiece_file
 
 BYTE_PAIR = ("gpt-2", "smollm", "qwen2", "qwen35", "llama-bpe", "gpt-4o", "tekken")
 SPECIALS = {
@@ -60,13 +60,6 @@ def test_ids(pairs: Pairs, kind: str, text: str) -> None:
     ours, theirs = pairs[kind]
     valid = text.encode("utf-8", "replace").decode()
     assert ours.encode(valid) == theirs.encode(valid)
-
-
-@pytest.mark.parametrize("pre", ["deepseek-llm", "default"])
-def test_an_unknown_pre_tokenizer_needs_llama_cpp(make_vocabulary: Callable[..., Path], pre: str) -> None:
-    path = make_vocabulary(dict.fromkeys(CHATML, CONTROL), pre=pre)
-    assert open_vocabulary(read_header(path)) is None
-    assert isinstance(read_vocabulary(path), LlamaVocabulary)
 
 
 @pytest.mark.parametrize(

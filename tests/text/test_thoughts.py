@@ -2,7 +2,6 @@
 
 from typing import TypeVar
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,20 +40,6 @@ def test_what_is_joined_comes_apart(data: st.DataObject, thoughts: str, said: st
 def test_any_text_comes_apart_in_one_way(data: st.DataObject) -> None:
     text = data.draw(st.lists(st.sampled_from(["<think>", "</think>", "a", "\n", " ", "<"]), max_size=8).map("".join))
     assert read(data.draw(cut(text))) == split(text)[:2]
-
-
-@pytest.mark.parametrize(
-    ("text", "thoughts", "said", "is_thinking"),
-    [
-        ("", "", "", False),
-        ("<think>\nwhy\n</think>\n\nyes\n", "why", "yes\n", False),
-        ("\n<think>why</think>yes", "why", "yes", False),
-        ("<think>\nwhy\n\n</thi", "why\n\n</thi", "", True),
-        ("say <think>x</think>", "", "say <think>x</think>", False),
-    ],
-)
-def test_split(text: str, thoughts: str, said: str, is_thinking: bool) -> None:
-    assert split(text) == (thoughts, said, is_thinking)
 
 
 @given(st.lists(st.tuples(st.booleans(), plain), max_size=6), st.data())

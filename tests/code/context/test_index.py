@@ -1,11 +1,8 @@
 """What the index holds, what stays out, and that lookups never wait for it."""
 
-from pathlib import Path
-
 import pytest
 
 from localdflash.code.context import index
-from localdflash.code.context.listing import SKIPPED
 from tests.code.context.conftest import PATIENCE, Opens, until
 
 
@@ -26,21 +23,6 @@ def test_definitions_by_name_in_order(open_workspace: Opens) -> None:
     assert opened.warnings == []
 
 
-def test_dependencies_and_generated_files_are_skipped_silently(open_workspace: Opens) -> None:
-    text = "def f(): pass\n"
-    generated = {
-        "large.py": text + "\n" * 1_000_000,
-        "minified.py": text + "x" * 6_000,
-        "binary.py": text + "\0",
-        "plain.txt": text,
-        "kept.py": text,
-    }
-    skipped = [f"{at}{folder}/a.py" for folder in SKIPPED for at in ("", "x/")]
-    opened = open_workspace(dict.fromkeys(skipped, text) | generated)
-    assert opened.paths("f") == ["kept.py"]
-    assert opened.warnings == []
-
-
 @pytest.mark.parametrize(("limit", "name", "most"), [("MAX_FILES", "{}.py", 5), ("MAX_FOLDERS", "{}/a.py", 3)])
 def test_too_many_files_or_folders_are_warned_of_once(
     open_workspace: Opens, monkeypatch: pytest.MonkeyPatch, limit: str, name: str, most: int
@@ -52,17 +34,6 @@ def test_too_many_files_or_folders_are_warned_of_once(
     assert opened.workspace.settled(PATIENCE)
     (warning,) = opened.warnings
     assert ".localdflashignore" in warning
-
-
-def test_a_root_that_is_a_link_is_followed(open_workspace: Opens, root: Path) -> None:
-    link = root.parent / "link"
-    link.symlink_to(root)
-    opened = open_workspace({"a.py": "def f(): pass", ".gitignore": "b.py", "b.py": ""}, [link])
-    assert opened.paths("f") == ["a.py"]
-    assert opened.workspace.allowed(link / "a.py")
-    assert opened.workspace.allowed(root / "a.py")
-    assert not opened.workspace.allowed(link / "b.py")
-    assert not opened.workspace.allowed(root / "b.py")
 
 
 def test_modules_are_located_without_the_disk(open_workspace: Opens) -> None:

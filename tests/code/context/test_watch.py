@@ -74,22 +74,6 @@ def test_folders_that_come_move_and_go(opened: Opened) -> None:
     assert opened.comes("changed", "renamed/deep/c.py")
 
 
-def test_files_folders_and_links_in_each_others_place(opened: Opened) -> None:
-    outside = opened.root.parent / "outside.py"
-    outside.write_text("def CANARY(): pass")
-    (opened.root / "a.py").unlink()
-    opened.write("a.py/x.py", "def inside(): pass")
-    shutil.rmtree(opened.root / "pkg")
-    opened.write("pkg", "nothing")
-    assert opened.comes("inside", "a.py/x.py")
-    assert opened.comes("f")
-    assert opened.comes("h")
-    shutil.rmtree(opened.root / "a.py")
-    (opened.root / "a.py").symlink_to(outside)
-    assert opened.comes("inside")
-    assert opened.paths("CANARY") == []
-
-
 def test_ignore_files_are_read_again(opened: Opened) -> None:
     opened.write(".gitignore", "pkg/")
     assert opened.comes("h")

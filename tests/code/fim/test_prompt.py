@@ -54,18 +54,6 @@ def test_the_budget_holds(encoder: Encoder, name: str) -> None:
         assert context == 256 or tokens(made, "prefix") > made.budget.prefix // 2
 
 
-def test_what_weighs_most_is_kept_in_the_order_given(encoder: Encoder, fim: FimFormat) -> None:
-    others = tuple(
-        InfillContext("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 500], weight)
-        for i, weight in enumerate((0.2, 0.9, 0.1, 0.8))
-    )
-    made = prompt(encoder, fim, HOLE, others)
-    kept = [part.name for part in made.parts if part.kind == "open" and not part.left_out]
-    assert [part.name for part in made.parts[:4]] == ["o0.py", "o1.py", "o2.py", "o3.py"]
-    assert kept == ["o1.py", "o3.py"]
-    assert all(part.tokens == 0 and len(part.text) == 500 for part in made.parts if part.left_out)
-
-
 def test_the_next_key_only_adds(encoder: Encoder, fim: FimFormat) -> None:
     """Line after line typed from one anchor: of the last prompt all but the newest ids are kept."""
     typed, before = "".join(LINES[1000:1012]), list[int]()
@@ -75,12 +63,6 @@ def test_the_next_key_only_adds(encoder: Encoder, fim: FimFormat) -> None:
         if len(encoder.text(typed[:end].lstrip())) <= 100 and typed[:end].strip():
             assert not before or len(before) - shared <= 4
         before = ids
-
-
-def test_carriage_returns_change_nothing(encoder: Encoder, fim: FimFormat) -> None:
-    prefix, middle, suffix = (text.replace("\n", "\r\n") for text in (HOLE.prefix, HOLE.middle, HOLE.suffix))
-    windows = replace(HOLE, prefix=prefix, middle=middle, suffix=suffix)
-    assert prompt(encoder, fim, windows) == prompt(encoder, fim)
 
 
 @pytest.mark.parametrize("text", ["x" * 10_000_000, "x = 1\n" * 1_700_000])

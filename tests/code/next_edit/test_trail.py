@@ -47,13 +47,6 @@ def test_keys_next_to_each_other_are_one_edit() -> None:
     assert typist.trail.steps() == [TEXT, TEXT.replace("two", "toro")]
 
 
-def test_typing_over_a_word_that_ends_with_the_first_letter_is_one_edit() -> None:
-    typist = Typist("def f(radius): pass\n")
-    for word in ("s", "si", "siz", "size"):
-        typist.put(0, f"def f({word}): pass")
-    assert typist.trail.steps() == ["def f(radius): pass\n", "def f(size): pass\n"]
-
-
 def test_a_text_that_was_there_before_is_an_undo() -> None:
     typist = Typist()
     typist.put(0, "uno")

@@ -9,16 +9,14 @@ from localdflash.lsp.engine_completer import DaemonSource
 from localdflash.lsp.foreign.finding import find_server
 from localdflash.lsp.foreign.llama_server import InfillLlama, RawLlama
 from localdflash.lsp.foreign.ollama_server import Ollama
-from localdflash.lsp.foreign.openai_server import OpenAi
 from localdflash.lsp.foreign.pieces import InfillSource
 from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
-from tests.lsp.foreign.made_up import QWEN, QWEN_SHOWN, Answer, Said, llama, ollama, openai, serving
+from tests.lsp.foreign.made_up import QWEN_SHOWN, Answer, Said, llama, ollama, openai, serving
 
 CHAT = {"template": "{{ .Prompt }}", "details": {"family": "llama"}, "capabilities": ["completion"]}
 INSERT = {"template": "<PRE> {{ .Prompt }} <SUF>", "details": {"family": "llama"}, "capabilities": ["insert"]}
 PHI = {"<|system|>": 7}
-QWEN_7B = "Qwen/Qwen2.5-Coder-7B"
 CANNOT = "does not fill in the middle"
 
 
@@ -106,26 +104,6 @@ async def test_ollama_without_a_model_and_without_the_one_asked_for() -> None:
     assert "has no model: run `ollama pull` there" in str(await refused(ollama(models={})))
     assert "has no model nope: run `ollama pull nope` there" in str(await refused(ollama(), "nope"))
     assert "llama3 at" in str(await refused(ollama(models={"llama3": CHAT})))
-
-
-@pytest.mark.parametrize(
-    ("answers", "model", "how"),
-    [
-        (openai(), "some-model", PrefixSuffixBuilder),
-        (openai(models=("chat", QWEN_7B), suffix=False, markers=QWEN), QWEN_7B, PromptBuilder),
-        (
-            openai(models=("qwen-behind-a-chat-template",)),
-            "qwen-behind-a-chat-template",
-            PrefixSuffixBuilder,
-        ),  # no marker is a token
-    ],
-)
-async def test_openai_gets_our_prompt_if_the_markers_are_tokens_else_the_suffix(
-    answers: dict[str, Answer], model: str, how: type
-) -> None:
-    server = server_of(await found(answers))
-    assert isinstance(server, OpenAi)
-    assert (server.model, type(server._how)) == (model, how)
 
 
 async def test_openai_that_ignores_or_refuses_the_suffix_or_has_no_model_is_refused() -> None:
