@@ -104,7 +104,6 @@ def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
         delay: float = 0.0,
         root: str = "file:///project",
         inline: bool = True,
-        completion: types.CompletionClientCapabilities | None = None,
         home: Path | None = None,
     ) -> AsyncIterator[Editor]:
         with nullcontext(home) if home else daemons.short_home(monkeypatch), oracle_thread(oracle, delay):
@@ -116,10 +115,7 @@ def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
                 shown = types.InlineCompletionClientCapabilities(dynamic_registration=False) if inline else None
                 capabilities = types.ClientCapabilities(
                     general=types.GeneralClientCapabilities(position_encodings=list(encodings) or None),
-                    text_document=types.TextDocumentClientCapabilities(
-                        inline_completion=shown,
-                        completion=completion,
-                    ),
+                    text_document=types.TextDocumentClientCapabilities(inline_completion=shown),
                 )
                 asked = types.InitializeParams(capabilities, root_uri=root, initialization_options=options)
                 found.capabilities = (await client.initialize_async(asked)).capabilities

@@ -36,7 +36,7 @@ PIECES = [
     "e\u0301",
     "錯",
 ]
-PIECES += ["😋", "\U0001f469\u200d\U0001f467", "\t", "\uffff", "\U0010ffff"]
+PIECES += ["a", "😋", "\U0001f469\u200d\U0001f467", "\t", "\uffff", "\U0010ffff"]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 POSITIONS = st.tuples(st.integers(0, 7) | st.just(2**31 - 1), st.integers(0, 12) | st.just(2**31 - 1))
 ENCODINGS = st.sampled_from(sorted(CODECS))
@@ -124,9 +124,8 @@ def test_positions_and_windows(encoding: Encoding, text: str, at: tuple[int, int
     assert window.first_line == first or (not window.before and window.first_line == place.line) or cut_in_two
 
 
-@pytest.mark.parametrize("encoding", CODECS)
-def test_a_byte_that_is_not_utf_8_is_one_unit(clients: dict[Encoding, Local], encoding: Encoding) -> None:
-    client = clients[encoding]
+def test_a_byte_that_is_not_utf_8_is_one_unit(clients: dict[Encoding, Local]) -> None:
+    client = clients["utf-16"]
     opening = b'{"jsonrpc":"2.0","method":"textDocument/didOpen","params":{"textDocument":{"uri":"u","languageId":"",'
     opening += b'"version":1,"text":"caf\xe9 x"}}}'
     client.feed(b"Content-Length: %d\r\n\r\n%s" % (len(opening), opening))
@@ -143,10 +142,5 @@ def test_binary_and_minified_texts_are_recognised() -> None:
     assert [document.is_text(1000, longest) for longest in (1000, 50)] == [True, False]
     document.replace(LineColumn(0, 1), LineColumn(0, 101), "")
     assert document.is_text(1000, 50)
-    for text, limits, expected in (
-        ("\0", (1000, 1000), False),
-        ("é" * 60, (60, 60), True),
-        ("é" * 60, (60, 59), False),
-    ):
-        document.replace_all(text)
-        assert document.is_text(*limits) == expected
+    document.replace_all("é" * 60)
+    assert [document.is_text(60, longest) for longest in (60, 59)] == [True, False]

@@ -48,12 +48,7 @@ def is_silent(server: Wire) -> bool:
     return not [message for message in server.others if message.get("method") == next_edit.METHOD]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "column"),
-    [
-        ("utf-16", 16),
-    ],
-)
+@pytest.mark.parametrize(("encoding", "column"), [("utf-16", 16)])
 def test_it_is_for_one_version_and_in_the_units_of_the_client(server: Wire, encoding: str, column: int) -> None:
     begin(server, encoding)
     edit(server, 2, RENAMED)

@@ -52,10 +52,7 @@ async def test_what_git_ignores_is_only_sent_where_somebody_asks_there(editor: A
         e.open(text + "ret", ignored)
         assert await e.ask(2, 3, uri=ignored) is None
         status = await e.status()
-        assert (status.kind, status.message) == (
-            "Inactive",
-            "no suggestions here: .gitignore names it; ask by hand",
-        )
+        assert (status.kind, status.message) == ("Inactive", "no suggestions here: .gitignore names it; ask by hand")
         with daemons.client() as client:
             assert client.get("/oracle")["asked"] == []
             (item,) = (await e.ask(2, 3, uri=ignored, manual=True)).items

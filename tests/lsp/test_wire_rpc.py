@@ -95,14 +95,10 @@ def test_notifications_are_never_answered(wire: Wire) -> None:
     wire.send(
         notification("$/nothing"),
         notification("$/setTrace", {"value": 5}),
-        notification("$/progress", {"token": 1, "value": {}}),
-        notification("initialized", {}),
-        notification("workspace/didChangeConfiguration", {"settings": None}),
         notification("workspace/didChangeWatchedFiles", {"changes": [{"uri": 5}]}),
         notification("workspace/didChangeWorkspaceFolders", {"event": {"added": [], "removed": [folder]}}),
         notification("textDocument/didClose", {"textDocument": {"uri": "file:///unknown.py"}}),
         notification("textDocument/didChange", changing("file:///unknown.py", 1, {"text": "x"})),
-        notification("window/workDoneProgress/cancel", {"token": "none"}),
         notification(ASK, asking()),
         *(notification("$/cancelRequest", params) for params in (None, {}, 5, {"id": None}, {"id": 99}, {"id": [1]})),
     )

@@ -24,7 +24,7 @@ from localdflash.text.stream import TextDecoder
 from localdflash.text.thoughts import joined, split
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.user_text import PromptStretch
-from tests.support.chat_formats import TEMPLATES, TOKENS, vocabularies
+from tests.support.chat_formats import TEMPLATES, vocabularies
 from tests.support.scripted_pair import spelled
 from tests.text.conftest import CHATML, CONTROL, MakeVocabulary
 
@@ -106,23 +106,6 @@ def test_any_cut_of_the_ids_gives_the_same_text(
     text = read(start_of(tokenizer, enable_thinking=True).spelling(tokenizer), ids, cuts)
     thought = thoughts.strip("\n")
     assert text == joined(thought, said if family == "harmony" and not thought else said.lstrip("\n"))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=15)
-@given(data=st.data())
-def test_any_cut_of_random_ids_gives_the_same_text(
-    models: Mapping[str, Tokenizer], family: str, data: st.DataObject
-) -> None:
-    tokenizer = models[family]
-    marker = st.sampled_from([tokenizer.special(name) for name in TOKENS[family]])
-    token = marker | st.integers(0, tokenizer.vocab_size - 1)
-    header = st.sampled_from(["analysis", "final", " to=functions.f", "thought\n", "assistant", "\n", "é"])
-    parts = data.draw(st.lists(token | header, max_size=12))
-    ids = [token for part in parts for token in ([part] if isinstance(part, int) else tokenizer.encode(part))]
-    cuts = data.draw(st.lists(st.integers(0, len(ids)), max_size=6))
-    spelling = start_of(tokenizer).spelling
-    assert read(spelling(tokenizer), ids, cuts) == read(spelling(tokenizer), ids)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -113,17 +113,10 @@ FOUND = {
 
 TEXTS = {  # of some of them
     ("python", "f"): "async def f(a,\n            b) -> int:\n    '''What it does.'''",
-    ("python", "X"): "X: int = 1",
     ("python", "A"): "class A(B):\n    x = 1\n    def m(self): pass\n    def __len__(self): return 1",
     ("javascript", "g"): "function g(a)",
-    ("typescript", "U"): "type U = string;",
-    ("tsx", "View"): "const View = (p: Props) =>",
     ("go", "M"): "func (t *T) M(a int) error",
-    ("go", "T"): "type T struct { x int }",
-    ("rust", "m"): "pub fn m(&self) -> u8",
     ("c", "g"): "static int *g(void)",
-    ("cpp", "f"): "int A::f() const",
-    ("java", "m"): "int m(int a)",
     ("lua", "h"): "function M:h(x)",
 }
 

@@ -1,6 +1,5 @@
 """Edits against a plain model: applied in order to the old document, they give the new one."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,16 +57,6 @@ def test_edits_lead_from_the_old_document_to_the_new(changes: list[tuple[str, in
 
 def texts(history: EditHistory) -> list[str]:
     return [part.text for part in history.diffs(100)]
-
-
-@pytest.mark.parametrize(
-    ("line", "pause", "edits"), [(6, 0.5, 1), (13, 0.9, 1), (14, 0.5, 2), (6, 1.1, 2), (0, 0.5, 1), (5, 1.1, 2)]
-)
-def test_near_and_soon_is_one_edit(line: int, pause: float, edits: int) -> None:
-    history = EditHistory()
-    history.changed("a.py", 4, ["old"], ["new"], 10.0)
-    history.changed("a.py", line, ["b"], ["c"], 10.0 + pause)
-    assert len(texts(history)) == edits
 
 
 def test_the_edit_under_way_is_left_out() -> None:

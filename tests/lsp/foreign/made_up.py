@@ -164,10 +164,7 @@ def llama(
     **more: Answer,
 ) -> dict[str, Answer]:
     """llama-server with a model of these markers, whose answers are these events."""
-    props = {
-        "default_generation_settings": {"n_ctx": 4096, "params": {}},
-        "model_alias": model,
-    }
+    props = {"default_generation_settings": {"n_ctx": 4096, "params": {}}, "model_alias": model}
     return {
         "/props": Said(props),
         "/tokenize": tokenize(markers, blank),

@@ -122,14 +122,7 @@ async def test_a_key_that_is_missing_wrong_or_right(answers: dict[str, Answer]) 
     assert await found(answers, key="sesame")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        Said(b"<html>"),
-        Said({"models": 1, "data": 2, "pair": 0}),
-        Said({}, 500),
-    ],
-)
+@pytest.mark.parametrize("answer", [Said(b"<html>"), Said({"models": 1, "data": 2, "pair": 0}), Said({}, 500)])
 async def test_other_servers_are_refused(answer: Said) -> None:
     paths = ("/ps", "/props", "/api/version", "/api/tags", "/api/ps", "/api/show", "/v1/models", "/v1/completions")
     assert await refused(dict.fromkeys(paths, answer))

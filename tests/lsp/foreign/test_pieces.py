@@ -73,12 +73,3 @@ def test_where_it_is_unsure_a_text_ends() -> None:
     assert "third" not in text_of(found)
     assert found[-1]["finish"] == "unsure"
     assert text_of(events(Scripted(unsure), least_sure=0.0)) == "rn first - third"
-
-
-def test_choices_come_one_after_the_other_and_only_the_first_is_the_likeliest() -> None:
-    server = Scripted([Piece("rn first\n")])
-    found = events(server, count=3)
-    assert [text_of(found, index) for index in range(3)] == ["rn first"] * 3
-    assert [event["index"] for event in found if "finish" in event] == [0, 1, 2]
-    assert [draw.temperature for draw in server.draws] == [0.0, 0.8, 0.8]
-    assert len({draw.seed for draw in server.draws}) == 3

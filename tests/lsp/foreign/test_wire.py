@@ -135,9 +135,7 @@ def hanging(part: bytes, kind: str = STREAM) -> Said:
 
 @pytest.mark.parametrize(
     ("answers", "path"),
-    [
-        (llama(completion=hanging(b'data: {"content":"return x\\n    y","tokens":[1]}\n\n')), "/completion"),
-    ],
+    [(llama(completion=hanging(b'data: {"content":"return x\\n    y","tokens":[1]}\n\n')), "/completion")],
 )
 async def test_a_client_that_leaves_closes_the_connection(answers: dict[str, Answer], path: str) -> None:
     async with serving(answers) as server:
