@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -99,21 +98,6 @@ async def test_one_connection_serves_many_requests(monkeypatch: pytest.MonkeyPat
     async with scripted(script, client):
         assert [await client.ask() for _ in range(3)] == ["x"] * 3
     assert (script.connections, client.looked, client.told) == (1, 1, [])
-
-
-async def test_a_loading_daemon_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    loads = threading.Event()
-    client = Client(monkeypatch, lambda: loads.wait(10))
-    for _ in range(9):
-        given_up = asyncio.create_task(client.ask())
-        await settled()
-        given_up.cancel()
-    async with scripted(Script(HEAD + events(PIECE, END)), client):
-        waiting = asyncio.create_task(client.ask())
-        await settled()
-        loads.set()
-        assert await waiting == "x"
-    assert client.looked == 1
 
 
 async def test_a_daemon_that_ends_at_every_request_is_not_started_for_every_key(

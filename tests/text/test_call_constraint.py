@@ -165,28 +165,21 @@ def test_text_after_the_opening_in_the_same_token_belongs_to_the_call(
         check(*call_of(tokenizer, [*opening, last, *walked(tokenizer, constraint)]))
 
 
-@pytest.mark.parametrize("family", ["hermes"])
-def test_references_resolve_inside_their_own_tool_s_schema(models: Mapping[str, Model], family: str) -> None:
-    kinds: dict[str, dict[str, Any]] = {
-        "few": {"type": "integer", "minimum": 1, "maximum": 3},
-        "yes": {"type": "boolean"},
-    }
+def test_references_resolve_inside_their_own_tool_s_schema(models: Mapping[str, Model]) -> None:
+    items = {"type": "array", "items": {"$ref": "#/properties/a"}, "minItems": 1, "maxItems": 2}
     tools: dict[str, dict[str, Any]] = {
         name: {
             "type": "object",
-            "properties": {
-                "a": {"$ref": "#/$defs/Kind", "type": kind["type"]},
-                "b": {"type": "array", "items": {"$ref": "#/properties/a"}, "minItems": 1, "maxItems": 2},
-            },
+            "properties": {"a": {"$ref": "#/$defs/Kind", "type": kind["type"]}, "b": items},
             "required": ["a", "b"],
             "$defs": {"Kind": kind},
         }
-        for name, kind in kinds.items()
+        for name, kind in {"few": {"type": "integer", "minimum": 1, "maximum": 3}, "yes": {"type": "boolean"}}.items()
     }
-    named = set[str]()
+    named, (tokenizer, _) = set[str](), models["hermes"]
     for seed in range(8):
-        constraint = constrained(models[family], tools, must=True)
-        name, given = call_of(models[family][0], walked(models[family][0], constraint, seed), tools)
+        constraint = constrained(models["hermes"], tools, must=True)
+        name, given = call_of(tokenizer, walked(tokenizer, constraint, seed), tools)
         named.add(name)
         for value in (given["a"], *given["b"]):
             assert value in ((1, 2, 3) if name == "few" else (True, False))

@@ -11,10 +11,10 @@ import localdflash
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.prompt import assemble
 from localdflash.lsp.foreign.place import InfillTask
-from localdflash.lsp.foreign.remote_prompt import Marker, PieceVocabulary, PromptBuilder
+from localdflash.lsp.foreign.remote_prompt import Marker, PromptBuilder
 from localdflash.text.fim_formats import FORMATS, detect
 from localdflash.text.tokenizer import Tokenizer
-from tests.lsp.foreign.made_up import BODY, QWEN
+from tests.lsp.foreign.made_up import BODY
 
 QWEN_FORM = FORMATS["qwen"]
 EMBEDDED = Path(localdflash.__file__).parent / "models/embedded/target.gguf"
@@ -46,15 +46,3 @@ def test_a_prompt_as_text_has_each_marker_once_whatever_the_code_spells(before: 
     prompts = PromptBuilder(QWEN_FORM, QWEN_FORM.files or ())
     spelled = prompts.spelled(place(prefix=before + "\n", middle=typed, suffix=after, context=[]))
     assert re.findall(r"<\|\w+\|>", spelled) == ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
-
-
-def test_a_long_file_is_cut_to_what_the_server_holds() -> None:
-    body = {"prefix": "".join(f"value_{i} = compute({i})\n" for i in range(2000)), "suffix": "x = 1\n" * 2000}
-    sizes = []
-    for context in (512, 2048, 4096):
-        prompt = PromptBuilder(QWEN_FORM, context=context).spelled(place(**body))
-        assert "value_1999 = compute(1999)\n" in prompt
-        sizes.append(len(PieceVocabulary(QWEN).encode(prompt)))
-    assert sizes == sorted(sizes)
-    assert sizes[0] <= 512 * 0.75
-    assert sizes[-1] <= 2048 + 64
