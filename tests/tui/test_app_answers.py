@@ -1,15 +1,12 @@
 """Asking, stopping, asking again: the whole app, by its keys and commands."""
 
-import asyncio
-import threading
 from types import SimpleNamespace
 
 import pytest
 from textual import events
 
-from localdflash.base.errors import ContextOverflow, EngineGone, ModelError
+from localdflash.base.errors import ContextOverflow, EngineGone
 from localdflash.chat.answerer import AnswerPiece, Done
-from localdflash.chat.store import ChatStore
 from localdflash.tui.screens import dialog
 from tests.support.fake_answerer import ANSWER, NUMBERS, STEP
 from tests.tui.chat_stage import answered, chat, command, shown, texts, typed, wait_until
@@ -64,27 +61,6 @@ async def test_again() -> None:
         await wait_until(pilot, lambda: "no earlier version" in shown(app))
 
 
-async def test_changing_the_question() -> None:
-    async with chat() as (pilot, app, _answerer):
-        await answered(pilot)
-        await pilot.press("up")
-        await wait_until(pilot, lambda: app.prompt.text == "why?")
-        assert texts(app) == []
-        await answered(pilot, "why not?")
-        assert texts(app) == ["why not?", "It is."]
-
-
-async def test_going_on() -> None:
-    async with chat() as (pilot, app, answerer):
-        await answered(pilot)
-        answerer.script = [AnswerPiece(" Really.", None), Done("stop", NUMBERS)]
-        await pilot.press("ctrl+g")
-        await wait_until(pilot, lambda: texts(app)[-1] == "It is. Really." and not app.talk.answering)
-        await pilot.pause()
-        assert app.transcript.source_shown() == "It is. Really."
-        assert answerer.asked[-1][2]
-
-
 async def test_what_is_sent_meanwhile_waits() -> None:
     async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
         await typed(pilot, "why?")
@@ -97,43 +73,6 @@ async def test_what_is_sent_meanwhile_waits() -> None:
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.prompt.text == "and then?")
         assert texts(app) == ["why?", "It "]
-
-
-async def test_all_that_was_sent_meanwhile_comes_back() -> None:
-    async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
-        await typed(pilot, "why?")
-        await answerer.waits.wait()
-        await typed(pilot, "and then?")
-        await typed(pilot, "and now?")
-        app.prompt.text = "half a"
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.prompt.text == "and then?\nand now?\nhalf a")
-
-
-async def test_what_is_sent_while_another_chat_is_opened_belongs_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with chat() as (pilot, app, _answerer):
-        await answered(pilot)
-        session, path, go = app.talk.session, ChatStore.path, threading.Event()
-        await command(pilot, "/new")
-        monkeypatch.setattr(ChatStore, "path", lambda *rest: go.wait(10) and path(*rest))
-        assert session
-        opening = asyncio.create_task(app.open_chat(session))
-        await pilot.pause()
-        await typed(pilot, "and then?")
-        assert app.queued
-        go.set()
-        await opening
-        await wait_until(pilot, lambda: texts(app) == ["why?", "It is.", "and then?", "It is."])
-
-
-async def test_an_engine_that_cannot_answer() -> None:
-    async with chat(ModelError("the model has no template")) as (pilot, app, answerer):
-        await typed(pilot, "why?")
-        await wait_until(pilot, lambda: "no template" in shown(app))
-        assert texts(app) == ["why?"]
-        answerer.script = list(ANSWER)
-        await pilot.press("ctrl+r")
-        await wait_until(pilot, lambda: texts(app) == ["why?", "It is."])
 
 
 @pytest.mark.parametrize(
@@ -220,7 +159,7 @@ async def test_a_full_context_is_summarised_on_request() -> None:
         assert answerer.asked[-1][1] == ""
 
 
-@pytest.mark.parametrize("how", ["empty", "closed", "stopped", "failed"])
+@pytest.mark.parametrize("how", ["closed", "stopped", "failed"])
 async def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> None:
     async with chat() as (pilot, app, answerer):
         await answered(pilot, "one?", "two?")
@@ -277,16 +216,6 @@ async def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: 
         assert app.prompt.text == "yes and moreny"
 
 
-async def test_a_question_that_was_not_read_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dialog, "CALM", 60.0)
-    async with chat() as (pilot, app, _answerer):
-        await answered(pilot)
-        await command(pilot, "/delete")
-        await wait_until(pilot, lambda: app.covered)
-        await pilot.press("ctrl+q")
-        await wait_until(pilot, lambda: not app.is_running)
-
-
 async def test_an_answer_that_fills_the_context_does_not_go_on() -> None:
     async with chat() as (pilot, app, answerer):
         await answered(pilot, "one?", "two?")
@@ -314,7 +243,6 @@ async def test_a_full_context_where_nothing_can_be_left_out() -> None:
     [
         ("/continue", "there is no answer to go on with"),
         ("/retry", "nothing was asked yet"),
-        ("/stop now", "takes nothing after it"),
     ],
 )
 async def test_what_cannot_be_done_says_so(line: str, told: str) -> None:

@@ -37,7 +37,7 @@ async def test_the_picker_renames_and_deletes() -> None:
         await two_chats(pilot, app)
         await command(pilot, "/chats boxes")
         await wait_until(pilot, lambda: app.covered and "how do boxes stack?" in shown(app))
-        await pilot.press("ctrl+r", *(["backspace"] * 40), *"Boxes", "enter")
+        await pilot.press("ctrl+r", "ctrl+u", *"Boxes", "enter")
         await wait_until(pilot, lambda: "Boxes" in shown(app))
         await pilot.press("ctrl+d")
         await wait_until(pilot, lambda: "cannot be brought back" in shown(app))
@@ -113,9 +113,3 @@ async def test_going_on_after_leaving(home: Path, tmp_path: Path) -> None:
 async def test_nothing_to_go_on_with(home: Path, tmp_path: Path) -> None:
     async with chat(folder=tmp_path, chats=home / "data" / "chats.db", session=LATEST) as (pilot, app, _answerer):
         await wait_until(pilot, lambda: "no earlier chat in this folder" in shown(app))
-
-
-async def test_a_chat_that_is_not_there(home: Path) -> None:
-    async with chat(chats=home / "data" / "chats.db", session=12) as (pilot, app, _answerer):
-        await wait_until(pilot, lambda: "no chat 12" in shown(app))
-        await answered(pilot)

@@ -69,12 +69,7 @@ async def test_an_answer_that_changes_nothing(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("how", "copied"),
-    [
-        ("ctrl+y", "Two:\n\n```python\none()\n```\n\n```\ntwo()\n```\n"),
-        ("/copy 1", "why?"),
-        ("alt+y", "two()\n"),
-        ("/code 1", "one()\n"),
-    ],
+    [("/copy 1", "why?"), ("alt+y", "two()\n"), ("/code 1", "one()\n")],
 )
 async def test_copying(how: str, copied: str) -> None:
     async with chat(AnswerPiece("Two:\n\n```python\none()\n```\n\n```\ntwo()\n```\n"), Done("stop", NUMBERS)) as (

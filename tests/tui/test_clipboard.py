@@ -41,24 +41,11 @@ def test_a_program_gets_the_text_byte_true_and_no_shell_sees_it(tmp_path: Path) 
     assert result.line("the answer") == f"Copied the answer: {len(text)} characters"
 
 
-def test_with_the_terminal_alone_it_is_said_that_it_was_asked(tmp_path: Path) -> None:
-    result, terminal = _copied("x", tmp_path)
-    assert terminal.asked == ["x"]
-    assert result.line("message 3") == "Asked the terminal to copy message 3: 1 character"
-
-
-@pytest.mark.parametrize(("name", "variables"), [("wl-copy", {}), ("xclip", {}), ("xsel", {"WAYLAND_DISPLAY": "w"})])
+@pytest.mark.parametrize(("name", "variables"), [("wl-copy", {}), ("xclip", {})])
 def test_a_program_without_its_desktop_is_not_started(tmp_path: Path, name: str, variables: dict[str, str]) -> None:
     _program(tmp_path, name, f"/bin/cat; echo > {tmp_path}/started")
     assert _copied("x", tmp_path, **variables)[0].program == ""
     assert not (tmp_path / "started").exists()
-
-
-def test_the_next_program_is_tried_where_one_fails(tmp_path: Path) -> None:
-    _program(tmp_path, "wl-copy", "exit 1")
-    _program(tmp_path, "xsel", f"/bin/cat > {tmp_path}/text")
-    assert _copied("yes", tmp_path, DISPLAY=":0", WAYLAND_DISPLAY="w")[0].program == "xsel"
-    assert (tmp_path / "text").read_text() == "yes"
 
 
 @pytest.mark.parametrize("script", ["exec /bin/sleep 30", "exec 0<&-; exec /bin/sleep 30"])
@@ -80,7 +67,7 @@ def test_beyond_the_limit_only_programs_are_asked(tmp_path: Path) -> None:
     assert _copied("x" * (TERMINAL_LIMIT + 1), tmp_path)[0].line("it").startswith("Copied it")
 
 
-@pytest.mark.parametrize("text", ["a\x1b[31m", "\u202eevil", "zero\u200bwidth", "\x9b"])
+@pytest.mark.parametrize("text", ["\u202eevil", "\x9b"])
 def test_characters_that_are_not_seen_are_told_of(tmp_path: Path, text: str) -> None:
     result, terminal = _copied(text, tmp_path)
     assert terminal.asked == [text]

@@ -102,14 +102,6 @@ def test_a_lone_escape_waits_for_its_delay_alone(typed: Typed) -> None:
     assert min(took) < ESCAPE_DELAY + 0.03
 
 
-def test_a_key_in_two_pieces_is_one(typed: Typed) -> None:
-    typed.write(b"\x1b[")
-    typed.write(b"B")
-    assert isinstance(key := typed.next(), events.Key)
-    assert key.key == "down"
-    assert typed.silent()
-
-
 def test_bytes_that_are_no_utf_8_end_nothing(typed: Typed) -> None:
     typed.write(b"\xff")
     assert isinstance(key := typed.next(), events.Key)

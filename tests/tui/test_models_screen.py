@@ -76,45 +76,17 @@ def picking(source: Source | None = None, current: str = "") -> AbstractAsyncCon
     return dialog(picker(source or Source(), current))
 
 
-async def test_every_row_says_whether_it_is_here_and_what_it_needs() -> None:
-    async with picking(current="qwen3-8b") as (_pilot, app):
-        text = shown(app)
-        for said in (
-            "on this machine · about 1 GB of memory · Small Python code model",
-            "not downloaded, 2.50 GB · about 6 GB of memory",
-            "loaded now · about 10 GB of memory",
-            "needs 16 GB, this machine has 8 GB · gpt-oss 20B",
-        ):
-            assert said in text
-
-
 @pytest.mark.parametrize(
     ("keys", "result"),
     [
-        (["enter"], ["embedded"]),
         (["down", "down", "enter"], ["qwen3-8b"]),
-        (["down", "enter"], ["qwen3-4b"]),
         (["pagedown", "enter"], []),
         ([*"zzz", "enter"], []),
-        (["escape"], [None]),
         ([*NAME, "enter"], [NAME]),
     ],
 )
 async def test_keys(keys: list[str], result: list[str | None]) -> None:
     assert await result_of(picker(Source(), "embedded"), *keys) == result
-
-
-async def test_the_fit_of_a_row_is_shown_and_asked_for_once() -> None:
-    source = Source()
-    async with picking(source) as (pilot, app):
-        await wait_until(pilot, lambda: "Fits on llama.cpp" in shown(app))
-        await pilot.press("down")
-        await wait_until(pilot, lambda: "take a smaller one" in shown(app))
-        assert "Not downloaded: 2.50 GB. Enter downloads it, then loads it." in shown(app)
-        assert "Fits on llama.cpp" not in shown(app)
-        await pilot.press("up")
-        await wait_until(pilot, lambda: "Fits on llama.cpp" in shown(app))
-    assert source.asked == ["embedded", "qwen3-4b"]
 
 
 async def test_one_that_cannot_run_here_says_why_and_is_not_fetched() -> None:
@@ -158,14 +130,6 @@ async def test_how_far_a_download_is_and_esc_stops_it_alone() -> None:
         await pilot.pause()
     assert app.results == ["embedded"]
     assert source.pulled == ["qwen3-4b"] * 2
-
-
-async def test_who_leaves_ends_the_download() -> None:
-    source = Source(ROWS, HALF, None)
-    async with picking(source) as (pilot, app):
-        await pilot.press("down", "enter")
-        await wait_until(pilot, lambda: "Downloading" in shown(app))
-    assert source.stopped == 1
 
 
 def test_the_meter_tells_rate_and_rest_of_each_stretch() -> None:

@@ -28,9 +28,7 @@ def told(found: Iterable[Message]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "x", "one\rtwo", "a\x1b]52;c;x\x07b", "\x11\x03\x1b", START, "\x1b[201", "\0é👍🏽"]
-)
+@pytest.mark.parametrize("text", ["", "a\x1b]52;c;x\x07b", START, "\x1b[201"])
 def test_a_paste_is_one_event(text: str) -> None:
     assert told(fed(f"a{START}{text}{END}b\r")) == ["a", text, "b", "enter"]
 
@@ -49,21 +47,12 @@ def test_any_pieces_make_the_same(texts: list[str], data: st.DataObject) -> None
     assert told(fed(*(piece for piece in pieces if piece))) == expected
 
 
-@pytest.mark.parametrize(
-    "keys", ["abc", "\x1b[A", "\x1b[13;2u", "\x1bOP", "é", "\x1b[<0;3;4M", "\x1b[5~\x1b[6~", "\x1b[I\x1b[O", "\x1by"]
-)
+@pytest.mark.parametrize("keys", ["\x1b[A", "\x1b[13;2u", "\x1b[<0;3;4M", "\x1b[I\x1b[O"])
 def test_other_input_is_textuals(keys: str) -> None:
     theirs, ours = XTermParser(), PasteParser()
     expected = [repr(event) for character in keys for event in theirs.feed(character)]
     assert [repr(event) for character in keys for event in ours.feed(character)] == expected
     assert [repr(event) for event in fed(keys)] == [repr(event) for event in XTermParser().feed(keys)]
-
-
-def test_escape_alone_is_not_held_back() -> None:
-    parser = PasteParser()
-    assert list(parser.feed("\x1b")) == []
-    time.sleep(0.15)
-    assert told(parser.tick()) == ["escape"]
 
 
 def test_ten_megabytes_take_no_time_and_little_memory() -> None:

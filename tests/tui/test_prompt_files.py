@@ -1,13 +1,12 @@
 """Sending with files: what is mentioned, attached, refused; messages that come back."""
 
-import asyncio
 import threading
 from pathlib import Path
 
 import pytest
 
 from localdflash.chat.messages import Attachment
-from tests.tui.desk import Desk, suggested, type_in
+from tests.tui.desk import Desk, type_in
 from tests.tui.stage import playing, shown, wait_until
 
 CANARY = "CANARY_77aa"
@@ -22,35 +21,6 @@ def folder(tmp_path: Path) -> Path:
     (root / ".env").write_text(CANARY)
     (root / "image.png").write_bytes(b"\x89PNG\0\xff")
     return root
-
-
-async def test_a_mention_goes_along(folder: Path) -> None:
-    desk = Desk(folder)
-    async with playing(desk) as pilot:
-        await type_in(pilot, "@box")
-        await suggested(pilot, desk, "src/box.py")
-        await pilot.press("enter")
-        await type_in(pilot, "is it right?\n")
-        await wait_until(pilot, lambda: bool(desk.sent))
-        assert desk.sent[0].text == "@src/box.py is it right?"
-        assert [(one.kind, one.name) for one in desk.sent[0].attachments] == [("file", "src/box.py")]
-        assert desk.sent[0].attachments[0].text.startswith("class Box")
-
-
-async def test_a_symbol_goes_along(folder: Path) -> None:
-    desk = Desk(folder)
-    async with playing(desk) as pilot:
-        await asyncio.to_thread(desk.files.find, "")
-        await wait_until(pilot, lambda: bool(desk.files._defined.paths))
-        await type_in(pilot, "@Box.a")
-        await suggested(pilot, desk, "src/box.py:Box.add")
-        await pilot.press("tab")
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: bool(desk.sent))
-        assert desk.sent[0].text == "@src/box.py:Box.add "
-        assert desk.sent[0].attachments == (
-            Attachment("symbol", "src/box.py:Box.add", "    def add(self):\n        return 2\n"),
-        )
 
 
 async def test_a_secret_file_is_refused_and_nothing_is_lost(folder: Path) -> None:
@@ -114,19 +84,6 @@ async def test_attach_and_detach(folder: Path) -> None:
         await pilot.pause()
         assert desk.chips == []
         assert "box.py" not in shown(desk)
-
-
-async def test_commands_leave_what_is_attached(folder: Path) -> None:
-    desk = Desk(folder)
-    async with playing(desk) as pilot:
-        desk.paste("x\n" * 40)
-        await type_in(pilot, "/role reviewer \n")
-        assert [(one.text, one.attachments) for one in desk.sent] == [("/role reviewer", ())]
-        assert desk.chips == ["pasted 1"]
-        await pilot.press("enter")
-        await pilot.pause()
-        assert [one.name for one in desk.sent[1].attachments] == ["pasted 1"]
-        assert desk.chips == []
 
 
 async def test_a_message_that_comes_back(folder: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.tui.pastes import dropped_path, for_prompt, is_long
+from localdflash.tui.pastes import dropped_path, for_prompt
 from tests.tui.desk import Desk, type_in
 from tests.tui.stage import playing, wait_until
 
@@ -24,7 +24,7 @@ async def pasted(folder: Path, text: str) -> Desk:
     return desk
 
 
-@pytest.mark.parametrize("text", ["two\nlines", "x\r" * 30, "x" * 2_000])
+@pytest.mark.parametrize("text", ["x\r" * 30])
 async def test_short_pastes_are_text(tmp_path: Path, text: str) -> None:
     desk = await pasted(tmp_path, text)
     assert desk.prompt.text == f"typed {text}".replace("\r", "\n")
@@ -33,18 +33,16 @@ async def test_short_pastes_are_text(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "kept"),
-    [("x\r" * 31, "x\n" * 31), ("x\r\n" * 31, "x\r\n" * 31), ("\x1b\u202e" * 1_001, "\x1b\u202e" * 1_001)],
+    [
+        ("x\r\n" * 31, "x\r\n" * 31),
+        ("\x1b\u202e" * 1_001, "\x1b\u202e" * 1_001),
+    ],
 )
 async def test_long_pastes_are_attached_to_the_byte(tmp_path: Path, text: str, kept: str) -> None:
     desk = await pasted(tmp_path, text)
     assert desk.prompt.text == "typed "
     assert [(one.kind, one.name, one.text) for one in desk.prompt.attachments] == [("paste", "pasted 1", kept)]
     assert desk.told == []
-
-
-@pytest.mark.parametrize(("text", "long"), [("x" * 2_000, False), ("x" * 2_001, True), ("x\n" * 31, True)])
-def test_what_is_long(text: str, long: bool) -> None:
-    assert is_long(text) is long
 
 
 async def test_a_huge_paste_is_refused_at_once(tmp_path: Path) -> None:
@@ -77,16 +75,12 @@ def test_pasted_text_is_safe_and_nothing_of_it_is_gone(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("/a/b.py", "/a/b.py"),
         ("'/a/b c.py' ", "/a/b c.py"),
-        ('"/a/b c.py"\n', "/a/b c.py"),
         ("/a/b\\ c.py", "/a/b c.py"),
         ("file:///a/b%20c.py", "/a/b c.py"),
         ("/a/b c.py", "/a/b c.py"),
         ("a/b.py", None),
         ("/a\n/b", None),
-        ("'/a", None),
-        ("", None),
         ("file:///a%00b", None),
         ("/" + "a" * 5_000, None),
     ],
@@ -130,20 +124,6 @@ async def test_other_paths_stay_text(folder: Path, name: str) -> None:
         await pilot.press("enter")
         await pilot.pause()
         assert CANARY not in repr(desk.sent)
-
-
-async def test_a_paste_opens_no_suggestions_and_enter_sends_it(folder: Path) -> None:
-    desk = Desk(folder)
-    async with playing(desk) as pilot:
-        desk.paste("/help")
-        await pilot.pause()
-        assert not desk.suggestions.is_open
-        await pilot.press("enter")
-        desk.paste("ask @a")
-        await pilot.pause()
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: len(desk.sent) == 2)
-        assert [one.text for one in desk.sent] == ["/help", "ask @a"]
 
 
 async def test_pasting_what_was_copied_here(folder: Path) -> None:

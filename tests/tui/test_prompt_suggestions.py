@@ -25,23 +25,15 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("before", "first", "found"),
     [
-        ("/", True, Asked("command", 0, "")),
         ("/co", True, Asked("command", 0, "co")),
         ("/co", False, None),
-        (" /co", True, None),
         ("/theme da", True, Asked("argument", 7, "da", "theme")),
         ("/attach src", True, Asked("file", 8, "src", "attach")),
         ("/etc/hosts", True, None),
-        ("@", True, Asked("file", 0, "")),
         ("see (@sr", False, Asked("file", 5, "sr")),
         ("/system like @a", True, Asked("file", 13, "a")),
         ('@"with s', True, Asked("file", 0, "with s")),
-        ('@"with space" ', True, None),
-        ("@box.py:Bo", True, Asked("file", 0, "box.py:Bo")),
-        ("@a b", True, None),
         ("me@host", True, None),
-        ("a", True, None),
-        ("", True, None),
     ],
 )
 def test_what_is_asked_for(before: str, first: bool, found: Asked | None) -> None:
@@ -51,11 +43,9 @@ def test_what_is_asked_for(before: str, first: bool, found: Asked | None) -> Non
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ("/exit\n", "/quit"),  # an alias
-        ("/copy\n", "/copy"),  # written out, and nothing must follow
-        ("/cpy\n", "/copy [N]"),  # not like this: it is picked, and waits
+        ("/exit\n", "/quit"),
+        ("/cpy\n", "/copy [N]"),
         ("/copy 3\n", "/copy 3"),
-        ("/HELP\n", "/help"),
     ],
 )
 async def test_enter_on_a_command(folder: Path, keys: str, text: str) -> None:
@@ -68,36 +58,10 @@ async def test_enter_on_a_command(folder: Path, keys: str, text: str) -> None:
         assert [one.text for one in desk.sent] == [text]
 
 
-async def test_an_argument_that_must_follow_is_waited_for(folder: Path) -> None:
-    desk = Desk(folder)
-    async with playing(desk) as pilot:
-        await type_in(pilot, "/attach\n")
-        assert (desk.prompt.text, desk.sent) == ("/attach ", [])
-        await suggested(pilot, desk, "alpha.py")
-        await type_in(pilot, "gam")
-        await suggested(pilot, desk, "gamma.md")
-        await pilot.press("enter")
-        await pilot.pause()
-        assert [one.text for one in desk.sent] == ["/attach gamma.md"]
-
-
-async def test_arguments_of_a_command(folder: Path) -> None:
-    desk = Desk(folder, choices=lambda command: ["dark", "light", "ansi-dark"] if command == "theme" else ())
-    async with playing(desk) as pilot:
-        await type_in(pilot, "/theme ")
-        assert desk.labels == ["dark", "light", "ansi-dark"]
-        await type_in(pilot, "da")
-        assert desk.labels == ["dark", "ansi-dark"]
-        await pilot.press("down", "enter")
-        await pilot.pause()
-        assert [one.text for one in desk.sent] == ["/theme ansi-dark"]
-
-
 @pytest.mark.parametrize(
     ("begun", "burst", "text"),
     [
         ("/thin", "k off\n", "/think off"),
-        ("/think o", "ff\n", "/think off"),
         ("see @alp", " and\n", "see @alp and"),
         ("/th", "ink\t", "/think"),
     ],
@@ -136,21 +100,6 @@ async def test_keys_of_the_list(folder: Path) -> None:
         await suggested(pilot, desk, "beta.py", "betas.py")
         await pilot.press("down", "tab")
         assert desk.prompt.text == "@be @betas.py "
-
-
-async def test_they_close_with_what_they_are_for(folder: Path) -> None:
-    desk = Desk(folder)
-    async with playing(desk) as pilot:
-        await type_in(pilot, "a @bet")
-        await suggested(pilot, desk, "beta.py")
-        await pilot.press("home")
-        await pilot.pause()
-        assert not desk.suggestions.is_open
-        await pilot.press("end", "a")
-        await suggested(pilot, desk, "beta.py")
-        desk.screen.set_focus(None)
-        await pilot.pause()
-        assert not desk.suggestions.is_open
 
 
 async def test_keys_do_not_wait_for_lookups_and_old_answers_are_dropped(folder: Path) -> None:

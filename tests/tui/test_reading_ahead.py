@@ -49,14 +49,6 @@ async def test_what_is_not_sent_is_not_read_on(sent: str, stopped: list[str]) ->
         assert ended == stopped
 
 
-async def test_commands_and_names_of_files_are_not_read() -> None:
-    async with chat() as (pilot, app, answerer):
-        for text in ("/ne", "see @a.py", "  "):
-            app.prompt.text = text
-            await pilot.pause(0.1)
-        assert answerer.read == []
-
-
 async def test_nothing_is_read_beside_an_answer() -> None:
     async with chat(None) as (pilot, app, answerer):
         app.ask("why?")

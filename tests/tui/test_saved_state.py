@@ -1,4 +1,3 @@
-import json
 import os
 import stat
 
@@ -22,12 +21,6 @@ def test_a_broken_file_is_as_good_as_none(content: bytes) -> None:
     save(TuiState("ansi-dark", seen_welcome=True))
     state_file().write_bytes(content)
     assert load() == TuiState()
-
-
-def test_a_theme_that_is_gone_does_not_lose_the_rest() -> None:
-    save(TuiState())
-    state_file().write_text(json.dumps({"theme": "solarized", "seen_welcome": True, "later": 1}))
-    assert load() == TuiState(DEFAULT, seen_welcome=True)
 
 
 def test_a_failed_write_is_one_line_keeps_what_was_there_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

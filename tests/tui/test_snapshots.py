@@ -31,7 +31,6 @@ from localdflash.tui.screens.diff_screen import DiffScreen
 from localdflash.tui.screens.help_screen import HelpScreen
 from localdflash.tui.screens.models_screen import ModelPicker
 from localdflash.tui.screens.questions import AskText, Confirm
-from localdflash.tui.screens.roles_screen import RolePicker
 from tests.tui.chat_stage import make, typed
 from tests.tui.desk import Desk, type_in
 from tests.tui.stage import Stage, wait_until
@@ -206,14 +205,11 @@ def _compared() -> CompareScreen:
     return screen
 
 
-ROLES = {"coder": "You write code.\nShort code, in the style of what you are shown.", "brief": "Answer briefly."}
 SCREENS: dict[str, Callable[[], Screen[Any]]] = {
     "chats": lambda: ChatPicker(_chats, now=lambda: NOW),
     "models": lambda: ModelPicker(_models, _fit, _described, _pull, "embedded"),
-    "roles": lambda: RolePicker(ROLES),
     "help": HelpScreen,
     "compare": _compared,
-    "name": lambda: AskText("Name of this chat", "A parser for dates"),
     "instructions": lambda: AskText("Instructions before the chat", "Answer briefly.\nNo jokes.", lines=8),
     "diff": lambda: DiffScreen(ALL, Writer().apply),
     "question": lambda: Confirm("Delete it?", ["It cannot be brought back."], yes="Delete", no="Keep"),

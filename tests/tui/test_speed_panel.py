@@ -2,14 +2,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from localdflash.tui.speed_panel import LEGEND, MODELS, SpeedPanel, bar, panel_text, sparkline
+from localdflash.tui.speed_panel import LEGEND, panel_text
 from localdflash.tui.themes import VARIABLE_DEFAULTS
-from tests.tui.stage import Stage, playing
 
 
 @dataclass
@@ -36,19 +34,6 @@ VIEW = View(
 )
 
 
-def test_bars_are_as_long_as_their_share() -> None:
-    bars = "".join(bar(share, 1) for share in (0, 0.01, 0.99, 1, 7, -1, math.nan))
-    assert bars == "─████──"
-    assert bar(0.5, 4) == "██──"
-
-
-def test_a_sparkline_shows_the_last_values() -> None:
-    assert sparkline([0, 50, 100], 10) == "▁▅█"
-    assert sparkline([100, 0, 50, 100], 3) == "▁▅█"
-    assert sparkline([math.nan, 0], 5) == "▁▁"
-    assert sparkline([], 5) == sparkline([1.0], 0) == ""
-
-
 def test_every_number_stands_in_words() -> None:
     text = panel_text(VIEW, 38).plain
     for expected in (
@@ -68,26 +53,6 @@ def test_every_number_stands_in_words() -> None:
     rows = text.split("\n")
     order = [next(i for i, row in enumerate(rows) if row.startswith(name)) for name in ("dflash ", "lookup ", "nobody")]
     assert order == sorted(order)
-
-
-@pytest.mark.parametrize(
-    ("drafters", "seen", "told"),
-    [
-        (["lookup", "dflash"], {}, ["dflash"]),
-        (["lookup", "draft-model"], {"lookup": 3}, ["draft-model"]),
-        (["lookup"], {"lookup": 3}, []),
-        (["lookup"], {"dflash": 3}, ["dflash"]),  # an answer of before
-        ([], {}, []),
-        (None, {"eagle3": 3}, ["eagle3"]),
-    ],
-)
-def test_the_legend_says_what_kind_of_model_drafts(
-    drafters: list[str] | None, seen: dict[str, int], told: list[str]
-) -> None:
-    text = panel_text(View(by_drafter=seen), 38, drafters).plain.partition("Tints")[2]
-    assert [name for name, meaning in MODELS.items() if f" {name:<7}  {meaning}" in text] == told
-    assert "drafted by a model" not in text
-    assert all(cell_len(row) <= 38 for row in text.split("\n"))
 
 
 SHARES = st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), max_size=20)
@@ -113,14 +78,3 @@ def test_without_numbers_it_says_so_and_the_legend_names_every_colour() -> None:
     assert "No numbers yet" in text
     assert "nan" not in text
     assert "0 %" not in text
-
-
-@pytest.mark.parametrize(("size", "side"), [((140, 40), "right"), ((60, 30), "below")])
-async def test_it_stands_at_the_side_or_below(size: tuple[int, int], side: str) -> None:
-    panel = SpeedPanel(VIEW)
-    async with playing(Stage(panel), size):
-        region = panel.region
-        if side == "right":
-            assert (region.right, region.width, region.y) == (size[0], 40, 0)
-        else:
-            assert (region.bottom, region.width, region.height) == (size[1], size[0], 12)

@@ -11,7 +11,7 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 from localdflash.tui.painting import _LOOKS, Palette
 from localdflash.tui.styled_lines import STYLES
-from localdflash.tui.themes import DEFAULT, THEMES, VARIABLE_DEFAULTS, for_256, nearest
+from localdflash.tui.themes import DEFAULT, THEMES, VARIABLE_DEFAULTS, for_256
 from localdflash.tui.tints import STEP, TINTS
 
 OWN = [f"localdflash-{name}" for name in ("dark", "light", "dusk", "sand", "contrast")]
@@ -72,14 +72,6 @@ def test_tints_differ_from_each_other_and_from_the_ground(theme: str) -> None:
         assert sum(abs(a - b) for a, b in zip(one.rgb, other.rgb, strict=True)) > 40
     few = for_256(THEMES[theme]).variables
     assert len({in_256_colours(few[f"{name}-tint"]) for name in DRAFTERS}) == len(DRAFTERS)
-
-
-def test_in_256_colours_dark_greys_stay_grey_and_other_words_stay() -> None:
-    for value in ("#14171c", "#1b1f26", "#232831", "#3a424e"):
-        red, green, blue = Color.parse(in_256_colours(nearest(value))).rgb
-        assert red == green == blue
-    assert Color.parse(in_256_colours("#232831")).rgb[2] > 90  # what is shown without
-    assert [nearest(value) for value in ("ansi_cyan", "auto 60%", "")] == ["ansi_cyan", "auto 60%", ""]
 
 
 def test_every_theme_has_every_variable() -> None:

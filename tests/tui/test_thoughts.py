@@ -6,10 +6,6 @@ from localdflash.tui.markdown import MarkdownDocument
 from tests.tui.markdown_samples import document, rows
 
 
-def test_thoughts_fold_into_one_line() -> None:
-    assert rows("<think>\nfirst I see\n\nthen more\n</think>\n\nAnswer") == ["▸ Thought for 5 words", "", "Answer"]
-
-
 def test_unfolded_they_are_shown_as_typed() -> None:
     made = document("<think>\n*one*\n\ntwo\n</think>Answer")
     made.lines(40)
@@ -66,8 +62,3 @@ def test_stopped_while_thinking_nothing_is_lost() -> None:
 
 def test_empty_thoughts_are_not_shown() -> None:
     assert rows("<think>\n\n</think>\n\nAnswer") == ["Answer"]
-
-
-def test_a_fence_in_the_thoughts_is_no_fence_of_the_answer() -> None:
-    made = document("<think>```\nno\n```</think>\n```\nyes\n```\n")
-    assert [fence.code for fence in made.fences] == ["yes\n"]

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.chat.messages import StepRecord
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.entry import copied_of
 from localdflash.tui.tints import Tinted, tint_of
 
 _TEXT = st.text(st.sampled_from("ab\n\té錯😋\x1b\r\u202e\ud800 ❤\ufe0f\u0301"), max_size=60)
@@ -61,6 +60,7 @@ def test_each_character_has_the_tint_of_the_token_with_its_first_byte(
     assert _shown(Tinted(text, steps), width) == _oracle(text, steps)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.one_of(_TEXT, _STEPS), max_size=8), st.integers(2, 30))
 def test_growing_gives_what_making_it_at_once_gives(
     events: list[str | list[tuple[str, list[int]]]], width: int
@@ -82,32 +82,7 @@ def test_growing_gives_what_making_it_at_once_gives(
         before = rows
 
 
-def test_hard_wraps_are_not_copied() -> None:
-    rows = Tinted("0123456789\nab").lines(4)
-    assert [row.text for row in rows] == ["0123", "4567", "89", "ab"]
-    assert "".join(map(copied_of, rows)) == "0123456789\nab\n"
-
-
-def test_a_growing_line_is_all_that_is_made_anew() -> None:
-    tinted = Tinted("line\n" * 1000)
-    tinted.lines(80)
-    tinted.append("more")
-    tinted.lines(80)
-    assert tinted.changed_from() == 1000
-
-
-def test_the_legend_counts_tokens_and_steps() -> None:
-    steps = [StepRecord("dflash", 7, 3, (1, 1, 1, 1), 1.0), StepRecord("", 0, 0, (1,), 1.0)]
-    legend = Tinted("abcde", steps).legend()
-    assert [run.text for run in legend] == [
-        " dflash 3 ",
-        " the model itself 2 ",
-        "in 2 steps, every second one underlined",
-    ]
-    assert [run.style for run in legend] == ["tint.dflash", "tint.own", "muted"]
-
-
-@pytest.mark.parametrize("name", ["x\x1b]0;evil\x07", "\u202e" * 40])
+@pytest.mark.parametrize("name", ["x\x1b]0;evil\x07"])
 def test_names_of_drafters_are_sanitised(name: str) -> None:
     shown = "".join(run.text for run in Tinted("a", [StepRecord(name, 1, 1, (1,), 1.0)]).legend())
     assert shown == sanitize(shown)

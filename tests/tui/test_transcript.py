@@ -31,8 +31,6 @@ async def test_a_message_has_who_says_it_its_number_and_how_it_ended() -> None:
     [
         ("stop", ""),
         ("cancelled", "stopped"),
-        ("context", "cut: the context is full"),
-        ("gone", "the engine went away"),
         ("length", "cut: max_tokens is reached"),
     ],
 )
@@ -40,14 +38,6 @@ def test_an_answer_that_did_not_end_by_itself_says_why(finish: Finish, says: str
     told = footer(Message("assistant", "x", finish=finish, numbers={"tokens": 1}))
     assert told is not None
     assert told.text == (f"{says} · 1 token" if says else "1 token")
-
-
-def test_numbers_that_make_no_sense_are_left_out() -> None:
-    for numbers in ({"tokens": "many"}, {"tokens": True}, {"tokens": -1}, {"tau": float("nan")}, {"ttft_ms": None}, {}):
-        assert footer(Message("assistant", "x", finish="stop", numbers=numbers)) is None
-    told = footer(Message("assistant", "x", finish="stop", numbers={**_NUMBERS, "draft": False}))
-    assert told is not None
-    assert "verify" not in told.text
 
 
 def test_names_are_sanitised_and_stay_on_one_line() -> None:
@@ -61,22 +51,6 @@ def test_names_are_sanitised_and_stay_on_one_line() -> None:
     for text in shown:
         assert not {"\x1b", "\x07", "\n", "\u202e"} & set(text)
         assert "⟦U+202E⟧b" in text
-
-
-async def test_notes_stand_under_the_last_message_and_go_with_another_conversation() -> None:
-    async with shown_messages() as (stage, pilot):
-        stage.transcript.note("before any message")
-        stage.transcript.add(Message("user", "question"))
-        stage.transcript.note("it \x1b[31mfailed", "error")
-        await pilot.pause()
-        assert [row.strip() for row in stage.rows if row] == [
-            "· before any message",
-            "you #1",
-            "question",
-            "✗ it ␛[31mfailed",
-        ]
-        stage.transcript.show([Message("user", "other")])
-        assert [row.strip() for row in stage.rows if row] == ["you #1", "other"]
 
 
 async def test_keys_pick_a_message_and_act_on_it() -> None:

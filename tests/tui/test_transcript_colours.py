@@ -82,33 +82,3 @@ async def test_code_that_ended_is_highlighted_as_a_whole(old: bool, monkeypatch:
         assert any(segment.style and segment.style.color == error for segment in drawn if "import" in segment.text)
     assert [language for language, _ in seen] == ["python"]
     assert threading.main_thread() not in [thread for _, thread in seen]
-
-
-async def test_what_came_for_a_chat_that_is_gone_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    may_end, exact = threading.Event(), highlight.exact
-
-    def slow(language: str, lines: Iterable[str]) -> list[tuple[StyledRun, ...]] | None:
-        assert may_end.wait(10)
-        return exact(language, lines)
-
-    monkeypatch.setattr(highlight, "exact", slow)
-    async with shown_messages([Message("assistant", ANSWER, finish="stop")]) as (stage, _pilot):
-        await until(lambda: stage.transcript._colouring)
-        stage.transcript.show([Message("user", "another chat")])
-        may_end.set()
-        await until(lambda: _settled(stage))
-        assert "another chat" in stage.screen_text
-        assert "import" not in stage.screen_text
-
-
-async def test_a_changed_line_is_tinted_to_its_end() -> None:
-    diff = "```diff\n def f():\n-    return 1\n+    return 2\n+\n```"
-    async with shown_messages([Message("assistant", diff, finish="stop")]) as (stage, _pilot):
-        await until(lambda: _settled(stage))
-        palette = stage.transcript._paint().palette
-        grounds = [palette[f"fence {style}".strip()].bgcolor for style in ("", "syntax.deleted", "syntax.inserted")]
-        assert len(set(grounds)) == 3
-        first = next(y for y, shown in enumerate(stage.rows) if "def f():" in shown)
-        for row, ground in zip(range(first, first + 4), (*grounds, grounds[-1]), strict=True):
-            segments = [one for one in stage.transcript.render_line(row) if one.style and one.style.bgcolor == ground]
-            assert sum(one.cell_length for one in segments) >= 54, stage.rows[row]

@@ -34,18 +34,6 @@ async def test_selected_text_has_no_hard_wraps_and_no_headers() -> None:
         assert stage.screen.get_selected_text() == "fifteen sixteen\n\nshort"
 
 
-async def test_what_is_selected_looks_so() -> None:
-    async with shown_messages([Message("user", "one two three")], (40, 20)) as (stage, pilot):
-        x, y = _at(stage, "two")
-        await _drag(pilot, (x, y), (x + 2, y))
-        ground = stage.screen.get_component_rich_style("screen--selection").bgcolor
-        marked = [one.text for one in stage.transcript.render_line(y) if one.style and one.style.bgcolor == ground]
-        assert marked == ["two"]
-        stage.screen.clear_selection()
-        await pilot.pause()
-        assert not [one for one in stage.transcript.render_line(y) if one.style and one.style.bgcolor == ground]
-
-
 async def test_a_selection_survives_later_text_and_another_width() -> None:
     async with shown_messages(talk(20)) as (stage, pilot):
         x, y = _at(stage, "value_19_2")

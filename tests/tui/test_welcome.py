@@ -20,18 +20,6 @@ async def test_the_first_run_is_explained_and_has_three_things_to_try() -> None:
         assert said in text
 
 
-async def test_later_runs_say_less() -> None:
-    text = await text_of(Welcome(first_run=False))
-    assert "localdflash models list" not in text
-    assert "F1" in text
-    assert "Ctrl+O" in text
-
-
-def test_a_file_of_the_folder_is_something_to_try() -> None:
-    assert tries("@a.py")[1] == "Explain @a.py"
-    assert "@" not in "".join(tries())
-
-
 async def test_with_a_server_nothing_is_called_local() -> None:
     text = await text_of(Welcome(first_run=True, model="gpt", server="https://api.example.com/v1"))
     assert "what you send goes there" in text
@@ -47,6 +35,6 @@ async def test_another_model_is_named_and_not_called_small() -> None:
     assert "A small model" not in text
 
 
-@pytest.mark.parametrize(("size", "said"), [((40, 30), "Leaving"), ((20, 5), "localdflash")])
+@pytest.mark.parametrize(("size", "said"), [((20, 5), "localdflash")])
 async def test_it_wraps_on_a_narrow_terminal(size: tuple[int, int], said: str) -> None:
     assert said in await text_of(Welcome(first_run=True), size)

@@ -1,7 +1,6 @@
 """The engine goes away, refuses, is late or talks nonsense: nothing that was said is lost, and one line says so."""
 
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -14,18 +13,6 @@ pytestmark = [
     pytest.mark.transport,
     pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals"),
 ]
-SLOW = Answer.of("word " * 2000, rate=100)
-# An engine that can be started once: after that, it says why not.
-ONCE = '''
-import os
-again = os.environ["LOCALDFLASH_HOME"] + "/again"
-spawn.PROGRAM = f"""
-import os, sys
-if os.path.exists({again!r}): sys.exit("no room")
-open({again!r}, "w").close()
-{spawn.PROGRAM}
-"""
-'''
 
 
 def test_an_engine_that_is_killed_is_started_again(lonely: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,23 +26,6 @@ def test_an_engine_that_is_killed_is_started_again(lonely: Scene, monkeypatch: p
     (another,) = lonely.engines()
     assert another.pid != engine.pid
     assert "tell me" in terminal.text
-
-
-def test_an_engine_that_stays_away_leaves_the_answer_so_far(lonely: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCRIPT", script(SLOW))
-    terminal = lonely.start(program=SCRIPTED + ONCE)
-    terminal.wait_for("scripted")
-    ask(terminal, "tell me", "word word")
-    (engine,) = lonely.engines()
-    engine.kill()
-    terminal.wait_for("Ctrl+R")
-    assert "word word" in terminal.text
-    assert "no room" in terminal.text
-    monkeypatch.setenv("SCRIPT", script(Answer.of("Here again.")))
-    (lonely.home / "again").unlink()
-    terminal.press("ctrl+r")
-    terminal.wait_for("word word word")
-    assert terminal.child.isalive()
 
 
 @pytest.mark.parametrize(
@@ -80,20 +50,3 @@ def test_an_error_is_told_and_the_question_can_be_asked_again(answer: Answer, ch
     terminal.press("ctrl+r")
     terminal.wait_for("All of it.")
     assert [one["content"] for one in chats.engine.asked[-1]["messages"]] == ["tell me"]
-
-
-def _either(*texts: str) -> Callable[[str], bool]:
-    return lambda screen: any(text in screen for text in texts)
-
-
-def test_no_model_at_this_path(lonely: Scene) -> None:
-    terminal = lonely.start("--pair", "/nowhere/model.gguf")
-    terminal.wait_for("/nowhere/model.gguf")
-    terminal.type("still here")
-    terminal.wait_for("still here")
-    terminal.press("enter")
-    terminal.settle()
-    assert "still here" in terminal.text
-    assert b"Traceback" not in terminal.raw
-    terminal.press("ctrl+q")
-    assert terminal.wait() == 0

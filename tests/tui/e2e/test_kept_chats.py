@@ -1,11 +1,8 @@
 """Chats on disk, from outside: gone on with, written to a file, and what happens when the disk or the file fails."""
 
-import re
 import resource
 import signal
-import sqlite3
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,11 +12,6 @@ from tests.support.chats import Scene, ask
 from tests.support.daemons import until
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals, prlimit")]
-
-
-def database(chats: Scene) -> Path:
-    (found,) = (chats.home / "data").glob("*.db")
-    return found
 
 
 def left(terminal: Terminal) -> None:
@@ -56,48 +48,6 @@ def test_a_signal_leaves_the_terminal_as_it_was(number: int, chats: Scene) -> No
     assert b"Traceback" not in terminal.raw
     again = chats.start("--continue")
     again.wait_for("tell me")
-
-
-def test_a_terminal_that_goes_away_ends_the_chat(chats: Scene) -> None:
-    chats.answers(Answer.of("An answer."))
-    terminal = chats.start()
-    ask(terminal, "a question", "An answer.")
-    terminal.hang_up()
-    until(lambda: not terminal.child.isalive())
-    chats.start("--continue").wait_for("An answer.")
-
-
-def test_two_chats_at_once(chats: Scene) -> None:
-    chats.answers(Answer.of("Both get this."))
-    both = [chats.start(), chats.start()]
-    for turn in range(3):
-        for n, terminal in enumerate(both):
-            ask(terminal, f"question {turn} of {n}", lambda text: text.count("Both get this.") > turn)  # noqa: B023
-    for terminal in both:
-        left(terminal)
-    with sqlite3.connect(database(chats)) as looking:
-        assert looking.execute("pragma integrity_check").fetchone() == ("ok",)
-    for n in range(2):
-        again = chats.start("--resume", str(n + 1))
-        text = again.wait_for("question 2 of")
-        assert len(set(re.findall(r"question \d of (\d)", text))) == 1
-
-
-def test_a_corrupt_file_is_set_aside(chats: Scene) -> None:
-    chats.answers(Answer.of("An answer."))
-    terminal = chats.start()
-    ask(terminal, "a question", "An answer.")
-    left(terminal)
-    file = database(chats)
-    for beside in file.parent.glob(file.name + "-*"):
-        beside.unlink()
-    file.write_bytes(b"this is no database at all " * 1000)
-    terminal = chats.start("--continue")
-    terminal.wait_for("was damaged")
-    ask(terminal, "again", "An answer.")
-    left(terminal)
-    assert any(b"no database at all" in path.read_bytes() for path in file.parent.iterdir())
-    chats.start("--continue").wait_for("again")
 
 
 def test_a_full_disk_loses_nothing(chats: Scene) -> None:

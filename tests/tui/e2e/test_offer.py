@@ -30,15 +30,6 @@ def test_no_and_then_never_again(chats: Scene) -> None:
     assert QUESTION not in chats.start(env=online(chats.folder)).wait_for(READY)
 
 
-def test_ctrl_c_at_the_question_leaves(chats: Scene) -> None:
-    terminal = chats.start(ready=False, env=online(chats.folder))
-    terminal.wait_for(QUESTION)
-    terminal.read(0.5)  # Python's input() loses a signal that comes just before it reads
-    terminal.press("ctrl+c")
-    assert terminal.wait() == 130
-    chats.start(ready=False, env=online(chats.folder)).wait_for(QUESTION)
-
-
 @pytest.mark.parametrize(("arguments", "end"), [(("--plain",), "leaves"), (("--pair", "embedded"), READY)])
 def test_others_are_not_asked(arguments: tuple[str, ...], end: str, chats: Scene) -> None:
     terminal = chats.start(*arguments, ready=False, env=online(chats.folder))

@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from tests.support import daemons
 from tests.support.chats import Scene, ask
 
 pytestmark = [
@@ -23,13 +22,3 @@ def test_a_fresh_home(lonely: Scene) -> None:
     terminal.press("ctrl+q")
     assert terminal.wait() == 0
     assert len(lonely.engines()) == 1  # it stays for the next one
-
-
-def test_without_the_shared_engine(lonely: Scene) -> None:
-    terminal = lonely.start("--no-daemon", "--threads", "1", "--max-tokens", "40")
-    ask(terminal, "Write a function that adds.", "per verify")
-    assert "def" in terminal.text
-    assert not daemons.is_ready()
-    terminal.press("ctrl+q")
-    assert terminal.wait() == 0
-    daemons.until(lambda: lonely.engines() == [], 5)
