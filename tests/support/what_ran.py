@@ -26,7 +26,7 @@ TARGETS: dict[str, dict[Runner, str]] = {
     "qwen3": {
         "cpu": "tests/backends/cpu/test_target.py::test_rounded_activations_are_near_float32",
         "llama.cpp": "tests/backends/llamacpp/test_target.py::test_taps_and_logits_agree_with_the_float32_decoder",
-        "torch": "tests/backends/reference/test_decoder.py::test_logits_and_hidden_states_are_those_of_hugging_face",
+        "torch": _REFERENCE,
         "cuda": "tests/backends/cuda/test_pair.py::test_proposals_are_those_of_the_torch_drafter",
     },
     "qwen3moe": {"cpu": _CPU, "llama.cpp": _LLAMA_CPP, "torch": _REFERENCE, "cuda": _CUDA},

@@ -104,7 +104,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(prompt=st.integers(1, 30), steps=STEPS)
 def test_random_histories(tried: Tried, prompt: int, steps: list[tuple[str, int, int]]) -> None:
     drafter, text, anchor, draft = tried.drafter, Text(tried.width), 5, list[int]()
@@ -166,25 +166,3 @@ def test_a_head_reads_what_the_model_s_own_head_does(architecture: str, tmp_path
         assert taps is not None
         assert np.abs(taps - states).max() < 1e-4
         assert np.abs(target.verify(5, EMPTY_DRAFT).logits[0] - logits).max() < 1e-4
-
-
-@pytest.mark.parametrize(("architecture", "normed", "apart"), [("gpt-oss", False, 1e-4), ("gemma4", True, 5e-3)])
-def test_the_last_block_s_output_is_that_of_hugging_face(
-    architecture: str, normed: bool, apart: float, tmp_path: Path
-) -> None:
-    """Before or behind the last norm, as llama.cpp's graphs have it; of rows with logits and of rows without."""
-    case, ids = case_of(architecture), ids_of(15)
-    outputs = list[Any]()
-    last = case.model.model.norm if normed else case.model.model.layers[-1]
-    last.register_forward_hook(lambda _module, _given, found: outputs.append(found))
-    with torch.no_grad():
-        case.model(torch.tensor([[*ids, 5]]))
-    output = outputs[0][0] if isinstance(outputs[0], tuple) else outputs[0]
-    wanted = output.reshape(16, HIDDEN).numpy()
-    with closing(LlamaCppTarget(case.write(tmp_path / "model.gguf"), CONTEXT, 1, (), WAY)) as target:
-        target.set_taps((1, target.layers - 1))
-        read, verified = target.extend(ids), target.verify(5, EMPTY_DRAFT).features
-        assert read is not None
-        assert verified is not None
-        found = np.concatenate((read, verified))[:, HIDDEN:]
-        assert np.sqrt(np.square(found - wanted).mean() / np.square(wanted).mean()) < apart

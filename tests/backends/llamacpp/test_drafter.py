@@ -20,13 +20,6 @@ from localdflash.engine.draft import Draft
 from localdflash.models.weights.gguf import read_header
 from tests.support.random_drafters import VARIANTS, config_of, random_weights, write_gguf
 
-YARN = {
-    "rope.scaling.type": "yarn",
-    "rope.scaling.factor": 8.0,
-    "rope.scaling.original_context_length": 64,
-    "rope.scaling.yarn_beta_fast": 8.0,
-}
-
 
 def vocabulary_of(pair: Path) -> int:
     return len(read_header(pair / "target.gguf").require("tokenizer.ggml.tokens", list))
@@ -59,19 +52,10 @@ def check(path: Path, pair: Path, taps: int) -> None:
     assert np.median(apart) < 0.02
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS][::2])
 def test_proposes_what_torch_does(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
     config = config_of(variant, vocabulary_of(tiny_pair))
     path = write_gguf(tmp_path / "drafter.gguf", config, random_weights(config), tiny_pair / "target.gguf", "F32")
-    check(path, tiny_pair, len(config.taps))
-
-
-def test_yarn(tiny_pair: Path, tmp_path: Path) -> None:
-    config = config_of("DFlash 2", vocabulary_of(tiny_pair))
-    path = write_gguf(
-        tmp_path / "drafter.gguf", config, random_weights(config), tiny_pair / "target.gguf", "F32", **YARN
-    )
-    assert load(path).config.decoder.rope_magnitude > 1
     check(path, tiny_pair, len(config.taps))
 
 

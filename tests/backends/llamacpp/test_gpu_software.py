@@ -12,20 +12,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localdflash.backends.llamacpp import llama_library, llama_sizes
+from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.classes import LlamaDecoder, find_classes
 from localdflash.backends.llamacpp.decode_flags import ON_GPU, DecodeMode
 from localdflash.backends.llamacpp.devices import devices, find_gpu
 from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
-from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Device, Placement
 from localdflash.base.errors import NoDevice
-from localdflash.engine.draft import EMPTY_DRAFT, Draft
+from localdflash.engine.draft import Draft
 from localdflash.lab.scripts.peers.gpu_software import environment, installed
 from localdflash.lab.scripts.row_identity import differing
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, TARGET, TARGET_KV
-from localdflash.models.weights.gguf import read_header
 from tests.support.random_models import EMBEDDED, Shape, quantize, write
 
 pytestmark = [
@@ -114,17 +111,6 @@ def test_taps_and_a_drafter_that_shares_embedding_and_head(gpu: Device) -> None:
     assert len(drafted[0][2]) == len(drafted[1][2])
 
 
-def test_a_saved_state_gives_the_same_bits(gpu: Device) -> None:
-    with opened(EMBEDDED, Placement(gpu, ALL)) as target:
-        target.extend(PROMPT)
-        state, length = target.save(), target.length
-        expected = target.verify(7, EMPTY_DRAFT).logits.copy()
-        target.crop(0)
-        target.extend(PROMPT[::-1])
-        target.load(state, length)
-        np.testing.assert_array_equal(target.verify(7, EMPTY_DRAFT).logits, expected)
-
-
 def test_a_class_of_widths_is_found(gpu: Device, tmp_path: Path) -> None:
     path = write(tmp_path / "model.gguf", SMALL)
     model = llama_library.load_model(path, placement=Placement(gpu, ALL))
@@ -142,40 +128,3 @@ def test_drafted_rows_are_those_of_plain_decoding(gpu: Device, quantization: str
     way = DecodeMode(ON_GPU[0], (8,), borders=True)
     with closing(LlamaCppTarget(path, 512, 1, (), way, Placement(gpu, ALL))) as target:
         assert differing(target, PROMPT, 6, 3) == (0, 13, {1, 2, 3, 4})
-
-
-@pytest.mark.parametrize("layers", [ALL, 3, 1])
-def test_the_plan_is_what_is_taken(gpu: Device, layers: int) -> None:
-    placement, drafter = Placement(gpu, layers), EMBEDDED.with_name("drafter.gguf")
-    with LlamaCppSizes(EMBEDDED, drafter, placement) as planned:
-        expected = planned.parts(1024, planned.drafters[0])
-    names = (TARGET, TARGET_KV), (DRAFTER, DRAFTER_KV)
-    with (
-        llama_library.collect_size_lines() as lines,
-        closing(LlamaCppTarget(EMBEDDED, 1024, 1, (), WAY, placement)) as target,
-    ):
-        found = llama_sizes.measured(names[0], 0, list(lines), placement)
-        lines.clear()
-        with closing(beside(target)):
-            found |= {
-                name: size
-                for name, size in llama_sizes.measured(names[1], 0, lines, placement.all_layers()).items()
-                if name.startswith("drafter")
-            }
-    compared = [name for name in {*expected, *found} if name.startswith(("target", "drafter"))]
-    for name in compared:
-        assert found.get(name, 0) == pytest.approx(expected.get(name, 0), abs=2e4), name
-    assert TARGET + IN_MEMORY in compared
-
-
-def test_experts_that_stay_take_no_memory_of_the_gpu(gpu: Device, mixture: Path) -> None:
-    placement = Placement(gpu, ALL, range(2))
-    with llama_library.collect_size_lines() as lines, opened(mixture, placement):
-        found = llama_sizes.measured((TARGET, TARGET_KV), 0, lines, placement)
-    with LlamaCppSizes(mixture, None, placement) as planned:
-        expected = planned.parts(512, "none")
-    for name in (TARGET, TARGET_KV):
-        assert found[name] == pytest.approx(expected[name], abs=2e4), name
-    everything = read_header(mixture).tensors.values()
-    beside = found[TARGET + IN_MEMORY]  # as mapped: from the first tensor to the last, with what lies between them
-    assert expected[TARGET + IN_MEMORY] - 2e4 <= beside <= sum(info.nbytes for info in everything)

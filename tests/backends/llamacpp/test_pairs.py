@@ -17,11 +17,10 @@ from localdflash.engine.sampling_params import SamplingParams
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.guessing import Eager, Guessing
 from tests.support.requests import GREEDY, random_requests, run
-from tests.support.target_models import ARCHITECTURES, RECURRENT, case_of
+from tests.support.target_models import ARCHITECTURES, case_of
 
 WAY = DecodeMode(NOT_REPACKED, tuple(range(2, 17)))
 CONTEXT, TAPS, BIG = 200, (0, 1), 1 << 30
-SOME = pytest.mark.parametrize("path", ["llama", "qwen35", "gemma4"], indirect=True)
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -74,47 +73,6 @@ def test_random_requests(target: LlamaCppTarget, plain: Plain) -> None:
         assert np.array_equal(guessing.taps, taps[: len(guessing.taps)])
         accepted, drafted = accepted + request.stats.accepted, drafted + request.stats.drafted
     assert 20 < accepted < drafted
-
-
-@SOME
-def test_a_text_up_to_the_end_of_the_context(target: LlamaCppTarget, plain: Plain) -> None:
-    ids = ids_of(150)
-    wanted, _ = plain(ids, 99)
-    pair, guessing = drafting(target)
-    guessing.coming = [*ids, *wanted]
-    found, request = run(pair, ids, 99)
-    assert (found, request.finish_reason, len(ids) + len(found)) == (wanted, "context", CONTEXT)
-    assert run(pair, ids, 99)[0] == wanted
-
-
-@SOME
-def test_a_cancelled_prompt_and_a_cancelled_answer(target: LlamaCppTarget, plain: Plain) -> None:
-    ids = ids_of(120)
-    wanted, _ = plain(ids, 30)
-    pair, guessing = drafting(target)
-    guessing.coming = [*ids, *wanted]
-    calls = iter([False, False, False, True])
-    assert run(pair, ids, 30, cancelled=lambda: next(calls, True))[0] == []
-    assert 0 < len(pair.cached) < 119
-    enough = iter([False] * 12)
-    begun, request = run(pair, ids, 30, cancelled=lambda: next(enough, True))
-    assert (begun, request.finish_reason) == (wanted[: len(begun)], "cancelled")
-    found, request = run(pair, ids, 30)
-    assert (found, request.computed_tokens) == (wanted, 0)
-
-
-def test_the_next_question_of_a_chat_reuses_the_prompt(target: LlamaCppTarget, plain: Plain, path: Path) -> None:
-    """Even if the answer is not in it as it was given."""
-    question = ids_of(100)
-    pair, guessing = drafting(target)
-    run(pair, question, 30)
-    again = [*question, 1, 2, 3]
-    wanted, _ = plain(again, 30)
-    guessing.coming = [*again, *wanted]
-    found, request = run(pair, again, 30)
-    assert found == wanted
-    assert request.computed_tokens <= 3
-    assert target.is_recurrent == (path.stem in RECURRENT)
 
 
 @pytest.mark.parametrize("path", ["gpt-oss", "gemma4"], indirect=True)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from localdflash.backends.llamacpp import devices as gpus
-from localdflash.backends.llamacpp import placement, placing
+from localdflash.backends.llamacpp import placing
 from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes, cache_share, measured, offloaded
 from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Device, Placement
-from localdflash.backends.llamacpp.placing import choose_placement, list_placements, plan_placement
-from localdflash.base.errors import NoDevice, OutOfMemory
+from localdflash.backends.llamacpp.placing import choose_placement, plan_placement
+from localdflash.base.errors import OutOfMemory
 from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER, MemoryBudget
 from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
@@ -93,21 +93,6 @@ def test_a_roomy_pair_lies_on_the_gpu_with_its_drafter_and_its_context_or_is_ref
     assert choose_placement(Layered, steps(1, True), budget(least - 1), 0).fit, "it fits, but is cramped"
 
 
-def test_the_memory_beside_the_gpu_counts_too() -> None:
-    with pytest.raises(OutOfMemory, match=r"need 500.0 MB .* 499.0 MB of memory are free"):
-        choose_placement(Layered, steps(6, False)[-1:], budget(2000, 499), 4000)
-    assert choose_placement(Layered, steps(6, False)[-1:], budget(2000, 500), 4000).placement.layers == 6
-
-
-def test_an_integrated_gpu_has_no_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "system_budget", lambda: MemoryBudget(1000 * MB, 100 * MB, "memory"))
-    for gpu, free, held in ((900, 900, 400), (2000, 1000, 400), (2000, 1000, 900)):
-        shared = Device("Vulkan0", "beside the cores", True, gpu * MB, 8000 * MB).budget()
-        parts = {TARGET: 200 * MB, TARGET + IN_MEMORY: (held - 200) * MB}
-        assert (shared.free, shared.what) == (free * MB, "memory")
-        assert shared.holds(parts) == (held + shared.margin // MB <= free)
-
-
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("dense") / "model.gguf", SMALL)
@@ -116,30 +101,6 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("mixture") / "model.gguf", MIXTURE)
-
-
-def test_placements_in_order(dense: Path, mixture: Path) -> None:
-    found = {
-        options: [
-            (one.layers, [*one.experts]) for one in list_placements(path, GPU, Options(device=name, gpu_layers=count))
-        ]
-        for options, path, name, count in (
-            ("auto", dense, "auto", -1),
-            ("named", dense, "Vulkan0", -1),
-            ("asked", dense, "auto", 2),
-            ("most", dense, "auto", 99),
-            ("mixture", mixture, "auto", -1),
-            ("asked of a mixture", mixture, "Vulkan0", 3),
-        )
-    }
-    nothing: list[int] = []
-    assert found["auto"] == [(5, nothing), (4, nothing), (3, nothing)]
-    assert found["named"] == [(count, nothing) for count in (5, 4, 3, 2, 1)]
-    assert found["asked"] == [(2, nothing)]
-    assert found["most"] == [(5, nothing)]
-    kept = [(5, [*range(count)]) for count in range(5)]
-    assert found["mixture"] == [*kept, (4, [1, 2, 3]), (3, [2, 3])]
-    assert found["asked of a mixture"] == [(3, nothing), (3, [2]), (3, [2, 3])]
 
 
 def test_bytes_by_the_header(dense: Path, mixture: Path) -> None:
@@ -155,17 +116,6 @@ def test_bytes_by_the_header(dense: Path, mixture: Path) -> None:
     experts = sum(info.nbytes for name, info in of_mixture.tensors.items() if "_exps" in name)
     there, beside = offloaded(of_mixture, Placement(GPU, ALL))
     assert offloaded(of_mixture, Placement(GPU, ALL, range(1, 3))) == (there - experts // 2, beside + experts // 2)
-
-
-def test_nobody_is_given_a_gpu_that_is_not_there(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (gpus, placing):
-        monkeypatch.setattr(module, "devices", lambda: [])
-    assert plan_placement(dense, None, Options(backend="llama.cpp")).placement == PROCESSOR
-    with pytest.raises(NoDevice, match=r"--device gpu: llama.cpp has no such GPU .*sees no GPU"):
-        plan_placement(dense, None, Options(device="gpu"))
-    monkeypatch.setattr(gpus, "devices", lambda: [GPU])
-    with pytest.raises(NoDevice, match=r"--device CUDA3: llama.cpp has no such GPU .*Vulkan0"):
-        plan_placement(dense, None, Options(device="CUDA3"))
 
 
 def test_a_full_gpu_leaves_the_pair_to_the_processor(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,14 +32,6 @@ def test_safetensors_hold_the_network_bit_by_bit(tiny_pair: Path) -> None:
     assert all(p.dtype == torch.float32 for p in drafter.parameters())
 
 
-def test_gguf_has_the_same_configuration(tiny_pair: Path) -> None:
-    ours, exact = load(tiny_pair / "drafter.gguf").config, load(tiny_pair / "drafter.safetensors").config
-    assert replace(ours, decoder=exact.decoder) == exact
-    assert ours.decoder.rms_norm_eps == pytest.approx(exact.decoder.rms_norm_eps)  # float32 there
-    assert header(tiny_pair).metadata["dflash.target_layers"] == [2, 4, 5]  # counted from 1, as llama.cpp does
-    assert ours.taps == (1, 3, 4)
-
-
 def test_a_configuration_that_is_missing_or_no_json(tiny_pair: Path, tmp_path: Path) -> None:
     path = copy(tiny_pair, tmp_path)
     for text in ("", "[" * 100_000, "\xff", None):
@@ -78,23 +70,6 @@ def header(pair: Path, **changes: object) -> GGUFHeader:
     found = read_header(pair / "drafter.gguf")
     metadata = {key: value for key, value in found.metadata.items() if changes.get(key, 0) is not None}
     return replace(found, metadata=metadata | {key: value for key, value in changes.items() if value is not None})
-
-
-def test_a_target_is_no_drafter(tiny_pair: Path) -> None:
-    with pytest.raises(ModelError, match=r"target\.gguf: architecture 'qwen3' is no DFlash drafter"):
-        load(tiny_pair / "target.gguf")
-
-
-def test_windows_and_causality_from_metadata(tiny_pair: Path) -> None:
-    fields: dict[str, object] = {
-        "dflash.attention.sliding_window": 128,
-        "dflash.attention.sliding_window_pattern": [True, False],
-    }
-    found = config_of_gguf(header(tiny_pair, **fields))
-    assert found.window == 128
-    assert [found.is_sliding(i) for i in range(2)] == [found.is_causal(i) for i in range(2)] == [True, False]
-    found = config_of_gguf(header(tiny_pair, **fields, **{"dflash.attention.causal": False}))
-    assert [found.is_causal(i) for i in range(2)] == [False, False]
 
 
 UNSUPPORTED = (

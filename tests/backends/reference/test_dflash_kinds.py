@@ -10,11 +10,6 @@ from numpy.typing import NDArray
 from localdflash.backends.reference.dflash_files import load
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
-from localdflash.backends.reference.reference_target import TorchTarget
-from localdflash.engine.controller import Controller
-from localdflash.engine.host_pair import HostPair
-from localdflash.engine.sampling import Sampler
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights.gguf import read_header
 from tests.support.dflash_oracle import Oracle
@@ -74,18 +69,9 @@ def test_biases_and_yarn(tiny_pair: Path, tmp_path: Path) -> None:
     found = load(path).config.decoder
     assert found.rope_magnitude > 1
     stretched = replace(
-        config,
-        decoder=replace(config.decoder, rope_factors=found.rope_factors, rope_magnitude=found.rope_magnitude),
+        config, decoder=replace(config.decoder, rope_factors=found.rope_factors, rope_magnitude=found.rope_magnitude)
     )
     check(path, stretched, weights, tiny_pair)
-
-
-def test_a_confidence_head_without_a_bias(tiny_pair: Path, tmp_path: Path) -> None:
-    config = config_of("DSpark that judges", vocabulary_of(tiny_pair))
-    weights = random_weights(config)
-    weights["confidence_head.proj.bias"][:] = 0
-    left = {name: value for name, value in weights.items() if name != "confidence_head.proj.bias"}
-    check(write_zlab(tmp_path, config, left), config, weights, tiny_pair)
 
 
 def test_older_names(tiny_pair: Path, tmp_path: Path) -> None:
@@ -94,28 +80,3 @@ def test_older_names(tiny_pair: Path, tmp_path: Path) -> None:
     config = replace(config, decoder=replace(config.decoder, num_hidden_layers=1))
     named = {f"model.{name}".replace("layers.0.", "midlayer."): value for name, value in weights.items()}
     check(write_zlab(tmp_path, config, named), config, weights, tiny_pair)
-
-
-@pytest.mark.parametrize(("variant", "temperature"), [("DSpark behind the anchor", 0.0), ("DFlash 2", 1.0)])
-def test_whatever_drafts_the_text_is_the_targets(
-    variant: str, temperature: float, tiny_pair: Path, tmp_path: Path
-) -> None:
-    config = config_of(variant, vocabulary_of(tiny_pair))
-    decoder = load_decoder(tiny_pair / "target.gguf")
-    dflash = load(write_zlab(tmp_path, config, random_weights(config)))
-    drafter = DFlashDrafter(dflash, decoder.embed_tokens.weight, decoder.lm_head.weight)
-    costs = Controller({1: 1.0, 16: 1.01}, {drafter.name: 0.01})  # a draft may pay, however rarely it is right
-    texts, drafted = [], 0
-    for pair in (
-        HostPair(TorchTarget(decoder)),
-        HostPair(TorchTarget(decoder, taps=config.taps), [drafter], costs),
-    ):
-        pair.prefill([3, 14, 15, 92, 65])
-        sampler, text = Sampler(SamplingParams(temperature=temperature, seed=5)), list[int]()
-        while len(text) < 24:
-            step = pair.step(sampler, 24 - len(text))
-            text += step.tokens
-            drafted += step.drafted
-        texts.append(text)
-    assert texts[0] == texts[1]
-    assert drafted
