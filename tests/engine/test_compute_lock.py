@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from localdflash.engine.compute_lock import ComputeLock
-from localdflash.engine.generate import Request, generate
+from localdflash.engine.generate import Request
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.scheduler import Scheduler
-from tests.engine.test_scheduler import PATIENCE, Gated, Watched, chat, completion, make_pair
+from tests.engine.test_scheduler import PATIENCE, Gated, Watched, chat, completion, make_pair, offline
+
+__all__ = ["offline"]
 
 Make = Callable[..., Any]
 
@@ -43,14 +45,8 @@ def both(pairs: list[Gated]) -> Iterator[list[Scheduler]]:
         yield [first, second]
 
 
-def alone(request: Request, fake_target: Make, fake_drafter: Make, eager: Make) -> list[int]:
-    pair = make_pair(fake_target, fake_drafter, eager)
-    again = Request(request.ids, request.max_tokens)
-    return [token for step in generate(pair, again) for token in step.tokens]
-
-
 def test_a_completion_of_another_pair_goes_between_two_steps_of_a_chat(
-    pairs: list[Gated], both: list[Scheduler], fake_target: Make, fake_drafter: Make, eager: Make
+    pairs: list[Gated], both: list[Scheduler], offline: Callable[[Request], list[int]]
 ) -> None:
     log: list[str] = []
     talk, filled = Watched(chat(30), log, "chat"), Watched(completion(), log, "completion", urgent=True)
@@ -60,11 +56,11 @@ def test_a_completion_of_another_pair_goes_between_two_steps_of_a_chat(
     both[1].submit(filled.job)
     assert not filled.ended.wait(0.05), "two pairs computed at the same time"
     pairs[0].gate.step()  # the chat's first step; the completion goes before the second, all of it
-    assert filled.wait().tokens == alone(filled.request, fake_target, fake_drafter, eager)
+    assert filled.wait().tokens == offline(filled.request)
     assert log[0] == "chat"
     assert set(log[1:]) == {"completion"}
     pairs[0].gate.release()
-    assert talk.wait().tokens == alone(talk.request, fake_target, fake_drafter, eager)
+    assert talk.wait().tokens == offline(talk.request)
     assert both[0].totals.preempted == 0, "its own pair keeps its place"
     assert talk.request.computed_tokens == len(talk.request.ids) - 1, "nothing is computed again"
 
