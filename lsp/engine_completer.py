@@ -16,10 +16,10 @@ import msgspec
 from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.base.files import paths
 from localdflash.server.address import Address
-from localdflash.server.client import Connection
+from localdflash.server.client import ClientConnection
+from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.refusals import refusal
 from localdflash.server.spawn import connect
-from localdflash.server.wanted import Wanted
 
 
 class Timings(TypedDict):
@@ -147,7 +147,7 @@ class CompletionClient(ABC):
 class DaemonCompleter(CompletionClient):
     """Uses the daemon on this machine, which is started with the options of `wanted`."""
 
-    def __init__(self, wanted: Wanted, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
+    def __init__(self, wanted: EngineSpec, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
         super().__init__(say, tell)
         self._wanted = wanted
         self.gone = f"{CompletionClient.gone}: its log is {paths.engine_log()}"
@@ -167,7 +167,7 @@ class DaemonCompleter(CompletionClient):
 
     async def model(self) -> str:
         """See `CompletionClient`."""
-        connection = Connection(Address(paths.engine_socket()), decode)
+        connection = ClientConnection(Address(paths.engine_socket()), decode)
         try:
             return str((await connection.get("/ps?role=completion"))["pair"])
         except (LocaldflashError, KeyError):
@@ -181,7 +181,7 @@ class DaemonSource:
 
     def __init__(self, address: Address, model: str = "") -> None:
         self.model = model
-        self._connection = Connection(address, decode)
+        self._connection = ClientConnection(address, decode)
 
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """See `CompletionSource`."""

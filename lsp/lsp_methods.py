@@ -17,10 +17,10 @@ from pygls.exceptions import JsonRpcInvalidParams
 from localdflash.lsp import fallback
 from localdflash.lsp.foreign.named import RemoteServer
 from localdflash.lsp.lsp_server import ACCEPT, SuggestionServer
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 
 
-def create_server(engine: Wanted | RemoteServer) -> SuggestionServer:
+def create_server(engine: EngineSpec | RemoteServer) -> SuggestionServer:
     """Create a server for one client, with all its features."""
     server = SuggestionServer(engine)
     register(server)

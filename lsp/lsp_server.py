@@ -31,7 +31,7 @@ from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.request_context import EditorContext, path_of
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
 from localdflash.lsp.typing_pace import RemotePace, TypingPace
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 from localdflash.text.syntax import language_of
 
 ACCEPT = "localdflash.accept"  # the command of an item
@@ -73,7 +73,7 @@ class SuggestionServer(LanguageServer):
 
     protocol: DocumentProtocol
 
-    def __init__(self, engine: Wanted | RemoteServer) -> None:
+    def __init__(self, engine: EngineSpec | RemoteServer) -> None:
         super().__init__("localdflash", version("localdflash"), protocol_cls=DocumentProtocol)
         self.settings = LspSettings()
         self._engine = engine
@@ -94,8 +94,8 @@ class SuggestionServer(LanguageServer):
         self.protocol.on_close = self._closed
         self.protocol.on_save = self._saved
 
-    def _of(self, engine: Wanted | RemoteServer) -> tuple[CompletionClient, TypingPace]:
-        if isinstance(engine, Wanted):
+    def _of(self, engine: EngineSpec | RemoteServer) -> tuple[CompletionClient, TypingPace]:
+        if isinstance(engine, EngineSpec):
             return DaemonCompleter(engine, self._say, self._trouble), TypingPace()
         from localdflash.lsp.foreign.remote_completer import RemoteCompleter  # where there is one, it takes 0.1 s
 

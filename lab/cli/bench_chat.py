@@ -5,7 +5,7 @@ from typing import Any
 
 from localdflash.cli.output import print_fields, print_table, say
 from localdflash.models.load_options import Options
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 
 INTERRUPTED = 130
 
@@ -56,7 +56,7 @@ class Bar:
             self._bar.close()
 
 
-def measure(options: Options, wanted: Wanted, limit: int | None, repeats: int) -> dict[str, Any]:
+def measure(options: Options, wanted: EngineSpec, limit: int | None, repeats: int) -> dict[str, Any]:
     """Run the benchmark; KeyboardInterrupt only if there is nothing to show yet."""
     from localdflash.lab.bench.chat.chat_run import run
 

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from localdflash.base.errors import UsageError
 from localdflash.cli import shell_completion
-from localdflash.cli.options import pair_options, wanted
+from localdflash.cli.options import pair_options, requested_engine
 from localdflash.cli.output import print_fields, print_table
 from localdflash.lab.cli.bench_chat import chats
 from localdflash.models.config import load_config
@@ -24,7 +24,7 @@ from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
     from localdflash.server.client import Client
-    from localdflash.server.wanted import PairRole
+    from localdflash.server.engine_spec import PairRole
 
 COMPLETIONS = 200
 KEYS = 150  # of a file: about half a minute
@@ -193,7 +193,7 @@ def _bench_chat(
     from localdflash.lab.cli.bench_chat import measure, show
     from localdflash.models.load_options import Options
 
-    result = {"command": _command(ctx), **measure(Options(**options), wanted(ctx, options), limit, repeats)}
+    result = {"command": _command(ctx), **measure(Options(**options), requested_engine(ctx, options), limit, repeats)}
     _write(json_file, result)
     if picture:
         draw(result, picture)
@@ -359,4 +359,4 @@ def _connect_own_engine(
 
     if load_config().server.url:
         raise UsageError(f"bench {option} measures localdflash's own engine: take [server] url out of the settings")
-    return connect(wanted(ctx, options, role), say)
+    return connect(requested_engine(ctx, options, role), say)

@@ -29,8 +29,8 @@ from localdflash.lab.train.adapter_corpus import archives, sources
 from localdflash.lsp.session import MAX_ANSWER_TOKENS, MAX_PREFIX_CHARS, MAX_SUFFIX_CHARS, MIN_TOKEN_PROBABILITY
 from localdflash.lsp.typing_pace import START_CONFIDENCE
 from localdflash.server.client import Client
+from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.spawn import connect
-from localdflash.server.wanted import Wanted
 from localdflash.text import syntax
 
 SHARES = {"python": 0.5, "javascript": 0.25, "typescript": 0.25}
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     wanted = places(given.folder, given.count)
-    client = connect(Wanted({"pair": given.pair}, ["pair"]), say)
+    client = connect(EngineSpec({"pair": given.pair}, ["pair"]), say)
     found = [ask(client, place, by_hand=given.by_hand) for place in wanted]
     hand = " --by-hand" if given.by_hand else ""
     result = {

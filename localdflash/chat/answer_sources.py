@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files import paths
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 
 if TYPE_CHECKING:
     import subprocess
@@ -49,7 +49,7 @@ class SharedDaemon:
 
     restarts = True
 
-    def __init__(self, wanted: Wanted, *, watched: bool = True) -> None:
+    def __init__(self, wanted: EngineSpec, *, watched: bool = True) -> None:
         self.wanted, self._watched = wanted, watched
 
     @property
@@ -86,7 +86,7 @@ class PrivateDaemon:
 
     restarts = True
 
-    def __init__(self, wanted: Wanted, *, watched: bool = True) -> None:
+    def __init__(self, wanted: EngineSpec, *, watched: bool = True) -> None:
         self.wanted, self._watched = wanted, watched
         self.pair = ""
         self._child: subprocess.Popen[bytes] | None = None
@@ -145,7 +145,7 @@ class NamedServer:
         """See `ServerSource`."""
 
 
-def _replace_pair(wanted: Wanted, pair: str) -> Wanted:
+def _replace_pair(wanted: EngineSpec, pair: str) -> EngineSpec:
     return replace(wanted, options={**wanted.options, "pair": pair}, given={*wanted.given, "pair"})
 
 

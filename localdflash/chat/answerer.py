@@ -18,12 +18,12 @@ from localdflash.chat.messages import Finish, Message, StepRecord
 from localdflash.chat.request import openai_fields, own_fields, template_fields, wire_messages
 from localdflash.chat.resumed_answer import Replay
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.server.wanted import Others
+from localdflash.server.engine_spec import Others
 
 if TYPE_CHECKING:  # slow to import; `_open` does it in a thread
     from localdflash.chat.answer_events import AnswerReader, Chunk
     from localdflash.server.address import Address
-    from localdflash.server.client import Connection
+    from localdflash.server.client import ClientConnection
 
 MAX_RESTARTS = 2  # during one answer
 POLL_SECONDS = 0.1  # between two queries of a daemon that is loading
@@ -89,7 +89,7 @@ class Answerer:
         self._source, self._say = source, say
         self._address: Address | None = None
         self._opening: asyncio.Task[ServerInfo] | None = None
-        self._idle: list[Connection[Chunk]] = []
+        self._idle: list[ClientConnection[Chunk]] = []
 
     async def ready(self) -> ServerInfo:
         """Return the loaded model as soon as it is loaded. Cancelling this leaves the loading to the next caller."""
@@ -332,13 +332,13 @@ class Answerer:
             return await connection.post(target, body)
 
     @asynccontextmanager
-    async def _connection(self) -> "AsyncIterator[Connection[Chunk]]":
+    async def _connection(self) -> "AsyncIterator[ClientConnection[Chunk]]":
         """Yield a connection that no other request uses; it is reused afterwards if possible."""
         from localdflash.chat.answer_events import decode_chunk
-        from localdflash.server.client import Connection
+        from localdflash.server.client import ClientConnection
 
         assert self._address
-        connection = self._idle.pop() if self._idle else Connection(self._address, decode_chunk)
+        connection = self._idle.pop() if self._idle else ClientConnection(self._address, decode_chunk)
         try:
             yield connection
         finally:

@@ -13,7 +13,14 @@ from localdflash.base.errors import UsageError
 from localdflash.base.files import paths
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.cli import GlobalOptions, shell_completion
-from localdflash.cli.options import chat_pair_options, daemon_option, given, sampling_options, take_sampling, wanted
+from localdflash.cli.options import (
+    chat_pair_options,
+    daemon_option,
+    given,
+    requested_engine,
+    sampling_options,
+    take_sampling,
+)
 from localdflash.models.config import load_config
 from localdflash.models.registry.defaults import chat_pair
 
@@ -22,9 +29,9 @@ if TYPE_CHECKING:
     from localdflash.chat.messages import Attachment
 
 Session = int | Literal["latest"] | None
-ESCAPE = "40"  # milliseconds until a lone Esc is one, and no longer the beginning of another key
+ESCAPE_MS = "40"  # milliseconds until a lone Esc is one, and no longer the beginning of another key
 FEW_COLOURS = r"^(linux|vt\d+|ansi|cygwin|sun)|16color|direct|truecolor"  # terminals with fewer than 256, or with all
-ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
+MAX_ANSWER_TOKENS = 256  # tokens of the longest answer that is printed, where nobody says
 
 
 @click.command()
@@ -44,7 +51,7 @@ ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
 @click.option(
     "--max-tokens",
     type=click.IntRange(1),
-    help=f"Most tokens of an answer. [default: {ANSWER}; on a full screen a quarter of the context]",
+    help=f"Most tokens of an answer. [default: {MAX_ANSWER_TOKENS}; on a full screen a quarter of the context]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer with its statistics as JSON.")
 @click.option("--jsonl", is_flag=True, help="Print pieces of the answer as they come, a line of JSON each.")
@@ -101,7 +108,7 @@ def command(
     from localdflash.cli.console_chat import OutputFormat, answer_once, open_chat
 
     form: OutputFormat = "json" if as_json else "jsonl" if jsonl else "text"
-    settings = ChatSettings(**sampling, max_tokens=max_tokens or ANSWER, draft=not no_draft)
+    settings = ChatSettings(**sampling, max_tokens=max_tokens or MAX_ANSWER_TOKENS, draft=not no_draft)
     chats = None if no_log or (prompt is not None and session is None) else chats_file()
     source = _source(ctx, options, alone=no_daemon or no_draft, watched=False, no_draft=no_draft)
     with open_chat(source, chats, settings, system) as chat:
@@ -137,7 +144,7 @@ def _on_screen(
     session: Session,
     no_daemon: bool,
 ) -> int:
-    os.environ.setdefault("ESCDELAY", ESCAPE)
+    os.environ.setdefault("ESCDELAY", ESCAPE_MS)
     if not os.environ.get("COLORTERM") and not re.search(FEW_COLOURS, os.environ.get("TERM", "")):
         os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256")  # by its name alone most terminals count as one of 16
     gc.disable()  # it would search for garbage 20 times while all these modules are loaded
@@ -190,5 +197,5 @@ def _source(
     server = load_config().server
     if server.url and not alone:
         return NamedServer(server.url, server.key_file, options["pair"] if "pair" in given(ctx, options) else "")
-    engine = wanted(ctx, {**options, "no_draft": no_draft} if alone else options, "chat")
+    engine = requested_engine(ctx, {**options, "no_draft": no_draft} if alone else options, "chat")
     return PrivateDaemon(engine, watched=watched) if alone else SharedDaemon(engine, watched=watched)

@@ -18,9 +18,9 @@ from localdflash.cli.options import (
     completion_pair_options,
     daemon_option,
     given,
+    requested_engine,
     sampling_options,
     take_sampling,
-    wanted,
 )
 from localdflash.cli.output import ENGINE_RESTARTED, print_json, say
 from localdflash.engine.sampling_params import SamplingParams
@@ -28,9 +28,9 @@ from localdflash.lsp.foreign.named import RemoteServer
 from localdflash.models.config import load_config
 from localdflash.server import private
 from localdflash.server.client import Client
+from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.refusals import Json
 from localdflash.server.spawn import connect
-from localdflash.server.wanted import Wanted
 from localdflash.text.sanitize import printable, sanitize
 from localdflash.text.syntax import language_of
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from localdflash.lsp.engine_completer import Event
 
 MAX_RESTARTS = 2  # of the daemon, for one completion
-LARGEST_FILE = 4_000_000  # bytes
-INDEXING = 10.0  # seconds to look through the repository
-CONTEXT = 8000  # characters of other code; the prompt takes what fits
+MAX_FILE_BYTES = 4_000_000  # bytes
+INDEXING_SECONDS = 10.0  # seconds to look through the repository
+MAX_CONTEXT_CHARS = 8000  # characters of other code; the prompt takes what fits
 
 
 @click.command()
@@ -96,10 +96,10 @@ def command(
     interrupt = Interrupt()
     named = RemoteServer.of(load_config(), options["pair"] if "pair" in given(ctx, options) else "")
     if no_daemon or no_draft:
-        with private.started(wanted(ctx, {**options, "no_draft": no_draft}, "completion"), say) as client:
+        with private.started(requested_engine(ctx, {**options, "no_draft": no_draft}, "completion"), say) as client:
             filled = _request_completion(client, body, interrupt)
     elif named is None:
-        filled = _fill_by_daemon(wanted(ctx, options, "completion"), body, interrupt)
+        filled = _fill_by_daemon(requested_engine(ctx, options, "completion"), body, interrupt)
     elif explain:
         raise UsageError("--explain works with localdflash's own engine only: add --no-daemon")
     else:
@@ -126,7 +126,7 @@ class Insertion(NamedTuple):
     explained: dict[str, Any]
 
 
-def _fill_by_daemon(engine: Wanted, body: Mapping[str, object], interrupt: Interrupt) -> Insertion:
+def _fill_by_daemon(engine: EngineSpec, body: Mapping[str, object], interrupt: Interrupt) -> Insertion:
     """Complete with the daemon. If that goes away, start it again and repeat the request: the answer is the same."""
     client = connect(engine, say)
     for left in reversed(range(MAX_RESTARTS + 1)):
@@ -265,9 +265,9 @@ def context_of(path: Path, text: str, line: int) -> list[dict[str, Any]]:
     workspace = Workspace([root], lambda _: None)
     workspace.start()
     try:
-        workspace.settled(INDEXING)
+        workspace.settled(INDEXING_SECONDS)
         current = OpenFile(path, path.relative_to(root).as_posix(), language_of(path.name), text)
-        parts = gather(workspace, current, line, [], EditHistory(), CONTEXT)
+        parts = gather(workspace, current, line, [], EditHistory(), MAX_CONTEXT_CHARS)
     finally:
         workspace.close()
     return [{"kind": one.kind, "name": one.name, "text": one.text, "weight": one.weight} for one in parts]
@@ -309,8 +309,8 @@ def read_text(path: Path) -> str:
     try:
         if not path.is_file():
             raise UsageError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
-        if path.stat().st_size > LARGEST_FILE:
-            raise UsageError(f"{path}: larger than {LARGEST_FILE // 1_000_000} MB: not a source file to complete")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise UsageError(f"{path}: larger than {MAX_FILE_BYTES // 1_000_000} MB: not a source file to complete")
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot read: {error.strerror}") from None

@@ -10,7 +10,7 @@ import click
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
-from localdflash.cli.options import completion_pair_options, given, wanted
+from localdflash.cli.options import completion_pair_options, given, requested_engine
 from localdflash.models.config import load_config
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
     from localdflash.lsp.lsp_methods import create_server
 
     model = options["pair"] if "pair" in given(ctx, options) else ""
-    engine = RemoteServer.of(load_config(), model) or wanted(ctx, options, "completion")
+    engine = RemoteServer.of(load_config(), model) or requested_engine(ctx, options, "completion")
     transport.quiet()
     if port is None and path is None:
         return transport.serve_stdio(lambda: create_server(engine))

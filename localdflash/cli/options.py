@@ -14,7 +14,7 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.backend_names import BACKENDS, ROWS_MODES
 from localdflash.models.config import DRAFTER_BITS, KV_FORMATS, load_config
 from localdflash.models.registry import defaults
-from localdflash.server.wanted import PairRole, Wanted
+from localdflash.server.engine_spec import EngineSpec, PairRole
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -120,12 +120,12 @@ def pair_options(command: Command) -> Command:
 
 
 def chat_pair_options(command: Command) -> Command:
-    """Add the same options with the chat's pair, which is None where it is not given: see `wanted`."""
+    """Add the same options with the chat's pair, None where it is not given: see `requested_engine`."""
     return _pair(f"setting chat.pair, else model.pair, else {defaults.CHAT} where it is here")(_run_options(command))
 
 
 def completion_pair_options(command: Command) -> Command:
-    """Add the same options with the pair of completions, which is None where it is not given: see `wanted`."""
+    """Add the same options with the pair of completions, None where it is not given: see `requested_engine`."""
     return _pair(f"setting completion.pair, else model.pair, else {defaults.CODE} where it is here")(
         _run_options(command)
     )
@@ -161,7 +161,7 @@ def take_sampling(options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def wanted(ctx: click.Context, options: dict[str, Any], role: PairRole | None = None) -> Wanted:
+def requested_engine(ctx: click.Context, options: dict[str, Any], role: PairRole | None = None) -> EngineSpec:
     """Return the engine that a command's pair options ask for; those given on the command line must hold.
 
     `role`: what the pair is for; the pair of another role stays as it is. The default pair of a role is looked up in
@@ -173,7 +173,7 @@ def wanted(ctx: click.Context, options: dict[str, Any], role: PairRole | None = 
     else:
         options["pair"] = _absolute_pair(options["pair"])
     default = defaults.chat_pair if role == "chat" else defaults.completion_pair
-    return Wanted(
+    return EngineSpec(
         options,
         given(ctx, options),
         load_config().server.idle_minutes,

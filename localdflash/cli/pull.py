@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from localdflash.models.registry.fetching import Fetched
     from localdflash.models.registry.pair_entry import PairEntry
 
-MUCH = 50 * 10**9  # bytes that are not fetched without a question
-LINE_EVERY = 10.0  # seconds between lines where nobody watches a bar
-OBJECT_EVERY = 0.1  # seconds between lines for a program that shows a bar of its own
+ASK_BYTES = 50 * 10**9  # bytes that are not fetched without a question
+LINE_SECONDS = 10.0  # seconds between lines where nobody watches a bar
+JSON_SECONDS = 0.1  # seconds between lines for a program that shows a bar of its own
 
 
 @click.command()
@@ -59,7 +59,7 @@ def pull(spec: str, drafter: str | None, revision: str | None, yes: bool, as_jso
 
 def _ask(count: int) -> None:
     """Ask the user before much is downloaded; a script has to say --yes."""
-    if count <= MUCH:
+    if count <= ASK_BYTES:
         return
     if not sys.stdin.isatty():
         raise UsageError(f"pull: {gigabytes(count)} are to be fetched, and nobody is here to agree; add --yes")
@@ -141,12 +141,12 @@ class JsonReport:
 
     def progress(self, doing: str, name: str) -> Callable[[int, int], None]:
         """See DownloadReport."""
-        told = -OBJECT_EVERY
+        told = -JSON_SECONDS
 
         def move(done: int, total: int) -> None:
             nonlocal told
             now = time.monotonic()
-            if now - told >= OBJECT_EVERY or done == total:
+            if now - told >= JSON_SECONDS or done == total:
                 told = now
                 print_json_line({"doing": doing, "name": printable(name), "done": done, "total": total})
 
@@ -167,7 +167,7 @@ class LineReport:
         def move(done: int, total: int) -> None:
             nonlocal told
             now = time.monotonic()
-            if now - told >= LINE_EVERY and done < total:
+            if now - told >= LINE_SECONDS and done < total:
                 told = now
                 self.say(f"{doing} {name}: {gigabytes(done)} of {gigabytes(total)}")
 

@@ -12,12 +12,12 @@ import click
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
 from localdflash.cli.options import given, pair_options
-from localdflash.server.wanted import ROLES, PairRole
+from localdflash.server.engine_spec import ROLES, PairRole
 from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
     from localdflash.models.config import Config
-    from localdflash.server.tcp import Tcp
+    from localdflash.server.tcp import TcpPort
 
 MB = 1_000_000
 
@@ -135,7 +135,7 @@ def _stop() -> None:
     _say("The engine has stopped.")
 
 
-def _join(tcp: "Tcp", wanted: Mapping[str, object]) -> None:
+def _join(tcp: "TcpPort", wanted: Mapping[str, object]) -> None:
     """Have the running engine, if it has the options that are wanted, listen on a port until it leaves or Ctrl-C."""
     from localdflash.server.client import find
 
@@ -170,10 +170,10 @@ def _running() -> LocaldflashError:
     )
 
 
-def _tcp(host: str, port: int, i_know: bool) -> "Tcp":
+def _tcp(host: str, port: int, i_know: bool) -> "TcpPort":
     """Return the TCP address to listen on; UsageError for one that others can reach, unless that is asked for."""
     from localdflash.server.guard import LOOPBACK
-    from localdflash.server.tcp import Tcp, own_key
+    from localdflash.server.tcp import TcpPort, own_key
 
     public = not _is_loopback(host)
     if public and not i_know:
@@ -182,7 +182,7 @@ def _tcp(host: str, port: int, i_know: bool) -> "Tcp":
             " add --i-know to have it so"
         )
     path = paths.key_file()
-    return Tcp(host, port, own_key(path), _own_names(host) if public else LOOPBACK, path)
+    return TcpPort(host, port, own_key(path), _own_names(host) if public else LOOPBACK, path)
 
 
 def _is_loopback(host: str) -> bool:

@@ -71,7 +71,7 @@ def gpu_is_there() -> bool:
 
 def _is_trusted(options: Options, why: list[str]) -> bool:
     """Return whether a GPU that was not requested may be used; one that crashed the engine repeatedly may not."""
-    if options.gpu_layers > 0 or (times := gpu_watch.deaths()) < gpu_watch.TOO_MANY:
+    if options.gpu_layers > 0 or (times := gpu_watch.deaths()) < gpu_watch.MAX_DEATHS:
         return True
     why.append(f"no GPU with llama.cpp: it crashed the engine {times} times today (--device gpu tries it again)")
     return False

@@ -1,4 +1,4 @@
-"""HTTP clients of the daemon and of remote OpenAI-compatible servers: `Client` blocks, `Connection` is asynchronous.
+"""HTTP clients of the daemon and of OpenAI-compatible servers: `Client`, and the asynchronous `ClientConnection`.
 
 `Exchange` speaks HTTP/1.1 without a socket (h11). The large HTTP clients take milliseconds per request, which a key
 in an editor cannot wait for. A refusal raises the error that the server reports (see `refusals`), exit code included.
@@ -204,7 +204,7 @@ class Client:
                 yield _pieces(connection, http)
 
 
-class Connection(Generic[Event]):
+class ClientConnection(Generic[Event]):
     """Asynchronous connection to a server, reused as long as its answers are read to their end.
 
     `decode` decodes the data of an event, and `events` splits a stream into events. `tolerant`: see `Exchange`.

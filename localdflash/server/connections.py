@@ -12,12 +12,12 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-PATIENCE = 10.0  # seconds
-TELL_AGAIN = 60.0  # seconds between two lines about descriptors that ran out
-DESCRIPTORS = 4096  # that the process may have open, where the system lets it
+WAIT_SECONDS = 10.0  # seconds
+REPORT_SECONDS = 60.0  # seconds between two lines about descriptors that ran out
+MAX_DESCRIPTORS = 4096  # that the process may have open, where the system lets it
 
 
-class Connection(H11Protocol):
+class ServerConnection(H11Protocol):
     """HTTP on one connection. It waits while no request of it is answered; of those that wait, the oldest make way."""
 
     most = 64  # that wait at one listener
@@ -75,7 +75,7 @@ class Connection(H11Protocol):
         if anew:
             self._forget_limit()
         if not (self._answers and not self.cycle.more_body):
-            self._limit = self.loop.call_later(PATIENCE, self._run_out)
+            self._limit = self.loop.call_later(WAIT_SECONDS, self._run_out)
 
     def _run_out(self) -> None:
         """Give up, unless it is we who read no further."""
@@ -90,7 +90,7 @@ class Connection(H11Protocol):
             self._limit = None
 
 
-def waiting(connections: Collection[Any]) -> list[Connection]:
+def waiting(connections: Collection[Any]) -> list[ServerConnection]:
     """Those that wait, the one that has done so for longest first."""
     return sorted((one for one in connections if one.waiting_since), key=lambda one: one.waiting_since)
 
@@ -99,7 +99,7 @@ class OutOfDescriptors:
     """Handles what asyncio reports: where descriptors ran out, `make_room` is called and one line told now and then."""
 
     def __init__(self, make_room: Callable[[], None], say: Callable[[str], None]) -> None:
-        self._make_room, self._say, self._told = make_room, say, -TELL_AGAIN
+        self._make_room, self._say, self._told = make_room, say, -REPORT_SECONDS
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """See asyncio's exception handlers; it tries to accept again after a second."""
@@ -107,6 +107,6 @@ class OutOfDescriptors:
             loop.default_exception_handler(context)
             return
         self._make_room()
-        if time.monotonic() - self._told >= TELL_AGAIN:
+        if time.monotonic() - self._told >= REPORT_SECONDS:
             self._told = time.monotonic()
             self._say(f"no descriptor is left for a connection ({context.get('exception')}): others were closed")

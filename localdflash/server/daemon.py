@@ -1,6 +1,6 @@
 """The daemon: engines for the programs of this user, and behind TCP if that was asked for, until something ends it.
 
-What ends it: a signal or /stop (running answers get `GRACE` seconds, a second signal none), idleness, no pair that can
+What ends it: a signal or /stop (running answers get `GRACE_SECONDS`, a second signal none), idleness, no pair that can
 be loaded (its error is raised) or one that lost its device (DeviceFailed). Nothing that a user wrote is ever logged.
 """
 
@@ -22,13 +22,13 @@ from localdflash.base.errors import DeviceFailed, LocaldflashError
 from localdflash.base.files import paths
 from localdflash.base.system import limits, process, unix_socket
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.connections import DESCRIPTORS, Connection, OutOfDescriptors, waiting
-from localdflash.server.engines import PURPOSE, Engines
+from localdflash.server.connections import MAX_DESCRIPTORS, OutOfDescriptors, ServerConnection, waiting
+from localdflash.server.engine_spec import ROLES, PairRole
+from localdflash.server.engines import PURPOSES, Engines
 from localdflash.server.guard import Guard
 from localdflash.server.http_app import Activity, create_app
-from localdflash.server.sockets import BACKLOG, Local, lifetime, local, lock_of, prepare_folder, tcp_socket
-from localdflash.server.tcp import Tcp
-from localdflash.server.wanted import ROLES, PairRole
+from localdflash.server.sockets import BACKLOG, LocalListener, lifetime, local, lock_of, prepare_folder, tcp_socket
+from localdflash.server.tcp import TcpPort
 from localdflash.server.worker import PairWorker
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
     from localdflash.models.load_options import Options
 
-GRACE = 5  # seconds that running answers get when the daemon is asked to leave
-KEEP_ALIVE = 75  # seconds; longer than a client keeps an idle connection, so that it never writes into a closed one
-TICK = 0.2  # seconds between two looks at what could end the daemon
-LARGEST_LOG = 1_000_000  # bytes; the one before is kept
+GRACE_SECONDS = 5  # that running answers get when the daemon is asked to leave
+KEEP_ALIVE_SECONDS = 75  # longer than a client keeps an idle connection, so that it never writes into a closed one
+TICK_SECONDS = 0.2  # between two looks at what could end the daemon
+MAX_LOG_BYTES = 1_000_000  # the one before is kept
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DaemonSettings:
     queue: int
     disk_bytes: int = 0  # see PairWorker
     idle: float = 0.0
-    tcp: Tcp | None = None
+    tcp: TcpPort | None = None
     log: Path | None = None
     roles: Sequence[PairRole] = ROLES
     later: Mapping[PairRole, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
     """Run the daemon until something ends it; AlreadyRunning if there is one. `say` gets lines for the user."""
     path = settings.private or paths.engine_socket()
     prepare_folder(path)
-    limits.allow_descriptors(DESCRIPTORS)
+    limits.allow_descriptors(MAX_DESCRIPTORS)
     with ExitStack() as stack:
         if settings.log:
             _redirect_stderr(settings.log)
@@ -103,12 +103,12 @@ class Daemon:
         self._servers: list[DaemonListener] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._path: Path | None = None
-        self._own: Local | None = None
+        self._own: LocalListener | None = None
         self._parent = os.getppid()
         self._error: BaseException | None = None
         self._load_error: BaseException | None = None
 
-    async def run(self, path: Path, own: Local, listeners: Sequence[socket.socket]) -> None:
+    async def run(self, path: Path, own: LocalListener, listeners: Sequence[socket.socket]) -> None:
         """Serve until `stop`; raise what ended the engine. The first listener is our own, found at `path`."""
         self._path, self._own = path, own
         tcp = [self._settings.tcp] if self._settings.tcp else []
@@ -130,13 +130,13 @@ class Daemon:
             raise self._error
 
     def stop(self) -> None:
-        """Accept no more connections; leave when the running answers are done, after `GRACE` seconds in any case."""
+        """Accept no more connections; leave when the running answers are done, after `GRACE_SECONDS` in any case."""
         if self._own:
             self._own.withdraw()  # whoever looks now starts another daemon, which waits for this one
         for server in self._servers:
             server.should_exit = True
 
-    async def listen(self, tcp: Tcp) -> AsyncGenerator[str]:
+    async def listen(self, tcp: TcpPort) -> AsyncGenerator[str]:
         """Listen on one more port, whose address this yields, until this is closed or the daemon stops."""
         listener, server = tcp_socket(tcp.host, tcp.port), DaemonListener(self._config(tcp))
         serving = asyncio.create_task(server.serve([listener]))
@@ -147,24 +147,24 @@ class Daemon:
         finally:
             self._servers.remove(server)
             server.should_exit = True
-            self._leaving.add(serving)  # its answers get `GRACE` seconds
+            self._leaving.add(serving)  # its answers get `GRACE_SECONDS`
             serving.add_done_callback(self._leaving.discard)
 
     def close(self) -> None:
         """Stop the engines' threads. One that does not stop (it is loading) is left to the end of the process."""
         closing = threading.Thread(target=self._engines.close, daemon=True)
         closing.start()
-        closing.join(GRACE)
+        closing.join(GRACE_SECONDS)
         if closing.is_alive():
             os._exit(self._error.exit_code if isinstance(self._error, LocaldflashError) else 0)
 
-    def _config(self, tcp: Tcp | None) -> uvicorn.Config:
+    def _config(self, tcp: TcpPort | None) -> uvicorn.Config:
         """Return how to serve a port for other programs, or without one what is our user's own."""
         key = self._own.key if self._own else ""
         own_app: ASGIApp = Guard(self._app, key=key, own=True) if key else self._app
         return uvicorn.Config(
             Guard(self._app, key=tcp.key, hosts=tcp.hosts) if tcp else own_app,
-            http=Connection if tcp else OwnConnection,
+            http=ServerConnection if tcp else OwnConnection,
             backlog=BACKLOG,
             ws="none",
             lifespan="off",
@@ -173,8 +173,8 @@ class Daemon:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=GRACE,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=GRACE_SECONDS,
         )
 
     def _make_room(self) -> None:
@@ -204,7 +204,7 @@ class Daemon:
         except Exception as error:
             self._error = error
         while not self._error:
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(TICK_SECONDS)
             self._error = self._dead()
             await self._engines.free_unused()
             is_idle = 0 < self._settings.idle <= self._activity.idle_seconds
@@ -223,7 +223,7 @@ class Daemon:
                 await self._engines.ready(self._settings.roles[0])
                 await self._load(role)
             except LocaldflashError as error:
-                self._say(f"nothing is loaded for {PURPOSE[role]}: {error}")
+                self._say(f"nothing is loaded for {PURPOSES[role]}: {error}")
 
     async def _load(self, role: PairRole) -> None:
         loaded = await self._engines.ready(role)
@@ -240,7 +240,7 @@ class Daemon:
         return self._load_error if self._load_error is before else None
 
 
-class OwnConnection(Connection):
+class OwnConnection(ServerConnection):
     """HTTP for processes of this user; on a Unix socket any other connection is closed before a byte is read."""
 
     most = 256
@@ -263,7 +263,7 @@ class DaemonListener(uvicorn.Server):
         yield
 
 
-def _how_to_try(path: Path, own: Local) -> str:
+def _how_to_try(path: Path, own: LocalListener) -> str:
     """Return a line that says where the user's own programs reach the daemon, and a command that does."""
     file = shlex.quote(str(path))
     if not own.key:
@@ -286,7 +286,7 @@ def _redirect_stderr(log: Path) -> None:
 
 def _bound(log: Path) -> None:
     """Start the log anew once it is too large; old lines stay in one more file, unless the disk is full."""
-    if os.fstat(2).st_size > LARGEST_LOG:
+    if os.fstat(2).st_size > MAX_LOG_BYTES:
         with suppress(OSError):
             shutil.copyfile(log, log.with_suffix(".old.log"))
         os.ftruncate(2, 0)

@@ -19,14 +19,14 @@ from localdflash.engine.scheduler import EngineTotals
 from localdflash.loading.filling import can_fill, check_can_fill
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
-from localdflash.server.wanted import ROLES, Others, PairRole
+from localdflash.server.engine_spec import ROLES, Others, PairRole
 from localdflash.server.worker import PairWorker
 
-PURPOSE: Mapping[PairRole, str] = {"chat": "the chat", "completion": "completions"}
+PURPOSES: Mapping[PairRole, str] = {"chat": "the chat", "completion": "completions"}
 COMMANDS: Mapping[PairRole, str] = {"chat": "chat", "completion": "complete"}
 # Seconds without an answer after which a pair leaves that only requests which name it get; without a completion, after
 # which theirs may leave for a chat's.
-UNUSED = 600.0
+UNUSED_SECONDS = 600.0
 T = TypeVar("T")
 
 
@@ -158,7 +158,7 @@ class Engines:
     async def free_unused(self) -> None:
         """Free pairs without a role that nobody has used for a while."""
         for worker in list(self._beside):
-            unused = not worker.busy and time.monotonic() - worker.used > UNUSED
+            unused = not worker.busy and time.monotonic() - worker.used > UNUSED_SECONDS
             if unused and not self._changing.locked():
                 async with self._changing:
                     await self._drop(worker)
@@ -184,7 +184,7 @@ class Engines:
     def _options_later(self, role: PairRole) -> Options:
         if options := self._later.get(role):
             return options
-        raise ModelError(f"no pair is loaded for {PURPOSE[role]}: load one with `localdflash {COMMANDS[role]}`")
+        raise ModelError(f"no pair is loaded for {PURPOSES[role]}: load one with `localdflash {COMMANDS[role]}`")
 
     async def _load(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
         """Load a pair for roles; if that fails they have what they had before."""
@@ -224,7 +224,7 @@ class Engines:
             return True
         if "completion" in roles:
             return "chat" in own  # whose alone it is from now on
-        return time.monotonic() - worker.completed > UNUSED
+        return time.monotonic() - worker.completed > UNUSED_SECONDS
 
     def _explained(self, error: OutOfMemory, roles: Sequence[PairRole], options: Options) -> OutOfMemory:
         kept = self._workers.get("completion")

@@ -26,7 +26,7 @@ from localdflash.server.api.http_errors import error_response, on_error
 from localdflash.server.api.http_responses import GONE
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engines import Engines
-from localdflash.server.tcp import Tcp
+from localdflash.server.tcp import TcpPort
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ def create_app(
     *,
     activity: Activity | None = None,
     stop: Callable[[], None] | None = None,
-    listen: Callable[[Tcp], AsyncGenerator[str]] | None = None,
+    listen: Callable[[TcpPort], AsyncGenerator[str]] | None = None,
 ) -> Starlette:
     """Create the app of engines, which the caller starts and closes.
 

@@ -22,9 +22,9 @@ from localdflash.base.system.descriptor import PLAIN, READ
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 128
-LARGEST = 128  # bytes
-PATIENCE = 2.0  # seconds for clients that are looking at the file just now
-PAUSE = 0.005
+MAX_FILE_BYTES = 128  # bytes
+LOCK_SECONDS = 2.0  # seconds for clients that are looking at the file just now
+POLL_SECONDS = 0.005
 _CONTENT = re.compile(rb"([1-9][0-9]{0,4})\n([A-Za-z0-9_-]{43})\n")
 
 
@@ -87,7 +87,7 @@ def read(path: Path) -> Port | None:
         about = os.fstat(file)
         if owner.is_open_to_others(about) or not owner.is_ours(about):
             raise LocaldflashError(f"{path}: others may read this key: stop the engine, and remove the file")
-        found = _CONTENT.fullmatch(os.read(file, LARGEST))
+        found = _CONTENT.fullmatch(os.read(file, MAX_FILE_BYTES))
     finally:
         os.close(file)
     return Port(int(found[1]), found[2].decode()) if found else None
@@ -98,12 +98,12 @@ def _locked(path: Path) -> int:
     with suppress(FileNotFoundError, PermissionError):  # Windows: a client is looking at it
         path.unlink()
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | PLAIN, 0o600)
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + LOCK_SECONDS
     try:
         while not file_lock.take(file):
             if time.monotonic() > end:
                 raise LocaldflashError(f"{path}: another process keeps it locked")
-            time.sleep(PAUSE)
+            time.sleep(POLL_SECONDS)
     except BaseException:
         os.close(file)
         raise

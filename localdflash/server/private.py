@@ -12,15 +12,25 @@ from localdflash.base.errors import EngineGone
 from localdflash.base.files import paths
 from localdflash.server.address import Address
 from localdflash.server.client import Client
+from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.sockets import is_listening, lock_of, prepare_folder
-from localdflash.server.spawn import LOADING, LOOK, READY, STARTING, Look, apart, ended, last_line, serve_command
-from localdflash.server.wanted import Wanted
+from localdflash.server.spawn import (
+    LOADING,
+    POLL_SECONDS,
+    READY,
+    STARTING,
+    Look,
+    apart,
+    ended,
+    last_line,
+    serve_command,
+)
 
-LEAVES = 1.0  # seconds that a child may take to end
+STOP_SECONDS = 1.0  # seconds that a child may take to end
 
 
 def start(
-    wanted: Wanted, path: Path, look: Look, say: Callable[[str], None] | None = None
+    spec: EngineSpec, path: Path, look: Look, say: Callable[[str], None] | None = None
 ) -> "subprocess.Popen[bytes]":
     """Start a child that serves this socket, and return it once its pair is loaded; if it ends before, raise its
     error.
@@ -32,7 +42,7 @@ def start(
         say("starting the engine ...")
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen(
-            [*serve_command(wanted), "--private", str(path)],
+            [*serve_command(spec), "--private", str(path)],
             stdin=subprocess.PIPE,  # closed by the kernel when this process ends
             stdout=subprocess.DEVNULL,
             stderr=said,
@@ -45,7 +55,7 @@ def start(
                     words = last_line(said.read().decode("utf-8", "replace").splitlines())
                     raise ended(child.returncode, words or "the engine ended without a word")
                 look(LOADING if is_listening(path) else STARTING)
-                time.sleep(LOOK)
+                time.sleep(POLL_SECONDS)
             if say and (notice := Client(Address(path)).get("/ps").get("notice")):
                 say(notice)
         except BaseException:
@@ -55,10 +65,10 @@ def start(
 
 
 @contextmanager
-def started(wanted: Wanted, say: Callable[[str], None]) -> Iterator[Client]:
+def started(spec: EngineSpec, say: Callable[[str], None]) -> Iterator[Client]:
     """Run a private engine for the duration of a context, and yield a client of it."""
     path = paths.private_socket()
-    child = start(wanted, path, lambda _: None, say)
+    child = start(spec, path, lambda _: None, say)
     try:
         yield Client(Address(path))
     finally:
@@ -73,7 +83,7 @@ def end(child: "subprocess.Popen[bytes]", path: Path) -> None:
     with suppress(OSError):
         child.stdin.close()
     try:
-        child.wait(LEAVES)
+        child.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()

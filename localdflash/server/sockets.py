@@ -20,7 +20,7 @@ from localdflash.server import port_file
 from localdflash.server.address import Address
 
 BACKLOG = 128
-PATIENCE = 15  # seconds that a daemon which was told to leave may take
+LEAVE_SECONDS = 15  # seconds that a daemon which was told to leave may take
 
 
 class AlreadyRunning(LocaldflashError):
@@ -28,7 +28,7 @@ class AlreadyRunning(LocaldflashError):
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalListener:
     """A listening socket for the programs of this user. Requests need `key`, unless it is "" as for a Unix socket.
 
     `withdraw` lets nobody find it any more; what is connected stays so.
@@ -54,7 +54,7 @@ def lifetime(path: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
             held.enter_context(
-                process_lock(lock_of(path), PATIENCE, lambda: is_listening(path) or is_listening(other(path)))
+                process_lock(lock_of(path), LEAVE_SECONDS, lambda: is_listening(path) or is_listening(other(path)))
             )
         except Timeout:
             raise AlreadyRunning(f"{path}: another daemon has it") from None
@@ -97,14 +97,14 @@ def prepare_folder(path: Path) -> None:
 
 
 @contextmanager
-def local(path: Path) -> Iterator[Local]:
+def local(path: Path) -> Iterator[LocalListener]:
     """Return what listens at this path, gone afterwards. Only under `lifetime`: whatever is there is replaced."""
     if paths.transport_of(path) == "tcp":
         with port_file.listening(path) as (listener, port, file):
-            yield Local(listener, port.key, file.withdraw)
+            yield LocalListener(listener, port.key, file.withdraw)
     else:
         with listening_socket(path) as listener:
-            yield Local(listener, "", lambda: path.unlink(missing_ok=True))
+            yield LocalListener(listener, "", lambda: path.unlink(missing_ok=True))
 
 
 @contextmanager

@@ -25,54 +25,54 @@ from localdflash.base.errors import (
 from localdflash.base.files import paths
 from localdflash.base.system import process
 from localdflash.server.client import Client, find
+from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.sockets import is_listening
-from localdflash.server.wanted import Wanted
 
 if TYPE_CHECKING:
     from filelock import FileLock
 
 Look = Callable[[str], None]  # gets "starting" or "loading", or "loading: compiling 3 of 37"
-PATIENCE = 0.5  # seconds before a line says that the engine is being started
-LOOK = 0.02  # seconds between two looks at whether it is there
-LISTENS = 60.0  # seconds until a started daemon must be heard of; it may load for longer
-LEAVES = 20.0  # seconds that a daemon which was told to stop may take
+NOTICE_SECONDS = 0.5  # seconds before a line says that the engine is being started
+POLL_SECONDS = 0.02  # seconds between two looks at whether it is there
+LISTEN_SECONDS = 60.0  # seconds until a started daemon must be heard of; it may load for longer
+STOP_SECONDS = 20.0  # seconds that a daemon which was told to stop may take
 READY = "ok"
 PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
 STARTING, LOADING = "starting", "loading"
 _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, ModelError, OutOfMemory, DeviceFailed)}
 
 
-def connect(wanted: Wanted, say: Callable[[str], None], look: Look | None = None) -> Client:
+def connect(spec: EngineSpec, say: Callable[[str], None], look: Look | None = None) -> Client:
     """Return a client of an engine that is loaded as wanted. `say` gets lines for the user.
 
     While that takes time, `look` is called repeatedly with the reason for waiting; what it raises ends the waiting, and
     lines that say no more than it does are left out.
     """
     try:
-        return _connect(wanted, say, look)
+        return _connect(spec, say, look)
     except EngineGone:  # it left, idle for long enough, while it was looked at
-        return _connect(wanted, say, look)
+        return _connect(spec, say, look)
 
 
-def _connect(wanted: Wanted, say: Callable[[str], None], look: Look | None) -> Client:
+def _connect(spec: EngineSpec, say: Callable[[str], None], look: Look | None) -> Client:
     waiting = _Waiting(say, look)
-    client = _of_this_version(_running_or_started(wanted, waiting), wanted, waiting)
-    _load_what_is_given(client, wanted, waiting)
+    client = _of_this_version(_running_or_started(spec, waiting), spec, waiting)
+    _load_what_is_given(client, spec, waiting)
     return client
 
 
-def _load_what_is_given(client: Client, wanted: Wanted, waiting: "_Waiting") -> None:
+def _load_what_is_given(client: Client, spec: EngineSpec, waiting: "_Waiting") -> None:
     """If the role has no pair yet, or not as the user wants it, have that loaded, after the requests that it has."""
-    if not (wanted.given or wanted.role):
+    if not (spec.given or spec.role):
         return
-    role = {"role": wanted.role} if wanted.role else {}
-    about = _wanted_of(client.get("/ps"), wanted)
+    role = {"role": spec.role} if spec.role else {}
+    about = _pair_of(client.get("/ps"), spec)
     if not about:
-        given = {name: wanted.options[name] for name in wanted.given}
-        _have_loaded(client, {**given, "pair": wanted.pair, **role}, waiting)
+        given = {name: spec.options[name] for name in spec.given}
+        _have_loaded(client, {**given, "pair": spec.pair, **role}, waiting)
         return
     running = about["options"]
-    changes = {name: wanted.options[name] for name in wanted.given if running.get(name) != wanted.options[name]}
+    changes = {name: spec.options[name] for name in spec.given if running.get(name) != spec.options[name]}
     if changes:
         other = changes.get("pair")
         told = [f"{name.replace('_', ' ')} {value}" for name, value in sorted(changes.items()) if name != "pair"]
@@ -80,14 +80,14 @@ def _load_what_is_given(client: Client, wanted: Wanted, waiting: "_Waiting") -> 
         _have_loaded(client, {"pair": running["pair"], **changes, **role}, waiting)
 
 
-def _wanted_of(about: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+def _pair_of(about: dict[str, Any], spec: EngineSpec) -> dict[str, Any]:
     """What /ps says of the pair that is wanted: that of the role, or one that a chat has beside it; or nothing."""
-    if not wanted.role:
+    if not spec.role:
         return about
-    of_role = [one for one in about["pairs"] if wanted.role in one["roles"]]
+    of_role = [one for one in about["pairs"] if spec.role in one["roles"]]
     beside = [one for one in about["pairs"] if not one["roles"]]
-    if "pair" in wanted.given and wanted.role == "chat":
-        name = wanted.pair
+    if "pair" in spec.given and spec.role == "chat":
+        name = spec.pair
         named = [one for one in (*of_role, *beside) if name in (one["pair"], one["options"]["pair"])]
         of_role = named or of_role
     return of_role[0] if of_role else {}
@@ -107,11 +107,11 @@ def _have_loaded(client: Client, body: dict[str, Any], waiting: "_Waiting") -> N
 def stop(client: Client) -> None:
     """Ask a daemon to leave, and wait until it no longer listens."""
     client.post("/stop", {})
-    end = time.monotonic() + LEAVES
+    end = time.monotonic() + STOP_SECONDS
     while find():
         if time.monotonic() > end:
             raise LocaldflashError("the engine does not stop: kill its process")
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
 
 
 def own_version() -> str:
@@ -124,7 +124,7 @@ def own_version() -> str:
         return ""
 
 
-def _running_or_started(wanted: Wanted, waiting: "_Waiting") -> Client:
+def _running_or_started(spec: EngineSpec, waiting: "_Waiting") -> Client:
     """Look for a daemon, then start one under the lock; whoever does not get the lock looks again."""
     lock: FileLock | None = None
     while True:
@@ -140,7 +140,7 @@ def _running_or_started(wanted: Wanted, waiting: "_Waiting") -> Client:
             continue
         with held:
             if not is_listening(paths.engine_socket()):
-                _start(wanted, waiting)
+                _start(spec, waiting)
 
 
 def _becomes_ready(client: Client, waiting: "_Waiting") -> bool:
@@ -158,26 +158,26 @@ def loading(told: Mapping[str, Any]) -> str:
     return f"{LOADING}: {told['doing']}" if told.get("doing") else LOADING
 
 
-def _start(wanted: Wanted, waiting: "_Waiting") -> None:
+def _start(spec: EngineSpec, waiting: "_Waiting") -> None:
     """Start a daemon, anew where a GPU ended it, and wait until it is ready; if it ends before, that is raised."""
     from localdflash.base.machine import gpu_watch
 
     died = gpu_watch.deaths()
     while True:
         try:
-            _start_once(wanted, waiting)
+            _start_once(spec, waiting)
             return
         except LocaldflashError:
             before, died = died, gpu_watch.deaths()
-            if not before < died <= gpu_watch.TOO_MANY:
+            if not before < died <= gpu_watch.MAX_DEATHS:
                 raise
         waiting.say("A GPU ended the engine while it was loading: started again ...")
 
 
-def _start_once(wanted: Wanted, waiting: "_Waiting") -> None:
+def _start_once(spec: EngineSpec, waiting: "_Waiting") -> None:
     log = paths.engine_log()
     began = log.stat().st_size if log.exists() else 0
-    process, patient_until = _spawn(wanted, log), time.monotonic() + LISTENS
+    process, patient_until = _spawn(spec, log), time.monotonic() + LISTEN_SECONDS
     threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie
     while process.poll() is None:
         if (client := find()) and _becomes_ready(client, waiting):
@@ -192,12 +192,12 @@ def _start_once(wanted: Wanted, waiting: "_Waiting") -> None:
         raise ended(process.returncode, _last_line(log, began))
 
 
-def _spawn(wanted: Wanted, log: Path) -> "subprocess.Popen[bytes]":
+def _spawn(spec: EngineSpec, log: Path) -> "subprocess.Popen[bytes]":
     """Start a daemon in a session of its own, without this process's terminal and folder."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with open(os.open(log, flags, 0o600), "ab") as stderr:
         return subprocess.Popen(
-            [*serve_command(wanted), "--idle", str(wanted.idle), "--log", str(log)],
+            [*serve_command(spec), "--idle", str(spec.idle), "--log", str(log)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
@@ -210,10 +210,10 @@ def apart() -> dict[str, Any]:
     return {"cwd": "/", "env": os.environ | {"PYTHONSAFEPATH": "1"}, **process.apart()}
 
 
-def serve_command(wanted: Wanted) -> list[str]:
+def serve_command(spec: EngineSpec) -> list[str]:
     """Return the command `localdflash serve` with the options that are wanted."""
-    arguments = [sys.executable, "-P", "-c", PROGRAM, "serve", *(["--role", wanted.role] if wanted.role else [])]
-    for name, value in {**wanted.options, "pair": wanted.pair}.items():
+    arguments = [sys.executable, "-P", "-c", PROGRAM, "serve", *(["--role", spec.role] if spec.role else [])]
+    for name, value in {**spec.options, "pair": spec.pair}.items():
         option = f"--{name.replace('_', '-')}"
         arguments += [option] if value is True else [] if value in (False, None, "") else [option, str(value)]
     return arguments
@@ -239,7 +239,7 @@ def last_line(lines: Sequence[str]) -> str:
     return next((line for line in reversed(lines) if line.strip()), "").removeprefix("localdflash: ")
 
 
-def _of_this_version(client: Client, wanted: Wanted, waiting: "_Waiting") -> Client:
+def _of_this_version(client: Client, spec: EngineSpec, waiting: "_Waiting") -> Client:
     """Replace an idle daemon of another version; LocaldflashError if it is busy."""
     about = client.get("/ps")
     theirs = about["version"]
@@ -252,7 +252,7 @@ def _of_this_version(client: Client, wanted: Wanted, waiting: "_Waiting") -> Cli
         )
     waiting.say(f"The engine that runs is of version {theirs}: started again as {own_version()}.")
     stop(client)
-    return _running_or_started(wanted, waiting)
+    return _running_or_started(spec, waiting)
 
 
 def _start_lock() -> "FileLock":
@@ -276,10 +276,10 @@ class _Waiting:
         """Wait for one step."""
         if self._look:
             self._look(stage)
-        if not self._told and time.monotonic() - self._began > PATIENCE:
+        if not self._told and time.monotonic() - self._began > NOTICE_SECONDS:
             self._told = True
             self.say("starting the engine ...")
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
 
     def tell(self, notice: str | None) -> None:
         """Print the engine's notice on how it runs, unless `look` is given: then the caller reads it from /ps."""

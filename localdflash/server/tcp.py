@@ -20,7 +20,7 @@ MAX_KEY_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Tcp:
+class TcpPort:
     """A port next to the Unix socket. `hosts`: names that a request's Host header may have."""
 
     host: str

@@ -31,8 +31,8 @@ from localdflash.server.answering import Answering, TextDelta
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 
-LOOK = 0.02  # seconds between two looks at whether requests are done
-SMALLEST_CACHE, LARGEST_CACHE = 256_000_000, 8_192_000_000  # bytes
+POLL_SECONDS = 0.02  # seconds between two looks at whether requests are done
+MIN_CACHE_BYTES, MAX_CACHE_BYTES = 256_000_000, 8_192_000_000  # bytes
 
 
 class PairWorker:
@@ -141,7 +141,7 @@ class PairWorker:
         """
         if self._cache_bytes is not None:
             return self._cache_bytes
-        return min(max(psutil.virtual_memory().available // 8, SMALLEST_CACHE), LARGEST_CACHE)
+        return min(max(psutil.virtual_memory().available // 8, MIN_CACHE_BYTES), MAX_CACHE_BYTES)
 
     def _disk(self, loaded: LoadedPair) -> DiskCache | None:
         if not self._disk_bytes:
@@ -167,7 +167,7 @@ class PairWorker:
             if end and self.scheduler:
                 self.scheduler.cancel_all()
             while self.busy:
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(POLL_SECONDS)
         except BaseException:
             self.stay()
             raise

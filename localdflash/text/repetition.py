@@ -5,9 +5,9 @@ has had this period for at least four rounds and 400 characters: a rule or a row
 says so often it does not leave by itself. Where the text is cut does not depend on the pieces in which it comes.
 """
 
-ROUNDS, LEAST = 4, 400
-LONGEST = 1_000  # characters of a round
-_LAST = 32  # characters that are looked for
+ROUNDS, MIN_CHARS = 4, 400
+MAX_ROUND_CHARS = 1_000  # characters of a round
+_PROBE_CHARS = 32  # characters that are looked for
 
 
 class Repetition:
@@ -31,7 +31,7 @@ class Repetition:
             if _repeats(whole, end):
                 self.ended = True
                 return whole[len(self._tail) : end]
-        self._tail = whole[-ROUNDS * LONGEST :]
+        self._tail = whole[-ROUNDS * MAX_ROUND_CHARS :]
         return text
 
     def resumes(self) -> bool:
@@ -45,9 +45,9 @@ class Repetition:
 
 def _repeats(text: str, end: int) -> bool:
     """Return whether text[:end] ends in a repetition."""
-    if end < LEAST:
+    if end < MIN_CHARS:
         return False
-    before = text.rfind(text[end - _LAST : end], max(0, end - LONGEST - _LAST), end - 1)
-    period = end - _LAST - before
-    known = max(ROUNDS * period, LEAST)
+    before = text.rfind(text[end - _PROBE_CHARS : end], max(0, end - MAX_ROUND_CHARS - _PROBE_CHARS), end - 1)
+    period = end - _PROBE_CHARS - before
+    known = max(ROUNDS * period, MIN_CHARS)
     return before >= 0 and known <= end and text[end - known + period : end] == text[end - known : end - period]

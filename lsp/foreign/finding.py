@@ -18,7 +18,7 @@ from localdflash.lsp.foreign.openai_server import OpenAi
 from localdflash.lsp.foreign.pieces import InfillServer, InfillSource
 from localdflash.lsp.foreign.remote_prompt import PieceVocabulary, PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
-from localdflash.server.client import Connection
+from localdflash.server.client import ClientConnection
 from localdflash.server.refusals import error_of
 from localdflash.text.fim_formats import FORMATS, FimFormat, detect
 
@@ -35,7 +35,7 @@ class ServerProbe:
 
     def __init__(self, address: Address) -> None:
         self.address, self.denied = address, False
-        self._connection = Connection(address, bytes, tolerant=True)
+        self._connection = ClientConnection(address, bytes, tolerant=True)
 
     async def get(self, target: str) -> Json | None:
         """Return the JSON object of a GET; None if there is none. Raises EngineGone while the server loads its

@@ -19,7 +19,7 @@ from localdflash.lsp.foreign.pieces import Piece, Reply, StreamChunk, decoder
 from localdflash.lsp.foreign.place import InfillTask, Sampling
 from localdflash.lsp.foreign.remote_prompt import Marker, PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
-from localdflash.server.client import Connection
+from localdflash.server.client import ClientConnection
 
 RECHECK_SECONDS = (
     5.0  # seconds that a model stays the same without being asked for; starting a server takes about so long
@@ -49,7 +49,7 @@ class _LlamaConnection:
 
     def __init__(self, address: Address, model: str, ends: frozenset[int] = frozenset()) -> None:
         self.model, self._ends, self._address = model, ends, address
-        self._connection = Connection(address, decoder(_LlamaChunk))
+        self._connection = ClientConnection(address, decoder(_LlamaChunk))
         self._known = time.monotonic()  # when the model was still the same
 
     def close(self) -> None:

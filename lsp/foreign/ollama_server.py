@@ -10,7 +10,7 @@ from localdflash.lsp.foreign.pieces import JsonLines, Piece, Reply, StreamChunk,
 from localdflash.lsp.foreign.place import InfillTask, Sampling
 from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
-from localdflash.server.client import Connection
+from localdflash.server.client import ClientConnection
 
 
 class _Probability(msgspec.Struct):
@@ -29,7 +29,7 @@ class Ollama:
 
     def __init__(self, address: Address, model: str, how: PromptBuilder | PrefixSuffixBuilder) -> None:
         self.model, self._how = model, how
-        self._connection = Connection(address, decoder(_OllamaChunk), JsonLines)
+        self._connection = ClientConnection(address, decoder(_OllamaChunk), JsonLines)
 
     def fill(self, place: InfillTask, draw: Sampling) -> Reply:
         """See `InfillServer`."""

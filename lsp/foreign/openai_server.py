@@ -9,7 +9,7 @@ from localdflash.lsp.foreign.pieces import Piece, Reply, StreamChunk, decoder
 from localdflash.lsp.foreign.place import InfillTask, Sampling
 from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
-from localdflash.server.client import Connection
+from localdflash.server.client import ClientConnection
 
 MAX_STOPS = 4  # strings that a request may name
 
@@ -36,7 +36,7 @@ class OpenAi:
         self, address: Address, model: str, how: PromptBuilder | PrefixSuffixBuilder, *, logprobs: bool
     ) -> None:
         self.model, self._how, self._logprobs = model, how, logprobs
-        self._connection = Connection(address, decoder(_OpenAiChunk))
+        self._connection = ClientConnection(address, decoder(_OpenAiChunk))
 
     def fill(self, place: InfillTask, draw: Sampling) -> Reply:
         """See `InfillServer`."""

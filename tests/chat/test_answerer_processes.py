@@ -16,8 +16,8 @@ from localdflash.chat.answerer import AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server import spawn
+from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.sockets import is_listening
-from localdflash.server.wanted import Wanted
 from tests.chat.asking import QUESTION, ask, asking
 from tests.support import daemons
 
@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),
     pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),
 ]
-WANTED = Wanted({"pair": "embedded", "threads": 1})
+WANTED = EngineSpec({"pair": "embedded", "threads": 1})
 LONG = ChatSettings(temperature=5.0, seed=0, max_tokens=200)
 
 
@@ -54,7 +54,7 @@ async def test_a_shared_engine_stays_and_a_private_one_does_not(folder: Path) ->
 
 async def test_a_gpu_that_ends_every_engine_gives_way_to_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", daemons.GPU_ENDS_STEPS + spawn.PROGRAM)
-    wanted = Wanted({"pair": "embedded", "threads": 1, "backend": "auto"})
+    wanted = EngineSpec({"pair": "embedded", "threads": 1, "backend": "auto"})
 
     async with asking(SharedDaemon(wanted)) as answerer:
         settings = replace(LONG, max_tokens=16)
@@ -101,7 +101,7 @@ async def test_one_that_left_between_two_questions_is_started_again(folder: Path
 
 
 async def test_a_pair_that_is_not_here_is_told_and_can_be_tried_again() -> None:
-    source = PrivateDaemon(Wanted({"pair": "qwen3-8b", "threads": 1}))
+    source = PrivateDaemon(EngineSpec({"pair": "qwen3-8b", "threads": 1}))
     async with asking(source) as answerer:
         for _ in range(2):
             with pytest.raises(ModelError, match="models pull qwen3-8b"):
@@ -134,7 +134,7 @@ async def test_another_pair_is_loaded_and_one_that_cannot_be_leaves_the_old(fold
 
 @pytest.mark.parametrize("make", [SharedDaemon, PrivateDaemon])
 async def test_who_leaves_while_it_starts_does_not_wait(
-    make: Callable[[Wanted], Any], monkeypatch: pytest.MonkeyPatch, folder: Path
+    make: Callable[[EngineSpec], Any], monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     slow = "import time; from localdflash.loading.load_pair import LoadedPair; load = LoadedPair.__init__;"
     slow += "LoadedPair.__init__ = lambda *a: (time.sleep(60), load(*a))[1];"

@@ -14,7 +14,7 @@ from localdflash.chat.answerer import Answerer, AnswerPiece, Done
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server import spawn
-from localdflash.server.wanted import Others, Wanted
+from localdflash.server.engine_spec import EngineSpec, Others
 from tests.chat.asking import ask
 from tests.support.daemons import DROPPED_SOCKET, ONE_PAIR, PROGRAM, SLOW, short_home
 
@@ -50,7 +50,7 @@ class OneChat:
     def __init__(self, pair: str, *given: str) -> None:
         self.said: list[str] = []
         self.answerer = Answerer(
-            SharedDaemon(Wanted({"pair": pair, "threads": 1}, given=given, role="chat")), self.said.append
+            SharedDaemon(EngineSpec({"pair": pair, "threads": 1}, given=given, role="chat")), self.said.append
         )
         self.began = asyncio.Event()
 

@@ -17,9 +17,9 @@ from localdflash.server import private, spawn
 from localdflash.server.address import Address
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.client import Client
+from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.engines import Engines
 from localdflash.server.http_app import create_app
-from localdflash.server.wanted import Wanted
 from localdflash.server.worker import PairWorker
 from tests.support import daemons
 from tests.support.served import serving
@@ -54,7 +54,7 @@ def _no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
 class EngineHere:
     """A private engine on threads of this process, instead of the child that a user gets."""
 
-    def __init__(self, wanted: Wanted, path: Path) -> None:
+    def __init__(self, wanted: EngineSpec, path: Path) -> None:
         options: dict[str, Any] = {**wanted.options, "pair": wanted.pair}
         draft = not options.pop("no_draft", False)
         first = PairWorker(Options(**options, draft=draft), 64_000_000, 4, lambda *_: None)
@@ -85,7 +85,7 @@ def _private_engine_here(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         yield
         return
 
-    def start(wanted: Wanted, path: Path, _look: object, say: Callable[[str], None] | None = None) -> EngineHere:
+    def start(wanted: EngineSpec, path: Path, _look: object, say: Callable[[str], None] | None = None) -> EngineHere:
         engine = EngineHere(wanted, path)
         if say and (notice := Client(Address(path)).get("/ps").get("notice")):
             say(notice)

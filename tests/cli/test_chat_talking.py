@@ -23,7 +23,7 @@ from localdflash.cli.output import ENGINE_RESTARTED
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 from localdflash.server.address import Address
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 
 pytestmark = pytest.mark.transport
 SHARED = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
@@ -36,7 +36,7 @@ def talking(short_home: Path) -> Iterator[Callable[..., Any]]:
 
         def begun(*answers: Answer, source: Any = None) -> tuple[ConsoleChat, ScriptedEngine]:
             engine = stack.enter_context(scripted(*answers))
-            shared = source or SharedDaemon(Wanted(OPTIONS))
+            shared = source or SharedDaemon(EngineSpec(OPTIONS))
             return stack.enter_context(open_chat(shared, None, ChatSettings(), "Be brief.")), engine
 
         yield begun
@@ -119,7 +119,7 @@ def test_a_question_can_be_repeated_after_a_failed_restart(talking: Callable[...
                 raise OutOfMemory("too large")
             return await super().open(say, look)
 
-    talk, _ = talking(Answer(end="cut"), Answer.of("answer"), source=Once(Wanted(OPTIONS)))
+    talk, _ = talking(Answer(end="cut"), Answer.of("answer"), source=Once(EngineSpec(OPTIONS)))
     with pytest.raises(OutOfMemory):
         ask(talk, "one")
     assert "".join(ask(talk, "one")) == "answer"

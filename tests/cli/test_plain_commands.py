@@ -16,7 +16,7 @@ from localdflash.cli.console_chat import open_chat
 from localdflash.cli.line_chat import PlainCommands, converse
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 from localdflash.tui.commands import COMMANDS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
@@ -53,7 +53,7 @@ def told(engine: ScriptedEngine, capsys: pytest.CaptureFixture[str], monkeypatch
 
         monkeypatch.setattr("builtins.input", line)
         chats = chats_file() if kept else None
-        with open_chat(SharedDaemon(Wanted(OPTIONS)), chats, ChatSettings(), "") as opened:
+        with open_chat(SharedDaemon(EngineSpec(OPTIONS)), chats, ChatSettings(), "") as opened:
             assert converse(opened) == 0
         assert typed == []
         return "".join(capsys.readouterr())

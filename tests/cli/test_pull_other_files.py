@@ -137,7 +137,7 @@ def test_a_local_file_gets_the_drafter_of_its_base_model(
 def test_a_large_download_needs_a_yes(
     answer: str, there: list[str], hub: FakeHub, run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("localdflash.cli.pull.MUCH", 1000)
+    monkeypatch.setattr("localdflash.cli.pull.ASK_BYTES", 1000)
     terminal = io.StringIO(answer)
     monkeypatch.setattr(terminal, "isatty", lambda: bool(answer))
     monkeypatch.setattr("sys.stdin", terminal)

@@ -19,7 +19,7 @@ from localdflash.lsp import transport
 from localdflash.lsp.foreign.named import RemoteServer
 from localdflash.lsp.lsp_methods import create_server
 from localdflash.models.config import load_config
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 from tests.support import daemons
 
 URI = "file:///project/example.py"
@@ -107,7 +107,7 @@ def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
         home: Path | None = None,
     ) -> AsyncIterator[Editor]:
         with nullcontext(home) if home else daemons.short_home(monkeypatch), oracle_thread(oracle, delay):
-            engine = RemoteServer.of(load_config(), model) or Wanted({"pair": model} if model else {"threads": 1})
+            engine = RemoteServer.of(load_config(), model) or EngineSpec({"pair": model} if model else {"threads": 1})
             async with _listening(lambda: create_server(engine)) as port:
                 client = LanguageClient("editor", "1")
                 found = Editor(client)

@@ -13,7 +13,7 @@ from localdflash.base.files import paths
 from localdflash.lab.scripts.support.instant_engine import serving
 from localdflash.lsp import engine_completer as module
 from localdflash.lsp.engine_completer import DaemonCompleter
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 from tests.lsp.desk import settled
 from tests.support import daemons
 
@@ -82,12 +82,12 @@ class Client:
         self.looked = 0
         self.told: list[str] = []
 
-        def looking(_wanted: Wanted, _say: Any) -> Any:
+        def looking(_wanted: EngineSpec, _say: Any) -> Any:
             self.looked += 1
             return connect()
 
         monkeypatch.setattr(module, "connect", looking)
-        self.completer = DaemonCompleter(Wanted({}), lambda _: None, self.told.append)
+        self.completer = DaemonCompleter(EngineSpec({}), lambda _: None, self.told.append)
 
     async def ask(self) -> str:
         return "".join([event["text"] async for event in self.completer.complete({"prefix": "x"})])

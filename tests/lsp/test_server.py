@@ -14,7 +14,7 @@ from localdflash.lsp.document import Document
 from localdflash.lsp.lsp_server import SuggestionServer
 from localdflash.lsp.lsp_settings import LspSettings
 from localdflash.lsp.request_context import EditorContext
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 from tests.lsp.conftest import URI, until
 from tests.support import daemons
 
@@ -160,7 +160,7 @@ async def test_an_odd_uri_is_no_error(editor: Any) -> None:
 def test_two_windows_of_one_process_do_not_cancel_each_other() -> None:
     documents = []
     for _ in range(2):
-        server = SuggestionServer(Wanted({}))
+        server = SuggestionServer(EngineSpec({}))
         server._context = SimpleNamespace(describe=lambda _: {})  # type: ignore[assignment]
         documents.append(server._describe(URI)["document"])
     assert len(set(documents)) == 2

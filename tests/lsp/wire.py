@@ -20,7 +20,7 @@ from localdflash.lsp import transport
 from localdflash.lsp.framing import MessageReader
 from localdflash.lsp.lsp_methods import create_server
 from localdflash.lsp.protocol import DocumentProtocol
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 from tests.support import daemons
 
 PATIENCE = 20.0  # seconds for an answer
@@ -205,7 +205,7 @@ def serving_in_thread() -> Iterator[str]:
         listener.setblocking(False)
 
         async def serve() -> None:
-            accepting = asyncio.create_task(transport._accept(lambda: create_server(Wanted({})), listener))
+            accepting = asyncio.create_task(transport._accept(lambda: create_server(EngineSpec({})), listener))
             loops.append((asyncio.get_running_loop(), accepting))
             ready.set()
             with suppress(asyncio.CancelledError):

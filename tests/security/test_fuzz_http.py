@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 
 from localdflash.server.api import schemas
 from localdflash.server.api.anthropic_body import CountRequest, MessagesRequest
-from localdflash.server.api.request_body import LARGEST, UNSUPPORTED
+from localdflash.server.api.request_body import MAX_BODY_BYTES, UNSUPPORTED
 from localdflash.server.api.responses_body import ResponsesRequest
 from tests.security.fuzzing import fuzz, long_enough
 
@@ -283,7 +283,7 @@ ANYTHING = st.builds(
     st.just("POST"),
     st.sampled_from(list(PATHS)),
     st.just({"content-type": "application/json"}),
-    st.one_of(WILD, st.just(Written(b"", b" ", LARGEST + 1))).map(written) | st.binary(max_size=40),
+    st.one_of(WILD, st.just(Written(b"", b" ", MAX_BODY_BYTES + 1))).map(written) | st.binary(max_size=40),
 )
 
 

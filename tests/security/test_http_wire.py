@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.server.api.request_body import LARGEST
+from localdflash.server.api.request_body import MAX_BODY_BYTES
 
 BODY = json.dumps({"prompt": "def f(", "max_tokens": 2, "temperature": 0}).encode()
 LENGTH = f"Content-Length: {len(BODY)}"
@@ -113,7 +113,7 @@ def test_a_body_of_a_gigabyte_is_cut_off(live: Any) -> None:
             while given < 1 << 30:
                 connection.sendall(chunk)
                 given += 1 << 20
-    assert given < LARGEST + (64 << 20)
+    assert given < MAX_BODY_BYTES + (64 << 20)
     is_well(live)
 
 

@@ -27,7 +27,7 @@ from localdflash.base.errors import (
 )
 from localdflash.server import client as module
 from localdflash.server.address import Address
-from localdflash.server.client import DONE, Client, Connection, Events, Exchange
+from localdflash.server.client import DONE, Client, ClientConnection, Events, Exchange
 
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\r\n"  # up to the connection's end
 CHUNKED = EVENTS.replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -202,7 +202,7 @@ async def test_a_connection_is_reused_for_the_next_request_and_opened_anew_where
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    connection = Connection(Address(host=host, port=port), json.loads)
+    connection = ClientConnection(Address(host=host, port=port), json.loads)
     peers = [(await connection.get("/x"))["peer"] for _ in range(4)]
     assert peers[0] == peers[1] != peers[2] == peers[3]
     connection.close()
@@ -269,7 +269,7 @@ def test_where_nobody_is(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(EngineGone, match=f"^{url} cannot be reached: Connection refused$"):
+        with pytest.raises(EngineGone, match=f"^{url} cannot be reached: ClientConnection refused$"):
             Client(Address.of_url(url)).get("/x")
     with pytest.raises(EngineGone, match=r"^x went away: Name or service not known$"), module.broken("x"):
         raise socket.gaierror(-2, "Name or service not known")

@@ -18,11 +18,11 @@ from localdflash.server import spawn
 from localdflash.server.address import Address
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.client import Client
+from localdflash.server.engine_spec import ROLES, EngineSpec, PairRole
 from localdflash.server.engines import Engines
 from localdflash.server.http_app import create_app
 from localdflash.server.sockets import listening_socket, prepare_folder
 from localdflash.server.spawn import connect
-from localdflash.server.wanted import ROLES, PairRole, Wanted
 from localdflash.server.worker import PairWorker
 from tests.support.daemons import DROPPED_SOCKET, unix_only, until
 from tests.support.delays import delayed
@@ -76,27 +76,27 @@ def answer_of(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_what_the_user_gives_has_to_hold_and_all_else_is_as_it_is(run: Any, said: list[str]) -> None:
     run()
-    assert connect(Wanted({**EMBEDDED, "context": 256}), said.append).get("/ps")["context"] == 1024
+    assert connect(EngineSpec({**EMBEDDED, "context": 256}), said.append).get("/ps")["context"] == 1024
     assert said == []
-    wanted = Wanted({**EMBEDDED, "context": 512, "kv": "int8"}, given={"context"})
+    wanted = EngineSpec({**EMBEDDED, "context": 512, "kv": "int8"}, given={"context"})
     for _ in range(2):
         about = connect(wanted, said.append).get("/ps")
         assert (about["context"], about["options"]["kv"]) == (512, "f16")
         assert said == ["The engine loads anew: context 512 ..."]
     with pytest.raises(ModelError, match="did you mean 'embedded'"):
-        connect(Wanted({"pair": "embeded"}, given={"pair"}), said.append)
-    assert connect(Wanted(EMBEDDED), said.append).get("/ps")["context"] == 512
+        connect(EngineSpec({"pair": "embeded"}, given={"pair"}), said.append)
+    assert connect(EngineSpec(EMBEDDED), said.append).get("/ps")["context"] == 512
 
 
 def test_each_role_gets_its_pair_and_leaves_the_other_alone(run: Any, said: list[str], tiny: str) -> None:
     run("completion")
-    editor = connect(Wanted(EMBEDDED, role="completion"), said.append)
+    editor = connect(EngineSpec(EMBEDDED, role="completion"), said.append)
     before = editor.get("/ps?role=completion")
     assert [one["roles"] for one in editor.get("/ps")["pairs"]] == [["completion"]]
-    wanted = Wanted({**EMBEDDED, "pair": tiny}, role="chat")
+    wanted = EngineSpec({**EMBEDDED, "pair": tiny}, role="chat")
     assert connect(wanted, said.append).get("/ps?role=chat")["pair"] == tiny
-    assert connect(Wanted(EMBEDDED, role="chat"), said.append).get("/ps?role=chat")["pair"] == tiny, "it was chosen"
-    chosen = Wanted({**EMBEDDED, "context": 512}, given={"pair", "context"}, role="chat")
+    assert connect(EngineSpec(EMBEDDED, role="chat"), said.append).get("/ps?role=chat")["pair"] == tiny, "it was chosen"
+    chosen = EngineSpec({**EMBEDDED, "context": 512}, given={"pair", "context"}, role="chat")
     assert connect(chosen, said.append).get("/ps?role=chat")["context"] == 512
     assert said == ["The engine loads embedded: context 512 ..."]
     after = editor.get("/ps?role=completion")
@@ -107,7 +107,7 @@ def test_a_chat_that_starts_waits_for_an_answer_and_says_so(
     run: Any, said: list[str], tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engines = run("chat")
-    connect(Wanted(EMBEDDED), said.append)
+    connect(EngineSpec(EMBEDDED), said.append)
 
     def load(options: Options) -> LoadedPair:
         if any(worker.loaded for worker in engines.workers):
@@ -115,7 +115,7 @@ def test_a_chat_that_starts_waits_for_an_answer_and_says_so(
         return LoadedPair(options)
 
     monkeypatch.setattr("localdflash.server.worker.LoadedPair", load)
-    answer, wanted = answer_of(monkeypatch), Wanted(EMBEDDED | {"pair": tiny}, given={"pair"}, role="chat")
+    answer, wanted = answer_of(monkeypatch), EngineSpec(EMBEDDED | {"pair": tiny}, given={"pair"}, role="chat")
     with ThreadPoolExecutor(1) as threads:
         connecting = threads.submit(connect, wanted, said.append)
         until(lambda: len(said) == 2, 10)
@@ -132,10 +132,10 @@ def test_a_busy_one_of_another_version_is_left_alone(
     run: Any, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run()
-    connect(Wanted(EMBEDDED), said.append)
+    connect(EngineSpec(EMBEDDED), said.append)
     answer = answer_of(monkeypatch)
     monkeypatch.setattr(spawn, "own_version", lambda: "9.9")
     with pytest.raises(LocaldflashError, match=r"this is 9\.9, and it is busy: try again"):
-        connect(Wanted(EMBEDDED), said.append)
+        connect(EngineSpec(EMBEDDED), said.append)
     assert next(answer)
     answer.close()

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from localdflash.server import connections
-from localdflash.server.connections import Connection, OutOfDescriptors, waiting
+from localdflash.server.connections import OutOfDescriptors, ServerConnection, waiting
 from localdflash.server.daemon import DaemonListener
 from localdflash.server.guard import Guard
 from tests.support import daemons
@@ -41,11 +41,16 @@ async def answers(scope: Any, receive: Any, send: Any) -> None:
 
 
 class Served:
-    """A listener of `Connection`s behind a guard, on a thread."""
+    """A listener of `ServerConnection`s behind a guard, on a thread."""
 
     def __init__(self, listener: socket.socket) -> None:
         config = uvicorn.Config(
-            Guard(answers, key=KEY), http=Connection, ws="none", lifespan="off", interface="asgi3", log_config=None
+            Guard(answers, key=KEY),
+            http=ServerConnection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
         )
         self.server, self.port = DaemonListener(config), listener.getsockname()[1]
         self._thread = threading.Thread(target=lambda: asyncio.run(self.server.serve([listener])), daemon=True)
@@ -64,7 +69,7 @@ class Served:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setattr(connections, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(connections, "WAIT_SECONDS", PATIENCE)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         one = Served(listener)
         yield one
@@ -150,8 +155,8 @@ def waits(served: Served, count: int) -> bool:
 
 
 def test_of_too_many_that_wait_the_oldest_leave(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "PATIENCE", 30.0)
-    monkeypatch.setattr(Connection, "most", 3)
+    monkeypatch.setattr(connections, "WAIT_SECONDS", 30.0)
+    monkeypatch.setattr(ServerConnection, "most", 3)
     asked = served.connect(ASK)
     silent = []
     for count in range(1, 10):

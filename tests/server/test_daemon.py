@@ -28,7 +28,7 @@ from localdflash.server.client import find
 from localdflash.server.daemon import Daemon, DaemonSettings
 from localdflash.server.guard import LOOPBACK
 from localdflash.server.sockets import lifetime, local, prepare_folder, tcp_socket
-from localdflash.server.tcp import Tcp
+from localdflash.server.tcp import TcpPort
 from tests.support.daemons import unix_only
 from tests.support.delays import delayed
 
@@ -93,7 +93,7 @@ class _Starter:
         listeners = [own.listener]
         if tcp:
             listeners.append(self._stack.enter_context(tcp_socket("127.0.0.1", 0)))
-            settings["tcp"] = Tcp("127.0.0.1", 0, KEY, LOOPBACK, paths.key_file())
+            settings["tcp"] = TcpPort("127.0.0.1", 0, KEY, LOOPBACK, paths.key_file())
         made = Daemon(DaemonSettings(options, 8_000_000, 4, **settings), lambda _: None)
         task = asyncio.create_task(made.run(path, own, listeners))
         self._made.append(Running(made, task, listeners[-1].getsockname()[1] if tcp else 0))
@@ -270,7 +270,7 @@ async def _is_closed(url: str) -> bool:
 
 def test_the_log_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "engine.log"
-    monkeypatch.setattr(daemon, "LARGEST_LOG", 1000)
+    monkeypatch.setattr(daemon, "MAX_LOG_BYTES", 1000)
     before = os.dup(2)
     try:
         daemon._redirect_stderr(log)
@@ -283,5 +283,5 @@ def test_the_log_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     old = log.with_suffix(".old.log")
     assert log.stat().st_size <= 1000 < old.stat().st_size < 1100
     assert (old.read_text() + log.read_text()).endswith("line 0299\n")
-    monkeypatch.setattr(daemon, "LARGEST_LOG", -1)
+    monkeypatch.setattr(daemon, "MAX_LOG_BYTES", -1)
     daemon._bound(tmp_path / "gone" / "engine.log")  # a full disk ends nothing

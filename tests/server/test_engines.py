@@ -17,9 +17,9 @@ from localdflash.base.errors import OutOfMemory
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.engines import UNUSED, Engines
+from localdflash.server.engine_spec import ROLES, PairRole
+from localdflash.server.engines import UNUSED_SECONDS, Engines
 from localdflash.server.http_app import create_app
-from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker
 from tests.support.gguf_files import write_header
 
@@ -231,12 +231,12 @@ async def test_a_pair_of_completions_that_nobody_has_used_in_a_while_makes_room_
     has_room_for(monkeypatch, 1)
     daemon = await make("completion", chat="embedded")
     worker = daemon.engines.worker("completion")
-    worker.completed = time.monotonic() - UNUSED + 60
+    worker.completed = time.monotonic() - UNUSED_SECONDS + 60
     assert await daemon.answered_by(CHAT, HELLO) == "model_not_loaded"
-    worker.completed = time.monotonic() - UNUSED - 1
+    worker.completed = time.monotonic() - UNUSED_SECONDS - 1
     assert await daemon.answered_by("/complete", PLACE) == tiny
     assert await daemon.answered_by(CHAT, HELLO) == "model_not_loaded", "it was used just now"
-    worker.completed = time.monotonic() - UNUSED - 1
+    worker.completed = time.monotonic() - UNUSED_SECONDS - 1
     assert await daemon.answered_by(CHAT, HELLO) == "embedded"
     assert await daemon.pairs() == {"embedded": ["chat"]}
     assert await daemon.answered_by("/v1/completions", {"prompt": "def", "max_tokens": 2}) == tiny
@@ -360,7 +360,7 @@ async def test_an_engine_that_nobody_uses_is_unloaded_and_holds_nothing(
     await daemon.load(tiny, "chat")
     await daemon.engines.free_unused()
     assert set(await daemon.pairs()) == {tiny, "embedded"}, "a chat may still name it"
-    monkeypatch.setattr("localdflash.server.engines.UNUSED", 0.0)
+    monkeypatch.setattr("localdflash.server.engines.UNUSED_SECONDS", 0.0)
     await daemon.engines.free_unused()
     assert await daemon.pairs() == {tiny: ["chat", "completion"]}
     gc.collect()

@@ -14,7 +14,7 @@ from localdflash.base.files import paths
 from localdflash.server import private
 from localdflash.server.address import Address
 from localdflash.server.client import Client, find
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 from tests.support.daemons import DROPPED_SOCKET, daemons, until
 
 pytestmark = [
@@ -23,14 +23,14 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
     pytest.mark.filterwarnings(DROPPED_SOCKET),
 ]
-EMBEDDED = Wanted({"pair": "embedded", "threads": 1})
+EMBEDDED = EngineSpec({"pair": "embedded", "threads": 1})
 PARENT = """
 import sys, time
 from localdflash.base.files import paths
 from localdflash.server import private
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 look = lambda stage: print(stage, flush=True)
-child = private.start(Wanted({"pair": "embedded", "threads": 1}), paths.private_socket(), look)
+child = private.start(EngineSpec({"pair": "embedded", "threads": 1}), paths.private_socket(), look)
 print("pid", child.pid, flush=True)
 time.sleep(60)
 """
@@ -89,7 +89,7 @@ def test_it_ends_when_its_parent_is_killed_and_somebody_else_holds_the_pipe(shor
 
 def test_one_that_cannot_start_or_is_not_waited_for_leaves_nothing(short_home: Path) -> None:
     with pytest.raises(UsageError, match="context of 7 tokens") as caught:
-        private.start(Wanted({"pair": "embedded", "context": 7}), paths.private_socket(), lambda _: None)
+        private.start(EngineSpec({"pair": "embedded", "context": 7}), paths.private_socket(), lambda _: None)
     assert "localdflash:" not in str(caught.value)
     assert daemons(short_home) == []
 

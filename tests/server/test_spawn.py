@@ -14,8 +14,8 @@ from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 from localdflash.base.files import paths
 from localdflash.server import spawn
 from localdflash.server.client import Client, find
+from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.spawn import connect
-from localdflash.server.wanted import Wanted
 from tests.support.daemons import (
     DROPPED_SOCKET,
     GPU_ENDS_LOADING,
@@ -46,19 +46,19 @@ def said(short_home: Path) -> Iterator[list[str]]:
     lines.clear()
 
 
-def reached(wanted: Wanted, said: list[str]) -> int:
+def reached(wanted: EngineSpec, said: list[str]) -> int:
     """The process of the daemon that `connect` finds or starts."""
     return int(connect(wanted, said.append).get("/ps")["pid"])
 
 
 def test_processes_and_threads_that_come_at_once_start_one(short_home: Path, said: list[str]) -> None:
     program = (
-        "from localdflash.server.spawn import connect; from localdflash.server.wanted import Wanted;"
-        f"connect(Wanted({EMBEDDED!r}), print).get('/ps')['pid']"
+        "from localdflash.server.spawn import connect; from localdflash.server.engine_spec import EngineSpec;"
+        f"connect(EngineSpec({EMBEDDED!r}), print).get('/ps')['pid']"
     )
     started = [begin(program=program) for _ in range(4)]
     with ThreadPoolExecutor(8) as threads:
-        found = [threads.submit(reached, Wanted(EMBEDDED), said) for _ in range(8)]
+        found = [threads.submit(reached, EngineSpec(EMBEDDED), said) for _ in range(8)]
         assert len({future.result(60) for future in found}) == 1
     assert [process.wait(60) for process in started] == [0] * 4
     (one,) = [daemon for daemon in daemons(short_home) if "--log" in daemon.cmdline()]
@@ -67,7 +67,7 @@ def test_processes_and_threads_that_come_at_once_start_one(short_home: Path, sai
 
 
 def test_it_lives_on_its_own_and_leaves_when_idle(short_home: Path, said: list[str]) -> None:
-    pid = reached(Wanted(EMBEDDED, idle=0.02), said)
+    pid = reached(EngineSpec(EMBEDDED, idle=0.02), said)
     (daemon,) = daemons(short_home)
     assert os.getsid(pid) == pid
     assert (daemon.cwd(), daemon.terminal(), daemon.environ()["PYTHONSAFEPATH"]) == ("/", None, "1")
@@ -89,7 +89,7 @@ def test_one_that_cannot_start_says_why(
 ) -> None:
     for _ in range(2):  # the second time the log has lines
         with pytest.raises(kind) as caught:
-            connect(Wanted(options), said.append)
+            connect(EngineSpec(options), said.append)
         assert message in str(caught.value)
         assert "localdflash:" not in str(caught.value)
     assert type(caught.value) is kind
@@ -101,16 +101,16 @@ def test_a_gpu_that_ends_each_one_is_left_alone_unless_it_was_asked_for(
 ) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", GPU_ENDS_LOADING + PROGRAM)
     with pytest.raises(LocaldflashError, match="the engine was ended by SIGABRT"):
-        connect(Wanted(EMBEDDED | {"backend": "auto", "device": "gpu"}), said.append)
+        connect(EngineSpec(EMBEDDED | {"backend": "auto", "device": "gpu"}), said.append)
     assert said == ["A GPU ended the engine while it was loading: started again ..."] * 2
-    about = connect(Wanted(EMBEDDED | {"backend": "auto"}), said.append).get("/ps")
+    about = connect(EngineSpec(EMBEDDED | {"backend": "auto"}), said.append).get("/ps")
     assert "no GPU with llama.cpp: it crashed the engine " in said[-1]
     assert about["device"] == "cpu"
 
 
 def test_one_that_leaves_while_it_is_found_is_started_again(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     first, ready = start(), spawn._becomes_ready
-    assert reached(Wanted(EMBEDDED), said) == first.pid
+    assert reached(EngineSpec(EMBEDDED), said) == first.pid
     assert said == []
 
     def leaves(client: Client, waiting: Any) -> bool:
@@ -120,7 +120,7 @@ def test_one_that_leaves_while_it_is_found_is_started_again(monkeypatch: pytest.
         return was
 
     monkeypatch.setattr(spawn, "_becomes_ready", leaves)
-    assert reached(Wanted(EMBEDDED), said) != first.pid
+    assert reached(EngineSpec(EMBEDDED), said) != first.pid
 
 
 def test_waiting_can_be_ended(short_home: Path, said: list[str]) -> None:
@@ -132,27 +132,27 @@ def test_waiting_can_be_ended(short_home: Path, said: list[str]) -> None:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        connect(Wanted(EMBEDDED), said.append, look)
+        connect(EngineSpec(EMBEDDED), said.append, look)
     assert {*stages[:-1]} == {spawn.STARTING}
     assert len(daemons(short_home)) == 1
-    assert reached(Wanted(EMBEDDED), said)
+    assert reached(EngineSpec(EMBEDDED), said)
 
 
 def test_one_that_never_listens_is_given_up(short_home: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", "import time; time.sleep(60)")
-    monkeypatch.setattr(spawn, "LISTENS", 0.3)
+    monkeypatch.setattr(spawn, "LISTEN_SECONDS", 0.3)
     with pytest.raises(LocaldflashError, match="does not listen: its log is"):
-        connect(Wanted(EMBEDDED), said.append)
+        connect(EngineSpec(EMBEDDED), said.append)
     assert daemons(short_home) == []
     monkeypatch.setattr(spawn, "PROGRAM", "import os; os._exit(7)")
     with pytest.raises(LocaldflashError, match=r"ended without a word; its log is .*engine\.log"):
-        connect(Wanted(EMBEDDED), said.append)
+        connect(EngineSpec(EMBEDDED), said.append)
 
 
 def test_an_idle_one_of_another_version_is_replaced(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     first = start()
     monkeypatch.setattr(spawn, "own_version", lambda: "9.9")
-    second = reached(Wanted(EMBEDDED), said)
+    second = reached(EngineSpec(EMBEDDED), said)
     assert first.wait(20) == 0
     assert second != first.pid
     assert "started again as 9.9" in said[0]
@@ -161,7 +161,7 @@ def test_an_idle_one_of_another_version_is_replaced(monkeypatch: pytest.MonkeyPa
 def test_a_pair_that_cannot_fill_in_starts_no_engine_for_completions(said: list[str], tmp_path: Path) -> None:
     path = write_header(tmp_path / "talks.gguf", "a", "b")
     with pytest.raises(ModelError, match=r"talks\.gguf: .*no fill-in-the-middle tokens"):
-        connect(Wanted({**EMBEDDED, "pair": str(path)}, role="completion"), said.append)
+        connect(EngineSpec({**EMBEDDED, "pair": str(path)}, role="completion"), said.append)
     assert find() is None
 
 
@@ -169,8 +169,8 @@ def test_a_killed_starter_leaves_no_lock(short_home: Path, said: list[str]) -> N
     program = (
         "import os, signal; from localdflash.server import spawn;"
         "spawn._spawn = lambda *_: os.kill(os.getpid(), signal.SIGKILL);"
-        f"spawn.connect(spawn.Wanted({EMBEDDED!r}), print)"
+        f"spawn.connect(spawn.EngineSpec({EMBEDDED!r}), print)"
     )
     assert begin(program=program).wait(30) == -signal.SIGKILL
     assert (short_home / "runtime" / "engine.start.lock").exists()
-    assert reached(Wanted(EMBEDDED), said)
+    assert reached(EngineSpec(EMBEDDED), said)

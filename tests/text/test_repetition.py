@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.text.repetition import LEAST, LONGEST, ROUNDS, Repetition
+from localdflash.text.repetition import MAX_ROUND_CHARS, MIN_CHARS, ROUNDS, Repetition
 
 PROSE = "Somebody walked through the snow for an hour, and then it was dark. "
 
@@ -27,7 +27,7 @@ def cut(text: str, sizes: Sequence[int] = (10**6,)) -> str:
 @pytest.mark.parametrize("piece", ["name, ", "a", "\n", "ha ha! ", PROSE, PROSE * 2 + "No. ", "x" * 300 + "y"])
 def test_a_piece_again_and_again_is_cut(piece: str) -> None:
     kept = cut("Hi! " + piece * 5000)
-    assert LEAST <= len(kept) <= 4 + max((ROUNDS + 2) * len(piece), LEAST)
+    assert MIN_CHARS <= len(kept) <= 4 + max((ROUNDS + 2) * len(piece), MIN_CHARS)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_piece_again_and_again_is_cut(piece: str) -> None:
         PROSE * 3,
         (PROSE * 4 + "No. ") * 3,
         "".join(f"    assert add({one}, 1) == {one + 1}\n" for one in range(300)),
-        "".join(f"{number} " for number in range(LONGEST // 2)) * 8,
+        "".join(f"{number} " for number in range(MAX_ROUND_CHARS // 2)) * 8,
     ],
 )
 def test_what_is_no_repetition(text: str) -> None:

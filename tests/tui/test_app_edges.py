@@ -29,11 +29,11 @@ async def test_a_message_that_is_not_changed_after_all_comes_back_with_its_answe
 
 
 async def test_a_home_that_is_no_folder_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from localdflash.server.wanted import Wanted
+    from localdflash.server.engine_spec import EngineSpec
 
     (tmp_path / "file").touch()
     monkeypatch.setenv("LOCALDFLASH_HOME", str(tmp_path / "file" / "home"))
-    app = ChatApp(Start(SharedDaemon(Wanted({})), tmp_path, None))
+    app = ChatApp(Start(SharedDaemon(EngineSpec({})), tmp_path, None))
     async with playing(app, (200, 30)) as pilot:
         await wait_until(pilot, lambda: "LOCALDFLASH_HOME" in shown(app))
         assert "✗" in shown(app)

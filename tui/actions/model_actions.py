@@ -9,7 +9,7 @@ from textual import work
 from localdflash.base.errors import ModelBusy, UsageError
 from localdflash.chat import project
 from localdflash.chat.sampling_settings import AUTO
-from localdflash.server.wanted import Others
+from localdflash.server.engine_spec import Others
 from localdflash.tui.app_base import Base, told
 from localdflash.tui.captions import model_name
 

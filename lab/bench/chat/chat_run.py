@@ -19,13 +19,13 @@ from localdflash.lab.bench.chat.report import identical, report
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import RUNNERS, Runner
 from localdflash.models.load_options import Options
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 
 OTHER_TOKENS = 24  # of one answer: enough to see whether another backend decodes faster
 REFERENCE_BYTES = 1 << 30  # targets beyond this are not given to the reference, which holds them in float32
 
 
-def run(options: Options, wanted: Wanted, limit: int | None, repeats: int, watcher: Watcher) -> dict[str, Any]:
+def run(options: Options, wanted: EngineSpec, limit: int | None, repeats: int, watcher: Watcher) -> dict[str, Any]:
     """Run everything; return the result object, with `interrupted` if it was. `wanted`: the same pair, for a daemon."""
     prompts, size = load(limit), size_of(limit)
     result: dict[str, Any] = {"pair": options.pair, "suite": "chat", "threads": options.threads}

@@ -13,7 +13,7 @@ from localdflash.lab.bench.spread import spread
 from localdflash.server import private
 from localdflash.server.address import Address
 from localdflash.server.client import Client
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 
 TOKENS = 100  # of a new question
 FIRST = "Give me a word that rhymes with light."
@@ -26,7 +26,7 @@ QUESTION = (
 )
 
 
-def measure(wanted: Wanted, cold: int, warm: int, moved: Callable[[], None] = lambda: None) -> dict[str, Any]:
+def measure(wanted: EngineSpec, cold: int, warm: int, moved: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Milliseconds of so many cold starts and warm questions. Errors are those of a daemon that does not start."""
     path = paths.private_socket()
     cold_ms, warm_ms = list[float](), list[float]()

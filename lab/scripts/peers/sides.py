@@ -15,7 +15,7 @@ from localdflash.models.load_options import Options
 from localdflash.server import private
 from localdflash.server.address import Address
 from localdflash.server.client import Client
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 from localdflash.text.chat_template import TemplateMessage, encode_chat
 
 
@@ -68,7 +68,7 @@ class DaemonSide:
     def started(cls, options: Options) -> Iterator[Self]:
         """A daemon for this process alone."""
         pair = str(Path(options.pair).absolute()) if options.pair.endswith(".gguf") else options.pair
-        wanted = Wanted({"pair": pair, "backend": options.backend, "threads": options.threads})
+        wanted = EngineSpec({"pair": pair, "backend": options.backend, "threads": options.threads})
         path = paths.private_socket()
         child = private.start(wanted, path, lambda stage: None)
         try:

@@ -14,7 +14,7 @@ from localdflash.lsp.lsp_methods import register
 from localdflash.lsp.lsp_server import SuggestionServer
 from localdflash.lsp.request_context import EditorContext
 from localdflash.lsp.typing_pace import TypingPace
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 
 
 class _Alone(EditorContext):
@@ -40,7 +40,7 @@ class _Server(SuggestionServer):
 
     def __init__(self, asker: CompletionClient) -> None:
         self._asker = asker
-        super().__init__(Wanted({}, []))
+        super().__init__(EngineSpec({}, []))
 
     def _of(self, engine: object) -> tuple[CompletionClient, TypingPace]:
         return self._asker, TypingPace()

@@ -16,8 +16,8 @@ from localdflash.base.errors import ModelError
 from localdflash.base.files.regular import open_model
 
 MAX_BYTES = 1 << 20
-DEEPEST = 64  # open brackets and dots of one statement
-LONGEST_SHOWN = 120  # characters of what an error quotes of a file
+MAX_DEPTH = 64  # open brackets and dots of one statement
+MAX_SHOWN_CHARS = 120  # characters of what an error quotes of a file
 
 T = TypeVar("T")
 Keys = tuple[str | int, ...]  # the way from the root to a value: names, and indices in arrays of tables
@@ -241,7 +241,7 @@ def _check_nesting(file: Path, text: str) -> None:
     for token in _TOKEN.finditer(text + "\n"):
         dots += text.count(".", start, token.start())
         depth = max(0, depth + (token[0] in "[{") - (token[0] in "]}"))
-        if depth + dots > DEEPEST:
+        if depth + dots > MAX_DEPTH:
             raise ModelError(f"{file}:{text.count(chr(10), 0, token.start()) + 1}: nested too deeply")
         if token[0] == "\n" and depth == 0:
             dots = 0
@@ -266,4 +266,4 @@ def _plain(key: str) -> str:
 
 
 def _cut(shown: str) -> str:
-    return shown if len(shown) <= LONGEST_SHOWN else shown[: LONGEST_SHOWN - 1] + "…"
+    return shown if len(shown) <= MAX_SHOWN_CHARS else shown[: MAX_SHOWN_CHARS - 1] + "…"

@@ -18,9 +18,9 @@ from localdflash.base.files.paths import create_private, runtime_folder
 from localdflash.base.system.file_lock import process_lock
 
 UP, DOWN = ord("1"), ord("0")
-REMEMBERED = 86_400.0  # seconds
-TOO_MANY = 2  # deaths from which on a GPU that nobody named is left alone
-LONGEST = 1 << 12  # bytes of the file
+MEMORY_SECONDS = 86_400.0  # seconds
+MAX_DEATHS = 2  # deaths from which on a GPU that nobody named is left alone
+MAX_FILE_BYTES = 1 << 12  # bytes of the file
 Watch = AbstractContextManager[object, None]
 UNWATCHED: Watch = nullcontext()
 
@@ -76,7 +76,7 @@ def watch(stack: ExitStack) -> Watch:
 def _settled() -> Sequence[float]:
     """The times of deaths, with that of the process watched last if its flag is still up; its file is written anew."""
     now = time.time()
-    times = [one for one in _times() if 0 <= now - one < REMEMBERED]
+    times = [one for one in _times() if 0 <= now - one < MEMORY_SECONDS]
     if _read()[:1] == bytes([UP]):
         times.append(now)
     lines = (chr(DOWN), *(str(int(one)) for one in times))
@@ -91,7 +91,7 @@ def _times() -> Sequence[float]:
 def _read() -> bytes:
     try:
         with _place().open("rb") as file:
-            return file.read(LONGEST)
+            return file.read(MAX_FILE_BYTES)
     except FileNotFoundError:
         return b""
 

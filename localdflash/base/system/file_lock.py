@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import Timeout
 
-POLL = 0.05  # seconds between two tries
+POLL_SECONDS = 0.05  # seconds between two tries
 _here: set[Path] = set()
 _guard = threading.Lock()
 
@@ -83,7 +83,7 @@ def process_lock(path: Path, patience: float = 0.0, give_up: Callable[[], bool] 
     while (file := _taken(path)) is None:
         if give_up() or time.monotonic() >= end:
             raise Timeout(str(path))
-        time.sleep(POLL)
+        time.sleep(POLL_SECONDS)
     try:
         yield
     finally:

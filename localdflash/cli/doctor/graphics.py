@@ -41,7 +41,7 @@ def llama_gpu(name: str) -> Finding:
             f"{device.name}, {device.description}, {device.free / 1e9:.1f} GB free of {device.size / 1e9:.1f}"
             for device in seen
         )
-        if (times := gpu_watch.deaths()) >= gpu_watch.TOO_MANY:
+        if (times := gpu_watch.deaths()) >= gpu_watch.MAX_DEATHS:
             detail = f"{detail}; a GPU ended the engine {times} times today, so `auto` leaves it alone"
             return Finding(
                 name, "warning", detail, "--device gpu tries it again; look at its driver, and what else uses it"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from localdflash.cli.doctor.check import Finding
 
-LITTLE_MEMORY = 1 << 30  # bytes: the embedded pair and its margin
-LITTLE_DISK = 8 << 30  # bytes: one pair of 8B
-FEW_WATCHES = 65536  # inotify: a large repository has tens of thousands of folders and files
+MIN_FREE_MEMORY_BYTES = 1 << 30  # bytes: the embedded pair and its margin
+MIN_FREE_DISK_BYTES = 8 << 30  # bytes: one pair of 8B
+MIN_WATCHES = 65536  # inotify: a large repository has tens of thousands of folders and files
 WATCHES = Path("/proc/sys/fs/inotify/max_user_watches")
 
 
@@ -29,7 +29,7 @@ def memory(name: str) -> Finding:
 
     free = system_budget().free
     detail = f"{free / 1e9:.1f} GB free of {psutil.virtual_memory().total / 1e9:.1f}"
-    if free < LITTLE_MEMORY:
+    if free < MIN_FREE_MEMORY_BYTES:
         return Finding(name, "warning", detail, "close other programs: even the embedded pair wants 1 GB")
     return Finding(name, "ok", detail)
 
@@ -68,7 +68,7 @@ def models(name: str) -> Finding:
         return Finding(
             name, "warning", f"{detail}; {there} cannot be written", "set LOCALDFLASH_HOME to another folder"
         )
-    if free < LITTLE_DISK:
+    if free < MIN_FREE_DISK_BYTES:
         return Finding(name, "warning", detail, "make room: a pair of 8B takes about 8 GB")
     return Finding(name, "ok", detail)
 
@@ -78,7 +78,7 @@ def watches(name: str) -> Finding:
     if not WATCHES.exists():
         return Finding(name, "ok", "no limit of inotify on this system")
     limit = int(WATCHES.read_text())
-    if limit < FEW_WATCHES:
+    if limit < MIN_WATCHES:
         remedy = "`sudo sysctl fs.inotify.max_user_watches=524288`, and the same line in /etc/sysctl.conf"
         return Finding(name, "warning", f"{limit} watches: a large repository needs more", remedy)
     return Finding(name, "ok", f"{limit} watches")

@@ -8,8 +8,8 @@ import sys
 from localdflash.cli.doctor.check import Finding
 
 EDITORS = {"nvim": "Neovim", "vim": "Vim", "code": "VS Code", "codium": "VSCodium", "zed": "Zed", "hx": "Helix"}
-ASKED = ("nvim", "code", "codium")  # programs whose version is asked for
-PATIENCE = 1.5  # seconds
+WITH_VERSION = ("nvim", "code", "codium")  # programs whose version is asked for
+VERSION_SECONDS = 1.5  # seconds
 PORT = 8012  # what llama.vim asks by default
 CAPABLE = ("kitty", "wezterm", "ghostty", "foot", "alacritty", "iterm")  # of OSC 52 and kitty's keys
 
@@ -76,11 +76,13 @@ def editors(name: str) -> Finding:
 
 def _version(program: str) -> str:
     """Return what a program says its version is; "" if it does not answer in time."""
-    if program not in ASKED:
+    if program not in WITH_VERSION:
         return ""
     command = [shutil.which(program) or program, "--version"]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=VERSION_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return "(does not answer)"
     return done.stdout.decode("utf-8", "replace").partition("\n")[0].removeprefix("NVIM ")[:40]

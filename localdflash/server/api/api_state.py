@@ -13,9 +13,9 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.registry.registry import load_registry
 from localdflash.server.api.http_errors import ApiError, as_api_error
 from localdflash.server.api.metrics import Metrics
+from localdflash.server.engine_spec import PairRole
 from localdflash.server.engines import Engines
-from localdflash.server.tcp import Tcp
-from localdflash.server.wanted import PairRole
+from localdflash.server.tcp import TcpPort
 from localdflash.text.grammar import Grammars
 
 ANY_MODEL = "localdflash"  # whatever is loaded
@@ -29,7 +29,7 @@ class AppState:
     metrics: Metrics
     idle_seconds: Callable[[], float]
     stop: Callable[[], None] | None = None
-    listen: Callable[[Tcp], AsyncGenerator[str]] | None = None
+    listen: Callable[[TcpPort], AsyncGenerator[str]] | None = None
     began: float = field(default_factory=time.monotonic, init=False)
     newest: WeakValueDictionary[str, object] = field(default_factory=WeakValueDictionary, init=False)  # see `pieces`
     _grammars: WeakKeyDictionary[LoadedPair, Grammars] = field(default_factory=WeakKeyDictionary, init=False)

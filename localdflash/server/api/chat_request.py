@@ -19,7 +19,7 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.content_blocks import AnswerParts
 from localdflash.server.api.generation import (
-    ALL_THE_ROOM,
+    NO_LIMIT,
     GenerationRequest,
     MakeConstraint,
     PreparedRequest,
@@ -148,7 +148,7 @@ async def prepare_chat(state: AppState, body: ChatRequest) -> tuple[GenerationRe
 def _generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, grammars: Grammars) -> GenerationRequest:
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs: needs logprobs to be true", param="top_logprobs", code="invalid_value")
-    limit = limit_of(body.max_completion_tokens, body.max_tokens, body.n_predict, default=ALL_THE_ROOM)
+    limit = limit_of(body.max_completion_tokens, body.max_tokens, body.n_predict, default=NO_LIMIT)
     messages, params = messages_of(body.messages), params_of(body, TEMPERATURE)
     continues = goes_on(body.continue_final_message, messages)
     calls = tools.constraint(loaded.tokenizer, grammars)

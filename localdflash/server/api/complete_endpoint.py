@@ -22,7 +22,7 @@ from localdflash.server.api.schemas import CompleteRequest
 from localdflash.text.syntax import language_of
 
 Event = dict[str, Any]
-FIRST = 2  # tokens of an answer: those tell whether it will be accepted, all of them do not
+CONFIDENCE_TOKENS = 2  # tokens of an answer: those tell whether it will be accepted, all of them do not
 
 
 async def complete(http: HttpRequest) -> Response:
@@ -75,7 +75,7 @@ def fill(filler: InfillPlanner, body: CompleteRequest) -> InfillPlan:
 
 
 @dataclass
-class _Told:
+class _AnswerProgress:
     """What is known of one answer: its place among the different ones, and how sure its tokens were."""
 
     index: int = 0
@@ -85,7 +85,7 @@ class _Told:
 
     def add(self, chosen: Sequence[SampledToken]) -> None:
         """Count the first tokens that became a part of the text."""
-        first = chosen[: FIRST - self.tokens]
+        first = chosen[: CONFIDENCE_TOKENS - self.tokens]
         self.logprob += sum(one.logprob for one in first)
         self.tokens += len(first)
 
@@ -99,7 +99,7 @@ async def answers(state: AppState, generation: GenerationRequest, count: int) ->
     """Yield the events of at most so many answers. The first one's come as they are made; others, if they differ, when
     complete. One that is empty makes way for the next.
     """
-    told, ends, texts = _Told(), list[Event](), list[str]()
+    told, ends, texts = _AnswerProgress(), list[Event](), list[str]()
     async with aclosing(pieces(state, generation)) as source:
         async for piece in source:
             told.add(piece.chosen)
@@ -124,15 +124,15 @@ async def answers(state: AppState, generation: GenerationRequest, count: int) ->
                 yield {name: ends[0][name] for name in ("index", "text", "tokens", "confidence")} | {"stop": True}
             if stop:
                 return
-            told = _Told(len(texts))
+            told = _AnswerProgress(len(texts))
 
 
-def _part(piece: ChoicePiece, told: _Told) -> Event:
+def _part(piece: ChoicePiece, told: _AnswerProgress) -> Event:
     tokens = piece.choice.request.stats.tokens
     return {"index": told.index, "text": piece.text, "tokens": tokens, "confidence": told.confidence}
 
 
-def _end(choice: Choice, told: _Told) -> Event:
+def _end(choice: Choice, told: _AnswerProgress) -> Event:
     stats = choice.request.stats
     return {
         "index": told.index,

@@ -33,9 +33,9 @@ from localdflash.server.api.http_responses import (
 )
 from localdflash.server.api.request_body import read
 from localdflash.server.api.schemas import ListenRequest, LoadRequest
+from localdflash.server.engine_spec import ROLES
 from localdflash.server.engines import Engines
-from localdflash.server.tcp import Tcp, own_key
-from localdflash.server.wanted import ROLES
+from localdflash.server.tcp import TcpPort, own_key
 from localdflash.server.worker import PairWorker
 
 _NO_OPTIONS = ("role", "others")  # fields of /load that are no `Options`
@@ -235,7 +235,7 @@ async def listen(http: HttpRequest) -> Response:
     if state.listen is None:
         raise ApiError(404, "this server opens no ports", code="not_found")
     path = paths.key_file()
-    return EventStream(_events(state.listen(Tcp(body.host, body.port, own_key(path), body.hosts, path))))
+    return EventStream(_events(state.listen(TcpPort(body.host, body.port, own_key(path), body.hosts, path))))
 
 
 async def _events(port: AsyncGenerator[str]) -> AsyncGenerator[bytes]:

@@ -25,7 +25,7 @@ from localdflash.text.stream import Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 
 MakeConstraint = Callable[[], Constraint]
-ALL_THE_ROOM = 2**31
+NO_LIMIT = 2**31
 _SEEDS = 2**63
 
 
@@ -79,7 +79,7 @@ def params_of(body: SamplingFields, temperature: float) -> SamplingParams:
 def limit_of(*given: int | None, default: int) -> int:
     """Return the first limit that is given; -1 means all the room of the context."""
     limit = next((limit for limit in given if limit is not None), default)
-    return ALL_THE_ROOM if limit < 0 else limit
+    return NO_LIMIT if limit < 0 else limit
 
 
 def stops_of(body: SamplingFields) -> tuple[str, ...]:

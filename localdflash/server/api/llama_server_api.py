@@ -43,7 +43,7 @@ from localdflash.server.worker import PairWorker
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
 
-TOKENS = 128  # where a request does not say
+DEFAULT_MAX_TOKENS = 128  # where a request does not say
 
 
 async def infill(http: HttpRequest) -> Response:
@@ -75,7 +75,7 @@ def _infill(loaded: LoadedPair, filler: InfillPlanner, body: InfillRequest, gram
         Gap("", "", body.input_prefix, body.prompt or "", body.input_suffix),
         [InfillContext("open", *one, weight=i) for i, one in enumerate(extra)] if has_place else (),
         () if has_place else [text for _, text in reversed(extra)],
-        max_tokens=limit_of(body.n_predict, default=TOKENS),
+        max_tokens=limit_of(body.n_predict, default=DEFAULT_MAX_TOKENS),
         params=params_of(body, MIDDLE_TEMPERATURE),
         most=loaded.context,
         heals=not (constraint or body.stop),
@@ -89,7 +89,7 @@ def _completion(loaded: LoadedPair, body: RawRequest, grammars: Grammars) -> Gen
     prompts = prompts_of(body.prompt)
     if len(prompts) > 1:
         raise ApiError(400, "prompt: only one", param="prompt", code="invalid_value")
-    prepared = prepare_prompt(loaded, prompts[0], None, limit_of(body.n_predict, default=TOKENS), body)
+    prepared = prepare_prompt(loaded, prompts[0], None, limit_of(body.n_predict, default=DEFAULT_MAX_TOKENS), body)
     requests, stops = choices(loaded, prepared, body, constraint=constraint_of(body, grammars))
     return _with_limits(GenerationRequest(loaded, requests, stops), body)
 

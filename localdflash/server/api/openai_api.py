@@ -50,12 +50,12 @@ from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import CallDelta
 
-LEAST_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
-TOKENS = 16  # where a request does not say, as OpenAI documents
-MOST_CHOICES = 16
+MIN_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
+DEFAULT_MAX_TOKENS = 16  # where a request does not say, as OpenAI documents
+MAX_CHOICES = 16
 
 
-WHY = (
+NO_EMBEDDINGS = (
     "embeddings are not offered: the models here are trained to write, and their last states tell texts apart badly;"
     " take a server with a model that is made for it"
 )
@@ -169,7 +169,7 @@ class ChatShape:
         data = self.tokenizer.piece(token, special=True)
         return {
             "token": data.decode("utf-8", "replace"),
-            "logprob": max(logprob, LEAST_LOGPROB),
+            "logprob": max(logprob, MIN_LOGPROB),
             "bytes": list(data),
         }
 
@@ -218,9 +218,9 @@ class CompletionShape:
             self._offsets[index] = offsets[-1] + len(self._spelled(one.token))
         return {
             "tokens": [self._spelled(one.token) for one in chosen],
-            "token_logprobs": [max(one.logprob, LEAST_LOGPROB) for one in chosen],
+            "token_logprobs": [max(one.logprob, MIN_LOGPROB) for one in chosen],
             "top_logprobs": [
-                {self._spelled(token): max(logprob, LEAST_LOGPROB) for token, logprob in one.top_logprobs}
+                {self._spelled(token): max(logprob, MIN_LOGPROB) for token, logprob in one.top_logprobs}
                 for one in chosen
             ],
             "text_offset": offsets,
@@ -283,14 +283,14 @@ async def apply_template(http: HttpRequest) -> Response:
 
 async def embeddings(_: HttpRequest) -> Response:
     """Raise the ApiError that says why."""
-    raise ApiError(404, WHY, code="not_offered")
+    raise ApiError(404, NO_EMBEDDINGS, code="not_offered")
 
 
 def _of_prompts(loaded: LoadedPair, body: CompletionRequest, grammars: Grammars) -> GenerationRequest:
     prompts, count = prompts_of(body.prompt), body.n or 1
-    if len(prompts) * count > MOST_CHOICES:
-        raise ApiError(400, f"more than {MOST_CHOICES} choices of all prompts", param="n", code="invalid_value")
-    limit = limit_of(body.max_tokens, body.n_predict, default=TOKENS)
+    if len(prompts) * count > MAX_CHOICES:
+        raise ApiError(400, f"more than {MAX_CHOICES} choices of all prompts", param="n", code="invalid_value")
+    limit = limit_of(body.max_tokens, body.n_predict, default=DEFAULT_MAX_TOKENS)
     constraint = constraint_of(body, grammars)
     asked = [
         choices(

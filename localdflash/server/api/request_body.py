@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from localdflash.server.api.http_errors import ApiError
 
-LARGEST = 16 * 1024 * 1024  # bytes
+MAX_BODY_BYTES = 16 * 1024 * 1024  # bytes
 
 # Fields that would change the answer if they were supported, each with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -74,18 +74,18 @@ def _invalid(error: msgspec.ValidationError, before: str = "") -> ApiError:
 
 async def _read_all(request: Request) -> bytes:
     """Return the bytes of the body, not one more than allowed."""
-    if (length := request.headers.get("content-length", "")).isdigit() and int(length) > LARGEST:
+    if (length := request.headers.get("content-length", "")).isdigit() and int(length) > MAX_BODY_BYTES:
         raise _too_large()
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
-        if len(data) > LARGEST:
+        if len(data) > MAX_BODY_BYTES:
             raise _too_large()
     return bytes(data)
 
 
 def _too_large() -> ApiError:
-    return ApiError(413, f"the body is larger than {LARGEST} bytes", code="body_too_large", Connection="close")
+    return ApiError(413, f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large", Connection="close")
 
 
 def _refuse_unsupported(fields: dict[str, msgspec.Raw]) -> None:

@@ -45,7 +45,7 @@ from localdflash.server.api.schemas import (
     ToolFunction,
 )
 
-KEPT = "responses are not kept here: send the whole conversation as input"
+NOT_STORED = "responses are not kept here: send the whole conversation as input"
 Event = dict[str, Any]
 
 
@@ -205,10 +205,10 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
 def _refuse_what_is_kept(body: ResponsesRequest) -> None:
     for name in ("previous_response_id", "conversation", "prompt"):
         if getattr(body, name) is not None:
-            raise ApiError(400, f"{name}: {KEPT}", param=name, code="unsupported_parameter")
+            raise ApiError(400, f"{name}: {NOT_STORED}", param=name, code="unsupported_parameter")
     for name in ("store", "background"):
         if getattr(body, name):
-            raise ApiError(400, f"{name}: {KEPT}, with {name} false", param=name, code="unsupported_parameter")
+            raise ApiError(400, f"{name}: {NOT_STORED}, with {name} false", param=name, code="unsupported_parameter")
     for name in ("max_tool_calls", "top_logprobs"):
         if getattr(body, name):
             raise ApiError(400, f"{name}: not supported; leave it out", param=name, code="unsupported_parameter")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from localdflash.models.backend_names import Backend, RowsMode
-from localdflash.server.wanted import Others, PairRole
+from localdflash.server.engine_spec import Others, PairRole
 
 Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
 Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random one, as with llama-server
@@ -286,7 +286,7 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
 
 
 class ListenRequest(Struct, forbid_unknown_fields=True):
-    """POST /listen: see `localdflash.server.tcp.Tcp`."""
+    """POST /listen: see `localdflash.server.tcp.TcpPort`."""
 
     host: Annotated[str, Meta(min_length=1, max_length=256)]
     port: Annotated[int, Meta(ge=0, lt=2**16)]

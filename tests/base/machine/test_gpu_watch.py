@@ -44,7 +44,7 @@ def test_a_death_is_forgotten_after_a_day(monkeypatch: pytest.MonkeyPatch) -> No
     (runtime_folder() / "gpu").write_bytes(b"1")
     assert deaths() == 1
     now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + gpu_watch.REMEMBERED)
+    monkeypatch.setattr(time, "time", lambda: now + gpu_watch.MEMORY_SECONDS)
     assert deaths() == 0
 
 

@@ -245,7 +245,7 @@ class TestSurroundings:
     def test_an_editor_that_hangs_or_cannot_run(
         self, program: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(surroundings, "PATIENCE", 0.05)
+        monkeypatch.setattr(surroundings, "VERSION_SECONDS", 0.05)
         program("nvim", "exec /bin/sleep 5")
         program("code", "")
         (Path(shutil.which("code") or "")).write_text("#!/no/such/interpreter\n")
@@ -263,4 +263,4 @@ def test_checks_start_no_shell(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(subprocess, "run", run)
     surroundings.editors("editors")
-    assert commands == [[f"/bin/{name}", "--version"] for name in surroundings.ASKED]
+    assert commands == [[f"/bin/{name}", "--version"] for name in surroundings.WITH_VERSION]

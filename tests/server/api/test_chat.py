@@ -8,7 +8,7 @@ import pytest
 
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.chat_template import TemplateMessage, encode_chat
-from localdflash.text.repetition import LEAST
+from localdflash.text.repetition import MIN_CHARS
 from tests.server.api.dialects import CHAT, QUESTION, USER
 
 PATH = CHAT.path
@@ -188,7 +188,7 @@ def test_an_answer_that_repeats_itself_ends_where_that_is_asked_for(client: Any)
     assert (last["finish_reason"], text) == ("repeat", "name, " * (len(text) // 6) + "name, "[: len(text) % 6])
     (choice,) = client.post(PATH, body | {"end_repeats": True}).json()["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == (text, "repeat")
-    assert len(client.post(PATH, body).json()["choices"][0]["message"]["content"]) > max(LEAST, len(text))
+    assert len(client.post(PATH, body).json()["choices"][0]["message"]["content"]) > max(MIN_CHARS, len(text))
 
 
 # Steps

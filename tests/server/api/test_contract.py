@@ -16,7 +16,7 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.chat_request import render_chat
 from localdflash.server.api.completion_request import prepare_infill, prepare_text
 from localdflash.server.api.generation import PreparedRequest
-from localdflash.server.api.request_body import LARGEST, UNSUPPORTED
+from localdflash.server.api.request_body import MAX_BODY_BYTES, UNSUPPORTED
 from localdflash.text.chat_template import TemplateMessage
 from localdflash.text.grammar import Grammars
 from tests.server.api.dialects import (
@@ -191,7 +191,7 @@ def test_what_comes_before_the_body(client: Any, dialect: Dialect) -> None:
     refused(dialect, client("GET", f"{path}/other"), 404)
     said = {"content-type": "Application/JSON; charset=utf-8"}
     assert client("POST", path, content=json.dumps(dialect.body(max_tokens=1)), headers=said).status_code == 200
-    large = {**said, "content-length": str(LARGEST + 1)}
+    large = {**said, "content-length": str(MAX_BODY_BYTES + 1)}
     refused(dialect, client("POST", path, content=b"{}", headers=large), 413)
 
 
@@ -206,7 +206,7 @@ def test_a_body_is_not_read_beyond_the_limit(client: Any) -> None:
 
     headers = {"content-type": "application/json"}
     refused(CHAT, client("POST", CHAT.path, content=endless(), headers=headers), 413)
-    assert read <= LARGEST + (2 << 20)
+    assert read <= MAX_BODY_BYTES + (2 << 20)
 
 
 @pytest.mark.parametrize("dialect", [CHAT, MESSAGES, RESPONSES, COMPLETIONS], ids=lambda dialect: dialect.path)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from localdflash.lab.bench.chat import felt
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 from tests.support import daemons
 
 
@@ -45,7 +45,7 @@ def test_questions_of_a_hundred_tokens_follow_what_was_said(monkeypatch: pytest.
 def test_a_real_daemon_is_started_asked_and_ended(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[int] = []
     with daemons.short_home(monkeypatch) as folder:
-        wanted = Wanted({"pair": str(tiny_pair / "target.gguf"), "backend": "llama.cpp", "threads": 1})
+        wanted = EngineSpec({"pair": str(tiny_pair / "target.gguf"), "backend": "llama.cpp", "threads": 1})
         found = felt.measure(wanted, 2, 3, lambda: moved.append(1))
         assert daemons.daemons(folder) == []
     assert found["cold_start_ms"]["p50"] > found["warm_ms"]["p50"] > 0

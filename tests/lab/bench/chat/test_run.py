@@ -16,7 +16,7 @@ from localdflash.lab.bench.llama_plain import LoneRowTarget
 from localdflash.loading.backends import load_on
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
-from localdflash.server.wanted import Wanted
+from localdflash.server.engine_spec import EngineSpec
 from tests.support.costs import drafting_pays
 
 WAYS = ["plain", "drafting", "dflash", "lookup", "forced", "llama.cpp"]
@@ -59,7 +59,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def measured(options: Options, watcher: Watched, limit: int = 1) -> dict[str, Any]:
-    return chat_run.run(options, Wanted({"pair": options.pair, "backend": "auto"}), limit, 1, watcher)
+    return chat_run.run(options, EngineSpec({"pair": options.pair, "backend": "auto"}), limit, 1, watcher)
 
 
 @pytest.mark.nightly

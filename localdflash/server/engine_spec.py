@@ -1,4 +1,4 @@
-"""Which engine a user wants, as a value: naming one needs no code that reaches one."""
+"""Specification of an engine, as a value: naming one needs no code that reaches one."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ ROLES: tuple[PairRole, ...] = ("chat", "completion")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The engine that a user wants: fields of `localdflash.models.load_options.Options`, and which of them must hold.
+class EngineSpec:
+    """Engine that a user asks for: fields of `localdflash.models.load_options.Options`, and which of them must hold.
 
     The others apply to a pair that is not there yet; one that is may have other values. `role`: what the pair is for,
     and all that changes; None: for everything. `idle`: minutes until a daemon leaves that is started for it.
