@@ -269,7 +269,7 @@ def test_where_nobody_is(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(EngineGone, match=f"^{url} cannot be reached: ClientConnection refused$"):
+        with pytest.raises(EngineGone, match=f"^{url} cannot be reached: Connection refused$"):
             Client(Address.of_url(url)).get("/x")
     with pytest.raises(EngineGone, match=r"^x went away: Name or service not known$"), module.broken("x"):
         raise socket.gaierror(-2, "Name or service not known")
