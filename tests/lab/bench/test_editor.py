@@ -118,15 +118,6 @@ def test_stale_texts_are_counted_and_not_shown() -> None:
     assert (desk.trace.stale, desk.trace.shown) == (4, 0)
 
 
-def test_answers_to_older_requests_are_not_shown() -> None:
-    desk = Desk()
-    desk.type("ab")
-    desk.answer(desk.item("ax", 1), at=0)
-    assert (desk.ghost, desk.trace.late, desk.trace.stale, desk.trace.request_to_answer) == ("", 1, 0, [])
-    desk.answers[0](None, None)
-    assert desk.trace.late == 1
-
-
 def test_a_push_grows_what_is_current_only() -> None:
     desk = Desk()
     desk.type("a")
@@ -143,16 +134,6 @@ def test_a_push_grows_what_is_current_only() -> None:
     push(2, 1)
     assert (desk.ghost, desk.trace.grown) == ("bcd", 1)
     assert len(desk.trace.request_to_text) == len(desk.trace.request_to_answer) == 1
-
-
-def test_accepting_all_runs_the_command() -> None:
-    desk = Desk()
-    desk.type("a")
-    desk.answer(desk.item("abc", 1, name="7"))
-    desk.editor.accept("bc")
-    assert desk.of("executeCommand") == [{"command": "localdflash.accept", "arguments": ["7"]}]
-    assert (desk.editor.text, desk.ghost, len(desk.of("inlineCompletion"))) == ("abc", "", 2)
-    assert not desk.of("didPartiallyAcceptCompletion")
 
 
 def test_accepting_a_part_is_told_in_utf_16() -> None:
@@ -173,28 +154,6 @@ def test_vscode_cancels_the_older_request() -> None:
     assert desk.trace.errors == []
     desk.answers[2](None, {"code": -32603, "message": "broken"})
     assert desk.trace.errors == ["broken"]
-
-
-def test_another_place_forgets_what_was_shown() -> None:
-    desk = Desk(text="xy")
-    desk.type("a")
-    desk.answer(desk.item("abc", 1))
-    desk.editor.select(3, 0)
-    assert desk.ghost == ""
-    desk.answer(desk.item("abc", 1))
-    assert (desk.ghost, desk.trace.stale) == ("", 0)
-
-
-def test_a_range_that_goes_on_behind_the_cursor_is_replaced() -> None:
-    desk = Desk(text="foo()\n")
-    desk.editor.select(4, 0)
-    desk.type("a")
-    desk.answer(desk.item("foo(a, b).c", 6))
-    assert desk.ghost == ", b).c"
-    desk.editor.accept(", b).c")
-    assert desk.editor.text == "foo(a, b).c\n"
-    (change,) = desk.of("didChange")[-1]["contentChanges"]
-    assert (change["range"]["start"]["character"], change["range"]["end"]["character"]) == (5, 6)
 
 
 def test_a_part_of_it_leaves_what_is_behind_the_cursor() -> None:

@@ -1,19 +1,14 @@
 """The scripts of the GPU day on a CPU: the phases on tiny shapes, what they save, and what the summary makes of it."""
 
 import json
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from localdflash.lab.scripts.gpu import boundary, embedded, gpu_llama, kernel_rates, steps
-from localdflash.lab.scripts.gpu.correctness import outcome
+from localdflash.lab.scripts.gpu import embedded, gpu_llama, steps
 from localdflash.lab.scripts.gpu.gpu_summary import goals, lines
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
@@ -46,50 +41,6 @@ def test_the_pair_is_timed(setup: Setup, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.nightly
-def test_a_given_number_of_drafts_is_accepted(setup: Setup) -> None:
-    from localdflash.backends.cuda.assembly import CudaSettings, load_pair
-    from localdflash.backends.cuda.cuda_pair import CudaPair
-    from localdflash.backends.cuda.runner import Runner
-    from localdflash.backends.cuda.step_choice import Ways
-    from localdflash.engine.sampling import Sampler
-    from localdflash.engine.sampling_params import SamplingParams
-
-    target, drafters = steps.models(setup)
-    stepper = load_pair(target, drafters["Q4_K"], setup.device, CudaSettings(context=512), setup.ops).stepper
-    steps._use(stepper, replace(setup.ops, accept=steps.agreeing(setup.ops.accept, (2, 0, 7), setup.device)))
-    pair, sampler = CudaPair(stepper, Runner(stepper), Ways({"draft": 1.0})), Sampler(SamplingParams())
-    pair.prefill([1, 2, 3])
-    assert [len(pair.step(sampler, 100).tokens) for _ in range(6)] == [3, 1, 8] * 2
-
-
-def once(calls: Sequence[Callable[[], object]], _device: torch.device) -> float:
-    """Instead of a measurement: the interpreter is slow."""
-    calls[0]()
-    return 1.0
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("run", [boundary.run, kernel_rates.tune])
-def test_kernels_are_timed(run: Any, setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_rates, "microseconds", once)
-    run(setup, report)
-    assert len(report.phase("tried")) > 0
-
-
-@pytest.mark.nightly
-def test_a_failing_measurement_leaves_the_others(
-    setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernel_rates, "microseconds", once)
-    monkeypatch.setattr(kernel_rates, "swiglu", lambda *_: 1 / 0)
-    monkeypatch.setattr(kernel_rates, "_attention", lambda *_: {})
-    kernel_rates.run(setup, report)
-    found = report.phase("tried")["gemms"]
-    assert found["tiny gate_up"] == {"error": "ZeroDivisionError: division by zero"}
-    assert "us" in found["tiny head"]
-
-
-@pytest.mark.nightly
 def test_the_embedded_pair_gives_every_way_the_same(
     setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,15 +61,6 @@ def test_what_llama_bench_prints_is_read() -> None:
     assert (found["plain_ms"], found["rows_8_in_plain"], found["rows_16_in_plain"]) == (4.0, 1.5, 2.0)
 
 
-def test_llama_without_its_sources_says_so(setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda _name: None)
-    with pytest.raises(RuntimeError, match="cmake and nvcc not found"):
-        gpu_llama.run(setup, report)
-    monkeypatch.setattr(shutil, "which", lambda name: name)
-    with pytest.raises(RuntimeError, match="--llama-source"):
-        gpu_llama.run(setup, report)
-
-
 def test_goals_from_whatever_is_there() -> None:
     step = {"step_ms_1024": {"plain": 2.0, "lookup_in_plain": 1.02, "block_in_plain": 1.5}}
     phases = {
@@ -133,36 +75,6 @@ def test_goals_from_whatever_is_there() -> None:
     assert verdicts["AR against llama.cpp"] is True
     assert verdicts["embedded prompts that differ"] is False
     assert any("MISSED" in line for line in lines(phases))
-
-
-def test_outcome_of_tests(tmp_path: Path) -> None:
-    path = tmp_path / "tests.xml"
-    path.write_text(
-        '<testsuites><testsuite><testcase classname="a.b" name="good"/><testcase classname="a.b" name="bad">'
-        '<failure message="no">text</failure></testcase><testcase classname="a.b" name="later">'
-        '<skipped message="soon"/></testcase></testsuite></testsuites>'
-    )
-    found = outcome(path)
-    assert (found["tests"], found["passed"], found["skipped"]) == (3, 1, {"b::later": "soon"})
-    assert found["failed"]["b::bad"].startswith("no")
-
-
-@pytest.mark.system
-def test_phases_run_apart_and_are_ended(tmp_path: Path) -> None:
-    """A phase without time, and one that fails; the results say so and the script goes on. A GPU is asked for."""
-    results = tmp_path / "results.json"
-    command = [sys.executable, str(SCRIPT), "--json", str(results), "--device", "cpu", "--tiny"]
-    command += ["--folder", str(tmp_path / "models")]
-    done = subprocess.run([*command, "--only", "llama,environment"], capture_output=True, text=True, check=False)
-    phases = json.loads(results.read_text())["phases"]
-    assert done.returncode == 1
-    assert phases["environment"]["status"] == "done"
-    assert phases["llama"]["status"] == "failed"
-    assert phases["llama"]["error"].startswith("RuntimeError: ")
-    subprocess.run([*command, "--only", "environment", "--patience", "0.01"], capture_output=True, check=False)
-    phases = json.loads(results.read_text())["phases"]
-    assert phases["environment"]["status"] == "out of time"
-    assert phases["llama"]["status"] == "failed"  # kept
 
 
 @pytest.mark.system

@@ -102,16 +102,6 @@ def test_a_wrong_file_is_one_line(content: bytes, error: str, tmp_path: Path) ->
         assert "\n" not in str(raised.value)
 
 
-ARCHIVE = gzip.compress(GOOD, mtime=0)
-
-
-@pytest.mark.parametrize("content", [b"no gzip", ARCHIVE[:40]])
-def test_a_wrong_archive_is_one_line(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl.gz").write_bytes(content)
-    with pytest.raises(ModelError, match="cannot be read"):
-        load(tmp_path / "a.jsonl.gz")
-
-
 def recursive(one: str, other: str) -> int:
     """Levenshtein's distance as it is defined."""
     if not one or not other:

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -54,25 +53,6 @@ def test_an_hour_is_over_at_once_and_the_clocks_have_moved() -> None:
     began = time.perf_counter()
     assert virtual_time.run(wait()) == pytest.approx((3600, 3600))
     assert time.perf_counter() - began < 60
-
-
-def test_other_threads_keep_their_clocks() -> None:
-    async def elsewhere() -> tuple[float, float]:
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(time.monotonic).result(), time.monotonic()
-
-    began = time.monotonic()
-    there, here = virtual_time.run(elsewhere())
-    assert began <= there <= time.monotonic()
-    assert here == 0.0
-
-
-def test_who_waits_for_nothing_is_told() -> None:
-    async def forever() -> None:
-        await asyncio.Event().wait()
-
-    with pytest.raises(RuntimeError, match="nothing is due"):
-        virtual_time.run(forever())
 
 
 def test_keys_are_the_same_each_time_and_most_are_saved() -> None:

@@ -6,11 +6,8 @@ import llama_cpp.llama_cpp as api
 import pytest
 
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.base.errors import ModelError
 from localdflash.engine.draft import EMPTY_DRAFT
-from localdflash.lab.bench.llama_plain import LoneRowTarget, llama_plain
-from localdflash.loading.load_pair import LoadedPair
-from localdflash.models.load_options import Options
+from localdflash.lab.bench.llama_plain import LoneRowTarget
 
 
 def test_a_lone_row_is_decoded_alone(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,18 +29,3 @@ def test_a_lone_row_is_decoded_alone(tiny_pair: Path, monkeypatch: pytest.Monkey
         target.close()
     assert rows == [3, 2, 3, 1]
     assert float((logits[0] - logits[1]).std()) < 0.1 * float(logits[0].std())
-
-
-def test_it_runs_what_the_pair_runs(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1, context=128, draft=False)
-    with LoadedPair(options) as loaded:
-        with llama_plain(loaded) as pair:
-            assert pair is not None
-            assert pair.room == 128
-
-        def refuse(*_arguments: object) -> None:
-            raise ModelError("unknown architecture")
-
-        monkeypatch.setattr(LoneRowTarget, "__init__", refuse)
-        with llama_plain(loaded) as pair:
-            assert pair is None

@@ -7,13 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.base.errors import UsageError
-from localdflash.lab.bench import passages
 from localdflash.lab.bench.passages import (
     Commit,
     TypingJob,
     additions,
     count_keys,
-    first_keys,
     from_file,
     from_line,
     next_key,
@@ -55,29 +53,12 @@ def test_a_line_end_brings_the_indentation_along() -> None:
     assert count_keys("\n    ab\n\n    c", at_line_start=False) == 6
 
 
-def test_the_first_keys_end_with_their_line() -> None:
-    assert first_keys("\n  ab cd\n  ef", 3) == "\n  ab cd"
-    assert first_keys("ab", 9) == first_keys("ab", 1) == "ab"
-    assert first_keys("", 3) == ""
-
-
 @given(texts.map(lambda text: text.strip() + "\n").filter(str.strip), st.integers(0, 50), st.integers(1, 40))
 def test_what_is_taken_out_of_a_file_is_what_is_typed(text: str, seed: int, most: int) -> None:
     job = from_file("a.py", text, most, seed)
     assert typed_out(job) == text
     assert job.passages[0].text
     assert from_file("a.py", text, most, seed) == job
-
-
-def test_parts_are_of_blocks_and_of_the_ends_of_files() -> None:
-    jobs = [from_file("a.py", SOURCE, 40, seed) for seed in range(40)]
-    at_the_end = [job for job in jobs if not job.text[job.passages[0].start :].strip()]
-    assert 2 <= len(at_the_end) <= 20
-    assert len({job.passages for job in jobs}) > 3
-    for job in jobs:
-        if job not in at_the_end:
-            assert job.passages[0].text.lstrip("\n").startswith("    ")
-            assert count_keys(job.passages[0].text, at_line_start=False) <= 40
 
 
 def test_a_part_begins_at_a_line() -> None:
@@ -91,13 +72,6 @@ def test_a_part_begins_at_a_line() -> None:
 @given(texts, texts)
 def test_additions_turn_one_text_into_the_other(before: str, after: str) -> None:
     assert typed_out(TypingJob("a", before, tuple(additions(before, after)))) == after
-
-
-@pytest.mark.parametrize("content", [b" \n", b"\xff\xfe\x00", b"x" * (passages.LARGEST + 1)])
-def test_files_that_nobody_types(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(content)
-    with pytest.raises(UsageError, match="a: it "):
-        passages.read(tmp_path / "a")
 
 
 Git = Callable[..., str]
@@ -139,15 +113,6 @@ def test_a_commit(git: Git, tmp_path: Path) -> None:
     assert (tmp_path / "before" / "src" / "old.py").read_text() == "one\ntwo\nthree\n"
     assert (tmp_path / "before" / "gone.py").is_file()
     assert not (tmp_path / "before" / "new -é.py").exists()
-
-
-def test_the_first_commit_is_over_nothing(git: Git, tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("a\n")
-    git("add", "."), git("commit", "-qm", "1")
-    commit = Commit("HEAD", tmp_path)
-    assert [typed_out(job) for job in commit.jobs()] == ["a\n"]
-    commit.unpack(tmp_path / "nothing")
-    assert not list((tmp_path / "nothing").glob("*"))
 
 
 @pytest.mark.parametrize("revision", ["nothing", "--help"])

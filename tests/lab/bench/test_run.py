@@ -1,14 +1,11 @@
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from localdflash.base.errors import ModelError
 from localdflash.base.machine import hardware as machine
 from localdflash.engine.pair import Step
 from localdflash.engine.stats import Stats
@@ -17,12 +14,8 @@ from localdflash.lab.bench import verify_table
 from localdflash.lab.bench.bench_run import Category, PromptRun, prompt_ids, run_prompt
 from localdflash.lab.bench.llama_plain import LoneRowTarget
 from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
-from localdflash.loading.backends import load_on
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
-from localdflash.models.registry.pair_entry import LocalPair
-from localdflash.models.running_pair import Running
 
 
 def run_of(ids: list[int], *steps: tuple[int, int, float], first: float = 1.0, drafter: str = "dflash") -> PromptRun:
@@ -93,14 +86,6 @@ def test_every_run_counts_for_identity(plain: list[list[int]], drafted: list[lis
     assert category.report(0.0)["identical"] == identical
 
 
-def test_percentiles_of_the_first_token() -> None:
-    category = Category()
-    times = [float(t) for t in range(1, 22)]
-    for first in reversed(times):
-        category.add([run_of([1], PLAIN)], [run_of([1], PLAIN, first=first)])
-    assert list(category.report(0.0)["ttft_ms"].values()) == pytest.approx(list(np.percentile(times, [50, 95])))
-
-
 # Prompts and runs
 
 
@@ -108,21 +93,6 @@ def test_percentiles_of_the_first_token() -> None:
 def loaded(tiny_pair: Path) -> Iterator[LoadedPair]:
     with LoadedPair(Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp")) as loaded:
         yield loaded
-
-
-def test_prompts_are_put_in_the_models_own_forms(loaded: LoadedPair) -> None:
-    tokenizer = loaded.tokenizer
-    for prompt in load(2):
-        ids, ends = prompt_ids(loaded, prompt)
-        text = tokenizer.spell(ids).decode()
-        if prompt.question:
-            assert text == f"user\n{prompt.question}\nassistant\n"
-            assert ids.count(tokenizer.special("<|im_start|>")) == 2
-            assert tokenizer.special("<|im_end|>") in ends
-        else:
-            assert text == prompt.suffix + prompt.prefix
-            assert ids[-1] == tokenizer.special("<|fim_middle|>")
-        assert tokenizer.special("<|endoftext|>") in ends
 
 
 def test_every_run_is_cold(loaded: LoadedPair) -> None:
@@ -183,33 +153,7 @@ def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.Mon
     assert result["verify"]["over_ar"][8] > 0
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("short")
-def test_a_backend_that_cannot_run_the_model_is_left_out(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without: set[str] = {"cpu"}
-
-    def load(backend: Runner, files: LocalPair, options: Options) -> Running:
-        if backend in without:
-            raise ModelError(f"the {backend} backend runs 'qwen3' models")
-        return load_on(backend, files, options)
-
-    options = Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp")
-    monkeypatch.setattr("localdflash.loading.load_pair.load_on", load)
-    rates = bench._other_plain(options, "llama.cpp", 1)
-    assert rates.keys() == set(CATEGORIES)
-    assert all(rate > 0 for rate in rates.values())
-    without.add("torch")
-    assert bench._other_plain(options, "llama.cpp", 1) == {}
-
-
 # The machine
-
-
-def test_the_machine_is_named() -> None:
-    assert machine.device().strip()
-    assert machine.commit().strip()
-    assert 0.1 < machine.bandwidth() < 10_000
-    assert 0.1 < machine.bandwidth(threads=1) < 10_000
 
 
 def test_in_somebody_elses_repository_the_version_is_the_commit(
@@ -219,12 +163,3 @@ def test_in_somebody_elses_repository_the_version_is_the_commit(
     monkeypatch.setattr(machine, "__file__", str(tmp_path / "machine.py"))
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1.2.3")
     assert machine.commit() == "localdflash 1.2.3"
-
-
-def test_a_copy_that_is_not_installed_has_no_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def not_installed(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(machine, "__file__", str(tmp_path / "machine.py"))
-    monkeypatch.setattr("importlib.metadata.version", not_installed)
-    assert machine.commit() == "unknown"

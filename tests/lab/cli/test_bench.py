@@ -89,11 +89,6 @@ def test_a_result_that_cannot_be_written_is_known_before_the_work(
     fails(2, "bench", "--json", tmp_path)
 
 
-@pytest.mark.parametrize("arguments", [("--limit", "0"), ("--repeats", "0")])
-def test_bad_values(arguments: tuple[str, ...], fails: Callable[..., str]) -> None:
-    assert arguments[0] in fails(2, "bench", *arguments)
-
-
 @pytest.mark.nightly
 def test_drafters_beside_each_other(
     run: Callable[..., Any], tiny: tuple[str, ...], tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -115,13 +110,3 @@ def test_drafters_beside_each_other(
     assert small["tau"]["forced"] == pytest.approx(12 / 3)  # drafts of 4 and one more, and the last one ends with 2
     assert [line.split()[0] for line in done.out.splitlines()] == ["DRAFTER", "the", "small.gguf"]
     assert done.code == 0
-
-
-@pytest.mark.nightly
-def test_a_drafter_that_cannot_be_compared_is_an_error(
-    fails: Callable[..., str], tiny: tuple[str, ...], root: Path, tmp_path: Path
-) -> None:
-    assert "another vocabulary" in fails(
-        3, "bench", *tiny, "--limit", 1, "--against", root / "localdflash" / "models" / "embedded" / "target.gguf"
-    )
-    assert "take one of them" in fails(2, "bench", *tiny, "--server", "--against", tmp_path / "x.gguf")

@@ -104,9 +104,3 @@ def test_the_suite_is_that_of_what_the_pair_can_do(tiny: tuple[str, ...], monkey
     assert chats(tiny[1], "auto")
     assert not chats(tiny[1], "code")
     assert not chats("embedded", "auto")  # the registry names its format
-
-
-def test_a_picture_is_of_chats_or_of_typing(fails: Callable[..., str], tiny: tuple[str, ...], tmp_path: Path) -> None:
-    assert "--picture" in fails(2, "bench", *tiny, "--picture", tmp_path / "a.png")
-    assert "--picture" in fails(2, "bench", "--server", *tiny, "--picture", tmp_path / "a.png")
-    assert ".png" in fails(2, "bench", "--suite", "chat", *tiny, "--picture", tmp_path / "a.gif")

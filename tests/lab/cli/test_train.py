@@ -13,7 +13,6 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from localdflash.backends.reference import dflash_files
 from localdflash.cli import main
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
@@ -81,14 +80,6 @@ def test_what_training_leaves(trained: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_both_forms_of_the_drafter_are_the_trained_one(trained: Path) -> None:
-    state = torch.load(trained / "drafter" / "last.pt", weights_only=True)["model"]
-    for name in ("drafter.gguf", "drafter.safetensors"):
-        for key, weight in dflash_files.load(trained / name).state_dict().items():
-            assert (weight - state[key]).abs().max() <= state[key].abs().max() / 100, (name, key)
-
-
-@pytest.mark.nightly
 def test_the_pair_runs_and_drafting_changes_nothing(trained: Path) -> None:
     options: dict[str, Any] = {"pair": str(trained / "target.gguf"), "backend": "torch", "threads": 1}
     tokenizer = Tokenizer.from_file(str(trained / "corpus" / "tokenizer.json"))
@@ -136,23 +127,6 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_next_run_goes_on(
     assert (folder / "target.gguf").is_file()
 
 
-@pytest.mark.nightly
-def test_another_shape_does_not_go_on(trained: Path, fails: Callable[..., str], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(trained, tmp_path / "folder"))
-    said = fails(1, "train", "target", folder, *SECONDS, *SHAPE[2:], "--hidden", "128")
-    assert "last.pt: damaged, or of a model of another shape" in said
-
-
-@pytest.mark.nightly
-def test_answers_are_not_made_twice(trained: Path, run: Callable[..., Any], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(trained, tmp_path / "folder"))
-    before = (folder / "answers" / "tokens.bin").read_bytes()
-    done = run("train", "drafter", folder, *SECONDS, "--layers", "1", "--batch-tokens", "1024", "--threads", "1")
-    assert done.code == 0
-    assert "going on with" in done.err
-    assert (folder / "answers" / "tokens.bin").read_bytes() == before
-
-
 # What is refused before the work
 
 
@@ -170,23 +144,6 @@ def test_sizes_that_cannot_be_trained(
     option: str, value: str, said: str, folder: Path, fails: Callable[..., str]
 ) -> None:
     assert said in fails(2, "train", "target", folder, *SECONDS, *SHAPE, option, value)
-
-
-@pytest.mark.parametrize("taps", ["1,,3", "\u0661"])
-def test_taps_that_are_no_numbers(taps: str, folder: Path, fails: Callable[..., str]) -> None:
-    assert "expected block numbers with commas" in fails(2, "train", "drafter", folder, *SECONDS, "--taps", taps)
-
-
-@pytest.mark.nightly
-def test_taps_outside_of_the_target(trained: Path, fails: Callable[..., str]) -> None:
-    said = fails(3, "train", "drafter", trained, *SECONDS, "--taps", "1,5")
-    assert said == "--taps: taps block 5, but the target has blocks 0 to 4 to tap"
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
-def test_no_such_device(folder: Path, fails: Callable[..., str]) -> None:
-    said = fails(1, "train", "target", folder, "--minutes", "1", "--device", "cuda")
-    assert said == "device cuda: torch finds no NVIDIA GPU here; use --device cpu"
 
 
 def test_the_steps_are_named_in_their_order(folder: Path, fails: Callable[..., str], tmp_path: Path) -> None:

@@ -29,27 +29,6 @@ SHAPE = {
     "context_length": 512,
     "vocab_size": 49_152,
 }
-PAIRS = """
-schema = 1
-
-[[pair]]
-id = "tiny"
-description = "two random layers"
-backends = ["cpu"]
-[pair.target]
-path = "{tiny}"
-
-[[pair]]
-id = "tiny-code"
-description = "the same with an adapter"
-backends = ["cpu"]
-[pair.target]
-base = "tiny"
-adapter = "{adapter}"
-file = "tiny-code.gguf"
-sha256 = "{digest}"
-size = 1
-"""
 
 
 @pytest.fixture(scope="module")
@@ -113,42 +92,6 @@ def test_from_packages_to_an_adapter(
         assert "another process trains here" in run(*given, "6000").err
 
 
-@pytest.mark.nightly
-@needs_smollm2
-def test_a_pair_that_was_made_with_an_adapter_is_trained_on_from_it(
-    tiny: Path, run: Callable[..., Any], fails: Fails, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheels = [wheel(tmp_path, {"one/a.py": SOURCE, "one/b.py": SOURCE}, name) for name in ("one", "two")]
-    packages = [adapter_corpus.Archive(path, path is wheels[1]) for path in wheels]
-    monkeypatch.setattr(adapter_corpus, "archives", lambda _: packages)
-    monkeypatch.setattr(for_adapter, "HELD_OUT", 4)
-    given = ("--threads", "1", "--tokens", "1500", "--learning-rate", "0.01", "--pair")
-    assert run("train", "adapter", tmp_path / "first", *given, tiny, "--rank", "3").code == 0
-    (home / "config").mkdir(parents=True, exist_ok=True)
-    (home / "config" / "models.toml").write_text(
-        PAIRS.format(tiny=tiny, adapter=tmp_path / "first" / "adapter.safetensors", digest="0" * 64)
-    )
-    assert "--rank is for a new adapter" in fails(2, "train", "adapter", tmp_path, *given, "tiny-code", "--rank", "3")
-    assert run("train", "adapter", tmp_path / "second", *given, "tiny-code").code == 0
-    first, second = (_held_out(tmp_path / name) for name in ("first", "second"))
-    assert first[-1] < first[0]
-    assert second[0] == pytest.approx(first[-1], rel=1e-2)  # but for what bfloat16 rounds away
-    with safe_open(tmp_path / "second" / "adapter.safetensors", "pt") as file:
-        assert file.get_tensor("blk.0.attn_q.weight.down").shape == (3, 32)
-    tiny.rename(tmp_path / "elsewhere.gguf")
-    try:
-        line = fails(3, "train", "adapter", tmp_path / "third", *given, "tiny-code")
-        assert f"what tiny-code was made of is missing: no file at {tiny}" in line
-    finally:
-        (tmp_path / "elsewhere.gguf").rename(tiny)
-
-
-def _held_out(folder: Path) -> list[float]:
-    """The held-out losses of a run."""
-    rows = map(json.loads, (folder / "training" / "log.jsonl").read_text().splitlines())
-    return [row["held_out"] for row in rows if "held_out" in row]
-
-
 def test_other_models_are_refused_before_anything_is_downloaded(fails: Fails, tiny_pair: Path, tmp_path: Path) -> None:
     line = fails(1, "train", "adapter", tmp_path / "new", "--pair", tiny_pair / "target.gguf")
     assert "target.gguf: adapters are made for SmolLM2" in line
@@ -157,8 +100,3 @@ def test_other_models_are_refused_before_anything_is_downloaded(fails: Fails, ti
 
 def test_a_folder_without_answers_is_refused(fails: Fails, tmp_path: Path) -> None:
     assert "holds no answers" in fails(2, "train", "adapter", tmp_path / "new", "--answers", tmp_path)
-
-
-@pytest.mark.parametrize("wrong", [("--tokens", "5"), ("--rank", "65")])
-def test_numbers_out_of_range_are_refused(fails: Fails, tmp_path: Path, wrong: tuple[str, str]) -> None:
-    assert wrong[0] in fails(2, "train", "adapter", tmp_path / "new", *wrong)

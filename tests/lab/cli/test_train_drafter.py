@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from itertools import chain, repeat
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.fingerprint import mismatch
 from localdflash.models.weights.gguf import read_header
-from tests.support.split_files import split_file
 
 SHORTLY = ("--minutes", "0.02", "--tokens", "1000", "--sequences", "2", "--anchors", "8")
 QUICK = (*SHORTLY, "--short", "100")
@@ -77,22 +75,6 @@ def test_the_pair_runs(trained: Path, run: Callable[..., Any]) -> None:
     assert drafted.out == plain.out
 
 
-@pytest.mark.nightly
-def test_a_second_call_goes_on(
-    trained: Path, target: Path, questions: Path, run: Callable[..., Any], tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(trained, tmp_path / "folder", symlinks=True))
-    answers = (folder / "answers" / "tokens.bin").read_bytes()
-    steps = [json.loads(line)["step"] for line in (folder / "training" / "log.jsonl").read_text().splitlines()]
-    done = run("train", "drafter", folder, "--pair", target, "--prompts", questions, *QUICK)
-    assert done.code == 0
-    assert (folder / "answers" / "tokens.bin").read_bytes() == answers
-    more = [json.loads(line)["step"] for line in (folder / "training" / "log.jsonl").read_text().splitlines()]
-    assert more[: len(steps)] == steps
-    assert more[-1] > steps[-1]
-    assert f"step {steps[-1]}" in done.err
-
-
 def test_other_questions_want_another_folder(trained: Path, target: Path, fails: Callable[..., str]) -> None:
     said = fails(1, "train", "drafter", trained, "--pair", target, "--repository", Path(__file__).parents[1], *QUICK)
     assert "was made from other sources" in said
@@ -135,19 +117,6 @@ def test_ctrl_c_loses_nothing_that_was_kept(
     again = KeptAnswers.load(tmp_path / "folder" / "answers")
     assert (again.index[: len(kept.index)] == kept.index).all()
     assert len(set(again.index["number"].tolist())) == len(again.index)
-
-
-@pytest.mark.nightly
-def test_a_pairs_own_drafter_is_where_it_starts(
-    trained: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(batched_answers, "ANSWER_LIMIT", 60)
-    arguments = ("--pair", trained / "target.gguf", "--prompts", questions, *SHORTLY)
-    for name, more in (("on", ()), ("fresh", ("--fresh", "--block-size", "4"))):
-        assert run("train", "drafter", tmp_path / name, *arguments, *more).code == 0
-    assert config_of_file(tmp_path / "on" / "drafter.gguf").block_size == 8
-    assert config_of_file(tmp_path / "on" / "drafter.gguf").short == config_of_file(trained / "drafter.gguf").short
-    assert config_of_file(tmp_path / "fresh" / "drafter.gguf").block_size == 4
 
 
 @pytest.mark.nightly
@@ -235,27 +204,3 @@ def test_what_is_refused(
 ) -> None:
     given = ("--pair", target, "--prompts", questions, *QUICK, *options)
     assert said in fails(code, "train", "drafter", tmp_path / "folder", *given)
-
-
-def test_a_file_without_a_question(target: Path, run: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "none.jsonl").write_text("\n")
-    given = ("--pair", target, "--prompts", tmp_path / "none.jsonl", *QUICK)
-    done = run("train", "drafter", tmp_path / "folder", *given)
-    assert done.code == 1
-    assert "none.jsonl: there is no question in it" in done.err
-    assert not (tmp_path / "folder" / "prompts.jsonl").exists()
-
-
-def test_a_target_in_parts(target: Path, questions: Path, fails: Callable[..., str], tmp_path: Path) -> None:
-    first = split_file(target, tmp_path, "m", 2)
-    said = fails(1, "train", "drafter", tmp_path / "folder", "--pair", first, "--prompts", questions, *QUICK)
-    assert "m-00001-of-00002.gguf: training reads one file: join its parts" in said
-
-
-def test_a_machine_that_is_too_small(
-    target: Path, questions: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=1000))
-    said = fails(1, "train", "drafter", tmp_path / "folder", "--pair", target, "--prompts", questions, *QUICK)
-    assert "the answers need" in said
-    assert not (tmp_path / "folder").exists()

@@ -12,7 +12,6 @@ import torch
 
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.cuda_sizes import CudaSizes
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.stepper import Way
 from localdflash.backends.reference import dflash_files
@@ -22,7 +21,6 @@ from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.engine.generate import Request, generate
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE
 from localdflash.lab.train.shorten import shorten
-from localdflash.models.memory.parts import DRAFTER
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.weights.gguf import read_header
 from localdflash.text.tokenizer import Tokenizer
@@ -65,13 +63,6 @@ def test_the_tokens_of_the_answers_are_counted(folder: Path, run: Callable[..., 
     assert "tokens cover 85.71% of 7 in the answers" in done.err
     for name in DRAFTERS:
         assert config_of_file(folder / name).short == tuple(sorted({7, 9} | ends))
-
-
-def test_another_drafter_is_written_instead(folder: Path, run: Callable[..., Any], tmp_path: Path) -> None:
-    elsewhere = Path(shutil.copy(folder / "drafter.gguf", tmp_path / "elsewhere.gguf"))
-    assert run("train", "vocabulary", folder, "--size", 100, "--drafter", elsewhere).code == 0
-    assert len(config_of_file(elsewhere).short) == 100
-    assert not any(config_of_file(folder / name).short for name in DRAFTERS)
 
 
 def test_what_is_refused(folder: Path, fails: Callable[..., str], tmp_path: Path) -> None:
@@ -154,18 +145,3 @@ def test_drafts_are_those_of_the_torch_drafter(drafter: str, folder: Path) -> No
     reference.observe(ids[:-1], TorchTarget(model, taps=dflash.config.taps).extend(ids[:-1]))
     same = [a == b for a, b in zip(drafts(pair, ids), reference.propose(ids[-1], 7).tokens, strict=True)]
     assert all(same) if drafter == "drafter.gguf" else sum(same) >= 5  # safetensors are quantized at load
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_the_plan_counts_what_is_loaded(drafter: str, folder: Path) -> None:
-    planned = []
-    for ids in (range(0), range(0, 512, 4)):
-        if ids:
-            give(folder, ids)
-        sizes = CudaSizes(folder / "target.gguf", folder / drafter)
-        planned.append(sizes.parts(256, sizes.drafters[0])[DRAFTER])
-    block = open_pair(folder, drafter).stepper.block
-    assert block
-    assert block.weights.head_ids is not None
-    assert planned[1] - planned[0] == block.weights.head.nbytes + block.weights.head_ids.nbytes

@@ -20,15 +20,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "train"
 
 
-def test_what_is_written_is_read(folder: Path) -> None:
-    data = FillData.load(folder)
-    found = [data[number] for number in range(len(data))]
-    assert [(one.ids.tolist(), one.prompt, one.language, one.kind) for one in found] == [
-        (one.ids, one.prompt, one.language, one.kind) for one in EXAMPLES
-    ]
-    assert [path.name for path in folder.parent.iterdir()] == ["train"]
-
-
 @pytest.mark.parametrize("name", ["tokens.bin", "index.npy"])
 def test_damaged_files_are_named(folder: Path, name: str) -> None:
     path = folder / name

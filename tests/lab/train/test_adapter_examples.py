@@ -92,18 +92,6 @@ def test_the_prompt_is_the_one_that_is_asked(
     assert example.ids.count(middle) == 1
 
 
-@pytest.mark.usefixtures("plain")
-def test_an_open_end_has_nothing_behind_it_and_teaches_no_end(
-    maker: FillExamples, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = CODE.index("found = 0")
-    monkeypatch.setattr(Holes, "draw", lambda *_: TrainingHole("open", start, start + 20))
-    example = maker.draw("shop/orders.py", random.Random(0))
-    text = tokenizer.spell(example.ids).decode()
-    assert text == CODE[: start + 20]
-    assert tokenizer.special("<|endoftext|>") not in example.ids
-
-
 def test_both_orders_other_code_and_edits_come_up(maker: FillExamples, tokenizer: Tokenizer) -> None:
     rng = random.Random(1)
     examples = [maker.draw("shop/orders.py", rng) for _ in range(80)]

@@ -64,11 +64,3 @@ def test_a_node_is_one_of_the_tree_or_its_end() -> None:
     nodes = [hole for hole in drawn("python", PYTHON) if hole.kind == "node"]
     assert {hole.end for hole in nodes} <= ends
     assert any("\n" in PYTHON[hole.start : hole.end] for hole in nodes)
-
-
-def test_code_is_chosen_more_often_than_prose_and_imports() -> None:
-    lines = PYTHON.split("\n")
-    first = [PYTHON.count("\n", 0, hole.start) for hole in drawn("python", PYTHON) if hole.kind in ("rest", "line")]
-    dull = [number for number, line in enumerate(lines) if "import" in line or '"""' in line]
-    code = [number for number, line in enumerate(lines) if line.strip() and number not in dull]
-    assert sum(first.count(number) for number in code) / len(code) > 2 * sum(map(first.count, dull)) / len(dull)

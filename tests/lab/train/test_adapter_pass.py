@@ -39,11 +39,6 @@ def test_passes_are_filled_in_order() -> None:
     assert min(sizes[:-1]) > adapter_pass.PASS_TOKENS - 10
 
 
-def test_an_example_longer_than_a_pass_is_one_alone() -> None:
-    long = ExampleIds(np.zeros(2 * adapter_pass.PASS_TOKENS, np.int64), 4, "python", "rest")
-    assert [len(group) for group in packed([FILL, long, FILL, CHAT])] == [1, 1, 2]
-
-
 def test_loss_and_gradients_are_those_of_the_whole_head() -> None:
     torch.manual_seed(0)
     count = CHUNK + 30

@@ -82,60 +82,9 @@ def test_a_run_that_was_killed_gets_the_numbers_of_one_that_was_not(
     assert steps(tmp_path / "parts") == steps(tmp_path / "whole")
 
 
-def test_an_interrupted_run_keeps_its_last_step(
-    data: tuple[FillData, FillData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(run: AdapterRun, values: dict[str, float]) -> None:
-        if run.step == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(AdapterRun, "_log", interrupt)
-    monkeypatch.setattr(adapter_training, "draw_adapter_training", lambda *_: None)
-    with pytest.raises(KeyboardInterrupt):
-        AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).train(RecordedReport())
-    assert AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).step == 3
-
-
-@pytest.mark.nightly
-def test_asked_for_fewer_tokens_it_ends_and_for_more_it_goes_on(
-    data: tuple[FillData, FillData], tmp_path: Path
-) -> None:
-    run = AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE)
-    run.train(RecordedReport())
-    done = run.step
-    for tokens, more in ((1000, False), (2500, True)):
-        run = AdapterRun(tiny_adapter(), *data, tmp_path, replace(SCHEDULE, tokens=tokens))
-        run.train(RecordedReport())
-        assert (run.step > done) == more
-
-
-def test_the_rate_rises_stays_and_falls() -> None:
-    schedule = AdapterSchedule(100_000, 1e-3)
-    rates = [schedule.rate(seen) for seen in range(0, 100_000, 1000)]
-    top = rates.index(max(rates))
-    assert rates[: top + 1] == sorted(rates[: top + 1])
-    assert rates[10] == rates[60] == 1e-3
-    assert rates[70:] == sorted(rates[70:], reverse=True)
-    assert rates[-1] < 1e-4
-
-
 def test_a_checkpoint_is_not_taken_for_another_runs(data: tuple[FillData, FillData], tmp_path: Path) -> None:
     AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).save()
     with pytest.raises(TrainingError, match="another shape"):
         AdapterRun(tiny_adapter(rank=2), *data, tmp_path, SCHEDULE)
     with pytest.raises(TrainingError, match="other examples, or with another --seed"):
         AdapterRun(tiny_adapter(), *data, tmp_path, replace(SCHEDULE, seed=1))
-
-
-def test_a_loss_that_is_no_number_ends_the_run_and_spoils_no_checkpoint(
-    data: tuple[FillData, FillData], tmp_path: Path
-) -> None:
-    run = AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE)
-    run.save()
-    before = (tmp_path / "last.pt").read_bytes()
-    with torch.no_grad():
-        next(iter(run.adapter.linears.values())).up.fill_(torch.nan)
-    run.adapter.merge()
-    with pytest.raises(TrainingError, match="the loss is nan at step 0"):
-        run.train(RecordedReport())
-    assert (tmp_path / "last.pt").read_bytes() == before

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.base.errors import LocaldflashError, ModelError, TrainingError
+from localdflash.base.errors import LocaldflashError
 from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab.train import batched_answers
 from localdflash.lab.train.batched_answers import SHORTER_LIMITS, PromptEncoder, answer_prompts, repeats
@@ -110,20 +110,6 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
     numbers = KeptAnswers.load(tmp_path).index["number"].tolist()
     assert numbers[: len(known)] == known
     assert sorted(numbers) == list(range(40))
-
-
-def test_long_answers_end_at_the_limit(tmp_path: Path) -> None:
-    ask(tmp_path, ["1000"], 10**6)
-    kept = KeptAnswers.load(tmp_path)
-    assert kept.answer_tokens() == batched_answers.ANSWER_LIMIT
-    assert ENDINGS[kept.index[0]["ended"]] == "limit"
-
-
-def test_prompts_that_are_too_long_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reader, "longest", 2)
-    assert "1 prompts of more than 2 tokens were left out" in ask(tmp_path, ["3"], 10)
-    with pytest.raises(TrainingError, match="no answers yet"):
-        KeptAnswers.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -249,20 +235,6 @@ def test_limits_of_a_slot(engine: Any) -> None:
     with pytest.raises(LocaldflashError, match="full"):
         target.step([0], [1])
     target.close()
-
-
-def test_taps_that_are_not_there(engine: Any) -> None:
-    for tap in (-1, 5):
-        with pytest.raises(ModelError, match=f"tap {tap}"):
-            engine((1, tap))
-
-
-def test_prompts_are_asked_in_the_targets_own_template(tiny_pair: Path) -> None:
-    asker = PromptEncoder(tiny_pair / "target.gguf")
-    ids = asker.encode(TrainingPrompt(0, "talk", False, "What is <|im_end|>?"))
-    marker = asker.tokenizer.special("<|im_end|>")
-    assert ids.count(marker) == 1
-    assert asker.tokenizer.spell(ids).endswith(b"assistant\n")
 
 
 def test_a_question_is_asked_with_the_turns_before_it(tiny_pair: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train.corpus import PACKAGE_BUDGET, CorpusPackage, fetch, python_files, read_list
+from localdflash.lab.train.corpus import CorpusPackage, fetch, python_files, read_list
 
 LIST = read_list()
 PERMISSIVE = {"MIT", "BSD", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "LicenseRef-Repoze-BSD-derived"}
@@ -65,18 +65,6 @@ def test_other_peoples_code_tests_generated_and_odd_files_are_left_out(tmp_path:
     assert list(python_files(wheel(tmp_path, {**files, kept: SOURCE}))) == [SOURCE]
 
 
-def test_text_is_normalised(tmp_path: Path) -> None:
-    odd = "\ufeff" + SOURCE.replace("    ", "\t").replace("\n", "\r\n")
-    assert list(python_files(wheel(tmp_path, {"fake/a.py": odd}))) == [SOURCE]
-
-
-def test_no_package_dominates(tmp_path: Path) -> None:
-    text = CODE * 1000
-    files = {f"fake/{i}.py": f"# {i}\n{text}" for i in range(2 * PACKAGE_BUDGET // len(text))}
-    taken = sum(map(len, python_files(wheel(tmp_path, dict(files)))))
-    assert PACKAGE_BUDGET < taken <= PACKAGE_BUDGET + 2 * len(text)
-
-
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that pip takes for its whole index."""
@@ -86,16 +74,6 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
     return folder
-
-
-@pytest.mark.system
-def test_the_pinned_file_is_fetched(shelf: Path, tmp_path: Path) -> None:
-    found = wheel(shelf, {"fake/a.py": SOURCE}, name="fake_name")
-    wanted = package(found, "Fake.Name")
-    ((entry, path),) = fetch([wanted], tmp_path / "wheels")
-    assert entry == wanted
-    assert path.parent == tmp_path / "wheels"
-    assert path.read_bytes() == found.read_bytes()
 
 
 @pytest.mark.system

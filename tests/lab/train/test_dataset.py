@@ -118,13 +118,6 @@ def test_ids_of_a_large_vocabulary(size: int, tmp_path: Path) -> None:
     assert count(answers_of(data), size + len(SPECIALS), len(distinct)).ids.tolist() == distinct
 
 
-def test_files_of_two_bytes_a_token_are_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    write(tmp_path, tokenizer, iter(of(0, 1)))
-    wanted = Dataset.load(tmp_path).tokens.tolist()
-    np.array(wanted, np.uint16).tofile(tmp_path / "tokens.bin")
-    assert Dataset.load(tmp_path).tokens.tolist() == wanted
-
-
 @given(text=st.text(max_size=60) | st.from_regex(r"[ \n\r\t'a-zA-Z0-9_<|>é.(]{0,60}", fullmatch=True))
 def test_the_exported_vocabulary_reads_text_the_same_way(served: tuple[Tokenizer, ModelTokenizer], text: str) -> None:
     trained, model = served
@@ -167,11 +160,3 @@ def test_build_writes_both_splits_and_keeps_them_apart(
     assert "held_back" not in texts["train"]
     assert len(said) == 2
     assert said[0].startswith("train: 2 files, ")
-
-
-def test_build_is_repeatable(fetched: Callable[[list[str], list[str]], None], tmp_path: Path) -> None:
-    fetched([SOURCE, SOURCE[:900], SOURCE[100:]], [SOURCE])
-    for name in ("a", "b"):
-        build(tmp_path / name, tmp_path / "wheels", 500, 7, lambda _line: None)
-    for file in ("tokenizer.json", "train/tokens.bin", "train/examples.npy", "held_out/tokens.bin"):
-        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()

@@ -1,7 +1,6 @@
 """What the written files say, read by the reference reader and by llama.cpp."""
 
 import json
-import sys
 from pathlib import Path
 
 import gguf
@@ -96,11 +95,3 @@ def test_safetensors_are_bfloat16_with_the_published_fields(tiny_pair: Path) -> 
     assert (config["block_size"], config["num_target_layers"], config["num_hidden_layers"]) == (8, 6, 2)
     assert config["dflash_config"]["target_layer_ids"] == [1, 3, 4]
     assert np.prod(tensors["fc.weight"].shape) == 3 * config["hidden_size"] ** 2
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="permissions")
-def test_files_can_be_read_by_all_that_may_read_the_folder(tiny_pair: Path, tmp_path: Path) -> None:
-    plain = tmp_path / "plain"
-    plain.write_text("")
-    for name in ("target.gguf", "drafter.gguf", "drafter.safetensors", "config.json"):
-        assert (tiny_pair / name).stat().st_mode == plain.stat().st_mode

@@ -59,16 +59,6 @@ def test_what_a_crash_left_behind_is_cut_off(file: str, tmp_path: Path) -> None:
     check(tmp_path, [0, 1])
 
 
-def test_answers_that_were_not_flushed_do_not_count(tmp_path: Path) -> None:
-    writer = AnswerWriter(tmp_path, ABOUT)
-    writer.add(*answer(0))
-    writer.flush()
-    writer.add(*answer(1))
-    check(tmp_path, [0])  # as a reader beside the writer sees it
-    writer.close()
-    check(tmp_path, [0, 1])
-
-
 def test_one_writer_a_folder(tmp_path: Path) -> None:
     with AnswerWriter(tmp_path, ABOUT), pytest.raises(TrainingError, match="another process"):
         AnswerWriter(tmp_path, ABOUT)
@@ -93,20 +83,6 @@ def test_files_that_lost_their_end(name: str, tmp_path: Path) -> None:
         KeptAnswers.load(tmp_path)
     with pytest.raises(TrainingError, match="shorter than its index says"):
         AnswerWriter(tmp_path, ABOUT)
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"taps": 3, "hidden_size": 4}'])
-def test_a_damaged_description(text: str, tmp_path: Path) -> None:
-    AnswerWriter(tmp_path, ABOUT).close()
-    (tmp_path / "target.json").write_text(text)
-    with pytest.raises(TrainingError, match=r"target\.json"):
-        AnswerWriter(tmp_path, ABOUT)
-
-
-def test_nothing_there_yet(tmp_path: Path) -> None:
-    AnswerWriter(tmp_path, ABOUT).close()
-    with pytest.raises(TrainingError, match="no answers yet"):
-        KeptAnswers.load(tmp_path)
 
 
 def test_ids_above_65535_and_taps_beyond_float16(tmp_path: Path) -> None:
@@ -145,9 +121,3 @@ def test_the_best_ids_and_their_shares_among_themselves() -> None:
         assert best["id"].tolist() == order.tolist()
         shares = np.exp(row[order]) / np.exp(row[order]).sum()
         assert np.abs(best["share"] - shares).max() < 1e-3
-
-
-def test_a_vocabulary_of_three() -> None:
-    best = likely(np.log(np.array([[0.2, 0.5, 0.3]], np.float32)))[0]
-    assert best["id"][:3].tolist() == [1, 2, 0]
-    assert np.allclose(best["share"][:4], [0.5, 0.3, 0.2, 0], atol=1e-3)

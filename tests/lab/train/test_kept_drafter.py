@@ -15,7 +15,7 @@ from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.errors import TrainingError, UsageError
-from localdflash.lab.train import kept_batches, kept_setup, kept_training
+from localdflash.lab.train import kept_batches, kept_setup
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.drafter_training import Batch, block_logits
 from localdflash.lab.train.kept_answers import COUNT, LIKELY, AnswerWriter, KeptAnswers, likely
@@ -29,7 +29,6 @@ from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.fingerprint import trained_for
 from localdflash.models.weights.gguf import read_header
 from tests.support.reports import RecordedReport
-from tests.support.tiny_models import SHAPE, write_target
 
 TAPS = (1, 3, 4)
 WANTED = DrafterOptions(1, 8, 300)
@@ -109,30 +108,6 @@ def test_drafts_in_a_prompt_learn_what_stands_there(folder: Path, monkeypatch: p
         assert blocks.shares[where == 12].any()
 
 
-def test_no_answer_to_learn_from(tmp_path: Path) -> None:
-    with AnswerWriter(tmp_path / "answers", {"taps": [0], "hidden_size": 2}) as writer:
-        record = {"number": 0, "kind": 0, "held_out": 1, "ended": 0}
-        writer.add(record, np.arange(6, dtype=np.uint32), np.zeros((5, 2), np.float32), np.zeros((4, COUNT), LIKELY))
-    with pytest.raises(TrainingError, match="no answer"):
-        source_of(tmp_path)
-
-
-def test_what_the_target_held_for_likely(folder: Path) -> None:
-    source = source_of(folder)
-    row, anchors = source.kept.index[5], source.answer_anchors(5)
-    start, length = int(row["start"]), int(row["length"])
-    thought = source.kept.likely[start : start + length]
-    blocks = source.blocks(5, anchors)
-    for n, anchor in enumerate(anchors.tolist()):
-        for slot in range(1, min(8, length - anchor)):
-            short = {int(i) // 2: float(p) for i, p in thought[anchor + slot] if i < 512 and i % 2 == 0}
-            pairs = zip(blocks.likely[n, slot - 1].tolist(), blocks.shares[n, slot - 1].tolist(), strict=True)
-            found = {i: p for i, p in pairs if p}
-            assert set(found) == {i for i, p in short.items() if p}
-            for i, p in found.items():
-                assert p == pytest.approx(short[i] / sum(short.values()), rel=1e-3)
-
-
 # The pass
 
 
@@ -185,16 +160,6 @@ def test_a_start_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) 
     ):
         with pytest.raises(UsageError, match="are not trained here"):
             start_from(frozen, other, torch.ones(3))
-
-
-def test_a_start_from_a_mixture_has_its_attention_and_a_dense_mlp(tmp_path: Path) -> None:
-    shape = replace(SHAPE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
-    frozen = Frozen(write_target(tmp_path / "target.gguf", shape), torch.arange(10))
-    dense = replace(shape, num_hidden_layers=1, num_experts=0)
-    drafter = start_from(frozen, DFlashConfig(dense, 8, 0, (0, 1)), torch.ones(2 * shape.hidden_size))
-    ours, theirs = drafter.layers[0].state_dict(), frozen.last_blocks(1)[0]
-    assert (ours["self_attn.v_proj.weight"] == theirs["self_attn.v_proj.weight"]).all()
-    assert ours["mlp.up_proj.weight"].shape == (dense.intermediate_size, dense.hidden_size)
 
 
 # The loss
@@ -276,22 +241,6 @@ def test_it_learns_goes_on_and_measures(folder: Path, tiny_pair: Path, tmp_path:
     assert "tokens a verify" in said.lines[-1]
 
 
-@pytest.mark.nightly
-def test_products_in_bfloat16_teach_the_same(
-    folder: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    losses = []
-    for dtype in (torch.float32, torch.bfloat16):
-        monkeypatch.setattr(kept_training, "product_type", lambda dtype=dtype: dtype)
-        torch.manual_seed(0)
-        run, source, _ = prepared(folder, tiny_pair, tmp_path / str(dtype))
-        stream = source.endless(8, np.random.default_rng(0))
-        losses.append([run._one_step(stream)["loss"] for _ in range(4)])
-        assert all(weight.dtype == torch.float32 for weight in run.drafter.parameters())
-    assert losses[1] == pytest.approx(losses[0], rel=0.02)
-    assert losses[1] != losses[0]
-
-
 def test_a_run_keeps_its_slots(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     wanted = replace(WANTED, from_anchor=True)
     run, source, said = prepared(folder, tiny_pair, tmp_path, wanted)
@@ -361,11 +310,3 @@ def test_a_start_from_a_drafter(folder: Path, tiny_pair: Path, tmp_path: Path) -
         writer.add(record, np.arange(9, dtype=np.uint32), np.zeros((8, 128), np.float32), np.zeros((7, COUNT), LIKELY))
     with pytest.raises(TrainingError, match="reads blocks 1, 3, 4, the answers keep those of 0, 2"):
         prepared(other.parent, tiny_pair, tmp_path / "third", wanted)
-
-
-def test_a_loss_that_is_no_number_ends_the_run(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
-    run, source, _ = prepared(folder, tiny_pair, tmp_path)
-    with torch.no_grad():
-        run.drafter.norm.weight.fill_(torch.nan)
-    with pytest.raises(TrainingError, match="the loss is nan"):
-        run._one_step(source.endless(6, np.random.default_rng(0)))

@@ -7,7 +7,6 @@ import pytest
 from localdflash.base.errors import TrainingError
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import ChatStore
-from localdflash.lab.train import own_prompts
 from localdflash.lab.train.own_prompts import held_out_file, of_chats, of_file, of_repository
 
 
@@ -33,16 +32,6 @@ def test_a_line_that_asks_nothing(line: str, tmp_path: Path) -> None:
     path.write_text(f'"What?"\n{line}\n')
     with pytest.raises(TrainingError, match=r"mine\.jsonl: line 2 is no prompt: expected"):
         list(of_file(path))
-
-
-def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "latin").write_bytes(b'"Gr\xf6\xdfe"')
-    for name in ("latin", "missing"):
-        with pytest.raises(TrainingError, match=f"{name}: cannot be read"):
-            list(of_file(tmp_path / name))
-    monkeypatch.setattr(own_prompts, "LARGEST_FILE", 3)
-    with pytest.raises(TrainingError, match="split it"):
-        list(of_file(tmp_path / "latin"))
 
 
 def module(name: str) -> str:
@@ -74,12 +63,6 @@ def test_a_repository_is_asked_about_with_whole_files_held_out(tmp_path: Path) -
     assert list(of_repository(tmp_path, 0)) == found
 
 
-def test_a_repository_without_python(tmp_path: Path) -> None:
-    (tmp_path / "x.py").write_text("x = 1\n")
-    with pytest.raises(TrainingError, match="no Python file"):
-        of_repository(tmp_path, 0)
-
-
 def stored(path: Path, *chats: list[Message]) -> None:
     store = ChatStore.open(path, print)
     for chat in chats:
@@ -109,9 +92,3 @@ def test_questions_of_chats_come_with_the_turns_before_them(tmp_path: Path) -> N
         ("chat", "And y?"): (first, "One."),
         ("chat", "Never answered"): (),
     }
-
-
-def test_no_chats(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="no chats are kept"):
-        list(of_chats(tmp_path / "chats.db"))
-    assert not list(tmp_path.iterdir())

@@ -8,7 +8,6 @@ import pytest
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train import code_prompts, corpus, training_prompts
 from localdflash.lab.train.code_prompts import (
-    MOST_CHARACTERS,
     MOST_OF_A_FILE,
     of_packages,
     of_source,
@@ -62,12 +61,6 @@ def test_a_function_is_asked_about_once_in_a_known_way() -> None:
             assert not gives_it_away or asked.kind in ("function", "edit", "types")
 
 
-def test_long_functions_and_broken_sources_are_left_out() -> None:
-    long = "def long(x):\n" + "    x = x + 1\n" * MOST_CHARACTERS
-    assert not list(of_source(long, random.Random(0)))
-    assert not list(of_source("def broken(:\n    pass\n", random.Random(0)))
-
-
 def test_packages_take_turns_and_no_file_dominates() -> None:
     one = "".join(
         f"def first_{i}(a, b):\n    total = a + b  # both of them\n    return total * {i}\n\n\n" for i in range(30)
@@ -89,11 +82,6 @@ def test_packages_take_turns_and_no_file_dominates() -> None:
 )
 def test_annotations_are_taken_off(code: str, bare: str) -> None:
     assert without_annotations(code) == bare
-
-
-@pytest.mark.parametrize("code", ["def f(self):\n    return 1", "x = 1", "def f(:"])
-def test_what_has_no_arguments_to_annotate(code: str) -> None:
-    assert without_annotations(code) is None
 
 
 # Prompt files
@@ -149,12 +137,6 @@ def test_a_prompt_file_comes_back(tmp_path: Path) -> None:
         TrainingPrompt(2, "rest", False, "", (), (5, 0, 49151)),
     ]
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_a_line_of_an_older_file_has_no_turns_before(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text('{"number": 7, "kind": "json", "held_out": true, "text": "x"}\n')
-    assert training_prompts.read(path) == [TrainingPrompt(7, "json", True, "x")]
 
 
 LINE = '{"number": 1, "kind": "talk", "held_out": false, "text": "x", "before": %s}'

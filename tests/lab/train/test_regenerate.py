@@ -36,11 +36,6 @@ def prompts(*lengths: int) -> list[NDArray[np.int64]]:
     return [rng.integers(0, 300, length) for length in lengths]
 
 
-def test_a_batch_answers_as_each_prompt_alone(target: Decoder) -> None:
-    given = prompts(1, 17, 5, 30, 30, 2)
-    assert answer(target, given, 12, NO_ENDS) == [one_by_one(target, prompt, 12, NO_ENDS) for prompt in given]
-
-
 def test_answers_stop_at_their_own_ends(target: Decoder) -> None:
     given = prompts(3, 9, 9, 14, 25)
     free = answer(target, given, 16, NO_ENDS)
@@ -59,22 +54,6 @@ def corpus(counts: dict[str, int], prompt: int = 6) -> Dataset:
             rows.append((len(tokens), prompt, prompt + 4, KINDS.index(kind)))
             tokens += rng.integers(0, 300, prompt + 4).tolist()
     return Dataset(np.array(tokens, np.uint16), np.array(rows, EXAMPLE_DTYPE))
-
-
-def test_prompts_are_mixed_as_told() -> None:
-    data = corpus(dict.fromkeys(KINDS, 10))
-    stream = prompts_of(data, np.random.default_rng(0))
-    drawn = [next(stream) for _ in range(400)]
-    for kind, (share, limit) in MIX.items():
-        mine = [found for name, found, most in drawn if name == kind and most == limit]
-        assert len(mine) == pytest.approx(400 * share, abs=40)
-        assert all((found["kind"] == KINDS.index(kind)).all() for found in mine)
-    assert {name for name, _, _ in drawn} == MIX.keys()
-
-
-def test_kinds_that_the_corpus_lacks_are_left_out() -> None:
-    stream = prompts_of(corpus({"edit": 3, "code": 5}), np.random.default_rng(0))
-    assert {next(stream)[0] for _ in range(20)} == {"edit"}
 
 
 @pytest.mark.parametrize("data", [corpus({"code": 5}), corpus({"edit": 5}, PROMPT_LIMIT + 1)])

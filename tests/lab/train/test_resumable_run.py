@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train.resumable_run import ResumableRun, State, smoothed
+from localdflash.lab.train.resumable_run import ResumableRun, State
 
 
 class Run(ResumableRun):
@@ -123,8 +123,3 @@ def test_a_loss_or_norm_that_is_no_number_is_refused(loss: float, norm: float, t
     run.check_finite(1.0, 1.0)
     with pytest.raises(TrainingError, match=r"^the loss is (nan|1\.0) at step 0, [^\n]*lower the learning rate$"):
         run.check_finite(loss, norm)
-
-
-def test_numbers_are_smoothed_from_their_first_value() -> None:
-    assert smoothed({}, {"loss": 4.0}) == {"loss": 4.0}
-    assert smoothed({"loss": 4.0}, {"loss": 2.0}) == {"loss": pytest.approx(3.9)}

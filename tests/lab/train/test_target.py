@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.reference.decoder import Decoder
-from localdflash.base.errors import TrainingError
-from localdflash.lab.train import target_training as training
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.lab.train.loop import TrainingBudget, TrainingRun, initialise
 from localdflash.lab.train.target_training import TargetRun, held_out_loss, loss_of, rows, train
@@ -46,12 +44,6 @@ def test_rows_start_with_examples_and_all_take_their_turn() -> None:
         assert {int(row[0]) for row in part} == possible
 
 
-@pytest.mark.parametrize("lengths", [(5, 6), ()])
-def test_rows_longer_than_the_data_are_refused(lengths: tuple[int, ...]) -> None:
-    with pytest.raises(TrainingError, match="no row of 20 tokens: take a larger corpus"):
-        next(rows(dataset(*lengths), 20, np.random.default_rng(0)))
-
-
 @torch.inference_mode()
 def test_the_loss_is_that_of_each_next_token() -> None:
     model, batch = model_of(), torch.randint(0, 40, (3, 9))
@@ -73,15 +65,6 @@ def test_the_loss_is_that_of_each_next_token() -> None:
     assert loss_of(model, batch).item() == pytest.approx(total / 24, rel=1e-5)
 
 
-def test_the_held_out_loss_of_a_model_that_knows_nothing() -> None:
-    data = dataset(*[50] * 8, tokens=np.random.default_rng(0).integers(0, 40, 400).tolist())
-    model = model_of()
-    for p in model.parameters():
-        torch.nn.init.zeros_(p)
-    assert held_out_loss(model, data, count=4, length=32) == pytest.approx(math.log(40))
-    assert held_out_loss(model_of(), data, 4, 32) == held_out_loss(model_of(), data, 4, 32)
-
-
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_options: function)
@@ -97,31 +80,6 @@ def test_a_target_learns_what_is_to_be_learned(tmp_path: Path) -> None:
     data = dataset(*[40] * 20, tokens=[token for _ in range(20) for token in range(40)])
     trained = train(run_of(40.0), data, tmp_path, "cpu")
     assert held_out_loss(trained, data, count=4, length=32) < 0.5 < held_out_loss(model_of(), data, 4, 32)
-
-
-@pytest.mark.usefixtures("uncompiled")
-def test_rows_are_longer_at_the_end_and_a_step_has_its_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes: list[tuple[int, ...]] = []
-
-    def recording(model: Decoder, batch: Tensor) -> Tensor:
-        shapes.append(tuple(batch.shape))
-        return loss_of(model, batch)
-
-    monkeypatch.setattr(training, "loss_of", recording)
-    steps: list[float] = []
-
-    def by_hand(self: TrainingRun, accumulate: Any) -> None:
-        for progress in (0.0, 0.79, 0.8, 0.99):
-            before = len(shapes)
-            accumulate(progress)
-            gradient = self.model.get_parameter("layers.0.mlp.up_proj.weight").grad
-            assert gradient is not None
-            steps.append(sum(rows * (length - 1) for rows, length in shapes[before:]))
-
-    monkeypatch.setattr(TrainingRun, "train", by_hand)
-    train(run_of(1.0), dataset(*[30] * 20, tokens=[1] * 600), tmp_path, "cpu")
-    assert shapes == [(4, 33)] * 4 + [(2, 65)] * 4
-    assert steps == [256] * 4
 
 
 @pytest.mark.usefixtures("uncompiled")

@@ -9,14 +9,10 @@ from dataclasses import asdict
 
 import pytest
 
-from localdflash.base.errors import UsageError
-from localdflash.lab.bench.chat import chat_prompts
-from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, ChatPrompt, load, schema_of
-from localdflash.lab.bench.prompt_set import FOLDER
+from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, ChatPrompt, load
 from localdflash.lab.train.questions import QUESTION_LIST
 
 PROMPTS = load()
-SOURCES = [path.read_text() for path in sorted(FOLDER.glob("*.py"))]
 
 # Of the whole set. It changes only together with the prompts, and then earlier results compare no more.
 GOLDEN = "8246f5d7a7b3bb2c9d6ee935c7bd1ea5846b0417d3754487297c38870208552d"
@@ -42,11 +38,6 @@ def test_any_first_part_has_some_of_all_categories() -> None:
     assert load(10_000) == PROMPTS
 
 
-def test_a_limit_that_leaves_nothing_is_refused() -> None:
-    with pytest.raises(UsageError, match="0"):
-        load(0)
-
-
 # Nothing a drafter was trained on
 
 
@@ -66,23 +57,3 @@ def test_no_pattern_of_a_training_question_makes_one_of_these() -> None:
 
 
 # JSON
-
-
-def test_fields_become_a_schema() -> None:
-    assert schema_of("name:string count:integer colour:red|blue tags:strings") == {
-        "type": "object",
-        "properties": {
-            "name": {"type": "string"},
-            "count": {"type": "integer"},
-            "colour": {"enum": ["red", "blue"]},
-            "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 4},
-        },
-        "required": ["name", "count", "colour", "tags"],
-        "additionalProperties": False,
-    }
-
-
-def test_a_long_document_is_all_modules_in_an_order_of_its_own() -> None:
-    one, other = chat_prompts.long_document(0), chat_prompts.long_document(1)
-    assert one == chat_prompts.long_document(0) != other
-    assert all(source in one and source in other for source in SOURCES)

@@ -67,19 +67,6 @@ def test_a_way_of_every_other_prompt_is_compared_over_its_own_prompts() -> None:
     assert found["identical"]["greedy"] == "2/2"  # llama.cpp rounds otherwise: its text does not count
 
 
-def test_acceptance_is_that_of_forced_drafting_where_there_is_one() -> None:
-    drafting, forced = run_of([1], (1, 1, 5.0, "lookup")), run_of([1], (3, 1, 9.0, "dflash"), (3, 0, 9.0, "dflash"))
-    assert report([pair_of(run_of([1], PLAIN), drafting)])["accept_by_slot"] == [1.0]
-    found = report([pair_of(run_of([1], PLAIN), drafting, forced=forced)])
-    assert found["accept_by_slot"] == [0.5, 0.0, 0.0]
-    assert found["tau"]["forced"] == 1.5
-
-
-def test_of_repeats_the_median_counts() -> None:
-    times = [run_of([1], (0, 0, ms, "none")) for ms in (50.0, 10.0, 20.0)]
-    assert report([asked(plain=times, drafting=times, sampled=times, sampled_plain=times)])["tok_s"]["plain"] == 50.0
-
-
 @pytest.mark.parametrize("way", ["drafting", "forced"])
 def test_every_way_that_drafts_counts_for_identity(way: str) -> None:
     ways = dict.fromkeys(("drafting", "dflash", "lookup", "forced"), run_of([1], PLAIN))

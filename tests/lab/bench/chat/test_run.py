@@ -1,19 +1,16 @@
 """The whole chat bench on a tiny pair, its plan, and what Ctrl-C leaves."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localdflash.base.errors import ModelError
 from localdflash.lab.bench import verify_table
 from localdflash.lab.bench.chat import chat_prompts, chat_run, curve, felt, measuring
-from localdflash.lab.bench.chat.chat_modes import ChatWays, Hosts, opened
+from localdflash.lab.bench.chat.chat_modes import Hosts, opened
 from localdflash.lab.bench.chat.measuring import QUICK, ChatBench
 from localdflash.lab.bench.llama_plain import LoneRowTarget
-from localdflash.loading.backends import load_on
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import EngineSpec
@@ -93,16 +90,6 @@ def test_everything_is_in_the_result(options: Options) -> None:
     assert "7 prompts, 8 ways in turn" in watcher.line
 
 
-@pytest.mark.nightly
-def test_ctrl_c_leaves_what_was_measured(options: Options) -> None:
-    prompt = chat_prompts.load(1)[3].id  # the fourth: of the first three everything is there
-    result = measured(options, Watched(stop=prompt))
-    assert result["interrupted"]
-    assert list(result["categories"]) == list(chat_prompts.CATEGORIES[:3])
-    assert result["overall"]["prompts"] == 3
-    assert not {"distribution", "context", "daemon"} & result.keys()
-
-
 # Ways
 
 
@@ -124,15 +111,6 @@ def test_each_way_is_what_it_says(options: Options) -> None:
         assert isinstance(pairs["llama.cpp"].target, LoneRowTarget)
 
 
-def test_a_pair_without_a_drafter_has_fewer_ways(options: Options, tiny_pair: Path, tmp_path: Path) -> None:
-    alone = tmp_path / "alone.gguf"
-    alone.symlink_to(tiny_pair / "target.gguf")
-    options = replace(options, pair=str(alone))
-    with LoadedPair(options) as loaded, opened(loaded, options) as ways:
-        assert list(ways.pairs) == ["plain", "drafting", "llama.cpp"]
-        assert not ways.has_model
-
-
 def test_forced_drafting_drafts_in_every_step_that_has_room(options: Options) -> None:
     with LoadedPair(options) as loaded, opened(loaded, options) as ways:
         bench = ChatBench(loaded, ways, chat_prompts.load(1), 1, QUICK, Watched())
@@ -142,43 +120,10 @@ def test_forced_drafting_drafts_in_every_step_that_has_room(options: Options) ->
         assert drafted["dflash"] >= done.stats.steps - 1
 
 
-@pytest.mark.nightly
-def test_answers_in_json_follow_their_schema(options: Options) -> None:
-    prompt = next(p for p in chat_prompts.load(1) if p.schema)
-    with LoadedPair(options) as loaded, opened(loaded, options) as ways:
-        bench = ChatBench(loaded, ways, chat_prompts.load(1), 1, QUICK, Watched())
-        texts = {
-            way: loaded.tokenizer.spell(bench.answer(pair, prompt, measuring.PLAIN_PARAMS).ids).decode()
-            for way, pair in ways.pairs.items()
-        }
-    assert all(text.lstrip().startswith("{") and '"brand"' in text for text in texts.values()), texts
-    assert len({texts[way] for way in WAYS[:-1]}) == 1
-
-
 # The plan
 
 
-def test_the_slow_ways_run_every_other_round() -> None:
-    names = ["plain", "drafting", "forced", "llama.cpp"]
-    every = {turn.name: turn.every for turn in measuring.turns(ChatWays(dict.fromkeys(names)))}  # type: ignore[arg-type]
-    assert every == {"plain": 1, "drafting": 1, "forced": 2, "llama.cpp": 2, "sampled plain": 1, "sampled": 1}
-
-
 # Longer contexts
-
-
-@pytest.mark.nightly
-def test_contexts_are_filled_but_not_overfilled(options: Options) -> None:
-    with LoadedPair(options) as loaded, opened(loaded, options) as ways:
-        assert ways.hosts
-        lengths: list[int] = []
-        points = curve.measure(loaded, ways.hosts, 2, lengths.append)
-    assert lengths == [256, 512]
-    for point in points:
-        assert point["context"] * 0.9 < point["prompt"] <= point["context"] - curve.ANSWER
-        assert point["identical"] == "2/2"
-        assert point["tok_s"].keys() == {"plain", "drafting", "forced"}
-        assert point["tau"].keys() == {"drafting", "forced"}
 
 
 def test_a_document_is_read_once(options: Options) -> None:
@@ -201,25 +146,3 @@ def test_a_document_is_read_once(options: Options) -> None:
 
 
 # Other backends
-
-
-@pytest.mark.nightly
-def test_backends_that_cannot_run_it_are_left_out(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    monkeypatch.setenv("LOCALDFLASH_MODEL_BACKEND", "llama.cpp")
-    original: Callable[..., Any] = load_on
-
-    def without_cpu(backend: str, *arguments: Any) -> Any:
-        if backend == "cpu":
-            raise ModelError("it cannot")
-        return original(backend, *arguments)
-
-    monkeypatch.setattr("localdflash.loading.load_pair.load_on", without_cpu)
-    with LoadedPair(options) as loaded, opened(loaded, options) as ways:
-        bench = ChatBench(loaded, ways, chat_prompts.load(1), 1, QUICK, Watched())
-        monkeypatch.setattr(chat_run, "OTHER_TOKENS", 2)
-        found = chat_run._others(options, loaded, bench)
-        assert found.keys() == {"torch"}
-        assert found["torch"]["tok_s"] > 0
-        monkeypatch.setattr(chat_run, "REFERENCE_BYTES", 1)
-        assert chat_run._others(options, loaded, bench) == {}
