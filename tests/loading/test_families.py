@@ -76,7 +76,7 @@ def eager(_target: Target, drafters: Sequence[Drafter]) -> Controller:
 
 
 def text_of(running: Running, ids: list[int], params: SamplingParams) -> tuple[list[int], Request]:
-    request = Request(ids, 60, params)
+    request = Request(ids, 40, params)
     return [token for step in generate(running.pair, request, PrefixCache(1 << 30)) for token in step.tokens], request
 
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +14,7 @@ from localdflash.backends.llamacpp import llama_target as llamacpp
 from localdflash.backends.llamacpp.certified import FileMeasurement, MeasuredMode
 from localdflash.backends.llamacpp.decode_flags import DEFAULT, NOT_REPACKED, DecodeMode
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
-from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
-from localdflash.engine.pair import Drafter, Target
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.models.memory import free
@@ -25,7 +22,6 @@ from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.memory.parts import DRAFTER, PROGRAM, SCRATCH, total
 from localdflash.models.weights import gguf
 from tests.support.cards import CardGpu
-from tests.support.split_files import split_file
 
 LOAD = (
     "from localdflash.models.load_options import Options; from localdflash.loading.load_pair import LoadedPair;"
@@ -40,11 +36,6 @@ RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m i
     [
         (LOAD.format("llama.cpp"), "['llama_cpp']"),
         (LOAD.format("cpu"), "[]"),
-        (
-            "import localdflash.backends.reference.reference_target, localdflash.backends.reference.dflash_files",
-            "['torch']",
-        ),
-        ("import localdflash.cli, localdflash.models.registry.registry, localdflash.engine.generate", "[]"),
     ],
 )
 def test_a_backend_imports_no_other_s_library(body: str, loaded: str) -> None:
@@ -52,14 +43,6 @@ def test_a_backend_imports_no_other_s_library(body: str, loaded: str) -> None:
         [sys.executable, "-P", "-c", RUN.format(body=body)], capture_output=True, text=True, check=True
     )
     assert run.stdout.strip() == loaded
-
-
-def test_recommended_sampling_is_read_from_the_file(tiny_pair: Path, tmp_path: Path) -> None:
-    said = {"general.sampling.temp": 0.5, "general.sampling.top_k": 20}
-    made = split_file(tiny_pair / "target.gguf", tmp_path, "made", 2, more=said)
-    for file, sampling in ((made, {"temperature": 0.5, "top_k": 20}), (tiny_pair / "target.gguf", {})):
-        with LoadedPair(Options(str(file), "llama.cpp", threads=1)) as loaded:
-            assert loaded.sampling == sampling
 
 
 def with_free(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,31 +105,6 @@ def test_a_requested_context_that_does_not_fit_is_refused_before_weights_are_loa
         LoadedPair(replace(options, context=1024))
     with pytest.raises(UsageError, match="was trained for 8 to 1024"):
         LoadedPair(replace(options, context=100_000))
-
-
-def test_given_costs_are_used_and_not_measured() -> None:
-    asked: list[list[str]] = []
-
-    def costs(_target: Target, drafters: Sequence[Drafter]) -> Controller:
-        asked.append([drafter.name for drafter in drafters])
-        return Controller({1: 1.0, 2: 99.0, 32: 99.0}, {drafter.name: 99.0 for drafter in drafters})
-
-    options = Options(threads=1, backend="llama.cpp", costs=costs)
-    with LoadedPair(options) as loaded:
-        assert all(not step.drafted for step in generate(loaded.pair, Request([5, 6, 7] * 8, 8)))
-    with LoadedPair(replace(options, draft=False)) as loaded:
-        assert loaded.host
-        assert loaded.host.controller is None
-    assert asked == [["lookup", "dflash"]]
-
-
-def test_a_library_without_sizes_still_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(_lines: Any) -> None:
-        raise ModelError("this build does not say")
-
-    monkeypatch.setattr("localdflash.backends.llamacpp.llama_sizes.parse_size_lines", silent)
-    with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
-        assert (loaded.predicted, loaded.notice) == ({}, "")
 
 
 class TestCpu:
@@ -305,16 +263,6 @@ class TestWidthsOfLlamaCpp:
         for rows in ("exact", "fast"):
             with self.load(tiny_pair, dear, monkeypatch, rows=rows) as loaded:
                 assert (loaded.rows.startswith(rows), loaded.notice) == (True, "")
-
-    def test_a_model_without_a_drafter_does_not_draft_where_that_costs_time(
-        self, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "target.gguf").symlink_to(tiny_pair / "target.gguf")
-        dear = FileMeasurement(1.0, (MeasuredMode(DecodeMode(NOT_REPACKED, (2, 4, 8)), {2: 1.1, 8: 2.0}),))
-        for rows, drafts in (("auto", False), ("exact", True)):
-            with self.load(tmp_path, dear, monkeypatch, rows=rows) as loaded:
-                assert loaded.host
-                assert (bool(loaded.host.drafters), loaded.notice) == (drafts, "")
 
     def test_without_hidden_states_the_model_runs_without_its_drafter(
         self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,14 +6,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda import identity
-from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
+from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic, child, proof
 from localdflash.loading.engine_choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
@@ -93,12 +92,6 @@ def begins(stage: str) -> list[dict[str, Any]]:
     return [{"at": name, "stage": True} for name in STAGES[1 : STAGES.index(stage) + 1]]
 
 
-def test_a_sound_engine_is_checked_once_and_runs_the_pair(load: Any, say: Say, options: Options) -> None:
-    started = say({"at": "operations", "stage": True}, {"kind": "sound"})
-    assert load(options) == load(options) == ("cuda", "")
-    assert len(started) == 1
-
-
 @pytest.mark.parametrize("stage", [STAGES[0], STAGES[3]])
 def test_a_failed_check_is_kept_and_another_backend_runs_the_pair(
     stage: str, load: Any, say: Say, options: Options, subject: Subject
@@ -135,8 +128,7 @@ def test_a_child_that_crashes_or_hangs_fails_the_check(
 @pytest.mark.parametrize(
     "then",
     [
-        *(f"os.kill(os.getpid(), {int(number)}); input()" for number in (signal.SIGTERM, signal.SIGINT)),
-        "raise ValueError",
+        f"os.kill(os.getpid(), {int(signal.SIGTERM)}); input()",
         "print('{')",
     ],
 )
@@ -170,18 +162,6 @@ def test_a_check_that_ended_its_process_is_not_repeated(
     backend, notice = load(options)
     assert (backend, "(graphs); run `localdflash doctor" in notice) == ("cpu", True)
     assert not started
-
-
-def test_the_verdict_s_file_says_how_far_a_check_is(
-    load: Any, say: Say, options: Options, subject: Subject, tmp_path: Path
-) -> None:
-    copy = tmp_path / "seen"
-    wait = f"import time, shutil; time.sleep(0.5); shutil.copy({str(subject.place)!r}, {str(copy)!r})\n"
-    say(*begins("graphs"), then=f"{wait}print({json.dumps({'kind': 'sound'})!r})")
-    assert load(options)[0] == "cuda"
-    seen = recall(copy)
-    assert seen
-    assert (seen.state, seen.operation) == ("begun", "graphs")
 
 
 def test_while_another_process_checks_another_backend_runs_the_pair(
@@ -235,19 +215,7 @@ def test_without_a_compiler_or_a_process_there_is_no_verdict(
     assert load(options)[0] == "cuda"
 
 
-def test_without_a_place_for_the_verdict_nothing_is_checked(
-    load: Any, say: Say, options: Options, home: Path, files: LocalPair, subject: Subject
-) -> None:
-    (home / "cache").mkdir(parents=True)
-    (home / "cache" / "gpu-checks").touch()
-    started = say({"kind": "sound"})
-    assert "not checked on this GPU yet" in load(options)[1]
-    assert not started
-    with pytest.raises(LocaldflashError, match="gpu-checks"):
-        proof.check(subject, files, options)
-
-
-@pytest.mark.parametrize("damage", ["{", "[]", '{"state": "sound"}'])
+@pytest.mark.parametrize("damage", ["{", '{"state": "sound"}'])
 def test_a_damaged_file_is_no_verdict(damage: str, load: Any, say: Say, options: Options, subject: Subject) -> None:
     subject.place.parent.mkdir(parents=True)
     subject.place.write_text(damage)

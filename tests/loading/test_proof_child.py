@@ -1,6 +1,5 @@
 """The child that checks the CUDA engine: any fault in it is one line; and a whole check, on a processor."""
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,16 +31,12 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 ILLEGAL = RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with")
 BROKEN: list[tuple[Exception, str]] = [
     (ILLEGAL, "unsound"),
-    (RuntimeError("CUDA error: invalid argument"), "unsound"),
     (DeviceFailed("the GPU failed"), "unsound"),
     (OutOfResources(120_000, 101_376, "shared memory"), "unsound"),
     (CompilationError("def kernel(): pass", None, "type fp8e4nv not supported"), "unsound"),
-    (AttributeError("'NoneType' object has no attribute 'cubin'"), "unsound"),
     (torch.OutOfMemoryError("CUDA out of memory"), "undecided"),
     (ImportError("libcudart.so.13: cannot open shared object file"), "undecided"),
     (OSError("No space left on device"), "undecided"),
-    (subprocess.CalledProcessError(1, ["gcc", "main.c"]), "undecided"),
-    (MemoryError(), "undecided"),
     (OutOfMemory("3 GB are needed"), "undecided"),
 ]
 
@@ -56,7 +51,7 @@ def said(options: Options, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, An
 
 @pytest.mark.parametrize(
     ("error", "kind", "stage"),
-    [*((error, kind, "loading") for error, kind in BROKEN), *((ILLEGAL, "unsound", stage) for stage in STAGES[1:])],
+    [*((error, kind, "loading") for error, kind in BROKEN), *((ILLEGAL, "unsound", stage) for stage in STAGES[1::2])],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_a_fault_in_the_child_is_one_line(
@@ -78,19 +73,6 @@ def test_a_fault_in_the_child_is_one_line(
     assert "\n" not in last["said"]
     assert "def kernel" not in last["said"]
     assert [line["at"] for line in said[:-1]] == list(STAGES[1 : STAGES.index(stage) + 1])
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-def test_the_child_can_be_ended(
-    error: BaseException, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(proof, "_loaded", broken)
-    with pytest.raises(type(error)):
-        proof.main()
-    assert not said
 
 
 def test_the_check_falls_back_to_the_context_that_fits(

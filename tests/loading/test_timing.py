@@ -10,7 +10,6 @@ import pytest
 
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu import cpu_sizes as cpu
-from localdflash.base.errors import ModelError
 from localdflash.base.machine import measurements
 from localdflash.base.machine.cores import clamp
 from localdflash.engine.controller import Controller
@@ -131,36 +130,6 @@ def test_large_files_and_busy_machines_are_decided_by_rule(
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     choice = chosen(case, Options())
     assert (choice.backend, choice.why, asked) == (backend, choosing.NOT_TIMED, [])
-
-
-def test_a_pair_that_the_cpu_engine_cannot_run_is_not_timed(
-    case: TimingCase, timed: SetTimes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise ModelError("target.gguf: only 'qwen3' models run here")
-
-    monkeypatch.setattr(cpu, "CpuSizes", refuse)
-    asked = timed(cpu=1.0, llamacpp=2.0)
-    choice = chosen(case, Options())
-    assert (choice.backend, asked) == ("llama.cpp", [])
-    assert "only 'qwen3' models run here" in choice.why
-
-
-def test_pairs_are_timed_with_their_options_and_a_short_context(
-    case: TimingCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Options] = []
-
-    def time(_backend: HostBackend, _files: LocalPair, options: Options) -> float:
-        seen.append(options)
-        return 0.0
-
-    monkeypatch.setattr(choosing, "_time_engine", time)
-    chosen(replace(case, draft=False), Options("mine", context=100_000, progress=lambda *_: None))
-    chosen(case, Options("mine", context=64))
-    assert [options.context for options in seen] == [512, 512, 64, 64]
-    assert {(options.pair, options.threads, options.draft) for options in seen[:2]} == {("mine", 1, False)}
-    assert all(options.progress is None for options in seen)
 
 
 def test_the_fastest_round_counts(monkeypatch: pytest.MonkeyPatch) -> None:

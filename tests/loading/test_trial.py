@@ -1,6 +1,5 @@
 """The trial load of new files in a child: a crash or a hang is one line of error, and is remembered."""
 
-import json
 import os
 import shutil
 import signal
@@ -15,13 +14,13 @@ from typing import Any
 import psutil
 import pytest
 
-from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.machine import gpu_watch
 from localdflash.loading import trial
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
-from localdflash.models.registry.registry import MODELS_FOLDER, load_registry, local_files
+from localdflash.models.registry.registry import MODELS_FOLDER
 from tests.security.gguf_mutations import build, parse
 from tests.support.daemons import until
 
@@ -87,11 +86,6 @@ def test_known_files_and_broken_headers_take_no_child(children: Commands, option
     with pytest.raises(ModelError, match="broken GGUF file"):
         trial.try_first(LocalPair("x", Path(options.pair), None, None, None, None), options)
     assert not started
-
-
-def test_an_error_in_the_child_is_raised_here(options: Options) -> None:
-    with pytest.raises(UsageError, match="was trained for 8 to 1024"):
-        LoadedPair(replace(options, context=4096))
 
 
 def test_llama_cpp_crashes_the_child_alone(options: Options) -> None:
@@ -163,15 +157,6 @@ def test_a_child_that_others_end_says_nothing_of_the_file(
         with pytest.raises(kind, match=r"target\.gguf: "):
             LoadedPair(options)
     assert len(started) == 2
-
-
-def test_progress_of_the_child_is_reported(options: Options, children: Commands) -> None:
-    seen = []
-    lines = [json.dumps({"done": 1, "total": 2}), json.dumps({"kind": ""})]
-    children(f"print({lines[0]!r}); print({lines[1]!r})")
-    files = local_files(load_registry().resolve(options.pair))
-    trial.try_first(files, replace(options, progress=lambda *counts: seen.append(counts)))
-    assert seen == [(1, 2)]
 
 
 HANGS = """import os, threading, time

@@ -24,8 +24,6 @@ def loaded_with(tiny_pair: Path, backend: Runner, **options: Any) -> tuple[str, 
     ("backend", "options", "named"),
     [
         ("cpu", {"kv": "fp8"}, "--kv fp8"),
-        ("cpu", {"kv": "int8"}, ""),
-        ("torch", {"kv": "int8"}, "--kv int8"),
         ("torch", {"gpu_layers": 7}, "--gpu-layers 7"),
         ("llama.cpp", {"kv": "fp8", "drafter_bits": 4, "native_fp4": True}, "--drafter-bits 4 --kv fp8, --native-fp4"),
     ],

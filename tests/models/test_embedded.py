@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import gguf
-import numpy as np
 import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -18,7 +17,7 @@ from localdflash.engine.accept import accept
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.bench.bench_run import prompt_ids, run_prompt
-from localdflash.lab.bench.prompt_set import BenchPrompt, load
+from localdflash.lab.bench.prompt_set import load
 from localdflash.lab.train.corpus import read_list
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import Backend
@@ -102,7 +101,7 @@ def test_torch_drafts_are_those_of_llamacpp(loaded: LoadedPair) -> None:
     theirs = next(d for d in loaded.host.drafters if d.is_model)
     greedy = Sampler(SamplingParams())
     same = blocks = 0
-    for prompt in (p for p in load(12) if p.category in ("fim_block", "function")):
+    for prompt in (p for p in load(4) if p.category in ("fim_block", "function")):
         ids, ends = prompt_ids(loaded, prompt)
         loaded.pair.forget()
         ours.rollback(0)
@@ -113,7 +112,7 @@ def test_torch_drafts_are_those_of_llamacpp(loaded: LoadedPair) -> None:
                 ids[start : start + 32][: len(ids) - 1 - start],
                 target.extend(ids[start : min(start + 32, len(ids) - 1)]),
             )
-        for _ in range(20):
+        for _ in range(12):
             draft = theirs.propose(ids[-1], 7)
             same += sum(a == b for a, b in zip(draft.tokens, ours.propose(ids[-1], 7).tokens, strict=True))
             blocks += 1
@@ -129,24 +128,20 @@ def test_torch_drafts_are_those_of_llamacpp(loaded: LoadedPair) -> None:
         target.crop(0)
         theirs.rollback(0)
         loaded.pair.ids = []
-    assert blocks >= 200
+    assert blocks >= 60
     assert same >= 0.99 * 7 * blocks, f"{same} of {7 * blocks} slots agree"
 
 
-def few(count: int) -> list[BenchPrompt]:
-    return load(count)
-
-
-@pytest.mark.parametrize(("backend", "count"), [("cpu", 3), ("llama.cpp", 3), ("torch", 1)])
+@pytest.mark.parametrize(("backend", "count"), [("cpu", 2), ("llama.cpp", 1), ("torch", 1)])
 def test_drafting_does_not_change_the_text(backend: Backend, count: int, request: pytest.FixtureRequest) -> None:
     if backend == "cpu":
         request.getfixturevalue("cpu_engine")
     drafted = 0
     options = Options(backend=backend, threads=1, costs=drafting_pays)
     with LoadedPair(options) as pair, LoadedPair(replace(options, draft=False)) as plain:
-        for prompt in few(count):
+        for prompt in load(count):
             ids, ends = prompt_ids(pair, prompt)
-            limit = min(prompt.max_tokens, 48)
+            limit = min(prompt.max_tokens, 32)
             with_drafts = run_prompt(pair.pair, ids, ends, limit)
             assert run_prompt(plain.pair, ids, ends, limit).ids == with_drafts.ids, prompt.id
             drafted += with_drafts.stats.accepted
@@ -158,11 +153,3 @@ def test_the_files_are_small_and_the_card_names_every_source() -> None:
     card = (EMBEDDED / "MODEL_CARD.md").read_text(encoding="utf-8")
     for package in read_list():
         assert f"| {package.name} | {package.version} | {package.licence} |" in card
-
-
-def test_vocabulary_and_special_tokens(loaded: LoadedPair) -> None:
-    tokenizer = loaded.tokenizer
-    assert tokenizer.vocab_size <= 16_384
-    for token in ("<|im_start|>", "<|im_end|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|mask|>"):
-        assert tokenizer.special(token) < tokenizer.vocab_size
-    assert np.isin([tokenizer.special("<|endoftext|>"), tokenizer.special("<|im_end|>")], list(tokenizer.ends)).all()

@@ -80,18 +80,6 @@ def test_other_systems_are_asked_for_a_number(monkeypatch: pytest.MonkeyPatch) -
     assert cores.physical_cores() == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "threads"),
-    [
-        (0, 2),
-        (2, 2),
-    ],
-)
-def test_threads_that_there_are_cores_for(wanted: int, threads: int, machine: Machine) -> None:
-    machine.has("0", "1", allowed={0, 1})
-    assert cores.clamp(wanted) == (threads, "")
-
-
 def test_more_threads_than_cores_are_clamped_with_a_word(machine: Machine) -> None:
     machine.has("0", "1", allowed={0, 1})
     assert cores.clamp(64) == (2, "2 of 64 threads run: one for each core")

@@ -57,11 +57,3 @@ def test_a_folder_that_cannot_be_written_is_no_failure(home: Path, monkeypatch: 
     monkeypatch.setattr(machine, "bandwidth", lambda: 42.0)
     home.write_text("a file where the folder should be")
     assert measurements.bandwidth().value == 42.0
-
-
-def test_one_measurement_does_not_replace_another() -> None:
-    measurements.remember("tau of a", 2, "test")
-    measurements.remember("tau of b", 3, "test")
-    found = measurements.recall("tau of a"), measurements.recall("tau of b"), measurements.recall("tau of c")
-    assert [known and known.value for known in found] == [2.0, 3.0, None]
-    assert [path.name for path in measurements.file().parent.iterdir()] == ["measurements.json"]

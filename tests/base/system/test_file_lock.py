@@ -41,21 +41,6 @@ def test_many_share_it_and_keep_others_from_having_it_alone(two: tuple[int, int]
     assert not file_lock.take(two[0])
 
 
-def test_a_lock_changes_its_kind(two: tuple[int, int]) -> None:
-    assert file_lock.take(two[0])
-    assert file_lock.take(two[0], shared=True)
-    assert file_lock.take(two[1], shared=True)
-
-
-def test_it_ends_with_its_descriptor(path: Path) -> None:
-    first = os.open(path, os.O_RDWR)
-    assert file_lock.take(first)
-    os.close(first)
-    second = os.open(path, os.O_RDONLY)
-    assert file_lock.take(second)
-    os.close(second)
-
-
 @pytest.mark.parametrize("kind", ["shared", "alone"])
 def test_it_ends_with_a_process_that_is_killed(kind: str, path: Path) -> None:
     command = [sys.executable, "-P", "-c", HOLD, str(path), kind]

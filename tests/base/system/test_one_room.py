@@ -84,25 +84,3 @@ def test_no_other_room_has_what_one_system_alone_has() -> None:
 )
 def test_it_would_be_seen(code: str, used: list[str]) -> None:
     assert list(foreign(ast.parse(code))) == used
-
-
-# Where /proc and /sys are read although they may not be there: each handles that, or asks for Linux first.
-LINUX_FILES = {
-    "localdflash/models/memory/free.py",
-    "localdflash/backends/cpu/cpu_library.py",
-    "localdflash/cli/doctor/graphics.py",
-    "localdflash/cli/doctor/installation.py",
-    "localdflash/cli/doctor/resources.py",
-    "localdflash/backends/llamacpp/llama_library.py",
-    "localdflash/base/machine/cores.py",
-    "localdflash/base/machine/hardware.py",
-    "kernels/cpu/sources.py",
-}
-
-
-def test_the_files_of_linux_are_read_where_that_was_thought_of() -> None:
-    texts = {path: path.read_text(encoding="utf-8") for path in files()}
-    naming = {
-        path.relative_to(ROOT).as_posix() for path, text in texts.items() if re.search(r"[\"'/](proc|sys)/", text)
-    }
-    assert naming == LINUX_FILES

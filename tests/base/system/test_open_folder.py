@@ -34,12 +34,6 @@ def read(folder: OpenFolder, name: str) -> str:
         return file.read()
 
 
-def test_files_are_reached_from_folder_to_folder(root: Path) -> None:
-    with OpenFolder(root) as top, OpenFolder("deep", top) as deep:
-        assert read(deep, "file") == "text"
-        assert stat.S_ISREG(deep.about("file").st_mode)
-
-
 def test_no_link_is_followed(root: Path) -> None:
     (root / "link").symlink_to(root.parent / "outside")
     (root / "deep" / "link").symlink_to(root.parent / "outside" / "file")
@@ -96,11 +90,3 @@ def test_a_folder_stays_the_one_that_was_opened(root: Path, way: str) -> None:
         (root / "deep").rename(root / "moved")
         (root / "deep").symlink_to(root.parent / "outside")
         assert read(deep, "file") == "text"
-
-
-def test_reading_and_writing_at_a_place(tmp_path: Path) -> None:
-    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    assert descriptor.write_at(file, b"abcdef", 2) == 6
-    assert descriptor.read_at(file, 3, 3) == b"bcd"
-    assert descriptor.read_at(file, 10, 0) == b"\0\0abcdef"
-    os.close(file)

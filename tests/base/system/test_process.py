@@ -50,18 +50,6 @@ def test_who_is_there() -> None:
     assert not process.is_there(ended.pid)
 
 
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [
-        (0, ""),
-        (3, ""),
-        (-9, "SIGKILL"),
-    ],
-)
-def test_the_signal_that_ended_one(code: int, name: str) -> None:
-    assert process.ending_signal(code) == name
-
-
 @pytest.mark.parametrize("number", process.ENDING)
 async def test_being_asked_to_leave_comes_on_the_loop(number: signal.Signals) -> None:
     loop = asyncio.get_running_loop()

@@ -136,12 +136,12 @@ def test_drafts_are_of_the_list_and_answers_stay(folder: Path, run: Callable[...
     assert [answer(short, "plain", text) for text in prompts] == before
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_drafts_are_those_of_the_torch_drafter(drafter: str, folder: Path) -> None:
+def test_drafts_are_those_of_the_torch_drafter(folder: Path) -> None:
+    drafter = "drafter.gguf"
     give(folder, range(1, 512, 3))
     pair, model, ids = open_pair(folder, drafter), load_decoder(folder / "target.gguf"), list(range(10, 40))
     dflash = dflash_files.load(folder / drafter)
     reference = DFlashDrafter(dflash, model.embed_tokens.weight, model.lm_head.weight)
     reference.observe(ids[:-1], TorchTarget(model, taps=dflash.config.taps).extend(ids[:-1]))
     same = [a == b for a, b in zip(drafts(pair, ids), reference.propose(ids[-1], 7).tokens, strict=True)]
-    assert all(same) if drafter == "drafter.gguf" else sum(same) >= 5  # safetensors are quantized at load
+    assert all(same)

@@ -1,6 +1,5 @@
 """Facts about a pair that are read from its files."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,10 +32,3 @@ def test_an_unreadable_file_adds_nothing_to_the_entry(content: bytes, tmp_path: 
     file.write_bytes(content)
     pair = load_registry().resolve(str(file))
     assert describe_pair(pair) == pair
-
-
-def test_a_complete_entry_is_not_read_again() -> None:
-    registry = load_registry()
-    unread = replace(registry.pair("qwen3-8b"), architecture=None)  # its files are not here
-    for pair in (registry.pair("embedded"), registry.pair("qwen3-8b"), unread):
-        assert describe_pair(pair) == pair

@@ -44,8 +44,9 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_the_embedded_pair(backend: str) -> None:
-    check(run("embedded", 0, backend))
+@pytest.mark.usefixtures("cpu_engine")
+def test_the_embedded_pair() -> None:
+    check(run("embedded", 0, "cpu"))
 
 
 @pytest.mark.nightly

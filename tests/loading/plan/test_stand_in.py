@@ -47,10 +47,10 @@ def test_a_stand_in_has_the_header_and_the_size_and_nothing_else_is_fetched(
 
 @pytest.mark.parametrize(
     ("data", "said"),
-    [("cut", "broken GGUF file"), ("cut far", "broken GGUF file"), ("broken", "GGUF version")],
+    [("cut", "broken GGUF file"), ("broken", "GGUF version")],
 )
 def test_a_broken_header_is_refused_at_once(hub: FakeHub, target: bytes, data: str, said: str, tmp_path: Path) -> None:
-    broken = {"cut": target[:5000], "cut far": target[:4], "broken": b"GGUF" + b"\xff" * (16 << 20)}
+    broken = {"cut": target[:5000], "broken": b"GGUF" + b"\xff" * (16 << 20)}
     hub.files[NAME] = File(broken[data])
     with pytest.raises(ModelError, match=rf"owner/name/target\.gguf: {said}"):
         remote.stand_in(TARGET, tmp_path)
@@ -71,10 +71,3 @@ def test_of_safetensors_only_the_configuration_is_fetched(
     made = remote.drafter_stand_in(DRAFTER, tmp_path)
     assert config_of_file(made) == config_of_file(tiny_pair / "drafter.safetensors")
     assert made.name == "model.safetensors"
-
-
-def test_a_huge_configuration_is_not_fetched(hub: FakeHub, tmp_path: Path) -> None:
-    hub.files["owner/drafter/config.json"] = File(b" " * (1 << 21))
-    with pytest.raises(ModelError, match="at most 1 MiB"):
-        remote.drafter_stand_in(DRAFTER, tmp_path)
-    assert not hub.downloads("owner/drafter/config.json")

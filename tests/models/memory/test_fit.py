@@ -49,11 +49,6 @@ def budget(megabytes: int) -> MemoryBudget:
     return MemoryBudget((megabytes + 50) * MB, 50 * MB, "memory")
 
 
-def test_everything_fits_without_a_word() -> None:
-    chosen = fit(Simple(), budget(2220), 0)
-    assert (chosen.drafter, chosen.context, chosen.notice) == ("8 bits", 8192, "")
-
-
 @pytest.mark.parametrize(
     ("free", "wanted", "drafter", "context"),
     [
@@ -94,10 +89,6 @@ def test_a_roomy_pair_has_its_drafter_and_its_context_or_is_refused(free: int, w
         fit(Simple(), budget(free), wanted, roomy=True)
 
 
-def test_more_context_than_is_roomy_is_not_insisted_on() -> None:
-    assert fit(Simple(trained=100_000), budget(2400), 0, roomy=True).context > 8192
-
-
 def test_a_context_that_was_asked_for_is_never_cut() -> None:
     with pytest.raises(OutOfMemory) as error:
         fit(Simple(), budget(1500), 8192)
@@ -113,27 +104,8 @@ def test_where_nothing_fits_a_smaller_pair_is_the_remedy() -> None:
     assert error.value.exit_code == 4
 
 
-def test_a_short_trained_context_is_no_reason_to_refuse() -> None:
-    assert fit(Simple(trained=128), budget(1013), 0).context == 128
-
-
 def test_more_context_may_take_less_memory() -> None:
     assert largest_context(WideThenNarrow(), NO_DRAFTER, MemoryBudget(150 * MB, 0, "memory"), 3500) == 2816
-
-
-def test_a_context_of_millions_is_planned_few_times() -> None:
-    """What a plan costs grows with the context."""
-    planned, sizes, parts = list[int](), Simple(trained=1 << 24), Simple.parts
-
-    class Counted(Simple):
-        def parts(self, context: int, drafter: str) -> Parts:
-            planned.append(context)
-            return parts(self, context, drafter)
-
-    found = largest_context(Counted(trained=1 << 24), NO_DRAFTER, budget(3000), 1 << 24)
-    assert found == largest_context(sizes, NO_DRAFTER, budget(3000), 1 << 24)
-    assert 0 < found < 100_000
-    assert sum(planned) < 2.5 * (1 << 24)
 
 
 @given(st.integers(0, 3_000), st.integers(1, 100_000))

@@ -33,12 +33,6 @@ def test_a_containers_limit_counts_and_files_do_not(
     assert free.system_budget().free == available
 
 
-def test_without_a_container_the_system_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
-    monkeypatch.setattr(free, "CGROUP", tmp_path / "none")
-    assert free.system_budget().free == 5000
-
-
 def test_files_in_use_are_not_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights of a pair that is loaded are page cache to the system."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))

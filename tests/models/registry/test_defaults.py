@@ -45,11 +45,6 @@ def test_that_of_completions_where_it_is_here() -> None:
     assert worth() == [CHAT]
 
 
-def test_the_embedded_one_otherwise() -> None:
-    assert pairs() == ("embedded", "embedded")
-    assert worth() == [CHAT, CODE]
-
-
 @pytest.mark.parametrize(
     ("settings", "chat", "completion"),
     [

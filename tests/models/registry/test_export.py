@@ -1,6 +1,5 @@
 """Every flag that `export` prints is one that the engine documents, and a shell reads back what was meant."""
 
-import importlib.util
 import json
 import shlex
 from dataclasses import replace
@@ -120,26 +119,6 @@ def test_llama_server_fetches_the_target_and_says_how_to_make_the_drafter(pair: 
     assert any("Qwen/Qwen3-4B" in need for need in launch.needs)
 
 
-def test_llama_server_takes_the_files_that_are_here(pair: PairEntry, tiny_pair: Path) -> None:
-    assert pair.drafter
-    for name, path in (("target", pair.target.path), ("drafter", pair.drafter.path.with_suffix(".gguf"))):
-        path.parent.mkdir(parents=True)
-        path.symlink_to(tiny_pair / f"{name}.gguf")
-    launch = LAUNCHERS["llama-server"](pair, Wishes())
-    assert flags(launch)["--model"] == str(pair.target.path)
-    assert "--hf-repo" not in flags(launch)
-    assert len(launch.needs) == 1
-
-
-def test_the_embedded_pair_goes_to_llama_server_by_path(root: Path) -> None:
-    launch = LAUNCHERS["llama-server"](load_registry().pair("embedded"), Wishes())
-    found = flags(launch)
-    for flag, name in (("--model", "target.gguf"), ("--spec-draft-model", "drafter.gguf")):
-        assert Path(found[flag]).is_absolute()
-        assert Path(found[flag]).samefile(root / "localdflash" / "models" / "embedded" / name)
-    assert len(launch.needs) == 1
-
-
 def test_a_drafter_that_llama_server_misreads_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(config_of_file(root / "localdflash" / "models" / "embedded" / "drafter.gguf"), from_anchor=True)
     monkeypatch.setattr("localdflash.models.registry.launch_commands.config_of_file", lambda _path: config)
@@ -158,22 +137,6 @@ def test_dspark_has_a_launch_line_for_llama_server_alone() -> None:
             LAUNCHERS[server](replace(pair, drafter=source), Wishes(draft_tokens=3))
 
 
-def test_our_own_peer_starts_llama_server_with_the_same_flags(root: Path) -> None:
-    spec = importlib.util.spec_from_file_location(
-        "llama_server", root / "lab" / "scripts" / "peers" / "peer_llama_server.py"
-    )
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    peer = module.LlamaServer(Path("llama-server"), Path("/t.gguf"), Path("/d.gguf"), 1)._command
-    launch = LAUNCHERS["llama-server"](load_registry().pair("embedded"), Wishes(draft_tokens=3))
-    ours = flags(launch) | {"--model": "/t.gguf", "--spec-draft-model": "/d.gguf"}
-    assert launch.argv[0] == peer[0]
-    assert ours == {flag: peer[peer.index(flag) + 1] for flag in ours}
-    assert {word for word in peer if word.startswith("--spec")} == {flag for flag in ours if "spec" in flag}
-
-
 @pytest.mark.parametrize(("engine", "tokens"), [("vllm", 5), ("sglang", 6), ("llama-server", 5)])
 def test_draft_tokens_count_drafts_and_sglang_counts_rows(engine: str, tokens: int, pair: PairEntry) -> None:
     words = " ".join(LAUNCHERS[engine](pair, ALL).argv)
@@ -190,19 +153,6 @@ def test_a_named_target(engine: str, pair: PairEntry, tmp_path: Path) -> None:
     for wrong in ("-x", "--host", "name", "a/b/c", "../x/y", "a b/c", "$(id)/x", ""):
         with pytest.raises(UsageError, match="--target"):
             LAUNCHERS[engine](pair, Wishes(target=wrong))
-
-
-def unknown_block(pair: PairEntry) -> PairEntry:
-    assert pair.drafter
-    return replace(pair, drafter=replace(pair.drafter, block_size=None))
-
-
-def test_an_unknown_block_is_left_to_the_engines_that_read_it(pair: PairEntry) -> None:
-    with pytest.raises(ModelError, match=r"the block size of z-lab/.* is not known.*--draft-tokens"):
-        LAUNCHERS["vllm"](unknown_block(pair), Wishes())
-    assert "--speculative-num-draft-tokens" not in LAUNCHERS["sglang"](unknown_block(pair), Wishes()).argv
-    assert "--spec-draft-n-max" not in LAUNCHERS["llama-server"](unknown_block(pair), Wishes()).argv
-    assert LAUNCHERS["vllm"](unknown_block(pair), Wishes(draft_tokens=7))
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -225,17 +175,6 @@ def test_what_an_engine_cannot_run_is_refused(engine: str, other: dict[str, Any]
     assert "\n" not in str(raised.value)
 
 
-def test_the_embedded_pair_has_no_repository() -> None:
-    for engine in ("vllm", "sglang"):
-        with pytest.raises(ModelError, match="export it to llama-server"):
-            LAUNCHERS[engine](load_registry().pair("embedded"), Wishes())
-
-
-def test_llama_server_has_no_other_target(pair: PairEntry) -> None:
-    with pytest.raises(UsageError, match="--target is for vLLM and SGLang"):
-        LAUNCHERS["llama-server"](pair, Wishes(target="a/b"))
-
-
 def test_names_are_quoted_and_control_characters_refused(pair: PairEntry, tmp_path: Path) -> None:
     for name, fine in (("it's $(id) `x`.gguf", True), ("a\nb.gguf", False), ("\x1b[2J.gguf", False)):
         (tmp_path / name).touch()
@@ -246,8 +185,3 @@ def test_names_are_quoted_and_control_characters_refused(pair: PairEntry, tmp_pa
             continue
         launch = LAUNCHERS["llama-server"](strange, Wishes())
         assert shlex.split(launch.shell().replace("\\\n", ""))[2] == str(tmp_path / name)
-
-
-def test_every_published_drafter_of_the_registry_has_its_target() -> None:
-    drafters = [pair.drafter for pair in load_registry().pairs.values()]
-    assert all(drafter.trained_for for drafter in drafters if drafter and drafter.repository)

@@ -33,17 +33,6 @@ def test_a_large_file_is_named_by_its_sha256(server: FakeHub) -> None:
     assert [method for method, _, _ in server.requests] == ["HEAD"]
 
 
-def test_a_small_file_is_named_by_its_git_sha1(server: FakeHub) -> None:
-    server.files["o/n/config.json"] = File(b"{}", large=False)
-    assert hub.look_up("o/n", "config.json", None).digest == "9e26dfeeb6e641a33dae4961196235bdb965b21b"
-
-
-@pytest.mark.parametrize("revision", ["v1.0", COMMIT])
-def test_a_revision_is_asked_for(revision: str, server: FakeHub) -> None:
-    hub.look_up("o/n", "x.gguf", revision)
-    assert f"/o/n/resolve/{revision}/x.gguf" in server.requests[0]
-
-
 REFUSED = [
     ((404, "EntryNotFound"), "o/n has no file 'x.gguf' at main; see "),
     ((404, "RevisionNotFound"), "o/n has no revision "),
@@ -91,32 +80,6 @@ def test_no_network(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "proxy",
-    [
-        "nonsense://127.0.0.1:1",
-    ],
-)
-def test_a_proxy_that_is_off(proxy: str, server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import close_session
-
-    close_session()
-    monkeypatch.setenv("HTTP_PROXY", proxy)
-    monkeypatch.setenv("NO_PROXY", "")
-    with pytest.raises(hub.Unreachable, match="proxy"):
-        hub.look_up("o/n", "x.gguf", None)
-    assert server.requests == []
-
-
-def test_offline_asks_nobody(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(hub.Unreachable, match=r"o/n/x\.gguf is not here, and HF_HUB_OFFLINE forbids to fetch it"):
-        hub.look_up("o/n", "x.gguf", None)
-    assert server.requests == []
-
-
 # Bytes
 
 
@@ -134,26 +97,11 @@ def test_transfer_goes_on_where_it_stopped(server: FakeHub, tmp_path: Path) -> N
     assert (seen[0], seen[-1]) == ((1000, len(DATA)), (len(DATA), len(DATA)))
 
 
-def test_a_partial_file_that_is_too_long_starts_over(server: FakeHub, tmp_path: Path) -> None:
-    partial = tmp_path / "p"
-    partial.write_bytes(b"x" * (len(DATA) + 1))
-    hub.transfer(remote(), partial, nothing)
-    assert partial.read_bytes() == DATA
-
-
 def test_a_connection_that_drops_is_taken_up_again(server: FakeHub, tmp_path: Path) -> None:
     server.files["o/n/x.gguf"].stop_after = 100_000
     hub.transfer(remote(), tmp_path / "p", nothing)
     assert (tmp_path / "p").read_bytes() == DATA
     assert server.downloads("o/n/x.gguf") == [None, "bytes=65536-", "bytes=131072-", "bytes=196608-"]
-
-
-def test_a_connection_that_always_drops_keeps_what_came(server: FakeHub, tmp_path: Path) -> None:
-    (tmp_path / "p").write_bytes(DATA[:1000])
-    server.files["o/n/x.gguf"].stop_after = 0
-    with pytest.raises(hub.Unreachable, match="then pull again"):
-        hub.transfer(remote(), tmp_path / "p", nothing)
-    assert (tmp_path / "p").read_bytes() == DATA[:1000]
 
 
 @pytest.mark.parametrize("served", [DATA[:-1], DATA + b"x"])
@@ -228,25 +176,3 @@ def test_a_large_file_comes_from_the_chunk_store(
     assert (tmp_path / "p").read_bytes() == DATA
     assert seen[1:] == [(1000, len(DATA)), (len(DATA), len(DATA))]
     assert not chunked.downloads("o/n/x.gguf")
-
-
-def test_a_chunk_store_that_fails_is_one_line(
-    chunked: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(**_: object) -> None:
-        raise RuntimeError("no route\nto the store")
-
-    monkeypatch.setattr("huggingface_hub.file_download.xet_get", fails)
-    with pytest.raises(hub.Unreachable, match=r"^o/n/x\.gguf: no route; pull again$"):
-        hub.transfer(remote(), tmp_path / "p", nothing)
-
-
-def test_without_a_chunk_store_it_says_what_to_install(
-    chunked: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    with pytest.raises(ModelError, match="comes through Xet only: `pip install hf_xet`"):
-        hub.transfer(remote(), tmp_path / "p", nothing)
-    assert not (tmp_path / "p").exists()

@@ -176,13 +176,6 @@ def test_a_file_put_there_by_hand_is_verified_in_place(server: FakeHub, path: Pa
     assert server.downloads("o/n/x.gguf") == []
 
 
-def test_a_file_put_there_by_hand_that_is_another_is_set_aside(server: FakeHub, path: Path) -> None:
-    path.parent.mkdir(parents=True)
-    path.write_bytes(OTHER)
-    assert "set aside" in refused(wanted(path))
-    assert path.with_name("x.gguf.mismatch").read_bytes() == OTHER
-
-
 def test_a_newer_revision_replaces_the_file_only_when_complete(server: FakeHub, path: Path) -> None:
     fetch(plan(wanted(path)), Told())
     server.files["o/n/x.gguf"] = File(OTHER, commit="1" * 40, stop_after=0)
@@ -197,13 +190,6 @@ def test_a_newer_revision_replaces_the_file_only_when_complete(server: FakeHub, 
     assert beside(path) == [".x.gguf.lock", ".x.gguf.verified", "x.gguf"]
 
 
-def test_the_same_bytes_at_another_revision_are_not_fetched_again(server: FakeHub, path: Path) -> None:
-    fetch(plan(wanted(path)), Told())
-    server.files["o/n/x.gguf"].commit = "1" * 40
-    assert fetch(plan(wanted(path, "v2")), Told()).revision == "1" * 40
-    assert len(server.downloads("o/n/x.gguf")) == 1
-
-
 # The cache of other programs
 
 
@@ -214,20 +200,6 @@ def test_the_hub_s_cache_is_linked_not_downloaded(server: FakeHub, path: Path, t
     assert path.stat().st_ino == blob.stat().st_ino
     assert server.downloads("o/n/x.gguf") == []
     assert told.lines == [f"o/n/x.gguf: taken from {blob.parent}"]
-
-
-def test_it_is_copied_where_links_are_not_possible(
-    server: FakeHub, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    blob = in_hub_cache(tmp_path, "o/n/x.gguf", DATA, SHA256)
-
-    def no_link(*_: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", no_link)
-    fetch(plan(wanted(path)), Told())
-    assert path.read_bytes() == DATA
-    assert path.stat().st_ino != blob.stat().st_ino
 
 
 def test_a_damaged_copy_in_the_cache_is_left_alone(server: FakeHub, path: Path, tmp_path: Path) -> None:
@@ -269,15 +241,6 @@ def test_too_little_space_is_said_before_the_first_byte(
     download.check_space([job], tmp_path / "models")
 
 
-def test_a_folder_that_cannot_be_written(server: FakeHub, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_only(*_: object, **__: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr("filelock.FileLock.acquire", read_only)
-    with pytest.raises(LocaldflashError, match="cannot write: Read-only file system; make it writable"):
-        fetch(plan(wanted(path)), Told())
-
-
 # Records
 
 
@@ -297,19 +260,6 @@ def test_a_record_that_cannot_be_read_is_none(text: str, path: Path) -> None:
     records.record_path(path).write_bytes(text.encode(errors="surrogateescape"))
     assert records.read(path) is None
     records.check(path)
-
-
-def test_a_record_of_wrong_kinds_is_none(server: FakeHub, path: Path) -> None:
-    fetch(plan(wanted(path)), Told())
-    place = records.record_path(path)
-    good = place.read_text()
-    for old, new in (
-        (f'"size": {len(DATA)}', '"size": "1"'),
-        (f'"{SHA256}"', "7"),
-        ('"drafter": null', '"drafter": 3'),
-    ):
-        place.write_text(good.replace(old, new))
-        assert records.read(path) is None, new
 
 
 def test_a_verified_file_of_another_size_is_not_loaded(server: FakeHub, path: Path) -> None:

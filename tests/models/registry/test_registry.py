@@ -1,4 +1,3 @@
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,6 @@ def test_a_user_entry_replaces_a_shipped_one_whole(user_file: Path) -> None:
     pair = merged.pair("qwen3-8b")
     assert (pair.description, pair.drafter, pair.layers, pair.licence) == ("A pair of mine", None, None, None)
     assert merged.pair("qwen3-4b") == shipped.pair("qwen3-4b")
-
-
-def test_a_user_entry_is_added_after_the_shipped_ones(user_file: Path) -> None:
-    shipped = load_registry()
-    user_file.write_text(VALID)
-    assert list(load_registry().pairs) == [*shipped.pairs, "mine"]
 
 
 def test_the_working_folder_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,15 +65,6 @@ def test_an_id_that_is_near_nothing(asked: str) -> None:
 
 
 # The shipped registry
-
-
-def test_shipped_entries() -> None:
-    document = tomllib.loads(shipped_file().read_text())
-    pairs = load_registry().pairs
-    assert list(pairs) == [entry["id"] for entry in document["pair"]]
-    assert next(iter(pairs)) == "embedded"
-    for wanted in ("qwen3-4b", "qwen3-8b", "qwen3-coder-30b-a3b", "qwen3.6-27b", "gpt-oss-20b", "llama-3.1-8b"):
-        assert wanted in pairs
 
 
 def test_every_shipped_entry_says_what_a_user_needs() -> None:
@@ -155,16 +139,6 @@ def test_local_files(mine: Registry, home: Path) -> None:
     assert missing_files(mine.pair("mine")) == (mine.pair("mine").target,)
 
 
-@pytest.mark.parametrize("kind", ["dflash2", "dspark"])
-def test_drafters_of_every_kind_are_found(kind: str, user_file: Path, home: Path) -> None:
-    user_file.write_text(VALID.replace('"dflash"', f'"{kind}"'))
-    shadow(home / "cache" / "models" / "owner" / "name-GGUF" / "target-Q4_K_M.gguf")
-    drafter = home / "cache" / "models" / "owner" / "name-DFlash" / "sub" / "model.safetensors"
-    shadow(drafter)
-    shadow(drafter.with_name("config.json"))
-    assert local_files(load_registry().pair("mine")).drafter_safetensors == drafter
-
-
 def test_a_pair_that_no_backend_runs_is_refused(home: Path) -> None:
     register(home, WAITING)
     with pytest.raises(ModelError, match=r"no backend runs 'waiting' yet; see `localdflash models show"):
@@ -188,16 +162,6 @@ def local_files_after(*files: Path) -> Any:
     return local_files(load_registry().pair("mine"))
 
 
-def test_embedded_is_inside_the_package() -> None:
-    import localdflash
-
-    pair = load_registry().resolve("embedded")
-    folder = Path(localdflash.__file__).parent / "models" / "embedded"
-    assert pair.target.path == folder / "target.gguf"
-    assert pair.drafter
-    assert pair.drafter.path == folder / "drafter.gguf"
-
-
 @pytest.mark.parametrize(
     ("target", "beside", "drafter"),
     [
@@ -217,15 +181,6 @@ def test_a_pair_by_path(target: str, beside: list[str], drafter: str | None, tmp
     local = local_files(pair)
     assert local.target == path
     assert [local.drafter_gguf, local.drafter_safetensors].count(None) == (1 if drafter else 2)
-
-
-def test_a_relative_path_and_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = shadow(tmp_path / "target.gguf")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    registry = load_registry()
-    for spec in ("target.gguf", "./target.gguf", "~/target.gguf"):
-        assert registry.resolve(spec).target.path == path
 
 
 def test_a_file_without_the_suffix_is_known_by_its_first_bytes(user_file: Path, tmp_path: Path) -> None:
@@ -272,12 +227,6 @@ def test_another_file_of_an_entry_s_repository_has_its_drafter(spec: str, mine: 
     assert pair.target.revision == ("v2" if "@" in spec else None)
 
 
-def test_a_file_of_an_unknown_repository(mine: Registry, home: Path) -> None:
-    pair = mine.resolve("hf:someone/else/sub/x.gguf")
-    assert pair.target.path == home / "cache" / "models" / "someone" / "else" / "sub" / "x.gguf"
-    assert (pair.drafter, pair.backends) == (None, ("llama.cpp",))
-
-
 @pytest.mark.parametrize("spec", ["hf:o/d/d.gguf", "hf:o/d@v1/sub/model.safetensors"])
 def test_a_drafter_of_the_hub_is_given(spec: str, mine: Registry) -> None:
     drafter = mine.resolve("mine", spec).drafter
@@ -287,12 +236,6 @@ def test_a_drafter_of_the_hub_is_given(spec: str, mine: Registry) -> None:
     config = drafter.config
     assert (config.file if config else None) == ("sub/config.json" if "@" in spec else None)
     assert mine.resolve("mine").drafter != drafter
-
-
-def test_a_drafter_on_this_machine_is_given(mine: Registry, tmp_path: Path) -> None:
-    drafter = mine.resolve("mine", str(shadow(tmp_path / "d.safetensors"))).drafter
-    assert drafter
-    assert (drafter.repository, drafter.path, drafter.config) == (None, tmp_path / "d.safetensors", None)
 
 
 @pytest.mark.parametrize(
@@ -337,14 +280,6 @@ def test_a_set_aside_or_partial_file_is_missing(mine: Registry) -> None:
     pair.target.path.rename(pair.target.path.with_name(pair.target.path.name + ".mismatch"))
     shadow(pair.target.path.with_name(f".{pair.target.path.name}.0123456789abcdef.partial"))
     assert missing_files(pair) == (pair.target,)
-
-
-def test_a_file_of_a_package_that_no_entry_names_is_no_target(mine: Registry, home: Path) -> None:
-    file = shadow(home / "cache" / "models" / "made-up==0.9" / "made_up" / "x.gguf")
-    stat = file.stat()
-    place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-    records.write(file, records.FileRecord("made-up", "0.9", "0.9", "0" * 64, *place))
-    assert list(mine.others_here()) == []
 
 
 def test_targets_of_no_entry_are_found_by_their_records(mine: Registry, home: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from localdflash.base.errors import ModelError
 from localdflash.models.registry.pair_entry import Package, models_folder
 from localdflash.models.registry.registry import load_registry
-from tests.support.registry_entries import ADAPTED, DRAFTER, HASH, PACKAGE, TARGET, VALID
+from tests.support.registry_entries import ADAPTED, HASH, PACKAGE, TARGET, VALID
 
 
 @pytest.fixture
@@ -21,52 +21,33 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     (("schema = 1", "schema = 1\nshema = 2  # HERE"), "shema: unknown key; did you mean 'schema'?"),
     (("[[pair]]", "[[pairs]]  # HERE"), "pairs: unknown key; did you mean 'pair'?"),
     (("[pair.drafter]", "[pair.draftr]  # HERE"), "pair.draftr: unknown key; did you mean 'drafter'?"),
-    (("[pair.drafter]", "[pair.sampling]\ntemprature = 1  # HERE\n[pair.drafter]"), "did you mean 'temperature'?"),
-    (("[pair.drafter]", "[pair.sampling]\ntop_k = 1.5  # HERE\n[pair.drafter]"), "top_k: expected a whole number"),
     (("[pair.drafter]", "[pair.sampling]\ntop_p = 0  # HERE\n[pair.drafter]"), "top_p: expected"),
     ((VALID, "# HERE"), "missing key 'schema'"),
     (("[[pair]]", "[[pair]]  # HERE", 'id = "mine"', ""), "missing key 'id'"),
-    (("[[pair]]", "[[pair]]  # HERE", "description =", "#"), "missing key 'description'"),
-    (("[[pair]]", "[[pair]]  # HERE", "backends =", "#"), "missing key 'backends'"),
     (("[[pair]]", "[[pair]]  # HERE", TARGET, ""), "has no [pair.target]"),
     (("[pair.drafter]", "[pair.drafter]  # HERE", "kind =", "#"), "missing key 'kind'"),
     (("[pair.target]", "[pair.target]  # HERE", 'repository = "owner/name-GGUF"', ""), "missing key 'repository'"),
-    (("[pair.target]", "[pair.target]  # HERE", 'file = "target', "#"), "missing key 'file'"),
     (
         ("[pair.target]", "[pair.target]  # HERE", 'repository = "owner/name-GGUF"', "", 'file = "target', "#"),
         "expected either repository and file, or path",
     ),
-    (("[pair.target]", '[pair.target]  # HERE\npath = "x.gguf"'), "expected either repository and file, or path"),
     (('"mine"', '"Mine"  # HERE'), "pair.id: expected an id"),
-    (('"mine"', '"../mine"  # HERE'), "expected an id"),
     (('"mine"', f'"{"a" * 65}"  # HERE'), "at most 64 characters"),
-    (('"qwen3"', '"qwen 3"  # HERE'), "expected a name"),
-    (('"A pair of mine"', f'"{"long" * 100}"  # HERE'), "at most 300"),
     (('["one", "two"]', '"one"  # HERE'), "pair.notes: expected an array, found text"),
-    (('["one", "two"]', '[ # HERE\n  "]",\n  1,\n]'), "pair.notes: expected text, found a whole number"),
     (
         ('"dflash"', '"dflash3"  # HERE'),
         "expected one of dflash, dflash2, dspark, eagle3, draft-model, found 'dflash3'",
     ),
     (("schema = 1", "schema = 2  # HERE"), "reads schema 1"),
-    (("2.5", "-1  # HERE"), "expected 0.01 to 10000, found -1"),
     (("4096", "0  # HERE"), "expected 64 to"),
     (("4096", f"0x{'f' * 5000}  # HERE"), "pair.context"),
-    (("block_size = 16", "block_size = 1  # HERE"), "expected 2 to 64"),
     (("block_size = 16", "block_size = 65  # HERE"), "expected 2 to 64"),
     (("[1, 9, 17]", "[]  # HERE"), "ascending"),
-    (("[1, 9, 17]", "[1, 1]  # HERE"), "ascending blocks, each once"),
-    (("[1, 9, 17]", "[-1]  # HERE"), "expected 0 to"),
     (("[1, 9, 17]", "[1, 36]  # HERE"), "block 36 is not below the target's 36 layers"),
-    (("owner/name-GGUF", "name"), "expected a repository, owner/name"),
     (("owner/name-GGUF", "../name"), "expected a repository"),
-    (("owner/name-GGUF", "owner/" + "n" * 200), "expected a repository"),
     (("target-Q4_K_M.gguf", "../target.gguf"), "expected a file inside the repository"),
     (("target-Q4_K_M.gguf", "/etc/target.gguf"), "expected a file inside the repository"),
-    (("target-Q4_K_M.gguf", "C:target.gguf"), "expected a file inside the repository"),
-    (("target-Q4_K_M.gguf", "a//target.gguf"), "expected a file inside the repository"),
     (("target-Q4_K_M.gguf", "target.safetensors"), "expected a .gguf file, found 'target.safetensors'"),
-    (("sub/model.safetensors", "model.bin"), "expected a .gguf or .safetensors file"),
     (("target-Q4_K_M.gguf", "NUL.gguf"), "reserves"),
     (
         (f'sha256 = "{HASH}"', f'sha256 = "{HASH}"  # HERE', "target-Q4_K_M.gguf", "t-00001-of-00003.gguf"),
@@ -74,48 +55,31 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     ),
     (("target-Q4_K_M.gguf", "t-00002-of-00003.gguf"), "name the first part, t-00001-of-00003.gguf"),
     (("notes =", 'ran = ["gpu"]  # HERE\nnotes ='), "'gpu'"),
-    (("notes =", 'ran_with = "luck"  # HERE\nnotes ='), "'luck'"),
-    (("notes =", 'read = ["all"]  # HERE\nnotes ='), "'all'"),
-    (("notes =", "active = 0  # HERE\nnotes ="), "expected 0.001 to"),
-    (("block_size = 16", 'trained_for = "Qwen3"  # HERE'), "expected a repository, owner/name"),
-    (("owner/name-GGUF", "owner/lpt1"), "reserves"),
     (('sha256 = "', 'revision = "../x"  # HERE\nsha256 = "'), "expected a commit or the name of a branch"),
-    (('sha256 = "', 'size = 0  # HERE\nsha256 = "'), "expected 1 to"),
     (
         ('repository = "owner/name-GGUF"\nfile = "target', 'path = "t.gguf"\nrevision = "main"  # HERE\n# "'),
         "a path on this machine has no revision",
     ),
     ((HASH, HASH[:-1]), "64 lower-case hexadecimal digits"),
     ((TARGET, PACKAGE, '"made-up"', '"../made-up"  # HERE'), "expected the name of a package"),
-    ((TARGET, PACKAGE, '"1.0"', '"1/../.."  # HERE'), "expected a package's version"),
-    ((TARGET, PACKAGE, '"made_up/x.gguf"', '"made_up/x.bin"  # HERE'), "expected a .gguf file"),
-    ((TARGET, PACKAGE, "wheel_size = 2", "wheel_size = 0  # HERE"), "pair.target.wheel_size: expected 1 to"),
-    ((TARGET, PACKAGE, f'wheel_sha256 = "{HASH}"', 'wheel_sha256 = "x"  # HERE'), "64 lower-case hexadecimal digits"),
     ((TARGET, PACKAGE, 'version = "1.0"', 'version = "1.0"\nrevision = "v"  # HERE'), "does not go with package"),
-    ((TARGET, PACKAGE, 'version = "1.0"', 'version = "1.0"\nrepository = "o/n"  # HERE'), "does not go with package"),
     (
         (TARGET, PACKAGE, "[pair.target]", '[pair.target]  # HERE\npath = "x.gguf"'),
         "expected either repository and file, or path, or package, version and file",
     ),
     *(
         ((TARGET, PACKAGE, "[pair.target]", "[pair.target]  # HERE", f"\n{key} = ", "\n# "), f"missing key {key!r}")
-        for key in ("version", "wheel_sha256", "wheel_size", "file", "sha256", "size")
+        for key in ("version", "wheel_sha256", "sha256")
     ),
     (('quantization = "Q4_K_M"', "wheel_size = 2  # HERE"), "wheel_size: goes with package only"),
     ((TARGET, ADAPTED, '"embedded"', '"nobody"  # HERE'), "no pair 'nobody' is defined above"),
     ((TARGET, ADAPTED, '"embedded"', '"smollm2-135m-code"  # HERE'), "is adapted itself"),
     ((TARGET, ADAPTED, '"a.safetensors"', '"a.gguf"  # HERE'), "pair.target.adapter: expected a .safetensors file"),
-    ((TARGET, ADAPTED, '"taught.gguf"', '"taught.bin"  # HERE'), "pair.target.file: expected a .gguf file"),
-    ((TARGET, ADAPTED, "size = 2", 'size = 2\nrevision = "v"  # HERE'), "pair.target.revision: unknown key"),
     *(
         ((TARGET, ADAPTED, "[pair.target]", "[pair.target]  # HERE", f"{key} =", "#"), f"missing key {key!r}")
-        for key in ("adapter", "file", "sha256", "size")
+        for key in ("adapter", "sha256")
     ),
     ((VALID, "schema = 1\npair = 1  # HERE"), "pair: expected an array, found a whole number"),
-    ((VALID, "schema = 1\npair = [  # HERE\n1]"), "pair: expected a table, found a whole number"),
-    (("[[pair]]", "[pair]  # HERE"), "pair: expected an array, found a table"),
-    (("notes =", "drafter = 7  # HERE\nnotes =", DRAFTER, ""), "pair.drafter: expected a table"),
-    (('"mine"', '"mine  # HERE'), "not valid TOML"),
     (("layers = 36", "layers = 36\nlayers = 37  # HERE"), "not valid TOML"),
     (("[pair.drafter]", "[pair.target]  # HERE"), "not valid TOML"),
 ]
@@ -164,33 +128,12 @@ def test_a_target_that_is_made_here_is_read(user_file: Path) -> None:
     assert target.path == models_folder() / "adapted" / "taught.gguf"
 
 
-def test_what_the_card_says_of_sampling_is_read(user_file: Path) -> None:
-    user_file.write_text(
-        VALID.replace("[pair.drafter]", "[pair.sampling]\ntemperature = 1\ntop_k = 20\n[pair.drafter]")
-    )
-    assert load_registry().resolve("mine").sampling == {"temperature": 1.0, "top_k": 20}
-
-
 def test_a_package_is_read(user_file: Path) -> None:
     user_file.write_text(VALID.replace(TARGET, PACKAGE))
     target = load_registry().pair("mine").target
     assert (target.repository, target.file, target.sha256, target.size) == (None, "made_up/x.gguf", HASH, 1)
     assert target.package == Package("made-up", "1.0", HASH, 2)
     assert target.path == models_folder() / "made-up==1.0" / "made_up" / "x.gguf"
-
-
-def test_revision_and_size_are_read(user_file: Path) -> None:
-    user_file.write_text(VALID.replace('sha256 = "', 'revision = "v1.0"\nsize = 4096\nsha256 = "'))
-    target = load_registry().pair("mine").target
-    assert (target.revision, target.size, target.sha256) == ("v1.0", 4096, HASH)
-
-
-@pytest.mark.parametrize("end", ["\r\n", "\n"])
-def test_lines_are_counted_with_any_line_end(end: str, user_file: Path) -> None:
-    text, line = edited(("4096", "0 # HERE"))
-    user_file.write_bytes(text.replace("\n", end).encode())
-    with pytest.raises(ModelError, match=f":{line}: pair.context"):
-        load_registry()
 
 
 def test_an_id_may_come_once_in_a_file(user_file: Path) -> None:

@@ -78,19 +78,11 @@ def test_the_published_form() -> None:
     assert (shape.attention_bias, found.embedding_scale, found.logit_scale, found.softcap) == (False, 1.0, 1.0, 0.0)
 
 
-def test_the_block_size_may_stand_in_either_place() -> None:
-    inside = without("block_size")
-    inside["dflash_config"]["block_size"] = 10
-    assert config_of_json(inside, "").block_size == 10
-
-
 @pytest.mark.parametrize(
     ("changes", "theta"),
     [
         ({"rope_theta": 1e7}, 1e7),
         ({"rope_theta": None, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, 5e5),
-        ({"rope_parameters": {"rope_theta": 5e5}}, 5e5),
-        ({"rope_scaling": {"type": "default"}}, 1e6),
         ({"partial_rotary_factor": 1.0}, 1e6),
     ],
 )
@@ -104,8 +96,6 @@ def test_rope(changes: dict[str, Any], theta: float) -> None:
         ({}, [True, True, False]),  # not told: the sliding layers are
         ({"is_causal": False}, [False] * 3),
         ({"is_causal": True}, [True] * 3),
-        ({"is_causal": None}, [True, True, False]),
-        (nested(causal=False), [False] * 3),
         (nested(causal=True), [True] * 3),
         (nested(causal=True) | {"is_causal": False}, [False] * 3),
     ],
@@ -119,26 +109,16 @@ def test_causality(changes: dict[str, Any], causal: list[bool]) -> None:
     ("changes", "window", "sliding"),
     [
         ({"layer_types": SLIDING, "sliding_window": 128, "use_sliding_window": True}, 128, [True, True, False]),
-        ({"layer_types": SLIDING, "sliding_window": 128, "use_sliding_window": None}, 128, [True, True, False]),
         ({"layer_types": SLIDING, "sliding_window": 128, "use_sliding_window": False}, None, [False] * 3),
         ({"sliding_window": 128, "use_sliding_window": True}, None, [False] * 3),
-        ({"layer_types": None, "sliding_window": 128, "use_sliding_window": True}, None, [False] * 3),
         (nested(use_swa=True, swa_window_size=64), 64, [True] * 3),
         (nested(use_swa=True) | {"sliding_window": 32}, 32, [True] * 3),
-        (nested(use_swa=False, swa_window_size=64), None, [False] * 3),
     ],
 )
 def test_windows(changes: dict[str, Any], window: int | None, sliding: list[bool]) -> None:
     found = config(**changes)
     assert found.window == window
     assert [found.is_sliding(i) for i in range(3)] == sliding
-
-
-def test_scales_and_biases() -> None:
-    scales = nested(input_embedding_scale=8.0, output_multiplier=0.196, final_logit_softcapping=20)
-    found = config(attention_bias=True, **scales)
-    assert (found.embedding_scale, found.logit_scale, found.softcap) == (8.0, 0.196, 20.0)
-    assert found.decoder.attention_bias
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -163,11 +143,9 @@ def test_what_is_not_supported_is_refused_by_name(name: str, inside: bool) -> No
         ({"projector_type": "domino"}, "projector_type"),
         ({"rope_is_neox_style": False}, "rope_is_neox_style"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e6}}, "rope_type"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 1e6}}, "partial_rotary_factor"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"layer_types": ["linear_attention"] * 3}, "layer_types"),
-        ({"layer_types": ["full_attention"] * 2}, "layer_types"),
         ({"layer_types": SLIDING, "use_sliding_window": True}, "sliding_window"),
         (nested(use_swa=True), "sliding_window"),
     ],
@@ -178,10 +156,7 @@ def test_other_refusals_are_by_name(changes: dict[str, Any], named: str) -> None
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
-        *("intermediate_size", "rope_theta", "block_size", "mask_token_id", "target_layer_ids"),
-    ],
+    ["vocab_size", "rope_theta", "block_size", "target_layer_ids"],
 )
 def test_missing_fields_are_named(name: str) -> None:
     assert refusal(without(name)).endswith(f"{name} is missing")
@@ -190,34 +165,22 @@ def test_missing_fields_are_named(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"hidden_size": "big"}, "hidden_size"),
-        ({"hidden_size": -64}, "hidden_size"),
         ({"hidden_size": True}, "hidden_size"),
         ({"hidden_size": 2**40}, "hidden_size"),
         ({"rope_theta": float("nan")}, "rope_theta"),
-        ({"rms_norm_eps": [1]}, "rms_norm_eps"),
         ({"is_causal": "yes"}, "is_causal"),
         ({"layer_types": 3}, "layer_types"),
         ({"dflash_config": "none"}, "dflash_config"),
         (nested(target_layer_ids=7), "target_layer_ids"),
-        (nested(target_layer_ids=[1, "2"]), "target_layer_ids"),
         (nested(target_layer_ids=[]), "taps"),
         ({"num_hidden_layers": 10**9, "layer_types": None}, "layers"),
-        ({"num_hidden_layers": 0, "layer_types": None}, "layers"),
         ({"num_key_value_heads": 3}, "heads"),
-        ({"num_key_value_heads": 0}, "heads"),
         ({"head_dim": 15}, "head_dim"),
         ({"block_size": 1}, "block"),
-        ({"vocab_size": 0}, "size"),
     ],
 )
 def test_values_that_make_no_sense_are_named(changes: dict[str, Any], named: str) -> None:
     assert named in refusal(JSON | changes)
-
-
-@pytest.mark.parametrize("document", [None, 3, "text", []])
-def test_a_document_that_is_no_object(document: object) -> None:
-    refusal(document)
 
 
 JUNK = (
@@ -259,12 +222,10 @@ def test_the_kinds() -> None:
         (nested(**SECOND) | {"sample_from_anchor": True}, "its anchor proposes"),
         (nested(**SECOND) | {"markov_rank": 8}, "a Markov head and what DFlash 2 has"),
         (nested(**(SECOND | {"conv_kernel_size": 17})), "conv_kernel_size 17"),
-        (nested(**(SECOND | {"conv_group_size": 24})), "conv_group_size 24"),
         (nested(**(SECOND | {"selector_top_k": 513})), "513 candidates of 512"),
         (nested(selector_rank=8), "told in part"),
         ({"enable_confidence_head": True}, "a confidence head, but no Markov head"),
         ({"markov_rank": 8} | nested(output_multiplier=0.5), "a Markov head and scaled logits"),
-        (nested(output_multiplier=0.0), "scaled by 0.0"),
     ],
 )
 def test_heads_that_make_no_sense(changes: dict[str, Any], said: str) -> None:
@@ -274,7 +235,7 @@ def test_heads_that_make_no_sense(changes: dict[str, Any], said: str) -> None:
 # YaRN
 
 
-@pytest.mark.parametrize("truncate", [{}, {"truncate": False}, {"truncate": True}])
+@pytest.mark.parametrize("truncate", [{}, {"truncate": False}])
 @pytest.mark.parametrize(
     "fields",
     [
@@ -362,10 +323,6 @@ def test_what_of_speculators_is_refused(changes: dict[str, Any], said: str) -> N
 # The fit of a pair
 
 
-def test_a_fitting_target() -> None:
-    check_fit(config(), hidden_size=64, vocab_size=512, blocks=19, where="x")
-
-
 @pytest.mark.parametrize(
     ("hidden", "vocabulary", "blocks", "changes", "said"),
     [
@@ -386,11 +343,6 @@ def test_what_does_not_fit_is_named(hidden: int, vocabulary: int, blocks: int, c
 TARGET = {"name": "target.gguf", "kind": "llama, 30 blocks of 576, Q8_0", "digest": "ab" * 16}
 
 
-def test_nothing_of_ours_is_no_reason_to_say_anything() -> None:
-    for found in (config(), config(localdflash=None), config(localdflash={})):
-        assert (found.short, found.trained_for) == ((), None)
-
-
 def test_a_short_vocabulary_and_the_target_of_training() -> None:
     found = config(localdflash={"short_vocabulary": [0, 4, 511], "target": TARGET | {"tau": 2.25}})
     assert found.short == (0, 4, 511)
@@ -403,15 +355,11 @@ def test_a_short_vocabulary_and_the_target_of_training() -> None:
     ("ours", "said"),
     [
         ({"short_vocabulary": [4, 4]}, "the ids of its short vocabulary do not ascend; make it again with"),
-        ({"short_vocabulary": [9, 4]}, "do not ascend"),
         ({"short_vocabulary": [4, 512]}, "id 512 of its short vocabulary is not one of 512; make it again with"),
         ({"short_vocabulary": [-1, 4]}, "short_vocabulary is '[-1, 4]', which makes no sense"),
-        ({"short_vocabulary": [1.5]}, "short_vocabulary is '[1.5]'"),
-        ({"short_vocabulary": ["a"]}, "short_vocabulary"),
         ({"short_vocabulary": 7}, "short_vocabulary is '7'"),
         ({"target": TARGET | {"tau": "good"}}, "target.tau is 'good'"),
         ({"target": TARGET | {"name": "\x1b[2J"}}, "target.name"),
-        ({"target": TARGET | {"kind": "x" * 300}}, "target.kind"),
         (["short_vocabulary"], "localdflash is"),
     ],
 )

@@ -49,17 +49,11 @@ def test_metadata_order_and_alignment_do_not_matter(target: GGUFHeader, tmp_path
     assert len(found.digest) == 32
 
 
-@pytest.mark.parametrize("tensor", ["blk.1.attn_q.weight", "output_norm.weight", "token_embd.weight"])
+@pytest.mark.parametrize("tensor", ["blk.1.attn_q.weight", "output_norm.weight"])
 def test_other_weights_matter(tensor: str, target: GGUFHeader, tmp_path: Path) -> None:
     other = changed(target, tmp_path / "target.gguf.other", tensor)
     assert trained_for(other).digest != trained_for(target).digest
     assert trained_for(other).kind == trained_for(target).kind
-
-
-def test_another_quantization_matters(target: GGUFHeader, tmp_path: Path) -> None:
-    other = read_header(write_target(tmp_path / "other.gguf", SHAPE, "Q4_0"))
-    assert trained_for(other).digest != trained_for(target).digest
-    assert trained_for(other).kind == "qwen3, 3 blocks of 128, Q4_0"
 
 
 # What is said
@@ -73,12 +67,6 @@ def test_one_line_for_another_quantization(target: GGUFHeader, tmp_path: Path) -
         " other.gguf is qwen3, 3 blocks of 128, Q4_0, so it may get fewer:"
         " `localdflash train drafter --pair` makes one for it"
     )
-
-
-def test_one_line_for_other_weights(target: GGUFHeader, tmp_path: Path) -> None:
-    other = changed(target, tmp_path / "tuned.gguf", "blk.0.ffn_up.weight")
-    said = mismatch(tmp_path / "drafter.gguf", trained_for(target), other)
-    assert "Q8_0); tuned.gguf has other weights of the same shape, so it may get fewer: " in said
 
 
 def test_nothing_is_said_where_it_fits_or_nothing_is_known(target: GGUFHeader, tmp_path: Path) -> None:
@@ -110,8 +98,10 @@ def with_target(pair: Path, folder: Path, wanted: TrainedFor) -> LocalPair:
     return LocalPair("tiny", pair / "target.gguf", None, None, None, None)
 
 
-@pytest.mark.parametrize("fits", [True, False])
-@pytest.mark.parametrize(("backend", "form"), [("cpu", "gguf"), ("llama.cpp", "gguf"), ("torch", "safetensors")])
+@pytest.mark.parametrize(
+    ("backend", "form", "fits"),
+    [("cpu", "gguf", False), ("cpu", "gguf", True), ("llama.cpp", "gguf", False), ("torch", "safetensors", False)],
+)
 @pytest.mark.usefixtures("cpu_engine", "drafting")
 def test_every_backend_says_it(backend: str, form: str, fits: bool, tiny_pair: Path, tmp_path: Path) -> None:
     wanted = trained_for(read_header(tiny_pair / "target.gguf"), 1.5)

@@ -9,7 +9,6 @@ from localdflash.backends.cpu.binding import check_shape
 from localdflash.backends.cpu.model_source import check_target_file
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.shapes.target_config import target_config
 from localdflash.models.weights.gguf import read_header
 from tests.support import gpt_oss_models, qwen35_models
@@ -35,11 +34,6 @@ def test_windows_of_gpt_oss(tmp_path: Path) -> None:
             windows(pattern)
 
 
-def test_without_yarn_nothing_is_scaled(tmp_path: Path) -> None:
-    config = gpt_oss(tmp_path, rope__scaling__type="none")
-    assert (config.rope_factors, config.rope_magnitude) == ((), 1.0)
-
-
 @pytest.mark.parametrize(
     ("numbers", "said"),
     [
@@ -59,12 +53,6 @@ def test_without_yarn_nothing_is_scaled(tmp_path: Path) -> None:
 def test_what_gpt_oss_may_not_say(tmp_path: Path, numbers: dict[str, Any], said: str) -> None:
     with pytest.raises(ModelError, match=said):
         gpt_oss(tmp_path, **numbers)
-
-
-def test_other_engines_refuse_it_by_name(tmp_path: Path) -> None:
-    header = read_header(gpt_oss_models.case_of().write(tmp_path / "model.gguf"))
-    with pytest.raises(ModelError, match=r"not 'gpt-oss': use llama\.cpp"):
-        decoder_config(header)
 
 
 def qwen35(folder: Path, architecture: str = "qwen35", **numbers: Any) -> DecoderConfig:
