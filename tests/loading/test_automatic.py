@@ -117,12 +117,6 @@ def test_a_requested_gpu_has_no_fallback(load: Load) -> None:
         load(Options(device="gpu"), nvidia=True, broken=broken)
 
 
-def test_a_build_without_gpu_backends_is_not_loaded_to_look_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(automatic, "gpu_backends", set)
-    monkeypatch.setattr("localdflash.backends.llamacpp.devices.devices", lambda: pytest.fail("llama.cpp was asked"))
-    assert not automatic.gpu_is_there()
-
-
 @pytest.mark.parametrize(("backend", "device"), [("cpu", "Vulkan0"), ("torch", "gpu"), ("cuda", "cpu")])
 def test_a_device_that_a_backend_does_not_have(backend: Runner, device: str) -> None:
     with pytest.raises(UsageError, match=f"--device {device}: .*--backend {backend}"):

@@ -175,12 +175,6 @@ def test_a_gpu_that_is_lost_ends_the_process(
     assert str(caught.value).isprintable()
 
 
-def test_ctrl_c_ends_loading(load: Load, breaks: Break) -> None:
-    breaks("repacking weights", KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        load()
-
-
 def test_repeated_loads_and_failures_leak_no_memory(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     files, free = local_files(load_registry().resolve(options.pair, options.drafter)), list[int]()
     monkeypatch.setattr("localdflash.backends.cuda.load_cuda.budget_of", room.budget_of)

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from localdflash.backends.llamacpp import certified
-from localdflash.backends.llamacpp import llama_target as llamacpp
 from localdflash.backends.llamacpp.certified import FileMeasurement, MeasuredMode
-from localdflash.backends.llamacpp.decode_flags import DEFAULT, NOT_REPACKED, DecodeMode
+from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, DecodeMode
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.load_pair import LoadedPair
@@ -31,13 +30,7 @@ RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m i
 
 
 @pytest.mark.usefixtures("cpu_engine")
-@pytest.mark.parametrize(
-    ("body", "loaded"),
-    [
-        (LOAD.format("llama.cpp"), "['llama_cpp']"),
-        (LOAD.format("cpu"), "[]"),
-    ],
-)
+@pytest.mark.parametrize(("body", "loaded"), [(LOAD.format("llama.cpp"), "['llama_cpp']"), (LOAD.format("cpu"), "[]")])
 def test_a_backend_imports_no_other_s_library(body: str, loaded: str) -> None:
     run = subprocess.run(
         [sys.executable, "-P", "-c", RUN.format(body=body)], capture_output=True, text=True, check=True
@@ -160,14 +153,6 @@ class TestCpu:
             assert (loaded.backend, "no room to measure in" in loaded.notice) == ("llama.cpp", True)
         assert happened == ["CpuTarget", "closed", "LlamaCppTarget"]
 
-    @pytest.mark.usefixtures("cpu_engine")
-    def test_backends_have_different_identities(self) -> None:
-        identities = set()
-        for backend in ("cpu", "llama.cpp"):
-            with LoadedPair(replace(self.OPTIONS, backend=backend)) as loaded:
-                identities.add(loaded.identity())
-        assert len(identities) == 2
-
 
 class TestCuda:
     """On a simulated GPU."""
@@ -263,13 +248,3 @@ class TestWidthsOfLlamaCpp:
         for rows in ("exact", "fast"):
             with self.load(tiny_pair, dear, monkeypatch, rows=rows) as loaded:
                 assert (loaded.rows.startswith(rows), loaded.notice) == (True, "")
-
-    def test_without_hidden_states_the_model_runs_without_its_drafter(
-        self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(llamacpp, "TAPPED", frozenset({"llama"}))
-        with self.load(tiny_pair, FileMeasurement(1.0, (MeasuredMode(DEFAULT, {2: 1.0}),)), monkeypatch) as loaded:
-            assert loaded.host
-            assert [drafter.name for drafter in loaded.host.drafters] == ["lookup"]
-            assert "no hidden states of qwen3" in loaded.notice
-            assert "\n" not in loaded.notice

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda import identity
-from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
+from localdflash.base.errors import DeviceFailed
 from localdflash.loading import automatic, child, proof
 from localdflash.loading.engine_choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
@@ -125,13 +124,7 @@ def test_a_child_that_crashes_or_hangs_fails_the_check(
     assert len(started) == 1
 
 
-@pytest.mark.parametrize(
-    "then",
-    [
-        f"os.kill(os.getpid(), {int(signal.SIGTERM)}); input()",
-        "print('{')",
-    ],
-)
+@pytest.mark.parametrize("then", [f"os.kill(os.getpid(), {int(signal.SIGTERM)}); input()", "print('{')"])
 def test_a_child_that_others_end_or_that_breaks_is_no_verdict(then: str, load: Any, say: Say, options: Options) -> None:
     started = say(*begins("rows"), then=then)
     for _ in range(2):
@@ -197,24 +190,6 @@ def test_ctrl_c_leaves_no_verdict(
     assert recall(subject.place) is None
 
 
-def test_without_a_compiler_or_a_process_there_is_no_verdict(
-    load: Any, say: Say, options: Options, gpu: pytest.MonkeyPatch
-) -> None:
-    def none(*_: Any, **__: Any) -> Any:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    started = say({"kind": "sound"})
-    with gpu.context() as patch:
-        patch.setattr(devices, "missing_tools", lambda: "there is no C compiler for Triton: install gcc")
-        backend, notice = load(options)
-        assert (backend, f"{NOT_CHECKED}: there is no C compiler for Triton: " in notice) == ("cpu", True)
-    with gpu.context() as patch:
-        patch.setattr(subprocess, "Popen", none)
-        assert "Resource temporarily" in load(options)[1]
-    assert not started
-    assert load(options)[0] == "cuda"
-
-
 @pytest.mark.parametrize("damage", ["{", '{"state": "sound"}'])
 def test_a_damaged_file_is_no_verdict(damage: str, load: Any, say: Say, options: Options, subject: Subject) -> None:
     subject.place.parent.mkdir(parents=True)
@@ -222,22 +197,6 @@ def test_a_damaged_file_is_no_verdict(damage: str, load: Any, say: Say, options:
     started = say({"kind": "sound"})
     assert load(options)[0] == "cuda"
     assert len(started) == 1
-
-
-def test_a_pair_that_the_engine_does_not_get_is_not_checked(
-    load: Any, files: LocalPair, say: Say, options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> Any:
-        raise ModelError("tensor x is IQ4_XS")
-
-    started = say({"kind": "sound"})
-    changes: list[dict[str, Any]] = [{"device": "cpu"}, {"gpu_layers": 4}, {"backend": "cuda"}]
-    for change in changes:
-        proof.check_first(files, replace(options, **change))
-    monkeypatch.setattr("localdflash.backends.cuda.identity.CudaSizes", refuse)
-    backend, notice = load(options)
-    assert (backend, "tensor x is IQ4_XS" in notice) == ("cpu", True)
-    assert not started
 
 
 # Loading after a good check
@@ -252,14 +211,6 @@ def test_a_gpu_that_is_lost_while_loading_ends_the_process_once(load: Any, say: 
     backend, notice = load(options)
     assert (backend, f"{FAILED} (the GPU failed (CUDA error: an illegal" in notice) == ("cpu", True)
     assert len(started) == 1
-
-
-def test_other_errors_of_loading_keep_the_verdict(load: Any, say: Say, options: Options) -> None:
-    say({"kind": "sound"})
-    for error in (NoDevice("it could not start"), OutOfMemory("full")):
-        backend, notice = load(options, error)
-        assert (backend, str(error) in notice) == ("cpu", True)
-        assert load(options) == ("cuda", "")
 
 
 # What was asked for
@@ -308,12 +259,3 @@ def test_a_pair_is_checked_before_it_is_loaded_but_not_by_a_trial_s_child(option
         assert loaded.backend != "cuda"
         assert loaded.gpu_check.startswith("not checked on this GPU yet")
     assert len(started) == 1
-
-
-@pytest.mark.usefixtures("without_cpu_engine")
-def test_without_a_driver_there_is_nothing_to_check(options: Options, say: Say, gpu: pytest.MonkeyPatch) -> None:
-    gpu.setattr(devices, "driver_present", lambda: False)
-    started = say({"kind": "sound"})
-    with LoadedPair(replace(options, rows="fast")) as loaded:
-        assert (loaded.notice, loaded.gpu_check) == ("", "")
-    assert not started

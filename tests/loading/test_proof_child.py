@@ -15,7 +15,6 @@ from localdflash.loading import child, proof
 from localdflash.loading.verdict import Subject, recall
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
-from localdflash.models.running_pair import Running
 from tests.support import checked_child
 from tests.support.pretended_gpu import STAGES, pretend, running
 
@@ -73,22 +72,6 @@ def test_a_fault_in_the_child_is_one_line(
     assert "\n" not in last["said"]
     assert "def kernel" not in last["said"]
     assert [line["at"] for line in said[:-1]] == list(STAGES[1 : STAGES.index(stage) + 1])
-
-
-def test_the_check_falls_back_to_the_context_that_fits(
-    files: LocalPair, options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def load(_files: LocalPair, given: Options, _ops: Any) -> Running:
-        asked.append(given.context)
-        if given.context:
-            raise OutOfMemory("full")
-        return running()
-
-    monkeypatch.setattr("localdflash.backends.cuda.load_cuda.load", load)
-    assert proof._loaded(files, options, lambda _: None).context == 64
-    assert asked == [1024, 0]
 
 
 @pytest.mark.timeout(300)

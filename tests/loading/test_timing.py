@@ -132,13 +132,6 @@ def test_large_files_and_busy_machines_are_decided_by_rule(
     assert (choice.backend, choice.why, asked) == (backend, choosing.NOT_TIMED, [])
 
 
-def test_the_fastest_round_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds = iter([300.0, 2.0])  # the first one reads the weights from the disk
-    monkeypatch.setattr(choosing, "calibrate", lambda *_, **__: Controller({1: next(rounds)}, {}))
-    monkeypatch.setattr(choosing, "TIMING_SECONDS", 0.0)
-    assert choosing._measure_ms(None, ()) == 2.0  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("verify", "drafting", "widest", "drafted"),
     [

@@ -67,17 +67,6 @@ def test_a_new_or_changed_file_is_tried_once(options: Options, children: Command
     assert len(started) == 2
 
 
-def test_measurements_of_the_child_are_not_repeated(
-    options: Options, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def measure(*_: object) -> None:
-        pytest.fail("it was measured twice")
-
-    monkeypatch.setattr("localdflash.backends.llamacpp.certified.measure", measure)
-    LoadedPair(replace(options, rows="exact")).close()
-    assert list((home / "cache" / "rows").iterdir())
-
-
 def test_known_files_and_broken_headers_take_no_child(children: Commands, options: Options) -> None:
     started = children("")
     embedded = MODELS_FOLDER / "embedded"

@@ -147,16 +147,6 @@ def test_a_wrong_value_is_named_with_its_line(name: str, value: str, said: str, 
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("name", "value", "said"), [wrong for wrong in WRONG if wrong[1] != '""'][::4])
-def test_a_wrong_variable_is_named(name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(variable(name), value.strip('"'))
-    with pytest.raises(UsageError) as raised:
-        load_config()
-    said = said.replace("a whole number, found a number", "a whole number, found")
-    assert str(raised.value).startswith(f"{variable(name)}: {said}")
-    assert "secret" not in str(raised.value)
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -208,13 +198,6 @@ def test_a_key_never_goes_unencrypted_to_another_machine(
     with pytest.raises(UsageError) as raised:
         load_config()
     assert str(raised.value).startswith(f"LOCALDFLASH_SERVER_URL: {said}")
-
-
-def test_paths_may_start_with_a_tilde(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    write("[server]\nkey_file = '~/key'\n[model]\npair = '~/x.gguf'\n")
-    config = load_config()
-    assert (config.server.key_file, config.model.pair) == (tmp_path / "key", str(tmp_path / "x.gguf"))
 
 
 def test_the_working_folder_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

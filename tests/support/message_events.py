@@ -35,14 +35,6 @@ def events_of(text: str) -> list[dict[str, Any]]:
     return events
 
 
-def messages_events(client: Any, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events of an answer."""
-    response = client.post("/v1/messages", {**body, "stream": True})
-    assert response.status_code == 200, response.text
-    assert response.headers["content-type"].startswith("text/event-stream")
-    return events_of(response.text)
-
-
 def message_of(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The message that the events add up to."""
     first, *middle, delta, last = events

@@ -21,13 +21,7 @@ def test_home_moves_every_folder(home: Path) -> None:
     assert not home.exists()
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "flash",
-        "~nobody-has-this-name/flash",
-    ],
-)
+@pytest.mark.parametrize("value", ["flash", "~nobody-has-this-name/flash"])
 def test_relative_home_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALDFLASH_HOME", value)
     with pytest.raises(UsageError, match="absolute path"):
@@ -76,9 +70,3 @@ def test_tests_cannot_reach_the_network() -> None:
         sock.connect(address)
     with pytest.raises(pytest.fail.Exception, match="network"):
         socket.create_connection(address)
-
-
-def test_the_key_lies_in_home_itself(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert paths.key_file() == home / "api-key"
-    monkeypatch.delenv("LOCALDFLASH_HOME")
-    assert paths.key_file() == paths.data_folder() / "api-key"

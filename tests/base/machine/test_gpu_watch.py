@@ -54,9 +54,3 @@ def test_a_damaged_file_breaks_nothing(content: bytes) -> None:
     assert deaths() == (1 if content == b"1" else 0)
     with ExitStack() as stack:
         assert watch(stack) is not UNWATCHED
-
-
-def test_its_files_are_the_users_alone() -> None:
-    with ExitStack() as stack, watch(stack):
-        assert runtime_folder().stat().st_mode & 0o077 == 0
-        assert {path.name for path in runtime_folder().iterdir()} == {"gpu", "gpu.lock"}

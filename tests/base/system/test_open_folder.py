@@ -47,16 +47,6 @@ def test_no_link_is_followed(root: Path) -> None:
         OpenFolder(root / "link")
 
 
-def test_what_is_no_folder(root: Path) -> None:
-    with OpenFolder(root / "deep") as deep:
-        with pytest.raises(NotADirectoryError):
-            OpenFolder("file", deep)
-        with pytest.raises(FileNotFoundError):
-            OpenFolder("missing", deep)
-        with pytest.raises(FileNotFoundError):
-            deep.open("missing")
-
-
 def test_a_file_is_made_and_put_in_place(root: Path) -> None:
     with OpenFolder(root / "deep") as deep:
         with open(deep.open("new", descriptor.NEW, 0o600), "w") as file:

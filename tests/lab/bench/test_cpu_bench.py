@@ -2,17 +2,10 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
-from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
-from localdflash.backends.cpu.packing import Kind, MatrixShape
-from localdflash.lab.scripts import cpu_kernels, cpu_quality
-
-needs_library = pytest.mark.skipif(bool(cpu_library.available()), reason=cpu_library.available())
-
+from localdflash.lab.scripts import cpu_quality
 
 # Quality
 
@@ -32,38 +25,3 @@ def test_differences_of_two_rows_by_hand() -> None:
 
 
 # Kernels
-
-
-@needs_library
-@pytest.mark.parametrize("kind", list(Kind)[::4])
-def test_threads_share_a_stack_of_matrices(kind: Kind) -> None:
-    kernels = cpu_library.load().kernels("portable")
-    shape = cpu_kernels.StackedShape("embedded", "key", 48, 256, 3)
-    product = cpu_kernels.Product(kernels, shape, kind)
-    assert (product.copies, product.panels) == (3, 9)
-    assert product.bytes == 3 * cpu_kernels.weight_bytes(MatrixShape(kind, 48, 256))
-    alone, shared = product.work(5, 1), product.work(5, 2)
-    alone(0)
-    whole = product.out.copy()
-    product.out[...] = np.nan
-    shared(0)
-    shared(1)
-    assert np.isfinite(whole[:5]).all()
-    assert whole[:5].any(axis=0).all()
-    assert np.array_equal(product.out[:5], whole[:5])
-    assert np.isnan(product.out[5:]).all()
-
-
-@needs_library
-@pytest.mark.parametrize("kv", KV_FORMATS)
-def test_attention_covers_the_heads_of_all_layers(kv: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_kernels, "WIDTHS", (1, 3))
-    kernels = cpu_library.load().kernels("portable")
-    attention = cpu_kernels.TimedAttention(kernels, cpu_kernels.EMBEDDED, 33, kv)
-    assert len(attention.caches) == 6 * 2
-    attention.work(3, 1)(0)
-    rows = attention.out[0][: 3 * attention.group]
-    assert np.isfinite(rows).all()
-    assert rows.any(axis=1).all()
-    assert not attention.out[0][3 * attention.group :].any()
-    assert attention.end[:4].tolist() == [34, 34, 35, 35]  # a group of two query heads

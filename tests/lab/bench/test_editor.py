@@ -1,8 +1,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from localdflash.lab.bench.editor import Editor, Style, Trace
 
 Answer = Callable[[Any, Any], None]
@@ -65,15 +63,6 @@ def test_every_key_is_a_change_and_a_request() -> None:
     assert [asked["position"] for asked in desk.of("inlineCompletion")] == [at[2], at[3]]
     assert desk.editor.text == "one\n😀bwo\n"
     assert (desk.trace.requests, len(desk.trace.key_to_request), desk.cancelled) == (2, 2, [])
-
-
-@pytest.mark.parametrize(("encoding", "column"), [("utf-8", 5), ("utf-32", 2)])
-def test_columns_are_in_the_units_agreed_on(encoding: str, column: int) -> None:
-    desk = Desk(encoding=encoding)
-    desk.type("😀b")
-    assert desk.of("inlineCompletion")[-1]["position"] == {"line": 0, "character": column}
-    desk.answer(desk.item("b = 1", column, column - 1))
-    assert desk.ghost == " = 1"
 
 
 def test_what_agrees_stays_and_what_does_not_goes() -> None:
@@ -163,11 +152,3 @@ def test_a_part_of_it_leaves_what_is_behind_the_cursor() -> None:
     desk.answer(desk.item("foo(a, b)", 6))
     desk.editor.accept(",")
     assert (desk.editor.text, desk.ghost) == ("foo(a,)\n", " b)")
-
-
-def test_a_range_over_what_its_text_has_not_is_stale() -> None:
-    desk = Desk(text="foo()\n")
-    desk.editor.select(4, 0)
-    desk.type("a")
-    desk.answer(desk.item("foo(a, b", 6))
-    assert (desk.ghost, desk.trace.stale) == ("", 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.lab.scripts.gpu import embedded, gpu_llama, steps
+from localdflash.lab.scripts.gpu import gpu_llama, steps
 from localdflash.lab.scripts.gpu.gpu_summary import goals, lines
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
@@ -22,11 +22,6 @@ def setup(tmp_path: Path) -> Setup:
     return Setup(torch.device("cpu"), tiny=True, folder=tmp_path / "models", llama_source=None)
 
 
-@pytest.fixture
-def report(tmp_path: Path) -> BenchReport:
-    return BenchReport(tmp_path / "results.json", "tried")
-
-
 @pytest.mark.nightly
 def test_the_pair_is_timed(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "DRAFTER_TYPES", steps.DRAFTER_TYPES[:1])
@@ -38,16 +33,6 @@ def test_the_pair_is_timed(setup: Setup, tmp_path: Path, monkeypatch: pytest.Mon
     assert found["alone_us_plain"]["attention"]["launches"] == 8
     assert found["acceptance"]["plain"]["tau"] == 1.0
     assert found["memory"]["predicted"] > 0
-
-
-@pytest.mark.nightly
-def test_the_embedded_pair_gives_every_way_the_same(
-    setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedded, "REPEATS", 1)
-    embedded.run(setup, report)
-    found = report.phase("tried")
-    assert found["overall"]["identical"] == found["sampled_identical"] == "5/5"
 
 
 def test_what_llama_bench_prints_is_read() -> None:

@@ -72,15 +72,6 @@ def test_whole_lines_are_asked_for_on_an_empty_line() -> None:
     assert all(asked["temperature"] == 0 and asked["prefix"] for asked in daemon.asked)
 
 
-@pytest.mark.parametrize("name", ["tasks.jsonl", "tasks.jsonl.gz"])
-def test_a_file(name: str, tmp_path: Path) -> None:
-    content = "\n".join(json.dumps({**LINE, "task_id": str(n), "other": 1}) for n in range(10)).encode() + b"\n\n"
-    (tmp_path / name).write_bytes(gzip.compress(content, mtime=0) if name.endswith("gz") else content)
-    assert len(load(tmp_path / name)) == len(load(tmp_path / name, 99)) == 10
-    assert [task.task_id for task in load(tmp_path / name, 4)] == ["0", "2", "5", "7"]
-    assert load(tmp_path / name)[0].program("    y = 2 * x\n").endswith("check(double)\n")
-
-
 GOOD = json.dumps(LINE).encode() + b"\n"
 
 
@@ -89,7 +80,6 @@ GOOD = json.dumps(LINE).encode() + b"\n"
     [
         (GOOD + b"{]\n", ":2: no task"),
         (GOOD + json.dumps({**LINE, "prompt": 1}).encode(), r":2: no task .*`\$\.prompt`"),
-        (GOOD + b'{"task_id": "\xff"}', ":2: no task"),
         (GOOD + b" " * (infill.LONGEST + 1), ":2: a line of more than"),
         (b"", "has no tasks"),
     ],

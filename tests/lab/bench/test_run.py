@@ -1,4 +1,3 @@
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from localdflash.base.machine import hardware as machine
 from localdflash.engine.pair import Step
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench import bench_run as bench
@@ -154,12 +152,3 @@ def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.Mon
 
 
 # The machine
-
-
-def test_in_somebody_elses_repository_the_version_is_the_commit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    monkeypatch.setattr(machine, "__file__", str(tmp_path / "machine.py"))
-    monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1.2.3")
-    assert machine.commit() == "localdflash 1.2.3"

@@ -9,9 +9,7 @@ import pytest
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.lab.bench import jail, sandbox
-from localdflash.lab.bench.sandbox import run, weaknesses
-
-SHUT = {"limits": "set", "network": "namespace", "files": "landlock", "processes": "filter"}
+from localdflash.lab.bench.sandbox import run
 
 
 @pytest.fixture(scope="module")
@@ -131,13 +129,6 @@ def test_the_network(shut: dict[str, str]) -> None:
 def test_another_secret_does_not_pass() -> None:
     tell = "try: os.write(number, b'0' * 32)\n    except OSError: pass"
     assert outcome(f"import os\nfor number in range(3, 20):\n    {tell}\nos._exit(0)") == "failed"
-
-
-def test_what_is_not_shut_off_is_said() -> None:
-    assert weaknesses(SHUT) == []
-    said = weaknesses({"limits": "set", "network": "module", "files": "none", "processes": "limits"})
-    assert len(said) == 3
-    assert "your files can be read, changed and removed" in said
 
 
 def test_a_sandbox_that_does_not_start_runs_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Files of random weights: as llama.cpp and our own reader want them, with numbers that keep a network sane."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import llama_cpp
@@ -42,20 +41,6 @@ def test_a_drafter_fits_its_target(tmp_path: Path) -> None:
     assert (config.block_size, config.mask_token_id, config.taps) == (16, 511, (1, 3, 5))
     check_fit(config, 256, 512, 8, "drafter")
     assert float(gguf.load_tensor(header, "fc.weight").std()) == pytest.approx(synthetic.STD, rel=0.1)
-
-
-def test_a_whole_file_of_one_type_but_for_its_head(tmp_path: Path) -> None:
-    kind, head, file_type = GGMLType.Q4_0, GGMLType.Q6_K, 2
-    path = tmp_path / "target.gguf"
-    synthetic.write_target(path, replace(synthetic.TINY, tie_word_embeddings=True), "tiny", kind)
-    header = gguf.read_header(path)
-    assert header.metadata["general.file_type"] == file_type
-    matrices = {name: info.ggml_type for name, info in header.tensors.items() if len(info.shape) == 2}
-    assert matrices.pop("token_embd.weight") == head
-    assert set(matrices.values()) == {kind}
-    weights = gguf.load_tensor(header, "blk.0.attn_q.weight")
-    assert abs(float(weights.mean())) < 1e-3
-    assert float(weights.std()) == pytest.approx(synthetic.STD, rel=0.1)
 
 
 @pytest.mark.nightly

@@ -23,11 +23,8 @@ TASK = {
 USAGE = [
     ("--typing", "--server"),
     ("--typing", "--infill", "FILE"),
-    ("size.py",),
     ("--typing", "--picture", "a.gif"),
-    ("--typing", "--commit", "HEAD", "FILE"),
     ("--typing", "missing.py"),
-    ("--typing", "FILE", "FILE"),
     ("--infill", "missing.jsonl"),
 ]
 
@@ -93,8 +90,3 @@ def test_infilling(run: Callable[..., Any], tiny: tuple[str, ...], tmp_path: Pat
     assert report["tokens_per_second"] > 0
     assert report["command"].startswith("localdflash bench --infill tasks.jsonl --pair ")
     assert "pass@1" in done.out
-
-
-def test_a_wrong_line_is_named_before_anything_starts(fails: Callable[..., str], tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("{}\n")
-    assert "a.jsonl:1" in fails(3, "bench", "--infill", tmp_path / "a.jsonl")

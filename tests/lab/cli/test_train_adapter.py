@@ -96,7 +96,3 @@ def test_other_models_are_refused_before_anything_is_downloaded(fails: Fails, ti
     line = fails(1, "train", "adapter", tmp_path / "new", "--pair", tiny_pair / "target.gguf")
     assert "target.gguf: adapters are made for SmolLM2" in line
     assert not (tmp_path / "new").exists()
-
-
-def test_a_folder_without_answers_is_refused(fails: Fails, tmp_path: Path) -> None:
-    assert "holds no answers" in fails(2, "train", "adapter", tmp_path / "new", "--answers", tmp_path)

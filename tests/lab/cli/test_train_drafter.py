@@ -5,7 +5,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ from localdflash.cli import main
 from localdflash.lab.train import adapter_corpus, adapter_mixture, batched_answers, kept_plan
 from localdflash.lab.train.adapter_corpus import Archive
 from localdflash.lab.train.kept_answers import KeptAnswers
-from localdflash.lab.train.kept_training import KeptRun
 from localdflash.lab.train.training_prompts import COMPLETIONS
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.fingerprint import mismatch
 from localdflash.models.weights.gguf import read_header
 
-SHORTLY = ("--minutes", "0.02", "--tokens", "1000", "--sequences", "2", "--anchors", "8")
+SHORTLY = ("--minutes", "0.01", "--tokens", "500", "--sequences", "2", "--anchors", "8")
 QUICK = (*SHORTLY, "--short", "100")
 
 
@@ -60,7 +58,7 @@ def test_what_it_leaves(trained: Path, target: Path) -> None:
     assert config.trained_for
     assert config.trained_for.tau >= 1.0
     assert mismatch(trained / "drafter.gguf", config.trained_for, read_header(trained / "target.gguf")) == ""
-    assert KeptAnswers.load(trained / "answers").answer_tokens() >= 1000
+    assert KeptAnswers.load(trained / "answers").answer_tokens() >= 500
     assert trained.stat().st_mode & 0o077 == 0
     found = local_files(load_registry().resolve(str(trained / "target.gguf")))
     assert found.drafter_gguf == trained / "drafter.gguf"
@@ -78,15 +76,6 @@ def test_the_pair_runs(trained: Path, run: Callable[..., Any]) -> None:
 def test_other_questions_want_another_folder(trained: Path, target: Path, fails: Callable[..., str]) -> None:
     said = fails(1, "train", "drafter", trained, "--pair", target, "--repository", Path(__file__).parents[1], *QUICK)
     assert "was made from other sources" in said
-
-
-def test_another_target_wants_another_folder(
-    trained: Path, target: Path, questions: Path, fails: Callable[..., str], tmp_path: Path
-) -> None:
-    other = tmp_path / "target.gguf"
-    other.write_bytes(target.read_bytes().replace(b"tiny target", b"Tiny target"))
-    said = fails(1, "train", "drafter", trained, "--pair", other, "--prompts", questions, *QUICK)
-    assert "answers of another target" in said
 
 
 @pytest.mark.nightly
@@ -117,24 +106,6 @@ def test_ctrl_c_loses_nothing_that_was_kept(
     again = KeptAnswers.load(tmp_path / "folder" / "answers")
     assert (again.index[: len(kept.index)] == kept.index).all()
     assert len(set(again.index["number"].tolist())) == len(again.index)
-
-
-@pytest.mark.nightly
-def test_a_drafter_that_got_worse_is_said(
-    trained: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    taus = chain([2.0], repeat(1.5))
-
-    def measure(training: KeptRun, *_: object) -> dict[str, float]:
-        training.tau = next(taus)
-        return {"held_out": training.tau}
-
-    monkeypatch.setattr(batched_answers, "ANSWER_LIMIT", 60)
-    monkeypatch.setattr(KeptRun, "measure", measure)
-    done = run("train", "drafter", tmp_path / "on", "--pair", trained / "target.gguf", "--prompts", questions, *SHORTLY)
-    assert done.code == 0
-    assert "before: 2.000 tokens a verify" in done.err
-    assert "it got worse, 1.500: go on with the old drafter" in done.err
 
 
 CODE = "def add(first, second):\n    total = first + second\n    return total\n\n\n" * 20
@@ -187,10 +158,8 @@ def test_a_drafter_to_start_from_has_a_shape(
     [
         (("--batch-tokens", "2048"), 2, "--batch-tokens is for a drafter without --pair"),
         (("--taps", "1,5"), 3, "tap 5: the target has blocks 0 to 4 to tap"),
-        (("--mask", "<nothing>"), 3, "'<nothing>' is not a single special token"),
         (("--completions",), 2, "--prompts asks questions: leave it or --completions out"),
         (("--start", __file__, "--fresh"), 2, "--start and --fresh exclude each other"),
-        (("--pair", "embeded"), 3, "embedded"),
     ],
 )
 def test_what_is_refused(

@@ -1,7 +1,6 @@
 """`localdflash train vocabulary`, and the pair that drafts from what it wrote."""
 
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,10 @@ import torch
 from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import REFERENCES
-from localdflash.backends.cuda.stepper import Way
 from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.reference_target import TorchTarget
-from localdflash.engine.generate import Request, generate
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE
 from localdflash.lab.train.shorten import shorten
 from localdflash.models.shapes.dflash_file import config_of_file
@@ -100,12 +97,6 @@ def open_pair(folder: Path, drafter: str) -> CudaPair:
     return load_pair(folder / "target.gguf", folder / drafter, CPU, CudaSettings(context=256), REFERENCES)
 
 
-def answer(pair: CudaPair, way: Way, ids: list[int]) -> list[int]:
-    pair = pair.only(way)
-    pair.forget()
-    return [token for step in generate(pair, Request(ids, 16)) for token in step.tokens]
-
-
 def drafts(pair: CudaPair, ids: list[int]) -> list[int]:
     """What the drafter proposes after these ids."""
     pair.forget()
@@ -114,26 +105,6 @@ def drafts(pair: CudaPair, ids: list[int]) -> list[int]:
     pair.stepper.fill_block(8)
     found: list[int] = pair.stepper.draft[1:8].tolist()
     return found
-
-
-@pytest.mark.nightly
-def test_drafts_are_of_the_list_and_answers_stay(folder: Path, run: Callable[..., Any]) -> None:
-    drafter = "drafter.gguf"
-    long = open_pair(folder, drafter)
-    prompts = [list(range(10 + seed, 40 + seed)) for seed in range(3)]
-    before = [answer(long, "draft", ids) for ids in prompts]
-    free = Counter(token for ids in prompts for token in drafts(long, ids))
-    listed = sorted(free)[: len(free) // 2 or 1]  # half of what it would say, and some more
-    write_answers(folder / "answers", [([1], [*listed, *range(100, 130)])])
-    assert run("train", "vocabulary", folder, "--size", 60).code == 0
-    ids = set(config_of_file(folder / drafter).short)
-    assert set(listed) < ids
-    assert not set(free) <= ids
-    short = open_pair(folder, drafter)
-    for text in prompts:
-        assert set(drafts(short, text)) <= ids
-    assert [answer(short, "draft", text) for text in prompts] == before
-    assert [answer(short, "plain", text) for text in prompts] == before
 
 
 def test_drafts_are_those_of_the_torch_drafter(folder: Path) -> None:

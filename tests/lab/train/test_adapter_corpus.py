@@ -3,11 +3,9 @@
 import hashlib
 import io
 import re
-import shutil
 import subprocess
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,23 +45,6 @@ def test_archives_that_are_there_are_checked_and_not_fetched(tmp_path: Path, mon
     (tmp_path / entry.file).write_bytes(b"something else")
     with pytest.raises(TrainingError, match=r"is not @fake/one 1\.2\.3 as pinned: delete it"):
         fetch([entry], tmp_path)
-
-
-def test_a_download_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
-
-    def fail(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        asked.append(command)
-        return subprocess.CompletedProcess(command, 1, "", "npm error code ENOTFOUND\nnpm error network")
-
-    monkeypatch.setattr(subprocess, "run", fail)
-    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/npm")
-    with pytest.raises(TrainingError, match="npm error network; this step needs a network"):
-        fetch(LIST[:2], tmp_path)
-    assert asked[0][-2:] == [f"{entry.name}@{entry.version}" for entry in LIST[:2]]
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(TrainingError, match=r"npm is missing.*install Node\.js"):
-        fetch(LIST[:2], tmp_path)
 
 
 def test_hand_written_sources_below_the_folder_count(tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from localdflash.lab.train import adapter_pass
 from localdflash.lab.train.adapter import AdaptedEmbedding
 from localdflash.lab.train.adapter_data import ExampleIds
-from localdflash.lab.train.adapter_pass import CHAT_WEIGHT, CHUNK, Pass, packed, weighted_loss
+from localdflash.lab.train.adapter_pass import CHAT_WEIGHT, CHUNK, Pass, weighted_loss
 from tests.lab.train.tiny_adapters import noisy
 
 FILL = ExampleIds(np.array([15, 40, 14, 20, 21, 16, 22, 23, 0]), 6, "python", "rest")
@@ -21,22 +20,6 @@ def test_middles_and_answers_are_learned_with_their_ends_and_answers_weigh_less(
     assert found.labels.tolist() == [33, 34, 2, 22, 23, 0]
     assert found.weights.tolist() == [pytest.approx(CHAT_WEIGHT)] * 3 + [1.0] * 3
     assert found.middle.tolist() == [False] * 3 + [True] * 3
-
-
-def test_examples_side_by_side_count_from_0_each() -> None:
-    found = Pass.of([FILL, CHAT])
-    assert found.lengths == [9, 7]
-    assert found.positions.tolist() == [*range(9), *range(7)]
-    assert torch.equal(found.ids, torch.tensor([*FILL.ids.tolist(), *CHAT.ids.tolist()]))
-
-
-def test_passes_are_filled_in_order() -> None:
-    many = [FILL] * 100 + [CHAT] * 200
-    groups = list(packed(many))
-    assert [one for group in groups for one in group] == many
-    sizes = [sum(len(one.ids) for one in group) for group in groups]
-    assert max(sizes) <= adapter_pass.PASS_TOKENS
-    assert min(sizes[:-1]) > adapter_pass.PASS_TOKENS - 10
 
 
 def test_loss_and_gradients_are_those_of_the_whole_head() -> None:

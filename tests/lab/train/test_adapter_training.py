@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.base.errors import TrainingError
 from localdflash.lab.train import adapter_training
 from localdflash.lab.train.adapter_data import FillData
 from localdflash.lab.train.adapter_training import AdapterRun, AdapterSchedule
@@ -80,11 +79,3 @@ def test_a_run_that_was_killed_gets_the_numbers_of_one_that_was_not(
     for one, other in zip(numbers(again), numbers(whole), strict=True):
         assert torch.equal(one, other)
     assert steps(tmp_path / "parts") == steps(tmp_path / "whole")
-
-
-def test_a_checkpoint_is_not_taken_for_another_runs(data: tuple[FillData, FillData], tmp_path: Path) -> None:
-    AdapterRun(tiny_adapter(), *data, tmp_path, SCHEDULE).save()
-    with pytest.raises(TrainingError, match="another shape"):
-        AdapterRun(tiny_adapter(rank=2), *data, tmp_path, SCHEDULE)
-    with pytest.raises(TrainingError, match="other examples, or with another --seed"):
-        AdapterRun(tiny_adapter(), *data, tmp_path, replace(SCHEDULE, seed=1))

@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.base.errors import LocaldflashError
 from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab.train import batched_answers
-from localdflash.lab.train.batched_answers import SHORTER_LIMITS, PromptEncoder, answer_prompts, repeats
+from localdflash.lab.train.batched_answers import answer_prompts, repeats
 from localdflash.lab.train.kept_answers import COUNT, ENDINGS, LIKELY, AnswerWriter, KeptAnswers
 from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
 from localdflash.lab.train.parallel_target import ParallelStep, ParallelTarget
 from localdflash.lab.train.training_prompts import TrainingPrompt
-from localdflash.text.fim_formats import detect
-from localdflash.text.tokenizer import Tokenizer
 from tests.support.llama_ways import WIDE
 from tests.support.reports import RecordedReport
 
@@ -212,46 +209,3 @@ def test_what_any_slot_has_read_is_not_read_again(
         target.step([slot], [prompt[-1]])
     target.close()
     assert sum(read) == 51 + 2
-
-
-@pytest.fixture(params=["cpu", "llama.cpp"])
-def engine(request: pytest.FixtureRequest, tiny_pair: Path) -> Any:
-    """A function that makes an engine of two slots of 32 tokens, with the given taps."""
-    path = tiny_pair / "target.gguf"
-    if request.param == "cpu":
-        request.getfixturevalue("cpu_engine")
-        return lambda taps=(1,): ParallelCpuTarget(path, 2, 32, taps)
-    return lambda taps=(1,): ParallelTarget(path, 2, 32, taps, 1)
-
-
-def test_limits_of_a_slot(engine: Any) -> None:
-    target = engine()
-    for prompt in ([], [1], [1] * 32):
-        with pytest.raises(LocaldflashError, match="does not fit"):
-            target.begin(0, prompt)
-    target.begin(0, [1] * 31)
-    target.step([0], [1])
-    target.step([0], [1])
-    with pytest.raises(LocaldflashError, match="full"):
-        target.step([0], [1])
-    target.close()
-
-
-def test_a_question_is_asked_with_the_turns_before_it(tiny_pair: Path) -> None:
-    asker = PromptEncoder(tiny_pair / "target.gguf")
-    ids = asker.encode(TrainingPrompt(0, "chat", False, "And in C?", ("How do I print?", "With print.")))
-    turns = b"user\nHow do I print?\nassistant\nWith print.\nuser\nAnd in C?\nassistant\n"
-    assert asker.tokenizer.spell(ids) == turns
-    assert ids.count(asker.tokenizer.special("<|im_end|>")) == 3
-
-
-def test_a_completion_is_asked_by_its_ids_and_ends_at_the_formats_markers(
-    tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Tokenizer, "chat_template", lambda _self: None)
-    path = tiny_pair / "target.gguf"
-    fim = detect(Tokenizer.load(path))
-    asker = PromptEncoder(path, fim)
-    assert asker.encode(TrainingPrompt(0, "rest", False, "", ids=(5, 6, 7))) == [5, 6, 7]
-    assert {asker.tokenizer.special(marker) for marker in fim.markers} < asker.ends
-    assert asker.longest + SHORTER_LIMITS["open"] <= batched_answers.CONTEXT

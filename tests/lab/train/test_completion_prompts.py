@@ -16,9 +16,9 @@ from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.train import adapter_corpus, adapter_examples, adapter_mixture, completion_prompts
 from localdflash.lab.train.adapter_corpus import Archive
-from localdflash.lab.train.adapter_examples import CONTEXT, FillExamples, FimScene
+from localdflash.lab.train.adapter_examples import CONTEXT, FillExamples
 from localdflash.lab.train.adapter_holes import Holes, TrainingHole
-from localdflash.lab.train.completion_prompts import APART, CURSORS, cursors, of_corpus, questions_of_hole
+from localdflash.lab.train.completion_prompts import of_corpus, questions_of_hole
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.training_prompts import HELD_OUT_EVERY
 from localdflash.text.fim_formats import detect
@@ -90,19 +90,6 @@ def test_the_prompts_are_those_of_an_editor_while_a_hole_is_typed(
         assert (question.kind, question.text, question.held_out) == (kind, "", False)
     for first, second in pairwise(found):
         assert count_common_prefix(first.ids, second.ids) > 0.7 * len(first.ids)
-
-
-@pytest.mark.parametrize("kind", ["rest", "open"])
-def test_cursors_are_inside_the_hole_and_apart(kind: str) -> None:
-    for seed in range(40):
-        rng = random.Random(seed)
-        start = rng.randrange(len(CODE))
-        hole = TrainingHole(kind, start, min(start + rng.randint(1, 300), len(CODE)))
-        found = cursors(FimScene("a.py", "python", CODE, hole, []), rng)
-        assert found[0] == start
-        assert len(found) <= CURSORS
-        assert all(APART[0] <= later - earlier <= APART[1] for earlier, later in pairwise(found))
-        assert found[-1] < (len(CODE) if hole.is_open else hole.end) or len(found) == 1
 
 
 def test_whole_packages_are_held_out_and_mixed_in(

@@ -1,7 +1,6 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +12,6 @@ from localdflash.lab.train import corpus
 from localdflash.lab.train.corpus import CorpusPackage
 from localdflash.lab.train.dataset import SPECIALS, Dataset, build, special_ids, train_tokenizer, write
 from localdflash.lab.train.examples import KINDS, Example, ExamplePiece, Special, examples
-from localdflash.lab.train.shorten import answers_of
-from localdflash.models.shapes.short_vocabulary import count
 from localdflash.text.tokenizer import Tokenizer as ModelTokenizer
 
 SOURCE = (
@@ -79,43 +76,11 @@ def test_examples_come_back_with_their_boundaries(tokenizer: Tokenizer, tmp_path
     assert end == count
 
 
-def test_longer_examples_than_1024_tokens_leave_no_trace(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    assert len(tokenizer.encode("7").ids) == 1  # digits stand alone
-    write(tmp_path, tokenizer, [Example("code", (), ("7" * length,)) for length in (1, 1025, 1024)])
-    data = Dataset.load(tmp_path)
-    assert data.examples["length"].tolist() == [1, 1024]
-    assert len(data.tokens) == 1025
-
-
 @given(text=st.text(max_size=40) | st.lists(st.sampled_from([*SPECIALS, " ", "\n", "a"]), max_size=6).map("".join))
 def test_text_never_gives_special_ids(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text).ids
     assert not set(ids) & set(special_ids(tokenizer).values())
     assert tokenizer.decode(ids) == text
-
-
-class Wide:
-    """A tokenizer of so many tokens, of which a text is one."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def get_vocab_size(self) -> int:
-        return self.size
-
-    def encode_batch(self, texts: list[str]) -> list[SimpleNamespace]:
-        return [SimpleNamespace(ids=[int(text)]) for text in texts]
-
-
-@pytest.mark.parametrize("size", [1 << 16, 151_936])
-def test_ids_of_a_large_vocabulary(size: int, tmp_path: Path) -> None:
-    wanted = [0, 65_535, 65_536 % size, size - 1]
-    pieces = tuple(str(token) for token in wanted)
-    write(tmp_path, Wide(size), [Example("code", (), (*pieces, Special("<|mask|>")))])  # type: ignore[arg-type]
-    data = Dataset.load(tmp_path)
-    assert data.tokens.tolist() == [*wanted, size + SPECIALS.index("<|mask|>")]
-    distinct = sorted(set(data.tokens.tolist()))
-    assert count(answers_of(data), size + len(SPECIALS), len(distinct)).ids.tolist() == distinct
 
 
 @given(text=st.text(max_size=60) | st.from_regex(r"[ \n\r\t'a-zA-Z0-9_<|>é.(]{0,60}", fullmatch=True))

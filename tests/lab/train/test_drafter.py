@@ -17,7 +17,6 @@ from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.reference_target import TorchTarget
-from localdflash.base.errors import TrainingError
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.lab.train.drafter_training import (
     Batch,
@@ -124,13 +123,6 @@ def test_anchors_labels_and_ids_line_up() -> None:
             assert ids[length:].tolist() == [0] * (len(ids) - length)
 
 
-def test_answers_of_one_token_are_left_out() -> None:
-    for batch in first_batches(dataset((4, 5), (4, 9)), run_of()):
-        assert (batch.ids[:, 0] == 1000).all()
-    with pytest.raises(TrainingError, match="no answer"):
-        first_batches(dataset((4, 5), (3, 3)), run_of())
-
-
 # Train and serve
 
 
@@ -154,10 +146,8 @@ def recorded(drafter: DFlashDrafter, monkeypatch: pytest.MonkeyPatch) -> list[Te
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "sliding": {"window": 9, "sliding": (True, False)},
     "a window smaller than the block": {"window": 3, "sliding": (True, True), "causal": False},
     "scaled": {"embedding_scale": 3.0, "logit_scale": 0.5, "softcap": 2.0},
-    "biases": {"biases": True},
 }
 
 

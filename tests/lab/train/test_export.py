@@ -16,10 +16,7 @@ from localdflash.backends.reference.decoder import Decoder
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.lab.train import pair_export
 from localdflash.lab.train.dataset import SPECIALS, special_ids
-from localdflash.lab.train.examples import explain_question
 from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.text.chat_template import TemplateMessage, encode_chat
-from localdflash.text.tokenizer import Tokenizer as ModelTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -48,20 +45,6 @@ def test_llamacpp_knows_the_special_tokens(tiny_pair: Path, specials: dict[str, 
         assert fields(tiny_pair / "drafter.gguf")["tokenizer.ggml.mask_token_id"] == specials["<|mask|>"]
     finally:
         api.llama_model_free(model)
-
-
-def test_the_template_makes_the_chats_of_training(tiny_pair: Path, specials: dict[str, int]) -> None:
-    tokenizer = ModelTokenizer.load(tiny_pair / "target.gguf")
-    question = explain_question("x = 1")
-    ids = encode_chat(tokenizer, tokenizer.chat_template() or "", [TemplateMessage("user", question)])
-    assert ids == [
-        specials["<|im_start|>"],
-        *tokenizer.encode(f"user\n{question}"),
-        specials["<|im_end|>"],
-        *tokenizer.encode("\n"),
-        specials["<|im_start|>"],
-        *tokenizer.encode("assistant\n"),
-    ]
 
 
 @pytest.mark.parametrize(("quantization", "tied"), [("Q8_0", True), ("Q4_0", False)])

@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,11 @@ from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.base.errors import TrainingError, UsageError
-from localdflash.lab.train import kept_batches, kept_setup
+from localdflash.base.errors import UsageError
+from localdflash.lab.train import kept_setup
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.drafter_training import Batch, block_logits
-from localdflash.lab.train.kept_answers import COUNT, LIKELY, AnswerWriter, KeptAnswers, likely
+from localdflash.lab.train.kept_answers import COUNT, AnswerWriter, KeptAnswers, likely
 from localdflash.lab.train.kept_batches import NO_TOKEN, NOT_SHORT, Blocks, BlockSource
 from localdflash.lab.train.kept_drafter import SHARED, Frozen, accepted, logits_of, loss_of, start_from, verifies
 from localdflash.lab.train.kept_setup import DrafterOptions
@@ -94,18 +93,6 @@ def test_training_never_sees_what_is_held_out(folder: Path) -> None:
         assert blocks.taps[:20].sum().item() not in held_out
         assert (blocks.anchors.diff() > 0).all()
         assert len(blocks.anchors) == len(blocks.taps) - 8  # all of them: from 9 to the last anchor
-
-
-def test_drafts_in_a_prompt_learn_what_stands_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_batches, "BEGUN", 3)
-    for blocks in islice(source_of(folder).endless(5, np.random.default_rng(0), in_prompt=4), 12):
-        inside = blocks.anchors < 9  # of a prompt of ten ids, whose last one begins the answer
-        assert (int(inside.sum()), len(blocks.anchors)) == (4, 9)
-        assert blocks.anchors.min() >= 3
-        assert (blocks.anchors.diff() > 0).all()
-        where = blocks.anchors[:, None] + torch.arange(1, 8)
-        assert not blocks.shares[where < 10].any()
-        assert blocks.shares[where == 12].any()
 
 
 # The pass
@@ -241,21 +228,6 @@ def test_it_learns_goes_on_and_measures(folder: Path, tiny_pair: Path, tmp_path:
     assert "tokens a verify" in said.lines[-1]
 
 
-def test_a_run_keeps_its_slots(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
-    wanted = replace(WANTED, from_anchor=True)
-    run, source, said = prepared(folder, tiny_pair, tmp_path, wanted)
-    assert next(source.endless(3, np.random.default_rng(0))).labels.shape[1] == 8
-    run.train(source, 0.001, said)
-    prepared(folder, tiny_pair, tmp_path, wanted)
-    for other, reason in (
-        (WANTED, "other slots"),
-        (replace(wanted, block_size=7), "other slots"),
-        (replace(wanted, layers=2), "shape"),
-    ):
-        with pytest.raises(TrainingError, match=reason):
-            prepared(folder, tiny_pair, tmp_path, other)
-
-
 def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     run, source, _ = prepared(folder, tiny_pair, tmp_path / "run")
     out, path = tmp_path / "out", tiny_pair / "target.gguf"
@@ -283,30 +255,3 @@ def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Pat
         with torch.inference_mode():
             served = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
         assert (served - trained).abs().max() < error * trained.abs().max()
-
-
-@pytest.mark.nightly
-def test_a_start_from_a_drafter(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
-    first, source, _ = prepared(folder, tiny_pair, tmp_path / "first")
-    first.train(source, 0.02, RecordedReport())
-    out = tmp_path / "out"
-    export_drafter(first, tmp_path / "first", tiny_pair / "target.gguf", out, 6)
-    wanted = replace(WANTED, layers=2, block_size=4, short=5, start=out / "drafter.safetensors")  # its own shape wins
-    second, _, _ = prepared(folder, tiny_pair, tmp_path / "second", wanted)
-    assert second.drafter.config == first.drafter.config
-    assert len(second.frozen.head) == 300
-    for blocks in (source.blocks(2, np.array([9, 20])), source.blocks(5, np.array([12]))):
-        with torch.inference_mode():
-            found = logits_of(second.average, second.frozen, blocks, second.sizes)
-            before = logits_of(first.average, first.frozen, blocks, first.sizes)
-        assert (found - before).abs().max() < 0.05 * before.abs().max()
-    assert all(p.requires_grad for p in second.drafter.parameters())
-    third, _, said = prepared(folder, tiny_pair, tmp_path / "third", replace(wanted, short=40, own_short=True))
-    assert len(third.frozen.head) == 40
-    assert said.lines[0].startswith("40 tokens cover ")
-    other = tmp_path / "other" / "answers"
-    with AnswerWriter(other, {"sha256": "", "taps": [0, 2], "hidden_size": 64}) as writer:
-        record = {"number": 0, "kind": 0, "held_out": 0, "ended": 0}
-        writer.add(record, np.arange(9, dtype=np.uint32), np.zeros((8, 128), np.float32), np.zeros((7, COUNT), LIKELY))
-    with pytest.raises(TrainingError, match="reads blocks 1, 3, 4, the answers keep those of 0, 2"):
-        prepared(other.parent, tiny_pair, tmp_path / "third", wanted)

@@ -1,11 +1,9 @@
 """What training takes, before it starts."""
 
-from pathlib import Path
-
 import pytest
 
-from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
-from localdflash.lab.train.kept_plan import TrainingNeeds, check_disk, default_taps, needs
+from localdflash.base.errors import OutOfMemory, UsageError
+from localdflash.lab.train.kept_plan import TrainingNeeds, default_taps, needs
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
@@ -31,13 +29,6 @@ def test_a_small_target_on_a_laptop() -> None:
 def test_what_does_not_fit_is_said_before_it_starts(size: int, free: int, what: str) -> None:
     with pytest.raises(OutOfMemory, match=f"{what} needs .* are free"):
         planned(LARGE, size, free)
-
-
-def test_the_disk() -> None:
-    wanted = TrainingNeeds(1000, 0, 0, 1)
-    check_disk(wanted, 400, 600, Path("folder"))
-    with pytest.raises(TrainingError, match=r"folder: the answers need .* fewer --tokens"):
-        check_disk(wanted, 399, 600, Path("folder"))
 
 
 def test_taps_as_published_drafters_have_them() -> None:

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.lab.train.loop import optimizers, rate
+from localdflash.lab.train.loop import optimizers
 from localdflash.lab.train.muon import Muon, orthogonal
 
 
@@ -45,11 +45,3 @@ def test_every_parameter_has_exactly_one_optimizer() -> None:
     taken = [p for stepper in (muon, adam) for group in stepper.param_groups for p in group["params"]]
     assert sorted(map(id, taken)) == sorted(map(id, model.parameters()))
     assert [p.shape for group in muon.param_groups for p in group["params"]] == [(6, 4)]
-
-
-def test_the_rate_warms_up_and_falls() -> None:
-    assert rate(0.0) == pytest.approx(0.02)
-    assert rate(0.02) == pytest.approx(1.0)
-    assert rate(1.0) == rate(1.5) == pytest.approx(0.02)
-    falling = [rate(0.02 + i / 50) for i in range(50)]
-    assert falling == sorted(falling, reverse=True)

@@ -17,15 +17,6 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
     assert [(q.kind, q.text, q.before) for q in found] == [("own", "What is \n a hash?", ()), ("own", "Größe?", ())]
 
 
-def test_some_lines_are_held_out_always_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "mine.jsonl"
-    path.write_text("".join(f'"Question {i}?"\n' for i in range(400)))
-    found = list(of_file(path))
-    assert 20 < sum(q.held_out for q in found) < 90
-    path.write_text("".join(f'"Question {i}?"\n' for i in reversed(range(400))))
-    assert set(of_file(path)) == set(found)
-
-
 @pytest.mark.parametrize("line", ["What?", '{"text": 3}', '" "', "[" * 100_000])
 def test_a_line_that_asks_nothing(line: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
@@ -87,8 +78,4 @@ def test_questions_of_chats_come_with_the_turns_before_them(tmp_path: Path) -> N
     )
     found = {(q.kind, q.text): q.before for q in of_chats(path)}
     first = "a.py:\n```\nx = 1\n```\n\nWhat is x?"
-    assert found == {
-        ("chat", first): (),
-        ("chat", "And y?"): (first, "One."),
-        ("chat", "Never answered"): (),
-    }
+    assert found == {("chat", first): (), ("chat", "And y?"): (first, "One."), ("chat", "Never answered"): ()}

@@ -60,18 +60,6 @@ def test_ctrl_c_keeps_a_checkpoint_and_an_error_does_not(ends_by: BaseException,
     assert Run(tmp_path).step == kept
 
 
-def test_a_checkpoint_is_written_when_the_last_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, saved = 0.0, list[int]()
-    monkeypatch.setattr("localdflash.lab.train.resumable_run.time.monotonic", lambda: now)
-    run = Run(tmp_path, save_seconds=10.0)
-    monkeypatch.setattr(run, "save", lambda: saved.append(run.step))
-    with run.sitting():
-        for _ in range(9):
-            now += 4.0
-            run.learn(1)
-        assert saved == [3, 6, 9]
-
-
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), RuntimeError("PytorchStreamWriter failed")])
 def test_a_full_disk_keeps_the_checkpoint_before(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,6 @@ import pytest
 
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.lab.train.shorten import check, shorten
-from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.weights.gguf import read_header
 from tests.support.random_drafters import config_of, random_weights, write_gguf
 from tests.support.shortened import shortened
@@ -27,17 +26,6 @@ def test_nothing_else_changes_in_a_gguf(tiny_pair: Path, tmp_path: Path) -> None
         assert one.tensor_type == other.tensor_type
         np.testing.assert_array_equal(one.data, other.data)
     assert after[-2].data.tolist() == [4, 9, 200]
-
-
-def test_another_list_takes_the_place_of_the_first(tiny_pair: Path, tmp_path: Path) -> None:
-    folder, wanted = (shortened(tiny_pair, tmp_path / name, [5, 6]) for name in ("first", "second"))
-    target = read_header(folder / "target.gguf")
-    for ids in ([1, 2, 3], [5, 6]):
-        for name in ("drafter.gguf", "drafter.safetensors"):
-            shorten(folder / name, target, ids)
-            assert config_of_file(folder / name).short == tuple(ids)
-    for name in ("drafter.gguf", "config.json"):
-        assert (folder / name).read_bytes() == (wanted / name).read_bytes()
 
 
 @pytest.mark.parametrize("variant", ["DSpark", "own embedding and head"])

@@ -1,5 +1,4 @@
 import math
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from localdflash.backends.reference.decoder import Decoder
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.lab.train.loop import TrainingBudget, TrainingRun, initialise
-from localdflash.lab.train.target_training import TargetRun, held_out_loss, loss_of, rows, train
+from localdflash.lab.train.target_training import TargetRun, held_out_loss, loss_of, train
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
 SHAPE = DecoderConfig(40, 32, 2, 2, 1, 16, 64)
@@ -30,18 +29,6 @@ def model_of(seed: int = 0) -> Decoder:
     model = Decoder(SHAPE)
     initialise(model)
     return model
-
-
-def test_rows_start_with_examples_and_all_take_their_turn() -> None:
-    lengths = (7, 3, 12, 5, 9, 4)
-    data = dataset(*lengths)
-    starts = np.cumsum([0, *lengths])[:-1]
-    possible = {int(start) for start in starts if start + 11 < len(data.tokens)}
-    found = list(islice(rows(data, 10, np.random.default_rng(0)), 3 * len(possible)))
-    assert all(row.tolist() == list(range(row[0], row[0] + 11)) for row in found)
-    for turn in range(3):
-        part = found[turn * len(possible) : (turn + 1) * len(possible)]
-        assert {int(row[0]) for row in part} == possible
 
 
 @torch.inference_mode()

@@ -9,7 +9,7 @@ import pytest
 from localdflash.base.errors import NoDevice
 from localdflash.base.machine.measurements import Measurement
 from localdflash.loading.plan.expected_speed import bytes_per_token
-from localdflash.loading.plan.here import here, why_not
+from localdflash.loading.plan.here import here
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.models.registry.registry import load_registry
@@ -49,13 +49,6 @@ def test_the_backend_of_a_pair(machine: Callable[..., None]) -> None:
     machine("cpu_library.available", "")
     machine("gpu_is_there", True)
     assert here(entry()).backend == "llama.cpp"
-
-
-def test_why_a_pair_cannot_run_here() -> None:
-    assert why_not(entry()) == ""
-    assert why_not(replace(entry(), backends=()))
-    assert "cuda" in why_not(replace(entry(), backends=("cuda",)))
-    assert "40.00 GB, this machine has 32.00 GB" in why_not(replace(entry(), memory_gb=40.0))
 
 
 @pytest.mark.parametrize(("free", "backend", "speed"), [(12e9, "cuda", 200), (9e9, "cpu", 20), (None, "cpu", 20)])

@@ -67,16 +67,6 @@ def test_the_drafter_shrinks_then_goes_before_the_context_does(
     assert (chosen.drafter, chosen.context) == (drafter, context)
 
 
-def test_what_was_given_up_is_said() -> None:
-    notice = fit(Simple(), budget(2100), 8192).notice
-    assert notice == "the drafter has 4 bits: the pair as asked for needs 2.27 GB; 2.15 GB of memory are free"
-    notice = fit(Simple(), budget(1100), 0).notice
-    assert notice == (
-        "the drafter was left out: the pair as asked for needs 1.53 GB, the context has 768 of 8192 tokens;"
-        " 1.15 GB of memory are free"
-    )
-
-
 @pytest.mark.parametrize(
     ("free", "wanted", "fits"), [(2220, 0, True), (2219, 0, False), (1820, 4096, True), (1700, 4096, False)]
 )
@@ -117,15 +107,7 @@ def test_the_largest_context_fits_and_one_step_more_does_not(free: int, most: in
     assert found == most or not limits.holds(sizes.parts(min(found + STEP, most), NO_DRAFTER))
 
 
-@pytest.mark.parametrize(
-    ("free", "best"),
-    [
-        (2100, "F16"),
-        (2000, "Q8_0"),
-        (600, "Q4_0"),
-        (1, None),
-    ],
-)
+@pytest.mark.parametrize(("free", "best"), [(2100, "F16"), (2000, "Q8_0"), (600, "Q4_0"), (1, None)])
 def test_the_best_quantization_is_the_first_that_fits(free: int, best: str | None) -> None:
     candidates = weights_of(1000 * MB, 10 * MB)
     assert best_quantization({TARGET: 1, TARGET_KV: MB}, MemoryBudget(free * MB, 0, "memory"), candidates) == best

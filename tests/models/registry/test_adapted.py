@@ -12,8 +12,8 @@ from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.lab.train.adapter import Adapter
 from localdflash.lab.train.adapter_export import TRAINED, write_adapter
 from localdflash.models.registry import fetching, records
-from localdflash.models.registry.pair_entry import Adapted, FileSource, PairEntry, TargetSource, models_folder
-from localdflash.models.registry.registry import Registry, how_to_get, local_files, missing_files
+from localdflash.models.registry.pair_entry import Adapted, FileSource, PairEntry, TargetSource
+from localdflash.models.registry.registry import how_to_get, local_files, missing_files
 from localdflash.models.weights import low_rank
 from tests.support.converted_models import case_of
 from tests.support.reports import RecordedReport
@@ -83,14 +83,3 @@ def test_a_full_disk_leaves_nothing(pair: PairEntry, monkeypatch: pytest.MonkeyP
     with pytest.raises(LocaldflashError, match="make room and pull again"):
         fetching.pull(pair, RecordedReport())
     assert [path.name for path in pair.target.path.parent.iterdir()] == [".merged.Q8_0.gguf.lock"]
-
-
-def test_its_base_is_fetched_before_it_and_stays(pair: PairEntry) -> None:
-    assert pair.target.adapted
-    base = replace(pair, id="base", target=TargetSource("owner/name", "base.gguf"))
-    taught = replace(pair, target=replace(pair.target, adapted=replace(pair.target.adapted, base=base.target)))
-    assert [item.path.name for item in fetching.needed(taught)] == ["base.gguf", "merged.Q8_0.gguf"]
-    taught.target.path.parent.mkdir(parents=True)
-    taught.target.path.write_bytes(b"GGUF")
-    found = fetching.removal(taught, Registry({"base": base, "taught": taught}))
-    assert found.paths == (models_folder() / "adapted" / "merged.Q8_0.gguf",)

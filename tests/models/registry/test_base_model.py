@@ -1,6 +1,5 @@
 """Which entry's drafter a file gets: by its base model or its name, and never for a near miss."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -108,15 +107,6 @@ def test_a_near_miss_gets_none(file: GGUFHeader, called: str) -> None:
 def test_a_pruned_or_another_model_of_that_name_is_refused_with_the_reason(file: GGUFHeader, said: str) -> None:
     match = found(file)
     assert match == DrafterMatch(None, f"not that of qwen3-8b, though the file says base model Qwen/Qwen3-8B: {said}")
-
-
-def test_blocks_that_predict_ahead_are_no_layers() -> None:
-    file = header("qwen35", 65, **based_on("Qwen/Qwen3.6-27B"), name="Qwen3.6 27B")
-    ahead = replace(file, metadata=MappingProxyType({**file.metadata, "qwen35.nextn_predict_layers": 1}))
-    assert drafter_of(found(ahead)) == "z-lab/Qwen3.6-27B-DFlash"
-    refused = found(file)
-    assert refused
-    assert refused.drafter is None
 
 
 def test_every_entry_is_found_by_its_base_model() -> None:

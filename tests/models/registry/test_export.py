@@ -12,7 +12,6 @@ from localdflash.base.errors import ModelError, UsageError
 from localdflash.models.registry.launch_commands import LAUNCHERS, Launch, Wishes
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry, TargetSource
 from localdflash.models.registry.registry import load_registry
-from localdflash.models.shapes.dflash_file import config_of_file
 
 # Where each flag is documented (page, version), as read in November 2026.
 VLLM_SPECULATION = "vllm-project/vllm docs/features/speculative_decoding/README.md, 01ed47b"
@@ -117,24 +116,6 @@ def test_llama_server_fetches_the_target_and_says_how_to_make_the_drafter(pair: 
     }
     assert any(need.startswith(f"{gguf}: make it with llama.cpp's convert_hf_to_gguf.py") for need in launch.needs)
     assert any("Qwen/Qwen3-4B" in need for need in launch.needs)
-
-
-def test_a_drafter_that_llama_server_misreads_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = replace(config_of_file(root / "localdflash" / "models" / "embedded" / "drafter.gguf"), from_anchor=True)
-    monkeypatch.setattr("localdflash.models.registry.launch_commands.config_of_file", lambda _path: config)
-    with pytest.raises(ModelError, match="misreads: train one with --fresh --first-slot mask"):
-        LAUNCHERS["llama-server"](load_registry().pair("embedded"), Wishes())
-
-
-def test_dspark_has_a_launch_line_for_llama_server_alone() -> None:
-    pair = load_registry().pair("embedded")
-    assert pair.drafter
-    spark = replace(pair, drafter=replace(pair.drafter, kind="dspark"))
-    assert flags(LAUNCHERS["llama-server"](spark, Wishes()))["--spec-type"] == "draft-dspark"
-    source = replace(pair.drafter, kind="dspark", repository="owner/name", file="model.safetensors")
-    for server in ("vllm", "sglang"):
-        with pytest.raises(ModelError, match="runs dspark drafters is not known here"):
-            LAUNCHERS[server](replace(pair, drafter=source), Wishes(draft_tokens=3))
 
 
 @pytest.mark.parametrize(("engine", "tokens"), [("vllm", 5), ("sglang", 6), ("llama-server", 5)])

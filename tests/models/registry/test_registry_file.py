@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.base.errors import ModelError
-from localdflash.models.registry.pair_entry import Package, models_folder
+from localdflash.models.registry.pair_entry import models_folder
 from localdflash.models.registry.registry import load_registry
 from tests.support.registry_entries import ADAPTED, HASH, PACKAGE, TARGET, VALID
 
@@ -126,14 +126,6 @@ def test_a_target_that_is_made_here_is_read(user_file: Path) -> None:
     assert target.adapted.base == pairs["embedded"].target
     assert target.adapted.adapter == str(user_file.parent / "a.safetensors")
     assert target.path == models_folder() / "adapted" / "taught.gguf"
-
-
-def test_a_package_is_read(user_file: Path) -> None:
-    user_file.write_text(VALID.replace(TARGET, PACKAGE))
-    target = load_registry().pair("mine").target
-    assert (target.repository, target.file, target.sha256, target.size) == (None, "made_up/x.gguf", HASH, 1)
-    assert target.package == Package("made-up", "1.0", HASH, 2)
-    assert target.path == models_folder() / "made-up==1.0" / "made_up" / "x.gguf"
 
 
 def test_an_id_may_come_once_in_a_file(user_file: Path) -> None:

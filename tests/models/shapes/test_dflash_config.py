@@ -79,18 +79,6 @@ def test_the_published_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "theta"),
-    [
-        ({"rope_theta": 1e7}, 1e7),
-        ({"rope_theta": None, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, 5e5),
-        ({"partial_rotary_factor": 1.0}, 1e6),
-    ],
-)
-def test_rope(changes: dict[str, Any], theta: float) -> None:
-    assert config(**changes).decoder.rope_theta == theta
-
-
-@pytest.mark.parametrize(
     ("changes", "causal"),
     [
         ({}, [True, True, False]),  # not told: the sliding layers are
@@ -154,10 +142,7 @@ def test_other_refusals_are_by_name(changes: dict[str, Any], named: str) -> None
     assert named in refusal(JSON | changes)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["vocab_size", "rope_theta", "block_size", "target_layer_ids"],
-)
+@pytest.mark.parametrize("name", ["vocab_size", "rope_theta", "block_size", "target_layer_ids"])
 def test_missing_fields_are_named(name: str) -> None:
     assert refusal(without(name)).endswith(f"{name} is missing")
 
@@ -288,18 +273,6 @@ def test_what_speculators_leave_out_is_qwen3s_default() -> None:
     assert shape.context_length == theirs.max_position_embeddings
     assert theirs.rope_parameters is not None
     assert shape.rope_theta == theirs.rope_parameters["rope_theta"]
-
-
-def test_windows_of_speculators() -> None:
-    kinds = {"layer_types": SLIDING, "sliding_window": 128, "use_sliding_window": True}
-    shape = {"transformer_layer_config": SPECULATORS["transformer_layer_config"] | kinds}
-    found = config_of_json(SPECULATORS | shape, "")
-    assert (found.window, [found.is_causal(i) for i in range(3)]) == (128, [True, True, False])
-    found = config_of_json(SPECULATORS | shape | {"sliding_window_non_causal": True}, "")
-    assert [found.is_causal(i) for i in range(3)] == [False] * 3
-    second = SPECULATORS | shape | {"speculators_model_type": "dflash2", "markov_rank": 0, "sample_from_anchor": False}
-    found = config_of_json(second | {"enable_confidence_head": False}, "")
-    assert (found.kind, found.conv_kernel, found.selector_top_k, found.is_causal(0)) == ("dflash2", 2, 16, False)
 
 
 @pytest.mark.parametrize(

@@ -68,12 +68,6 @@ def test_kinds_by_the_file_alone(tmp_path: Path, tiny_pair: Path) -> None:
     assert kind_of_file(tiny_pair / "target.gguf") == "draft-model"
 
 
-def test_one_vocabulary_may_go_on_where_the_other_ends(tmp_path: Path) -> None:
-    target = write(tmp_path / "target.gguf", "llama")
-    check_drafter(target, write(tmp_path / "padded.gguf", "llama", tokens=(*TOKENS, "[PAD]")))
-    check_drafter(target, write(tmp_path / "fewer.gguf", "llama", tokens=TOKENS[:3]))
-
-
 @pytest.mark.parametrize(
     ("architecture", "facts", "said"),
     [

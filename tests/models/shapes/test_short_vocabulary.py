@@ -34,14 +34,6 @@ def test_count(sequences: list[list[int]], size: int, always: list[int]) -> None
     assert short.counted == counter.total()
 
 
-@pytest.mark.parametrize("bad", [-1, 10])
-def test_ids_outside_the_vocabulary(bad: int) -> None:
-    with pytest.raises(ModelError, match=f"token {bad} is not in a vocabulary of 10"):
-        count([[1, 2], [bad]], 10, 5)
-    with pytest.raises(ModelError, match=f"token {bad} "):
-        count([], 10, 5, always=[bad])
-
-
 def random_bits(dtype: torch.dtype, *shape: int) -> Tensor:
     info = torch.iinfo(dtype)
     return torch.randint(info.min, info.max + 1, shape, dtype=torch.int64).to(dtype)
@@ -82,15 +74,6 @@ def test_rows_of(name: str, size: int) -> None:
     for tensor in (padding.base, padding.high, padding.scale, padding.supers, padding.minimum):
         assert tensor is None or not tensor[..., size:].any()
         assert tensor is None or tensor.is_contiguous()
-
-
-def test_rows_of_refuses() -> None:
-    planes = heads()["w4"]
-    with pytest.raises(ModelError, match="token 300 is not in a vocabulary of 300"):
-        rows_of(planes, torch.tensor([1, 300]))
-    stack = Planes(300, 128, 32, planes.base, None, "block", planes.scale, experts=2)
-    with pytest.raises(ModelError, match="2 experts"):
-        rows_of(stack, torch.tensor([1]))
 
 
 # As a file

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from localdflash.backends.cpu.binding import check_shape
 from localdflash.backends.cpu.model_source import check_target_file
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.decoder_config import DecoderConfig
@@ -101,8 +100,3 @@ def test_blocks_that_predict_further_ahead_are_left_out(tmp_path: Path) -> None:
 def test_what_qwen35_may_not_say(tmp_path: Path, numbers: dict[str, Any], said: str) -> None:
     with pytest.raises(ModelError, match=said):
         qwen35(tmp_path, **numbers)
-
-
-def test_delta_nets_whose_shape_the_kernels_do_not_run(tmp_path: Path) -> None:
-    config = qwen35(tmp_path, "qwen35moe", ssm__state_size=24)
-    assert check_shape(config) == "delta nets of 2 and 4 heads of 24 and 32"

@@ -9,7 +9,7 @@ import pytest
 from localdflash.lab.bench import verify_table
 from localdflash.lab.bench.chat import chat_prompts, chat_run, curve, felt, measuring
 from localdflash.lab.bench.chat.chat_modes import Hosts, opened
-from localdflash.lab.bench.chat.measuring import QUICK, ChatBench
+from localdflash.lab.bench.chat.measuring import QUICK
 from localdflash.lab.bench.llama_plain import LoneRowTarget
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
@@ -109,15 +109,6 @@ def test_each_way_is_what_it_says(options: Options) -> None:
         assert pairs["drafting"] is loaded.pair
         assert pairs["lookup"].target is pairs["plain"].target is not loaded.host
         assert isinstance(pairs["llama.cpp"].target, LoneRowTarget)
-
-
-def test_forced_drafting_drafts_in_every_step_that_has_room(options: Options) -> None:
-    with LoadedPair(options) as loaded, opened(loaded, options) as ways:
-        bench = ChatBench(loaded, ways, chat_prompts.load(1), 1, QUICK, Watched())
-        done = bench.answer(ways.pairs["forced"], chat_prompts.load(1)[5], measuring.PLAIN_PARAMS, 20)
-        drafted = done.stats.steps_by_drafter
-        assert drafted.get("none", 0) <= 1  # the last step has room for one token
-        assert drafted["dflash"] >= done.stats.steps - 1
 
 
 # The plan
