@@ -1,6 +1,5 @@
 """Targets and drafters in parts: every backend reads all of them, and writes what it writes with the one file."""
 
-import os
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -9,12 +8,10 @@ import pytest
 
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.backends import load_on
-from localdflash.loading.engine_choice import TimingCase
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
-from localdflash.models.shapes.fingerprint import trained_for
 from localdflash.models.weights.gguf import read_header
 from tests.support.split_files import shard, split_file
 
@@ -71,13 +68,3 @@ def test_packed_weights_follow_every_part(tiny_pair: Path, tmp_path: Path) -> No
     data[there] = data[there][block:] + data[there][:block]  # each block in its neighbour's place
     part.write_bytes(data)
     assert written(first, "cpu")[0] != before
-
-
-def test_timings_and_fingerprints_cover_all_parts(tiny_pair: Path, tmp_path: Path) -> None:
-    first = split_file(tiny_pair / "target.gguf", tmp_path, "m", 3)
-    case, part = TimingCase(first, None), first.with_name("m-00003-of-00003.gguf")
-    before = case.name("llama.cpp")
-    assert case.size() == sum(file.stat().st_size for file in tmp_path.iterdir())
-    assert trained_for(read_header(first)).digest == trained_for(read_header(tiny_pair / "target.gguf")).digest
-    os.utime(part, ns=(0, 0))
-    assert case.name("llama.cpp") != before

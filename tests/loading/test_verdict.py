@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from localdflash.loading.verdict import State, Subject, keep, recall
+from localdflash.loading.verdict import Subject
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.pretended_gpu import pretend
@@ -50,12 +50,3 @@ def test_a_verdict_holds_for_files_of_the_same_shapes(
     copy.write_bytes((tiny_pair / "target.gguf").read_bytes()[:-64] + bytes(64))
     assert Subject.of(replace(files, target=copy), options).place == subject.place
     assert Subject.of(replace(files, drafter_safetensors=None), options).place != subject.place
-
-
-def test_a_verdict_is_read_back(subject: Subject) -> None:
-    assert recall(subject.place) is None
-    for state in get_args(State):
-        kept = subject.verdict(state, "head of output", "head of output: 1 of 16 numbers are NaN")
-        keep(subject.place, kept)
-        assert recall(subject.place) == kept
-        assert [path.name for path in subject.place.parent.iterdir()] == [subject.place.name]

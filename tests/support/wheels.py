@@ -93,11 +93,9 @@ def set_pip(monkeypatch: pytest.MonkeyPatch, settings: Mapping[str, str]) -> Non
 
 @dataclass
 class FakeIndex:
-    """Serves a wheel. `status`: of every answer; `cut`: bytes after which the connection drops."""
+    """Serves a wheel."""
 
     wheel: bytes
-    status: int = 200
-    cut: int | None = None
     downloads: int = 0
     port: int = 0
     sent: Callable[[int], object] = field(default=lambda _count: None)  # called as bytes leave
@@ -119,16 +117,14 @@ def fake_index(wheel: bytes) -> Iterator[FakeIndex]:
             pass
 
         def do_GET(self) -> None:
-            self.send_response(index.status)
-            if index.status == 401:
-                self.send_header("WWW-Authenticate", 'Basic realm="index"')
+            self.send_response(200)
             is_wheel = self.path.endswith(".whl")
             body = index.wheel if is_wheel else f'<!DOCTYPE html><a href="/{WHEEL}">{WHEEL}</a>'.encode()
             self.send_header("Content-Type", "application/octet-stream" if is_wheel else "text/html")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             index.downloads += is_wheel
-            for start in range(0, len(body) if index.cut is None or not is_wheel else index.cut, CHUNK):
+            for start in range(0, len(body), CHUNK):
                 if is_wheel:
                     index.sent(start)
                 self.wfile.write(body[start : start + CHUNK])

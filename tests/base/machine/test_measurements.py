@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 
@@ -51,9 +50,3 @@ def test_a_file_that_cannot_be_read_is_measured_anew(text: str, monkeypatch: pyt
     measurements.file().write_text(text.replace("NAME", name))
     assert measurements.bandwidth().value == 42.0
     assert measurements.recall("bandwidth of memory") is not None
-
-
-def test_a_folder_that_cannot_be_written_is_no_failure(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "bandwidth", lambda: 42.0)
-    home.write_text("a file where the folder should be")
-    assert measurements.bandwidth().value == 42.0

@@ -65,21 +65,6 @@ def test_every_key_is_a_change_and_a_request() -> None:
     assert (desk.trace.requests, len(desk.trace.key_to_request), desk.cancelled) == (2, 2, [])
 
 
-def test_what_agrees_stays_and_what_does_not_goes() -> None:
-    desk = Desk()
-    desk.type("a")
-    desk.answer(desk.item("abcd", 1))
-    desk.type("b")
-    assert desk.ghost == "cd"
-    desk.answer()
-    assert desk.ghost == "cd"
-    desk.answer(desk.item("abcd", 2, name="2"))
-    assert (desk.trace.shown, desk.trace.flicker, len(desk.of("didShowCompletion"))) == (1, 0, 1)
-    desk.type("x")
-    assert (desk.ghost, desk.trace.rejected) == ("", 1)
-    assert desk.of("didRejectCompletion")[0]["item"]["command"]["arguments"] == ["2"]
-
-
 def test_flicker_is_a_change_of_what_still_agreed() -> None:
     desk = Desk()
     desk.type("a")
@@ -123,26 +108,6 @@ def test_a_push_grows_what_is_current_only() -> None:
     push(2, 1)
     assert (desk.ghost, desk.trace.grown) == ("bcd", 1)
     assert len(desk.trace.request_to_text) == len(desk.trace.request_to_answer) == 1
-
-
-def test_accepting_a_part_is_told_in_utf_16() -> None:
-    desk = Desk(encoding="utf-8")
-    desk.type("a")
-    desk.answer(desk.item("a😀b c", 1))
-    desk.type("😀")
-    desk.editor.accept("b")
-    assert desk.of("didPartiallyAcceptCompletion")[0]["acceptedLength"] == 4
-    assert (desk.ghost, desk.of("executeCommand")) == (" c", [])
-
-
-def test_vscode_cancels_the_older_request() -> None:
-    desk = Desk("vscode")
-    desk.type("abc")
-    assert desk.cancelled == [1, 2]
-    desk.answers[0](None, {"code": -32800, "message": "cancelled"})
-    assert desk.trace.errors == []
-    desk.answers[2](None, {"code": -32603, "message": "broken"})
-    assert desk.trace.errors == ["broken"]
 
 
 def test_a_part_of_it_leaves_what_is_behind_the_cursor() -> None:

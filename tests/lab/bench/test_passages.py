@@ -12,7 +12,6 @@ from localdflash.lab.bench.passages import (
     TypingJob,
     additions,
     count_keys,
-    from_file,
     from_line,
     next_key,
 )
@@ -51,14 +50,6 @@ def test_a_line_end_brings_the_indentation_along() -> None:
     ]
     assert next_key(True, "    x") == "    "
     assert count_keys("\n    ab\n\n    c", at_line_start=False) == 6
-
-
-@given(texts.map(lambda text: text.strip() + "\n").filter(str.strip), st.integers(0, 50), st.integers(1, 40))
-def test_what_is_taken_out_of_a_file_is_what_is_typed(text: str, seed: int, most: int) -> None:
-    job = from_file("a.py", text, most, seed)
-    assert typed_out(job) == text
-    assert job.passages[0].text
-    assert from_file("a.py", text, most, seed) == job
 
 
 def test_a_part_begins_at_a_line() -> None:

@@ -46,19 +46,6 @@ def test_rates_and_speedup_are_ratios_of_sums() -> None:
     assert report["steps_by_drafter"] == {"dflash": 3}
 
 
-def test_llama_cpp_is_a_plain_way_too() -> None:
-    category = Category()
-    category.add([run_of([1], PLAIN, PLAIN)], [run_of([1], (1, 1, 8.0))], [run_of([2], PLAIN, (0, 0, 6.0))])
-    report = category.report(90.0)
-    assert (report["ar_tok_s"], report["llama_cpp_ar_tok_s"], report["best_ar_tok_s"]) == (100.0, 125.0, 125.0)
-    assert (report["ar_over_llama_cpp_ar"], report["over_best_ar"]) == (0.8, 2.0)
-    assert report["identical"] == "1/1"  # llama.cpp rounds otherwise: its text does not count
-    without = Category()
-    without.add([run_of([1], PLAIN)], [run_of([1], PLAIN)])
-    assert "llama_cpp_ar_tok_s" not in without.report(0.0)
-    assert [without.report(other)["best_ar_tok_s"] for other in (0.0, 99.0, 150.0)] == [100.0, 100.0, 150.0]
-
-
 def test_the_fastest_repeat_counts() -> None:
     category = Category()
     category.add(

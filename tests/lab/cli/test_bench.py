@@ -80,15 +80,6 @@ def test_a_difference_is_the_exit_code(
     assert identical in done.out
 
 
-def test_a_result_that_cannot_be_written_is_known_before_the_work(
-    fails: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bench, "run", lambda *_arguments: pytest.fail("the work was done"))
-    (tmp_path / "file").write_text("")
-    fails(1, "bench", "--json", tmp_path / "file" / "result.json")
-    fails(2, "bench", "--json", tmp_path)
-
-
 @pytest.mark.nightly
 def test_drafters_beside_each_other(
     run: Callable[..., Any], tiny: tuple[str, ...], tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

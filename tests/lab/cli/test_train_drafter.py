@@ -73,11 +73,6 @@ def test_the_pair_runs(trained: Path, run: Callable[..., Any]) -> None:
     assert drafted.out == plain.out
 
 
-def test_other_questions_want_another_folder(trained: Path, target: Path, fails: Callable[..., str]) -> None:
-    said = fails(1, "train", "drafter", trained, "--pair", target, "--repository", Path(__file__).parents[1], *QUICK)
-    assert "was made from other sources" in said
-
-
 @pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_ctrl_c_loses_nothing_that_was_kept(

@@ -90,16 +90,3 @@ def test_the_prompt_is_the_one_that_is_asked(
     middle = tokenizer.special("<|fim_middle|>")
     assert example.ids.index(middle) == example.prompt - 1
     assert example.ids.count(middle) == 1
-
-
-def test_both_orders_other_code_and_edits_come_up(maker: FillExamples, tokenizer: Tokenizer) -> None:
-    rng = random.Random(1)
-    examples = [maker.draw("shop/orders.py", rng) for _ in range(80)]
-    spelled = [b"".join(tokenizer.piece(token, special=True) for token in one.ids).decode() for one in examples]
-    assert any(one.index("<|fim_prefix|>") < one.index("<|fim_suffix|>") for one in spelled)
-    assert any(one.index("<|fim_prefix|>") > one.index("<|fim_suffix|>") for one in spelled)
-    assert any("# shop/prices.py\ndef with_tax(price: int, rate: float) -> int:" in one for one in spelled)
-    assert {one.language for one in examples} == {"python"}
-    assert len({one.kind for one in examples}) == 5
-    rng = random.Random(1)
-    assert [maker.draw("shop/orders.py", rng).ids for _ in range(20)] == [one.ids for one in examples[:20]]

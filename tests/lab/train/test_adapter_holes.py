@@ -5,7 +5,6 @@ import random
 import pytest
 
 from localdflash.lab.train.adapter_holes import LONGEST, SHARES, Holes, TrainingHole
-from localdflash.text import syntax
 
 PYTHON = '''"""Totals of orders, é included."""
 import os
@@ -51,16 +50,3 @@ def test_holes_of_all_kinds_lie_in_the_text(language: str, text: str) -> None:
             assert text[hole.end :].lstrip(" \t").startswith("\n")
         if hole.kind == "line":
             assert not text[: hole.start].rpartition("\n")[2].strip()
-
-
-def test_a_node_is_one_of_the_tree_or_its_end() -> None:
-    tree, source = syntax.parse("python", PYTHON), PYTHON.encode()
-    assert tree is not None
-    ends, waiting = set[int](), [tree.root_node]
-    while waiting:
-        node = waiting.pop()
-        ends.add(len(source[: node.end_byte].decode().rstrip()))
-        waiting += node.named_children
-    nodes = [hole for hole in drawn("python", PYTHON) if hole.kind == "node"]
-    assert {hole.end for hole in nodes} <= ends
-    assert any("\n" in PYTHON[hole.start : hole.end] for hole in nodes)

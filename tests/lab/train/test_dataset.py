@@ -12,7 +12,6 @@ from localdflash.lab.train import corpus
 from localdflash.lab.train.corpus import CorpusPackage
 from localdflash.lab.train.dataset import SPECIALS, Dataset, build, special_ids, train_tokenizer, write
 from localdflash.lab.train.examples import KINDS, Example, ExamplePiece, Special, examples
-from localdflash.text.tokenizer import Tokenizer as ModelTokenizer
 
 SOURCE = (
     '''def add(first, second):
@@ -81,18 +80,6 @@ def test_text_never_gives_special_ids(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text).ids
     assert not set(ids) & set(special_ids(tokenizer).values())
     assert tokenizer.decode(ids) == text
-
-
-@given(text=st.text(max_size=60) | st.from_regex(r"[ \n\r\t'a-zA-Z0-9_<|>é.(]{0,60}", fullmatch=True))
-def test_the_exported_vocabulary_reads_text_the_same_way(served: tuple[Tokenizer, ModelTokenizer], text: str) -> None:
-    trained, model = served
-    assert model.encode(text) == trained.encode(text).ids
-
-
-@pytest.fixture(scope="module")
-def served(tiny_pair: Path) -> tuple[Tokenizer, ModelTokenizer]:
-    """The tokenizer as training used it, and as the exported model has it."""
-    return Tokenizer.from_file(str(tiny_pair / "tokenizer.json")), ModelTokenizer.load(tiny_pair / "target.gguf")
 
 
 @pytest.fixture

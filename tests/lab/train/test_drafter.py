@@ -183,29 +183,6 @@ def test_training_sees_what_serving_sees(
             assert list(draft.tokens) == trained[row, block, 1:].argmax(-1).tolist()
 
 
-def test_padding_and_other_blocks_change_nothing(target: Decoder, tiny_pair: Path) -> None:
-    config = DFlashConfig(replace(target.config, num_hidden_layers=2), 8, target.config.vocab_size - 1, (1, 3, 4))
-    torch.manual_seed(1)
-    model = DFlash(config).eval()
-    ids = torch.randint(0, 300, (1, 30))
-
-    def logits(ids: Tensor, anchors: list[int]) -> Tensor:
-        with torch.inference_mode():
-            return block_logits(
-                model, target, Batch(ids, torch.tensor([anchors]), torch.full((1, len(anchors), 8), -100))
-            )
-
-    alone = logits(ids, [12])[0, 0]
-    padded = torch.cat((ids, torch.zeros(1, 9, dtype=torch.long)), 1)
-    assert (logits(padded, [3, 12, 20, 0])[0, 1] - alone).abs().max() < 1e-4
-    future = ids.clone()
-    future[0, 13:] = 7
-    assert (logits(future, [12])[0, 0] - alone).abs().max() < 1e-5
-    past = ids.clone()
-    past[0, 11] = 7
-    assert (logits(past, [12])[0, 0] - alone).abs().max() > 1e-3
-
-
 # The loss
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from localdflash.base.errors import OutOfMemory, UsageError
-from localdflash.lab.train.kept_plan import TrainingNeeds, default_taps, needs
+from localdflash.base.errors import OutOfMemory
+from localdflash.lab.train.kept_plan import TrainingNeeds, needs
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
@@ -29,12 +29,3 @@ def test_a_small_target_on_a_laptop() -> None:
 def test_what_does_not_fit_is_said_before_it_starts(size: int, free: int, what: str) -> None:
     with pytest.raises(OutOfMemory, match=f"{what} needs .* are free"):
         planned(LARGE, size, free)
-
-
-def test_taps_as_published_drafters_have_them() -> None:
-    assert default_taps(36) == (1, 9, 17, 25, 33)
-    assert default_taps(32) == (1, 8, 15, 22, 29)
-    assert default_taps(64) == (1, 16, 31, 46, 61)
-    assert default_taps(6) == (1, 2, 3)
-    with pytest.raises(UsageError, match="too few"):
-        default_taps(4)

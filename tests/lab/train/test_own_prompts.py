@@ -10,13 +10,6 @@ from localdflash.chat.store import ChatStore
 from localdflash.lab.train.own_prompts import held_out_file, of_chats, of_file, of_repository
 
 
-def test_lines_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.jsonl"
-    path.write_text('{"text": "What is \\n a hash?", "more": 1}\n\n"Größe?"\n', encoding="utf-8")
-    found = list(of_file(path))
-    assert [(q.kind, q.text, q.before) for q in found] == [("own", "What is \n a hash?", ()), ("own", "Größe?", ())]
-
-
 @pytest.mark.parametrize("line", ["What?", '{"text": 3}', '" "', "[" * 100_000])
 def test_a_line_that_asks_nothing(line: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"

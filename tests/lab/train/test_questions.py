@@ -12,13 +12,6 @@ from localdflash.lab.train.questions import Question, questions
 from localdflash.lab.train.training_prompts import TrainingPrompt
 
 
-def test_questions_are_many_and_each_is_there_once() -> None:
-    found = list(questions(random.Random(1)))
-    assert len({q.text for q in found}) == len(found) > 2000
-    assert {q.kind for q in found} == {"talk", "json", "function"}
-    assert all("{}" not in q.text and len(q.text) < 200 for q in found)
-
-
 def test_a_subject_is_held_out_in_all_patterns_or_in_none() -> None:
     found = list(questions(random.Random(1)))
     assert 0.03 < sum(q.held_out for q in found) / len(found) < 0.15

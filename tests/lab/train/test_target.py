@@ -1,6 +1,5 @@
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from localdflash.backends.reference.decoder import Decoder
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE, Dataset
-from localdflash.lab.train.loop import TrainingBudget, TrainingRun, initialise
+from localdflash.lab.train.loop import TrainingBudget, initialise
 from localdflash.lab.train.target_training import TargetRun, held_out_loss, loss_of, train
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
@@ -67,23 +66,3 @@ def test_a_target_learns_what_is_to_be_learned(tmp_path: Path) -> None:
     data = dataset(*[40] * 20, tokens=[token for _ in range(20) for token in range(40)])
     trained = train(run_of(40.0), data, tmp_path, "cpu")
     assert held_out_loss(trained, data, count=4, length=32) < 0.5 < held_out_loss(model_of(), data, 4, 32)
-
-
-@pytest.mark.usefixtures("uncompiled")
-def test_micro_batches_add_up_to_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = dataset(*[30] * 20, tokens=np.random.default_rng(0).integers(0, 40, 600).tolist())
-    found = []
-
-    def by_hand(self: TrainingRun, accumulate: Any) -> None:
-        loss = accumulate(0.0)["loss"]
-        gradient = self.model.get_parameter("layers.0.mlp.up_proj.weight").grad
-        assert gradient is not None
-        found.append((loss, gradient.clone()))
-
-    monkeypatch.setattr(TrainingRun, "train", by_hand)
-    for micro in (64, 128, 256):
-        run = TargetRun(SHAPE, TrainingBudget(1.0, 0.01), batch_tokens=256, micro_tokens=micro, row=32)
-        train(run, data, tmp_path / str(micro), "cpu")
-    for loss, gradient in found[1:]:
-        assert loss == pytest.approx(found[0][0], rel=1e-5)
-        assert (gradient - found[0][1]).abs().max() < 1e-6

@@ -92,32 +92,6 @@ def test_vllm(pair: PairEntry) -> None:
     assert launch.shell().startswith("vllm serve Qwen/Qwen3-4B \\\n  --speculative-config '{")
 
 
-def test_sglang(pair: PairEntry) -> None:
-    launch = LAUNCHERS["sglang"](pair, Wishes())
-    assert launch.argv[:3] == ("python3", "-m", "sglang.launch_server")
-    assert flags(launch) == {
-        "--model-path": "Qwen/Qwen3-4B",
-        "--speculative-algorithm": "DFLASH",
-        "--speculative-draft-model-path": "z-lab/Qwen3-4B-DFlash-b16",
-        "--speculative-num-draft-tokens": "16",  # the block, the anchor's row included
-    }
-
-
-def test_llama_server_fetches_the_target_and_says_how_to_make_the_drafter(pair: PairEntry) -> None:
-    assert pair.drafter
-    launch = LAUNCHERS["llama-server"](pair, Wishes())
-    gguf = str(pair.drafter.path.with_suffix(".gguf"))
-    assert flags(launch) == {
-        "--hf-repo": "Qwen/Qwen3-4B-GGUF",
-        "--hf-file": "Qwen3-4B-Q4_K_M.gguf",
-        "--spec-type": "draft-dflash",
-        "--spec-draft-model": gguf,
-        "--spec-draft-n-max": "15",
-    }
-    assert any(need.startswith(f"{gguf}: make it with llama.cpp's convert_hf_to_gguf.py") for need in launch.needs)
-    assert any("Qwen/Qwen3-4B" in need for need in launch.needs)
-
-
 @pytest.mark.parametrize(("engine", "tokens"), [("vllm", 5), ("sglang", 6), ("llama-server", 5)])
 def test_draft_tokens_count_drafts_and_sglang_counts_rows(engine: str, tokens: int, pair: PairEntry) -> None:
     words = " ".join(LAUNCHERS[engine](pair, ALL).argv)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.models.registry import download, hub, records
+from localdflash.models.registry import download, records
 from localdflash.models.registry.download import WantedFile, fetch, plan
 from tests.support.fake_hub import COMMIT, FakeHub, File, hub_for_tests, in_hub_cache
 from tests.support.reports import RecordedReport
@@ -163,18 +163,6 @@ def test_the_hub_s_cache_is_linked_not_downloaded(server: FakeHub, path: Path, t
     assert path.stat().st_ino == blob.stat().st_ino
     assert server.downloads("o/n/x.gguf") == []
     assert told.lines[:1] == [f"o/n/x.gguf: taken from {blob.parent}"]
-
-
-def test_offline_the_cache_serves(server: FakeHub, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    in_hub_cache(tmp_path, "o/n/sub/x.gguf", DATA, SHA256)
-    record = fetch(plan(wanted(path, file="sub/x.gguf")), RecordedReport())
-    assert (path.read_bytes(), record.revision) == (DATA, COMMIT)
-    with pytest.raises(hub.Unreachable, match="HF_HUB_OFFLINE"):
-        plan(wanted(path.with_name("y.gguf"), file="y.gguf"))
-    assert server.requests == []
 
 
 # Disk

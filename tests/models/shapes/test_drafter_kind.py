@@ -15,7 +15,6 @@ from localdflash.models.shapes.drafter_kind import (
     has_head,
     head_bytes,
     kind_of,
-    kind_of_file,
 )
 from localdflash.models.weights.gguf import read_header
 
@@ -60,12 +59,6 @@ def test_a_head_in_the_target_s_file_is_its_drafter_where_no_other_is_given(tmp_
 )
 def test_what_is_no_head_that_runs_here(how: dict[str, Any], tmp_path: Path) -> None:
     assert not has_head(read_header(with_head(tmp_path / "target.gguf", **how)))
-
-
-def test_kinds_by_the_file_alone(tmp_path: Path, tiny_pair: Path) -> None:
-    assert kind_of_file(tiny_pair / "drafter.gguf") == kind_of_file(tiny_pair / "drafter.safetensors") == "dflash"
-    assert kind_of_file(write(tmp_path / "e.gguf", "eagle3")) == "eagle3"
-    assert kind_of_file(tiny_pair / "target.gguf") == "draft-model"
 
 
 @pytest.mark.parametrize(

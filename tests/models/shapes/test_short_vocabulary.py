@@ -14,8 +14,7 @@ from torch import Tensor
 from localdflash.backends.cuda.repack.gguf_planes import rows_of
 from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.planes import Planes, pack_halves
-from localdflash.models.shapes.short_vocabulary import count, load, save
-from localdflash.models.weights.safetensors import read_header
+from localdflash.models.shapes.short_vocabulary import count, load
 
 
 @given(
@@ -77,15 +76,6 @@ def test_rows_of(name: str, size: int) -> None:
 
 
 # As a file
-
-
-def test_a_list_is_read_as_it_was_written(tmp_path: Path) -> None:
-    short = count([[5, 5, 2], [9]], 10, 3)
-    save(tmp_path / "list.safetensors", short)
-    assert torch.equal(load(tmp_path / "list.safetensors", 10), short.ids)
-    assert short.ids.tolist() == [2, 5, 9]
-    metadata = read_header(tmp_path / "list.safetensors").metadata
-    assert metadata == {"coverage": "1.000000", "counted_tokens": "4"}
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,3 @@ def test_every_way_that_drafts_counts_for_identity(way: str) -> None:
     prompt.add("sampled plain", run_of([1], PLAIN))
     prompt.add("sampled", run_of([1], PLAIN))
     assert report([prompt])["identical"] == {"greedy": "0/1", "sampled": "1/1"}
-
-
-def test_seeded_text_counts_by_itself() -> None:
-    same = run_of([1], PLAIN)
-    prompt = asked(plain=same, drafting=same, sampled_plain=same, sampled=run_of([2], PLAIN))
-    assert report([prompt])["identical"] == {"greedy": "1/1", "sampled": "0/1"}
