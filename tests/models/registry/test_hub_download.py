@@ -162,7 +162,7 @@ def test_the_hub_s_cache_is_linked_not_downloaded(server: FakeHub, path: Path, t
     fetch(plan(wanted(path)), told)
     assert path.stat().st_ino == blob.stat().st_ino
     assert server.downloads("o/n/x.gguf") == []
-    assert told.lines[:1] == [f"o/n/x.gguf: taken from {blob.parent}"]
+    assert f"o/n/x.gguf: taken from {blob.parent}" in told.lines
 
 
 # Disk

@@ -83,7 +83,7 @@ def test_an_installed_package_is_taken_and_not_imported(
     there, told = install(wheel, tmp_path, monkeypatch), RecordedReport()
     fetch(plan(want), told)
     assert (want.path.read_bytes(), beside(want)) == (DATA, DONE)
-    assert told.lines[:1] == [f"made-up==1.0/{MEMBER}: taken from {there.parent}"]
+    assert f"made-up==1.0/{MEMBER}: taken from {there.parent}" in told.lines
     assert there.read_bytes() == DATA
     assert "made_up" not in sys.modules
 
