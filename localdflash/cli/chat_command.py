@@ -38,7 +38,8 @@ MAX_ANSWER_TOKENS = 256  # tokens of the longest answer that is printed, where n
 @click.option(
     "-p",
     "--prompt",
-    help="Answer this prompt and exit; text piped to stdin goes along. Without it, that text is the prompt.",
+    help="Answer this prompt and exit; files that it names (@path) and text on stdin go along. Without it, stdin is the"
+    " prompt.",
 )
 @click.option("--system", default="", help="Instructions before the conversation (the system prompt).")
 @click.option(
@@ -125,9 +126,11 @@ def _given(prompt: str | None) -> "tuple[str | None, tuple[Attachment, ...]]":
     """Return what is asked, and what goes along with it: None where the user is to be asked."""
     if prompt is None and sys.stdin and sys.stdin.isatty():
         return None, ()
-    from localdflash.cli.console_chat import read_attachment, read_stdin
+    from localdflash.cli.console_chat import read_attachment, read_mentions, read_stdin
 
-    return (read_stdin(), ()) if prompt is None else (prompt, read_attachment())
+    if prompt is None:
+        return read_stdin(), ()
+    return prompt, (*read_attachment(), *(read_mentions(prompt) if "@" in prompt else ()))
 
 
 def chats_file() -> Path:

@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -196,15 +196,28 @@ def read_attachment() -> tuple[Attachment, ...]:
     return (Attachment("output", "stdin", text),) if text.strip() else ()
 
 
+def read_mentions(prompt: str) -> tuple[Attachment, ...]:
+    """Return the files that a prompt mentions (`@path`); UsageError for one that may not be read."""
+    from localdflash.chat.attachable_files import AttachableFiles
+    from localdflash.chat.mentions import attach_mentions
+
+    with closing(AttachableFiles(Path.cwd(), say)) as files:
+        found = attach_mentions(prompt, files)
+    if found.refused:
+        raise UsageError("; ".join(found.refused))
+    return found.attachments
+
+
 def answer_once(chat: ConsoleChat, prompt: str, form: OutputFormat, attachments: Sequence[Attachment] = ()) -> int:
     """Print an answer; return the exit code."""
     match form:
         case "text":
             answer = print_answer(lambda show, think: chat.ask(prompt, show, think, attachments))
             if sys.stderr.isatty() and "model" in answer.numbers:
+                from localdflash.cli.offer import better_pair_hint
                 from localdflash.tui.captions import model_name
 
-                say(f"[{model_name(str(answer.numbers['model']))}]")
+                say(f"[{model_name(str(answer.numbers['model']))}{better_pair_hint(chat.pair)}]")
         case "json":
             answer = chat.ask(prompt, lambda _: None, attachments=attachments)
             thoughts, said, _ = split(answer.text)

@@ -37,16 +37,29 @@ def offer_better_pair(pair: str) -> str:
     return chat_pair(config)
 
 
+def better_pair_hint(pair: str) -> str:
+    """Return how to get the chat's usual pair where a smaller one answers for want of it, else ""."""
+    from localdflash.models.load_options import Options
+
+    found = worth_pulling(load_config()) if pair == Options().pair else []
+    if not found or found[0].id != CHAT:
+        return ""
+    return f"; `localdflash models pull {CHAT}` gets a better one, {_megabytes(found[0]):.0f} MB"
+
+
 def answer_file() -> Path:
     """Return the file that is there once the offer was answered."""
     return data_folder() / "pull-offered"
 
 
 def _agreed(pair: PairEntry) -> bool:
-    package = pair.target.package
-    size = package.size if package else pair.target.size or 0
     about = f"{pair.description.partition(',')[0]} ({pair.licence})"
-    return click.confirm(QUESTION.format(about=printable(about), megabytes=size / 1e6), default=None, err=True)
+    return click.confirm(QUESTION.format(about=printable(about), megabytes=_megabytes(pair)), default=None, err=True)
+
+
+def _megabytes(pair: PairEntry) -> float:
+    package = pair.target.package
+    return (package.size if package else pair.target.size or 0) / 1e6
 
 
 def _pull(pairs: list[PairEntry]) -> None:

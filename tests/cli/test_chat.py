@@ -58,6 +58,18 @@ def test_stdin_is_attached_to_a_prompt_in_a_fence(
         assert chat("-p", "Review.", "--max-tokens", 20).out == expected
 
 
+def test_a_file_that_is_mentioned_goes_along_or_is_refused(
+    chat: Callable[..., Any], fails: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", None)
+    (tmp_path / "app.bin").write_bytes(b"\0\1")
+    alone = chat("-p", "Explain @app.py", "--max-tokens", 20).out
+    (tmp_path / "app.py").write_text("x = 1\n", "utf-8")
+    assert chat("-p", "Explain @app.py", "--max-tokens", 20).out != alone
+    assert "app.bin" in fails(2, "chat", "-p", "Explain @app.bin")
+
+
 @pytest.mark.usefixtures("drafting")
 def test_drafting_changes_nothing(chat: Callable[..., Any]) -> None:
     sampling = ("--temperature", "0.8", "--seed", "3", "--top-k", "40")

@@ -18,6 +18,11 @@ from localdflash.models.registry.registry import load_registry
 Answers = Callable[[bool], None]
 
 
+def test_a_printed_answer_of_the_embedded_pair_says_how_to_get_a_better_one() -> None:
+    assert f"`localdflash models pull {CHAT}` gets a better one, 93 MB" in offer.better_pair_hint("embedded")
+    assert offer.better_pair_hint(CHAT) == ""
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The questions so far; an unexpected one fails."""
