@@ -160,20 +160,23 @@ def arrange_prompt(
     ]
 
 
-def split(fim: FimFormat, text: str) -> tuple[str, str] | None:
-    """Return the prefix and the suffix of a client's prompt with the format's markers, in either order.
+def split(text: str) -> tuple[str, str] | None:
+    """Return the prefix and the suffix of a client's prompt with the markers of any format, in either order.
 
-    Return None if `text` is no such prompt, or repeats a marker, which makes it ambiguous.
+    A client such as Zed knows a few formats only, which need not be the loaded model's. Return None if `text` is no
+    such prompt, or repeats a marker, which makes it ambiguous.
     """
+    return next((parts for fim in FORMATS.values() if (parts := _split_at(fim, text))), None)
+
+
+def _split_at(fim: FimFormat, text: str) -> tuple[str, str] | None:
     if not fim.middle or any(text.count(marker) != 1 for marker in fim.markers) or not text.endswith(fim.middle):
         return None
     text = text.removesuffix(fim.middle)
-    if text.startswith(fim.prefix):
-        before, after = text.removeprefix(fim.prefix).split(fim.suffix)
-        return before, after
-    if text.startswith(fim.suffix):
-        after, before = text.removeprefix(fim.suffix).split(fim.prefix)
-        return before, after
+    for first, second in ((fim.prefix, fim.suffix), (fim.suffix, fim.prefix)):
+        if text.startswith(first):
+            one, other = text.removeprefix(first).split(second)
+            return (one, other) if first == fim.prefix else (other, one)
     return None
 
 

@@ -1,11 +1,12 @@
 """A completion request as the engine runs it: after a prompt, or between two texts, to the model's own end.
 
-Some clients, as Zed, write a prompt with the markers of the model's FIM format: the prompt is taken apart and put
-together again in the order that the model was trained with. What an editor shows is made by `code/fim` instead: a
+Some clients, as Zed, write a prompt with the markers of a FIM format: the prompt is taken apart and put together again
+in the format of the loaded model. What an editor shows is made by `code/fim` instead: a
 prompt that fits and stays cached from key to key, healing of words that were begun, an end by syntax.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.code.fim.infill_plan import InfillPlan
@@ -37,13 +38,17 @@ def _around(loaded: LoadedPair, prompt: PromptField, suffix: str | None) -> tupl
     if isinstance(prompt, str):
         if suffix is not None:
             return prompt, suffix
-        try:
-            return split(loaded.fim_format(), prompt)
-        except ModelError:  # it has no such format
-            return None
+        return split(prompt) if _can_fill(loaded) else None
     if suffix is not None:
         raise ApiError(400, "suffix: needs a prompt that is text", param="suffix", code="invalid_value")
     return None
+
+
+def _can_fill(loaded: LoadedPair) -> bool:
+    with suppress(ModelError):
+        loaded.fim_format()
+        return True
+    return False
 
 
 def prompts_of(prompt: str | list[str | int | list[int]]) -> list[PromptField]:

@@ -8,7 +8,8 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
-from localdflash.server.api.completion_request import prepare_middle, prepare_text
+from localdflash.server.api.completion_request import prepare_middle, prepare_prompt, prepare_text
+from localdflash.server.api.schemas import CompletionRequest
 from localdflash.text import fim_formats
 
 GREEDY = SamplingParams()
@@ -53,6 +54,12 @@ def test_the_last_token_of_the_context_can_be_used(loaded: LoadedPair) -> None:
 
 
 # A prompt as it stands
+
+
+def test_a_prompt_in_another_format_is_put_into_the_model_s(loaded: LoadedPair) -> None:
+    body = CompletionRequest(prompt="unused")
+    theirs = prepare_prompt(loaded, "<fim_prefix>a = <fim_suffix>\n<fim_middle>", None, 8, body)
+    assert theirs.request.ids == prepare_prompt(loaded, "a = ", "\n", 8, body).request.ids
 
 
 def test_markers_of_a_prompt_are_markers(loaded: LoadedPair) -> None:
