@@ -8,12 +8,12 @@ import click
 
 from localdflash.base.errors import OutOfMemory
 from localdflash.cli import shell_completion
-from localdflash.cli.output import print_fields, print_json, print_table
+from localdflash.cli.output import print_fields, print_json, print_table, say
 from localdflash.models.backend_names import PLANNED
 from localdflash.models.config import KV_FORMATS
 
 if TYPE_CHECKING:
-    from localdflash.loading.plan.planner import Plan, Speed
+    from localdflash.loading.plan.planner import OnlyRegistered, Plan, Speed
     from localdflash.models.backend_names import Backend
 
 CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
@@ -46,17 +46,36 @@ def plan(
 ) -> int:
     """Plan the memory of a pair on this machine: an ID of `models list`, a GGUF file, or hf:owner/name/file.gguf.
 
-    Files that are not here are not downloaded: their headers are read from the hub. Exit code 4 if it does not fit.
+    Files that are not here are not downloaded: their headers are read from the hub, or without a network the registry's
+    sizes are compared. Exit code 4 if it does not fit.
     """
-    from localdflash.loading.plan.planner import make_plan
+    from localdflash.loading.plan.planner import OnlyRegistered, make_plan
 
-    made = make_plan(spec, context, backend, device, gpu_layers, beside, kv)
+    try:
+        made = make_plan(spec, context, backend, device, gpu_layers, beside, kv)
+    except OnlyRegistered as error:
+        return _plan_by_registry(error, as_json)
     if as_json:
         print_json(asdict(made) | {"total": made.total})
     else:
         print_table(("PART", "SIZE"), _parts(made))
         print()
         print_fields(_fields(made))
+    return 0 if made.fits else OutOfMemory.exit_code
+
+
+def _plan_by_registry(error: "OnlyRegistered", as_json: bool) -> int:
+    """Print what the registry knows of a pair whose files cannot be read now; return the exit code."""
+    from localdflash.loading.plan.planner import plan_by_registry
+    from localdflash.models.memory.parts import gigabytes
+
+    made = plan_by_registry(error.pair)
+    say(f"{error}; by the registry alone:")
+    if as_json:
+        print_json(asdict(made))
+    else:
+        needs = [("memory, at a small context", gigabytes(made.memory)), ("free memory", gigabytes(made.free))]
+        print_fields([("pair", made.pair), *needs, ("fits", "yes" if made.fits else "no")])
     return 0 if made.fits else OutOfMemory.exit_code
 
 

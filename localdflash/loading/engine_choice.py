@@ -74,6 +74,8 @@ class TimingCase:
 
 def likely_engine(case: TimingCase) -> HostChoice:
     """Return the engine to load without timing: the faster one by stored timings, else by rule."""
+    if missing_module("llama"):
+        return HostChoice("cpu", "llama.cpp is not installed")
     try:
         return _recalled(case) or _by_rule(case)
     except (ModelError, NoDevice) as error:
@@ -100,8 +102,6 @@ def _by_rule(case: TimingCase) -> HostChoice:
 
 def choose_engine(files: LocalPair, options: Options) -> HostChoice:
     """Return the engine to load; time both first if that is needed and possible."""
-    if missing_module("llama"):
-        return HostChoice("cpu", "llama.cpp is not installed")
     drafter = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
     case = TimingCase(files.target, drafter, options.threads, options.draft)
     choice = likely_engine(case)

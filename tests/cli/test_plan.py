@@ -188,3 +188,13 @@ def test_ps_of_a_daemon_that_is_loading(run: Command, monkeypatch: pytest.Monkey
         **{"pair": "embedded", "for": "chat", "requests": "0", "loading": "compiling 3 of 37"},
         "idle": "0 s",
     }
+
+
+def test_offline_a_pair_of_the_registry_is_planned_by_its_entry(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localdflash.models.registry.hub.offline", lambda: True)
+    done = run("models", "plan", "qwen3-8b", "--json")
+    told = json.loads(done.out)
+    assert (done.code, told["memory"], told["free"], told["fits"]) == (0, 10 * GB, 20 * GB, True)
+    assert "HF_HUB_OFFLINE" in done.err
+    with_free(5 * GB, monkeypatch)
+    assert run("models", "plan", "qwen3-8b").code == 4

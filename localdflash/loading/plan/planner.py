@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 from localdflash.backends.cuda.device import gpu_budget, means_gpu
 from localdflash.backends.cuda.gpus import ANY
+from localdflash.base import extras
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.base.machine import measurements
 from localdflash.loading.automatic import gpu_is_there
@@ -109,7 +110,7 @@ def make_plan(
     """Plan a pair by any spec that the registry resolves; a context of 0 means as much as fits.
 
     `beside`: another pair, which is loaded first; OutOfMemory if it does not fit alone. ModelError if the pair cannot
-    run. Unreachable if its files are not here and the hub cannot be reached.
+    run. Unreachable if its files are not here and the hub cannot be reached, OnlyRegistered for a pair of the registry.
     """
     taken: Parts = {}
     if beside is not None:
@@ -163,8 +164,33 @@ def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
         fetched = not {*drafter.parts, drafter.config}.isdisjoint(missing)
         return target, drafter_stand_in(drafter, folder) if fetched else drafter.path
     except Unreachable as error:
-        known = f"{pair.memory_gb:g} GB of memory" if pair.memory_gb else "unknown memory"
-        raise Unreachable(f"{error}; the registry lists {pair.id!r} with {known}") from error
+        if not pair.memory_gb:
+            raise
+        raise OnlyRegistered(str(error), pair) from error
+
+
+class OnlyRegistered(Unreachable):
+    """The files of a pair cannot be read now, but the registry knows how much memory it needs (exit code 1)."""
+
+    def __init__(self, why: str, pair: PairEntry) -> None:
+        super().__init__(why)
+        self.pair = pair
+
+
+@dataclass(frozen=True)
+class RegistryPlan:
+    """Plan by the registry alone: bytes to run at a small context, and free memory here."""
+
+    pair: str
+    memory: int
+    free: int
+    fits: bool
+
+
+def plan_by_registry(pair: PairEntry) -> RegistryPlan:
+    """Compare what the registry says of a pair with the memory of this machine."""
+    memory, free = int((pair.memory_gb or 0) * 1e9), system_budget().free
+    return RegistryPlan(pair.id, memory, free, memory <= free)
 
 
 def _form(drafter: Path | None, preferred: str) -> Path | None:
@@ -183,6 +209,7 @@ def _on_cpu(case: PlanRequest, why: str) -> Plan:
 
 
 def _on_llamacpp(case: PlanRequest, why: str) -> Plan:
+    extras.require("llama", "backend llama.cpp")
     from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
     from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
     from localdflash.backends.llamacpp.placing import choose_gpu, plan_placement
