@@ -34,20 +34,6 @@ def test_messages_survive_any_split(values: list[object], data: st.DataObject) -
     assert read(*(stream[i:j] for i, j in zip([0, *cuts], [*cuts, len(stream)], strict=True))) == values
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        b"content-length: %d\r\n\r\n",
-        b"Content-Length: %d\n\n",
-        b"Content-Length: %d\r\nContent-Type: application/vscode-jsonrpc; charset=utf-8\r\n\r\n",
-    ],
-)
-def test_other_spellings_of_a_header(header: bytes) -> None:
-    data = header % len(BODY) + BODY
-    assert read(data + framed(A)) == [A, A]
-    assert read(*(bytes([byte]) for byte in data)) == [A]
-
-
 INVALID = {
     "a negative length": b"Content-Length: -5\r\n\r\n",
     "a length of more digits than numbers have": b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",

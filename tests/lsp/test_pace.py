@@ -7,7 +7,6 @@ from localdflash.lsp.typing_pace import (
     MAX_DELAY_SECONDS,
     MIN_CONFIDENCE,
     REMOTE_MAX_DELAY_SECONDS,
-    REMOTE_MAX_PATIENCE_SECONDS,
     START_CONFIDENCE,
     RemotePace,
     TypingPace,
@@ -78,13 +77,3 @@ def test_a_slower_server_is_asked_later_and_awaited_longer() -> None:
     assert [pace.spare for pace, _ in paces] == [True, False, False, False]
     pace, now = pace_of(2.0)
     assert pace.delay(now + REMOTE_MAX_DELAY_SECONDS) == 0.0
-
-
-def test_the_time_to_load_a_model_hardly_counts() -> None:
-    pace = RemotePace()
-    pace.answered(60.0)
-    assert pace.patience <= REMOTE_MAX_PATIENCE_SECONDS
-    for _ in range(20):
-        pace.answered(0.05)
-    assert pace.delay(0.0) == 0.0
-    assert pace.patience < 0.2

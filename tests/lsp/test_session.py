@@ -149,13 +149,6 @@ async def test_a_request_by_hand_without_an_answer_has_a_reason(desk: Desk, end:
     assert bool(desk.session.silence) == bool(why)
 
 
-@pytest.mark.parametrize(("before", "after"), [("value = na", "me + 1\n"), ("", ""), ("x", "\n")])
-async def test_nothing_is_asked_within_a_word_or_in_an_empty_document(desk: Desk, before: str, after: str) -> None:
-    desk.before, desk.after = before, after
-    assert await desk.ask() == []
-    assert not desk.engine.requests
-
-
 async def test_slow_answers_wait_for_a_pause_in_typing(desk: Desk) -> None:
     for _ in range(100):
         desk.pace.answered(3.0)

@@ -1,7 +1,6 @@
 """How connections and the process end, who may connect, and what goes to stdout."""
 
 import os
-import signal
 import socket
 import stat
 import subprocess
@@ -51,14 +50,6 @@ def test_exit_codes_by_exit_and_by_the_end_of_stdin() -> None:
             if "exit" in messages:
                 wire.send(notification("exit"))
             assert ended(wire) == 1
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_it(number: signal.Signals, code: int) -> None:
-    with serving() as wire:
-        wire.begin()
-        wire.process.send_signal(number)
-        assert ended(wire) == code
 
 
 def test_the_death_of_the_editor_ends_it() -> None:

@@ -108,18 +108,6 @@ def test_any_cut_of_the_ids_gives_the_same_text(
     assert text == joined(thought, said if family == "harmony" and not thought else said.lstrip("\n"))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_text_is_emitted_as_soon_as_it_is_certain(models: Mapping[str, Tokenizer], family: str) -> None:
-    tokenizer = models[family]
-    spelling = start_of(tokenizer, enable_thinking=True).spelling(tokenizer)
-    assert spelling.push(spelled(tokenizer, *THINK[family], "because")) == "<think>\nbecause"
-    assert spelling.push(spelled(tokenizer, *ANSWER[family])) in ("\n</think>\n\n", "")
-    assert spelling.push(spelled(tokenizer, "so")) in ("so", "\n</think>\n\nso")
-    head = ("<|channel|>", "final", "<|message|>") if family == "harmony" else ()
-    no_thoughts = start_of(tokenizer, enable_thinking=False).spelling(tokenizer)
-    assert read(no_thoughts, spelled(tokenizer, *head, "\nyes")) == "\nyes"
-
-
 # Harmony
 
 COMMENT = ("<|start|>", "assistant", "<|channel|>", "commentary", "<|message|>")

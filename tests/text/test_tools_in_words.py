@@ -1,22 +1,10 @@
 """Tools for models whose template knows none: all that a template would be told stands in the messages."""
 
-import json
-
 from localdflash.text.chat_template import CalledTool, TemplateMessage
 from localdflash.text.tools_in_words import describe_in_words
 
 USER, SAID = TemplateMessage("user", "Will it rain?"), TemplateMessage("assistant", "It will.")
 CALL = CalledTool("1", "weather", {"city": "Łódź"})
-TOOL = {"type": "function", "function": {"name": "weather", "description": "{never} filled in"}}
-
-
-def test_tools_are_described_after_the_system_message() -> None:
-    assert describe_in_words([USER, SAID, USER], ()) == [USER, SAID, USER]
-    told, user = describe_in_words([USER], [TOOL])
-    assert (told.role, user) == ("system", USER)
-    assert f"\n{json.dumps(TOOL)}\n" in told.content
-    (both,) = describe_in_words([TemplateMessage("system", "Be brief.")], [TOOL])
-    assert both == TemplateMessage("system", f"Be brief.\n\n{told.content}")
 
 
 def test_calls_and_results_are_said() -> None:

@@ -67,16 +67,6 @@ def test_the_edit_under_way_is_left_out() -> None:
         assert [part.name for part in history.diffs(9, typing)] == names
 
 
-def test_replaced_texts_newest_first_each_once() -> None:
-    history = EditHistory()
-    history.changed("a.py", 0, ["one"], [], 0.0)
-    history.changed("a.py", 20, ["two", "lines"], ["x"], 5.0)
-    history.changed("a.py", 40, ["  "], ["x"], 9.0)
-    history.changed("b.py", 0, ["one"], ["x"], 20.0)
-    assert history.replaced(10) == ["one", "two\nlines"]
-    assert history.replaced(1) == ["one"]
-
-
 def test_a_change_too_large_to_keep_ends_the_edits_before_it() -> None:
     history = EditHistory()
     history.changed("a.py", 0, ["a"], ["b"], 0.0)

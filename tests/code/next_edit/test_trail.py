@@ -68,16 +68,6 @@ def test_what_was_accepted_and_undone_is_not_proposed_again() -> None:
     assert not typist.trail.offer(proposal, TEXT)
 
 
-def test_what_was_refused_is_not_proposed_again() -> None:
-    typist = Typist()
-    typist.put(0, "uno")
-    proposal = EditProposal(0, 0, "x", "pattern")
-    assert typist.trail.offer(proposal, "x")
-    typist.trail.refuse()
-    assert not typist.trail.offer(proposal, "x")
-    assert typist.trail.offer(EditProposal(0, 0, "x", "another"), "x")
-
-
 def test_several_places_at_once_say_nothing() -> None:
     typist = Typist()
     typist.change(0, "uno")
