@@ -13,30 +13,28 @@ from localdflash.code.fim.sound import Soundness
 from localdflash.code.fim.stopping import Stopping
 
 
-def ending(
-    before: str, after: str = "\n", *, asked: bool = False, sure: float = 0.25, lead: str = ""
-) -> PresentableEnding:
+def ending(before: str, after: str, *, asked: bool = False) -> PresentableEnding:
     extent = find_extent("python", before, after)
     return PresentableEnding(
         Stopping(extent, least_sure=0.0 if asked else 0.25),
         extent,
         Soundness(extent, before, after),
         None if asked else KnownNames(extent, "", (before, after)),
-        lead,
+        "",
         asked=asked,
     )
 
 
-def shown(before: str, after: str, tokens: list[tuple[str, float]], *, asked: bool = False) -> tuple[str, str]:
-    """The text that is shown of tokens with their probabilities, and why it ended."""
-    one = ending(before, after, asked=asked)
+def shown(before: str, after: str, tokens: list[tuple[str, float]]) -> str:
+    """The text that is shown of tokens with their probabilities."""
+    one = ending(before, after)
     pieces = []
     for text, probability in tokens:
         pieces.append(one.push(text, math.log(probability)))
         if one.ended:
             break
     pieces.append(one.finish())
-    return "".join(pieces), one.reason
+    return "".join(pieces)
 
 
 def sure(text: str) -> list[tuple[str, float]]:
@@ -64,7 +62,7 @@ CASES = {
 
 @pytest.mark.parametrize(("before", "after", "tokens", "expected"), CASES.values(), ids=CASES)
 def test_ends(before: str, after: str, tokens: list[tuple[str, float]], expected: str) -> None:
-    assert shown(before, after, tokens)[0] == expected
+    assert shown(before, after, tokens) == expected
 
 
 def test_a_line_comes_when_it_is_whole() -> None:

@@ -8,9 +8,9 @@ from localdflash.code.fim.extent import Mode, find_extent
 from localdflash.code.fim.stopping import Stopping
 
 
-def told(language: str, before: str, after: str, text: str, *, mode: Mode = "auto", size: int = 1) -> tuple[str, str]:
+def told(language: str, before: str, after: str, text: str, size: int) -> tuple[str, str]:
     """The text that is left, and why it ended."""
-    stopping = Stopping(find_extent(language, before, after, mode))
+    stopping = Stopping(find_extent(language, before, after))
     pieces = []
     for start in range(0, len(text), size):
         pieces.append(stopping.push(text[start : start + size]))
@@ -92,7 +92,7 @@ CASES = {
 def test_where_text_ends(case: str) -> None:
     language, before, after, text, left, reason = CASES[case]
     for size in (1, 3, 1000):
-        assert told(language, before, after, text, size=size) == (left, reason)
+        assert told(language, before, after, text, size) == (left, reason)
 
 
 def test_text_is_told_as_soon_as_it_is_certain() -> None:

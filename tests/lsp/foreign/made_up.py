@@ -17,14 +17,13 @@ LINES = "application/x-ndjson"
 
 @dataclass
 class Said:
-    """An answer: JSON, or with `stream` the parts of a stream; `hangs`: it does not end by itself. `delay` is in s."""
+    """An answer: JSON, or with `stream` the parts of a stream; `hangs`: it does not end by itself."""
 
     content: Any = None
     status: int = 200
     stream: list[bytes] | None = None
     kind: str = "application/json"
     hangs: bool = False
-    delay: float = 0.0
 
 
 def sse(*parts: object) -> Said:
@@ -51,7 +50,6 @@ class MadeUp:
     port: int = 0
     asked: list[tuple[str, Json]] = field(default_factory=list)
     left: asyncio.Event = field(default_factory=asyncio.Event)  # a client hung up within an answer
-    connections: int = 0
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     @property
@@ -67,7 +65,6 @@ class MadeUp:
         return [body for one, body in self.asked if one == path]
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
         self.writers.append(writer)
         try:
             while await self._one(reader, writer):
@@ -85,7 +82,6 @@ class MadeUp:
         body = json.loads(data) if data else {}
         self.asked.append((path, body))
         said = self._said(path, body, headers)
-        await asyncio.sleep(said.delay)
         if said.stream is None:
             writer.write(_whole(said))
             return True
