@@ -24,6 +24,7 @@ from localdflash.base.errors import (
 )
 from localdflash.base.files import paths
 from localdflash.base.system import process
+from localdflash.models.load_options import Options
 from localdflash.server.client import Client, find
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.sockets import is_listening
@@ -38,6 +39,7 @@ LISTEN_SECONDS = 60.0  # seconds until a started daemon must be heard of; it may
 STOP_SECONDS = 20.0  # seconds that a daemon which was told to stop may take
 READY = "ok"
 PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
+FALLBACK_PAIR = Options.pair  # answers where no other pair is here
 STARTING, LOADING = "starting", "loading"
 _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, ModelError, OutOfMemory, DeviceFailed)}
 
@@ -73,6 +75,8 @@ def _load_what_is_given(client: Client, spec: EngineSpec, waiting: "_Waiting") -
         return
     running = about["options"]
     changes = {name: spec.options[name] for name in spec.given if running.get(name) != spec.options[name]}
+    if running["pair"] == FALLBACK_PAIR and "pair" not in spec.given and spec.pair != FALLBACK_PAIR:
+        changes["pair"] = spec.pair  # pulled, or set, since the fallback was loaded
     if changes:
         other = changes.get("pair")
         told = [f"{name.replace('_', ' ')} {value}" for name, value in sorted(changes.items()) if name != "pair"]

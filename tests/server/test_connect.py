@@ -139,3 +139,14 @@ def test_a_busy_one_of_another_version_is_left_alone(
         connect(EngineSpec(EMBEDDED), said.append)
     assert next(answer)
     answer.close()
+
+
+def test_a_pair_that_was_pulled_or_set_since_takes_the_place_of_the_fallback(
+    run: Any, said: list[str], tiny: str
+) -> None:
+    run()
+    spec = EngineSpec({"threads": 1}, role="chat", default_pair=lambda: tiny)
+    pairs = connect(spec, said.append).get("/ps")["pairs"]
+    assert [(one["options"]["pair"], one["roles"]) for one in pairs] == [(tiny, ["chat"]), ("embedded", ["completion"])]
+    asked = EngineSpec({"pair": "embedded", "threads": 1}, ("pair",), role="completion", default_pair=lambda: tiny)
+    assert len(connect(asked, said.append).get("/ps")["pairs"]) == 2
