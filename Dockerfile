@@ -4,15 +4,10 @@ RUN apt-get update && apt-get install --yes --no-install-recommends g++
 RUN python -m venv /opt/localdflash
 ENV PATH=/opt/localdflash/bin:$PATH
 COPY constraints.txt /src/
-RUN pip install --no-cache-dir --constraint /src/constraints.txt torch --index-url https://download.pytorch.org/whl/cpu
-# llama.cpp for any processor with AVX2, not just the one that builds this.
-ENV CMAKE_ARGS=-DGGML_NATIVE=OFF
-RUN pip install --no-cache-dir --constraint /src/constraints.txt llama-cpp-python
 COPY . /src
 RUN pip install --no-cache-dir --constraint /src/constraints.txt /src
 
 FROM python:3.11-slim
-RUN apt-get update && apt-get install --yes --no-install-recommends libgomp1 && rm -r /var/lib/apt/lists
 COPY --from=build /opt/localdflash /opt/localdflash
 RUN useradd --create-home localdflash && install --directory --owner localdflash --mode 700 /data
 USER localdflash

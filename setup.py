@@ -1,7 +1,7 @@
 """Compile the CPU engine, and copy models.toml, which is at the root, into the package. The rest: pyproject.toml.
 
 The engine is a plain shared library, localdflash/backends/cpu/_kernels.so, with no Python in it. If it cannot be
-compiled the package is installed without it: llama.cpp then runs every pair.
+compiled the package is installed without it: only the extra `llama` then runs a pair.
 """
 
 import os
@@ -46,9 +46,8 @@ class BuildLibrary(build_ext):
                 library, chosen, native=os.environ.get("LOCALDFLASH_KERNELS") == "native"
             )
         except (OSError, subprocess.CalledProcessError) as error:
-            self.announce(
-                f"localdflash: built without the CPU engine, llama.cpp runs every pair: {reason(error)}", WARNING
-            )
+            without = "localdflash: built without the CPU engine, only the extra `llama` runs pairs"
+            self.announce(f"{without}: {reason(error)}", WARNING)
             return
         for name in left_out:
             self.announce(f"localdflash: built without {name}, whose flags {chosen[0]} does not know", WARNING)

@@ -146,7 +146,7 @@ def test_without_a_compiler_the_package_goes_on_without_the_library(
 ) -> None:
     tree = shutil.copytree(folder / "sdist", tmp_path / "tree")  # with the library of the build before
     (line,) = _build("build_wheel", tree, tmp_path, CXX=compiler)
-    assert line.startswith("localdflash: built without the CPU engine, llama.cpp runs every pair: ")
+    assert line.startswith("localdflash: built without the CPU engine, only the extra `llama` runs pairs: ")
     assert line.endswith(said)
     assert _packed(_unpacked(tmp_path, tmp_path / "wheel")) == files_on_disk() | {"localdflash/models.toml"}
 
@@ -178,9 +178,11 @@ def test_the_unpacked_wheel_and_its_library_run(built: Path, tmp_path: Path) -> 
 
 
 def test_make_builds_anew_when_a_source_changes() -> None:
-    (rule,) = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("$(READY): ")]
-    assert {"pyproject.toml", "setup.py"} <= set(rule.split())
-    assert "$(wildcard kernels/cpu/*.*)" in rule
+    lines = (ROOT / "Makefile").read_text().splitlines()
+    (sources,) = [line for line in lines if line.startswith("BUILT_FROM := ")]
+    assert {"pyproject.toml", "setup.py"} <= set(sources.split())
+    assert "$(wildcard kernels/cpu/*.*)" in sources
+    assert {"$(LIGHT): $(BUILT_FROM)", "$(READY): $(BUILT_FROM)"} <= set(lines)
 
 
 def test_an_image_gets_what_an_install_needs_and_starts_one_command() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from localdflash.backends.cuda import device
 from localdflash.backends.llamacpp.builds import gpu_backends
-from localdflash.base.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
+from localdflash.base.errors import DeviceFailed, MissingExtra, ModelError, NoDevice, OutOfMemory
 from localdflash.base.machine import gpu_watch
 from localdflash.loading import proof
 from localdflash.loading.backends import load_on
@@ -84,7 +84,10 @@ def _on_processor(files: LocalPair, options: Options, why: list[str]) -> tuple[R
             return "cpu", _with_reasons(load_on("cpu", files, options), "the CPU engine", why)
         except FALLBACK_ERRORS as error:
             why.append(f"no CPU engine: {error}")
-    return _on_llamacpp(files, options, why)
+    try:
+        return _on_llamacpp(files, options, why)
+    except MissingExtra as error:
+        raise MissingExtra("; ".join([*why, str(error)])) from error
 
 
 def _on_llamacpp(files: LocalPair, options: Options, why: list[str]) -> tuple[Runner, Running]:

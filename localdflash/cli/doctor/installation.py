@@ -82,7 +82,7 @@ def cpu_engine(name: str) -> Finding:
 
     if why := cpu_library.available():
         what = why.removesuffix(f": {cpu_library.REINSTALL}")
-        lost = "llama.cpp runs every pair, where drafting gains less"
+        lost = "llama.cpp, if it is installed, runs every pair"
         return Finding(name, "warning", f"not used because {what}: {lost}", cpu_library.REINSTALL)
     best, threads = cpu_library.load().instruction_sets[0], len(physical_cores())
     detail = f"{best}, {threads} thread{'s' if threads > 1 else ''}"
