@@ -7,7 +7,7 @@ import pytest
 
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.engine.draft import EMPTY_DRAFT
-from localdflash.lab.bench.llama_plain import LoneRowTarget
+from localdflash.lab.bench.lone_row_target import LoneRowTarget
 
 
 def test_a_lone_row_is_decoded_alone(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:

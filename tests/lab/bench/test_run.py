@@ -10,7 +10,7 @@ from localdflash.engine.stats import Stats
 from localdflash.lab.bench import bench_run as bench
 from localdflash.lab.bench import verify_table
 from localdflash.lab.bench.bench_run import Category, PromptRun, prompt_ids, run_prompt
-from localdflash.lab.bench.llama_plain import LoneRowTarget
+from localdflash.lab.bench.lone_row_target import LoneRowTarget
 from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options

@@ -10,7 +10,7 @@ from localdflash.lab.bench import verify_table
 from localdflash.lab.bench.chat import chat_prompts, chat_run, curve, felt, measuring
 from localdflash.lab.bench.chat.chat_modes import Hosts, opened
 from localdflash.lab.bench.chat.measuring import QUICK
-from localdflash.lab.bench.llama_plain import LoneRowTarget
+from localdflash.lab.bench.lone_row_target import LoneRowTarget
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import EngineSpec
