@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,12 +31,6 @@ def test_stdout_is_the_answer_or_json_with_the_statistics(chat: Callable[..., An
     done = chat("-p", "What is zip?", "--max-tokens", 5)
     assert (done.code, done.out) == (0, told["answer"] + "\n")
     assert "cut after 5 tokens" in done.err
-
-
-def test_stdin_is_a_prompt(chat: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = chat("-p", "What is zip?\nAnd é?", "--max-tokens", 20).out
-    pipe(monkeypatch, "What is zip?\nAnd é?".encode())
-    assert chat("--max-tokens", 20).out == expected
 
 
 def test_stdin_is_attached_to_a_prompt_in_a_fence(
@@ -98,9 +91,3 @@ def test_bad_prompts_and_values(fails: Callable[..., str], monkeypatch: pytest.M
     assert "--json" in fails(2, "chat", "--json")
     assert "temperature" in fails(2, "chat", "-p", "x", "--temperature", "-1")
     assert "did you mean 'embedded'?" in fails(3, "chat", "--no-daemon", "-p", "x", "--pair", "embeded")
-
-
-def test_a_prompt_that_does_not_fit(fails: Callable[..., str], tiny: tuple[str, ...]) -> None:
-    said = fails(2, "chat", "--no-daemon", *tiny, "-p", "x = 1\n" * 900, "--max-tokens", 50)
-    assert any(int(number) > 1024 for number in re.findall(r"\d+", said))
-    assert "1024" in said

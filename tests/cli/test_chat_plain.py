@@ -1,18 +1,15 @@
 """`localdflash chat` line by line on a terminal, and Ctrl-C in it and in `chat -p`."""
 
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from localdflash.cli.interrupt import Interrupt
-from localdflash.cli.output import ENGINE_RESTARTED
 from tests.cli.conftest import SLOW_DAEMON
 from tests.support import daemons
 from tests.support.terminals import PROGRAM, Terminal
@@ -49,27 +46,6 @@ def test_the_first_interrupt_asks_and_the_second_leaves() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
-
-
-@pytest.mark.system
-@POSIX
-def test_ctrl_c_keeps_what_was_answered_so_far(endless: tuple[str, ...]) -> None:
-    with subprocess.Popen(
-        [*SLOW_PROGRAM, "chat", "--no-daemon", "-p", "Tell me everything.", *endless],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdout
-        assert process.stderr
-        first = os.read(process.stdout.fileno(), 1)
-        process.send_signal(signal.SIGINT)
-        began = time.monotonic()
-        rest, err = process.stdout.read(), process.stderr.read()
-        assert process.wait(30) == 130
-    assert time.monotonic() - began < 10
-    assert first
-    assert rest.endswith(b"\n")
-    assert err == b""
 
 
 @pytest.mark.system
@@ -115,20 +91,3 @@ def leaves(process: "subprocess.Popen[bytes]") -> None:
             assert process.wait(10) == 0
             return
     raise AssertionError("the program does not end")
-
-
-@pytest.mark.system
-@POSIX
-def test_a_conversation_outlives_its_daemon(terminal: Callable[..., Terminal], short_home: Path) -> None:
-    screen = terminal("chat", "--threads", "1", "--max-tokens", "12")
-    screen.type(b"Write a function.\n")
-    screen.expect(b" per verify]")
-    screen.expect(b"> ")
-    (daemon,) = daemons.daemons(short_home)
-    daemon.kill()
-    daemon.wait(10)
-    screen.type(b"Again.\n")
-    assert ENGINE_RESTARTED.encode() in screen.expect(b" per verify]")
-    screen.expect(b"> ")
-    screen.type(b"\x04")
-    assert screen.process.wait(30) == 0

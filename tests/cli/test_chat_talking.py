@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.base.errors import EngineGone, OutOfMemory
+from localdflash.base.errors import EngineGone
 from localdflash.base.files import paths
 from localdflash.chat.answer_sources import NamedServer, SharedDaemon
 from localdflash.chat.messages import Message as StoredMessage
@@ -93,36 +93,6 @@ def test_thoughts_are_named_in_json(talking: Callable[..., Any], capsys: pytest.
     assert parts == [{"thoughts": "wh"}, {"thoughts": "y"}, {"text": "ye"}, {"text": "s"}]
     answer_once(talk, "three", "json")
     assert "thoughts" not in json.loads(capsys.readouterr().out)
-
-
-@SHARED
-def test_an_error_of_the_server_does_not_end_the_conversation(
-    talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    talk, engine = talking(Answer(status=503, message="too much"), Answer.of("now"))
-    for printed in (("", "too much\n"), ("now\n", capsys.readouterr().err)):
-        exchange(lambda show, think: talk.ask("one", show, think))
-        told = capsys.readouterr()
-        assert told.out == printed[0]
-        assert told.err.startswith(printed[1])
-    assert contents(engine.asked[1]) == ["Be brief.", "one"]
-
-
-@SHARED
-def test_a_question_can_be_repeated_after_a_failed_restart(talking: Callable[..., Any]) -> None:
-    class Once(SharedDaemon):
-        opened = 0
-
-        async def open(self, say: Any, look: Any) -> Address:
-            self.opened += 1
-            if self.opened == 2:
-                raise OutOfMemory("too large")
-            return await super().open(say, look)
-
-    talk, _ = talking(Answer(end="cut"), Answer.of("answer"), source=Once(EngineSpec(OPTIONS)))
-    with pytest.raises(OutOfMemory):
-        ask(talk, "one")
-    assert "".join(ask(talk, "one")) == "answer"
 
 
 @SHARED

@@ -1,9 +1,9 @@
 """`localdflash complete`: its output, Ctrl-C, and the errors for bad values."""
 
 import json
+import re
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from localdflash.cli import complete_command
-from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import Step
 from localdflash.server import private
 from tests.cli.conftest import CODE, FINISHES
 
@@ -33,17 +31,9 @@ def test_stdout_is_the_insertion_or_json_with_the_statistics(file: Path, complet
     assert sum(told["steps_by_drafter"].values()) == told["steps"]
 
 
-def test_line_and_seed(file: Path, complete: Callable[..., Any]) -> None:
-    line, whole = (complete(f"{file}:3:5", "--max-tokens", 90, *more).out for more in (["--line"], []))
-    assert line == whole.partition("\n")[0].rstrip()
-    outs = [complete(f"{file}:3:5", "--max-tokens", 30, "--temperature", 1.5, "--seed", seed).out for seed in (1, 1, 2)]
-    assert outs[0] == outs[1] != outs[2]
-
-
 @pytest.mark.usefixtures("drafting")
 @pytest.mark.parametrize(
-    ("place", "sampling"),
-    [("3:5", ("--temperature", "0.9", "--seed", "7")), ("5:7", ("--repetition-penalty", "1.3"))],
+    ("place", "sampling"), [("3:5", ("--temperature", "0.9", "--seed", "7")), ("5:7", ("--repetition-penalty", "1.3"))]
 )
 def test_drafting_changes_nothing(
     place: str, sampling: tuple[str, ...], file: Path, complete: Callable[..., Any]
@@ -61,55 +51,10 @@ def test_carriage_returns_are_kept_and_change_nothing_else(
 ) -> None:
     other = tmp_path / "windows.py"
     other.write_bytes(CODE.replace("\n", "\r\n").encode())
-    texts = []
-    for seed in (0, 9):
-        arguments = ("--max-tokens", 90, "--temperature", 2, "--seed", seed)
-        unix, windows = (complete(f"{path}:3:5", *arguments).out for path in (file, other))
-        assert windows == unix.replace("\n", "\r\n")
-        texts.append(unix)
-    assert "\n" in "".join(texts)
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "said"),
-    [
-        ("--temperature", "nan", "temperature"),
-        ("--top-p", "0", "top_p"),
-        ("--seed", "-1", "seed"),
-        ("--max-tokens", "0", "--max-tokens"),
-        ("--backend", "rocm", "--backend"),
-        ("--context", "7", "context of 7 tokens"),
-    ],
-)
-def test_bad_values(
-    option: str, value: str, said: str, file: Path, fails: Callable[..., str], tiny: tuple[str, ...]
-) -> None:
-    assert said in fails(2, "complete", "--no-daemon", f"{file}:3:5", *tiny, option, value)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_ctrl_c_stops_a_completion(file: Path, complete: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    original, steps = HostPair.step, 0
-
-    def step(self: HostPair, *arguments: Any) -> Step:
-        nonlocal steps
-        steps += 1
-        if steps == 18:
-            signal.raise_signal(signal.SIGINT)
-        time.sleep(0.02)  # the command reads what comes meanwhile
-        return original(self, *arguments)
-
-    file.write_text("def area(width, height):\n    \n")
-    arguments = (f"{file}:2:5", "--no-draft", "--max-tokens", 60)
-    whole = complete(*arguments).out
-    monkeypatch.setattr(HostPair, "step", step)
-    stopped = complete(*arguments)
-    assert stopped.code == 130
-    assert whole.startswith(stopped.out.rstrip("\ufffd"))
-    assert len(stopped.out) < len(whole)
-    steps = 0
-    told = complete(*arguments, "--json")
-    assert (told.code, json.loads(told.out)["finish"]) == (130, "cancelled")
+    arguments = ("--max-tokens", 90, "--temperature", 2, "--seed", 9)
+    unix, windows = (complete(f"{path}:3:5", *arguments).out for path in (file, other))
+    assert "\n" in unix
+    assert windows == unix.replace("\n", "\r\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -125,3 +70,71 @@ def test_ctrl_c_ends_loading(where: str, file: Path, run: Callable[..., Any], mo
     monkeypatch.setattr(complete_command, "connect", load)
     done = run("complete", where, f"{file}:3:5")
     assert (done.code, done.out, loaded) == (130, "", [])
+
+
+# The prompt in a long file and with other files, as --explain shows it
+
+
+def test_a_notice_names_the_lines_of_the_prompt_where_some_were_left_out(
+    long_file: Path, complete: Callable[..., Any]
+) -> None:
+    done = complete(f"{long_file}:1001:6", "--max-tokens", 30)
+    assert done.code == 0
+    assert re.search(r"lines 9\d\d to 10\d\d.*--explain", done.err)
+    assert done.err.count("\n") == 1
+
+
+def test_explain_shows_every_part(long_file: Path, complete: Callable[..., Any]) -> None:
+    told = json.loads(complete(f"{long_file}:1001:6", "--explain", "--json").out)
+    prefix, middle, word, suffix = told["prompt"]
+    assert [part["kind"] for part in told["prompt"]] == ["prefix", "middle", "word", "suffix"]
+    assert (word["text"], word["tokens"]) == ("value", 0)
+    text = prefix["text"] + middle["text"] + word["text"] + suffix["text"]
+    assert text.replace("\n", "") in long_file.read_text().replace("\n", "")
+    assert (prefix["cut"], middle["cut"], suffix["cut"]) == (True, False, True)
+    assert prefix["text"].startswith(f"value_{prefix['lines'][0]} ")
+    assert middle["lines"] == [1000, 1000]
+    assert sum(part["tokens"] for part in told["prompt"]) <= told["budget"]["prompt"] < told["budget"]["context"]
+    table = complete(f"{long_file}:1001:6", "--explain").out.splitlines()
+    assert f"{prefix['lines'][0] + 1}-1001" in next(line for line in table if line.startswith("prefix"))
+    assert "(cut)" in next(line for line in table if line.startswith("suffix"))
+
+
+def test_explain_shows_code_of_other_files(tmp_path: Path, complete: Callable[..., Any]) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "shapes.py").write_text("def area_of_circle(radius):\n    return 3 * radius * radius\n")
+    (tmp_path / "app.py").write_text("from shapes import area_of_circle\n\nprint(area_of_circle())\n")
+    told = json.loads(complete(f"{tmp_path / 'app.py'}:3:22", "--explain", "--json").out)
+    other = told["prompt"][0]
+    assert (other["kind"], other["name"], other["left_out"]) == ("import", "shapes.py", False)
+    assert "def area_of_circle(radius)" in other["text"]
+    assert "shapes.py" in complete(f"{tmp_path / 'app.py'}:3:22", "--explain").out
+    told = json.loads(complete(f"{tmp_path / 'app.py'}:3:22", "--max-tokens", 2000, "--json").out)
+    assert told["tokens"] <= 512  # half of the context
+
+
+def test_control_characters_of_a_file_name_are_escaped(tmp_path: Path, complete: Callable[..., Any]) -> None:
+    (tmp_path / "a\x1b[31m.py").write_text("x = 1\n")
+    shown = complete(f"{tmp_path}/a\x1b[31m.py:1:1", "--explain").out
+    assert "\x1b" not in shown
+    assert "\\x1b[31m.py" in shown
+
+
+@pytest.mark.system
+@pytest.mark.transport
+@pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
+@pytest.mark.usefixtures("short_home")
+def test_the_daemon_gives_the_same_insertion(file: Path, long_file: Path, run: Callable[..., Any]) -> None:
+    file.write_bytes(CODE.replace("\n", "\r\n").encode())
+    for arguments in (
+        (f"{file}:3:5",),
+        (f"{file}:5:7",),
+        (f"{file}:3:5", "--temperature", "0.9", "--seed", "7"),
+        (f"{long_file}:1001:6", "--max-tokens", 30, "--explain"),
+    ):
+        here = run("complete", *arguments, "--no-daemon", "--threads", 1)
+        assert run("complete", *arguments, "--threads", 1) == here
+        assert here.code == 0
+    told = json.loads(run("complete", f"{long_file}:1001:6", "--threads", 1, "--json").out)
+    assert (told["finish"] in FINISHES, "prompt" in told) == (True, False)
+    assert told["steps"] + told["accepted"] == told["tokens"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.lsp.foreign.made_up import Said, in_thread, llama, llama_said, openai
+from tests.lsp.foreign.made_up import Said, in_thread, llama, openai
 
 STREAM = "text/event-stream"
 
@@ -20,16 +20,6 @@ STREAM = "text/event-stream"
 def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Makes the settings name a server."""
     return lambda url: monkeypatch.setenv("LOCALDFLASH_SERVER_URL", url)
-
-
-def test_the_text_ends_as_with_localdflash_s_own_engine(
-    file: Path, run: Callable[..., Any], at: Callable[[str], None]
-) -> None:
-    said = [llama_said(text) for text in ("return first", " + second", "\n", "\n", "x = 1")]
-    with in_thread(llama(*said)) as server:
-        at(server.url + "/v1")
-        done = run("complete", f"{file}:3:5")
-    assert (done.code, done.out, done.err) == (0, "return first + second", "")
 
 
 def test_options_reach_the_server(file: Path, run: Callable[..., Any], at: Callable[[str], None]) -> None:

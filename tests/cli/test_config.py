@@ -74,22 +74,6 @@ def parsed() -> Callable[..., dict[str, Any]]:
     return parse
 
 
-def test_without_settings_the_options_have_their_defaults(parsed: Callable[..., dict[str, Any]]) -> None:
-    assert parsed() == {
-        "pair": "embedded",
-        "drafter": "",
-        "backend": "auto",
-        "threads": 0,
-        "context": 0,
-        "device": "auto",
-        "gpu_layers": -1,
-        "rows": "auto",
-        "kv": "f16",
-        "drafter_bits": 8,
-        "native_fp4": False,
-    }
-
-
 def test_a_flag_wins_over_a_variable_over_the_file(
     parsed: Callable[..., dict[str, Any]], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,16 +28,6 @@ def test_stdout_is_the_command_that_json_has(engine: str, run: Callable[..., Any
     assert shown.stdout.splitlines() == arguments
 
 
-def test_another_drafter_and_another_target(run: Callable[..., Any]) -> None:
-    done = run(
-        *("export", "sglang", "qwen3-4b", "--drafter", "hf:some/drafter/model.safetensors"),
-        *("--target", "Qwen/Qwen3-4B-AWQ", "--json"),
-    )
-    argv = json.loads(done.out)["argv"]
-    assert argv[argv.index("--speculative-draft-model-path") + 1] == "some/drafter"
-    assert argv[argv.index("--model-path") + 1] == "Qwen/Qwen3-4B-AWQ"
-
-
 @pytest.mark.parametrize(
     ("code", "arguments", "said"),
     [

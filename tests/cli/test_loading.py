@@ -28,23 +28,6 @@ def test_a_fallback_is_one_line_on_stderr(
         assert "PyTorch" in line
 
 
-@pytest.mark.parametrize(
-    ("code", "options", "said"),
-    [
-        (1, ["--backend", "cuda"], "no NVIDIA driver"),
-        (1, ["--backend", "cuda", "--device", "1"], "no NVIDIA driver"),
-        (1, ["--backend", "auto", "--device", "1"], "--device 1: "),
-        (2, ["--backend", "cuda", "--device", "cpu"], "--device cpu: "),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_requested_gpu_that_is_not_there(
-    code: int, options: list[str], said: str, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(device, "driver_present", lambda: False)
-    assert said in fails(code, "complete", f"{__file__}:1:1", *options, "--no-daemon")
-
-
 def test_a_bar_appears_only_after_a_while_and_is_removed(capsys: pytest.CaptureFixture[str]) -> None:
     quick, bar = LoadingBar(), LoadingBar()
     quick(5, 10)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.cli import COMMANDS, main
 
 HEAVY = ("torch", "llama_cpp", "numpy", "transformers", "gguf", "jinja2", "huggingface_hub")
@@ -71,6 +71,7 @@ def test_help_imports_no_command() -> None:
         (LocaldflashError("what, where, what to do"), 1, "what, where, what to do"),
         (UsageError("no sense"), 2, "no sense"),
         (OutOfMemory("12 GB do not fit into 8"), 4, "12 GB do not fit into 8"),
+        (DeviceFailed("CUDA error 700"), 5, "CUDA error 700"),
         (MemoryError(), 4, "out of memory"),
         (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 1, "/x/y"),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "output"),
@@ -92,12 +93,6 @@ def test_every_failure_is_one_line_and_a_code(
     assert message in err
     assert err.count("\n") <= 1
     assert err.startswith("localdflash: ") or err.strip() == message
-
-
-@pytest.mark.parametrize(("result", "code"), [(None, 0), (1, 1), ("text", 0)])
-def test_a_command_may_return_its_code(result: object, code: int, failing: Any) -> None:
-    failing(None, result)
-    assert main(["doctor"]) == code
 
 
 def test_debug_adds_the_traceback(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,5 @@
 """Model files that cannot be used: exit code 3 and one line, for any damage."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -36,34 +35,14 @@ def refused(fails: Callable[..., str], code: str) -> Callable[..., str]:
 def test_truncated(name: str, pair: Path, refused: Callable[..., str], fails: Callable[..., str]) -> None:
     path = pair / name
     whole = path.read_bytes()
-    for cut in (0, 3, 4, 24, 1000, 20_000, -1):
+    for cut in (0, 24, -1):
         path.write_bytes(whole[:cut])
         assert str(path) in refused(pair / "target.gguf"), cut
     for command in (("chat", "--no-daemon", "-p", "x"), ("bench", "--limit", "1")):
         assert f"{path}: broken GGUF file" in fails(3, *command, "--pair", pair / "target.gguf")
 
 
-@pytest.mark.parametrize("backend", ["llama.cpp", "torch"])
-def test_not_a_model(backend: str, pair: Path, refused: Callable[..., str]) -> None:
-    for content in (b"\0" * 4096, b"GGUF" + b"\xff" * 4096, b"PK\x03\x04" + bytes(range(256)) * 9):
-        (pair / "target.gguf").write_bytes(content)
-        assert "target.gguf: " in refused(pair / "target.gguf", "--backend", backend)
-
-
-def test_drafters_that_do_not_suit_their_target(pair: Path, refused: Callable[..., str]) -> None:
-    assert "drafter.gguf: " in refused(pair / "drafter.gguf", "--backend", "torch")
-    (pair / "drafter.gguf").unlink()
-    config = json.loads((pair / "config.json").read_text())
-    config["dflash_config"]["target_layer_ids"] = [1, 3, 5]
-    (pair / "config.json").write_text(json.dumps(config))
-    assert "block 5" in refused(pair / "target.gguf", "--backend", "torch")
-    path = pair / "drafter.safetensors"
-    path.write_bytes(path.read_bytes()[:-7])
-    assert "drafter.safetensors: " in refused(pair / "target.gguf", "--backend", "torch")
-
-
-@pytest.mark.parametrize("backend", ["llama.cpp", "torch"])
-def test_a_foreign_architecture(backend: str, tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_a_foreign_architecture(tmp_path: Path, refused: Callable[..., str]) -> None:
     path = tmp_path / "foreign.gguf"
     writer = gguf.GGUFWriter(path, "no-such-architecture")
     writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
@@ -71,7 +50,8 @@ def test_a_foreign_architecture(backend: str, tmp_path: Path, refused: Callable[
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    assert "no-such-architecture" in refused(path, "--backend", backend)
+    for backend in ("llama.cpp", "torch"):
+        assert "no-such-architecture" in refused(path, "--backend", backend)
 
 
 @pytest.mark.system

@@ -1,10 +1,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
-import gguf
-import numpy as np
 import pytest
 
 from localdflash.cli import main
@@ -41,7 +38,7 @@ def test_list_is_an_aligned_table_of_all_pairs(user_file: Path, capsys: pytest.C
     user_file.write_text(ENTRY)
     code, out, err = run(capsys, "list")
     assert (code, err) == (0, "")
-    table, basis = out.split("\n\n")
+    table, basis, *_ = out.split("\n\n")  # a busy machine is measured anew for each pair
     assert basis.startswith("SPEED: ")
     header, *rows = table.splitlines()
     assert " ".join(header.split()) == "PAIR MEMORY RUNS HERE SPEED DRAFTER FILES ON DISK DESCRIPTION"
@@ -90,41 +87,6 @@ def _fields(out: str) -> dict[str, list[str]]:
         name, value = line.strip().split("  ", 1)
         fields.setdefault(name, []).append(value.strip())
     return fields
-
-
-def test_show_as_json(user_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    user_file.write_text(ENTRY)
-    shown: dict[str, Any] = json.loads(run(capsys, "show", "mine", "--json")[1])
-    target = user_file.parent / "t.gguf"
-    unknown = dict.fromkeys(("repository", "sha256", "revision", "size", "package", "adapted", "quantization"))
-    assert shown["target"] == unknown | {"file": str(target)}
-    assert shown["drafter"] is None
-    assert shown["missing"] == [f"no file at {target}: put it there, or correct the entry"]
-    (user_file.parent / "t.gguf").touch()
-    assert json.loads(run(capsys, "show", "mine", "--json")[1])["missing"] == []
-
-
-def test_show_says_in_which_types_the_weights_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    writer, path = gguf.GGUFWriter(tmp_path / "target.gguf", "llama"), tmp_path / "target.gguf"
-    for name, rows, kind in (("token_embd", 8, "Q8_0"), ("blk.0.ffn_up", 96, "Q4_1")):
-        quantized = gguf.GGMLQuantizationType[kind]
-        blocks = gguf.quants.quantize(np.ones((rows, 64), np.float32), quantized)
-        writer.add_tensor(f"{name}.weight", blocks, raw_dtype=quantized)
-    for name, shape in (("output_norm", (64,)), ("blk.0.ffn_gate_inp", (4, 64))):  # no large matrices
-        writer.add_tensor(f"{name}.weight", np.ones(shape, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    (shown,) = _fields(run(capsys, "show", str(path))[1])["weights"]
-    assert shown.startswith("Q4_1, Q8_0: ")
-
-
-def test_a_bad_user_file_is_named_with_its_line(user_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    user_file.write_text(ENTRY.replace("description", "descripton"))
-    code, out, err = run(capsys, "list")
-    assert (code, out) == (3, "")
-    assert err == f"localdflash: {user_file}:5: pair.descripton: unknown key; did you mean 'description'?\n"
 
 
 def test_a_path_cannot_drive_the_terminal(

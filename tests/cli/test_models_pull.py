@@ -88,23 +88,6 @@ def test_progress_as_a_bar(hub: FakeHub, run: Callable[..., Done], monkeypatch: 
     assert last.startswith("localdflash: o/t/other.gguf: "), "the error has its own line"
 
 
-def test_another_quantization_takes_the_entry_s_drafter_or_a_given_one(
-    hub: FakeHub, run: Callable[..., Done], home: Path
-) -> None:
-    assert run("models", "pull", OTHER_TARGET).code == 0
-    assert visible() == ["o/d/config.json", "o/d/model.safetensors", "o/t/other.gguf"]
-    assert OTHER_TARGET in run("models", "list").out
-    run("models", "rm", OTHER_TARGET, "--yes")
-    (home / "config" / "models.toml").unlink()
-    assert run("models", "pull", OTHER_TARGET, "--drafter", "hf:o/d/drafter.gguf").code == 0
-    assert visible() == ["o/d/drafter.gguf", "o/t/other.gguf"]
-    shown = json.loads(run("models", "show", OTHER_TARGET, "--json").out)  # the choice is remembered
-    assert shown["drafter"]["file"] == "drafter.gguf"
-    assert run("models", "list").out.count("hf:o/") == 1
-    run("models", "rm", OTHER_TARGET, "--yes")
-    assert visible() == []
-
-
 def test_what_cannot_be_pulled(hub: FakeHub, run: Callable[..., Done], fails: Callable[..., str], home: Path) -> None:
     hub.files["o/t/target.gguf"] = File(b"GGUF but not really" * 100)
     done = run("models", "pull", "mine")
@@ -118,9 +101,6 @@ def test_what_cannot_be_pulled(hub: FakeHub, run: Callable[..., Done], fails: Ca
     assert visible() == [], "all files are looked up before the first byte"
     register(home, WAITING)
     assert "no backend runs 'waiting'" in fails(3, "models", "pull", "waiting")
-
-
-# rm
 
 
 def test_rm_deletes_all_of_a_pair(hub: FakeHub, run: Callable[..., Done]) -> None:

@@ -33,8 +33,10 @@ def wheel(home: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_it_is_fetched_and_runs(run: Run, tmp_path: Path) -> None:
+    assert f"download {FILE} into {(models_folder() / FILE).parent}" in run("models", "show", "packed").out
     done = run("models", "pull", "packed")
     assert done.code == 0, done
+    assert "(verified)" in run("models", "show", "packed").out
     assert done.out.startswith(f"{models_folder() / FILE}  ")
     assert done.out.endswith("  fetched and verified\n")
     assert done.err.splitlines()[0] == "downloading made-up==1.0"
@@ -46,40 +48,6 @@ def test_it_is_fetched_and_runs(run: Run, tmp_path: Path) -> None:
     (file,) = json.loads(again.out)["files"]
     assert (file["path"], file["fetched"], file["repository"]) == (str(models_folder() / FILE), False, "made-up")
     assert again.err == ""
-
-
-def test_show_and_list(run: Run) -> None:
-    assert f"download {FILE} into {(models_folder() / FILE).parent}" in run("models", "show", "packed").out
-    run("models", "pull", "packed")
-    shown = run("models", "show", "packed").out
-    assert "package     made-up==1.0" in shown
-    assert "(verified)" in shown
-    assert "revision" not in shown
-    document = json.loads(run("models", "show", "packed", "--json").out)
-    assert (document["missing"], document["target"]["package"]["version"]) == ([], "1.0")
-    assert "hf:" not in run("models", "list").out
-
-
-def test_plan(
-    run: Run, fails: Callable[..., str], wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = ("models", "plan", "packed", "--backend", "llama.cpp")
-    said = fails(1, *arguments)
-    assert said.startswith(FILE)
-    assert "0.5 GB" in said
-    shutil.unpack_archive(wheel, tmp_path / "site", "zip")
-    with monkeypatch.context() as installed:
-        installed.syspath_prepend(str(tmp_path / "site"))
-        assert run(*arguments).code == 0
-    run("models", "pull", "packed")
-    assert run(*arguments).code == 0
-
-
-def test_export_and_chat_name_the_pull_that_is_needed(run: Run, fails: Callable[..., str]) -> None:
-    for arguments in (("export", "llama-server", "packed"), ("chat", "-p", "x", "--pair", "packed", "--no-daemon")):
-        assert "`localdflash models pull packed`" in fails(3, *arguments)
-    run("models", "pull", "packed")
-    assert f"--model {models_folder() / FILE}" in run("export", "llama-server", "packed").out
 
 
 def test_rm_deletes_it_and_the_remains_of_a_killed_pip(run: Run, fails: Callable[..., str], home: Path) -> None:

@@ -71,8 +71,3 @@ def test_stop(run: Callable[..., Any]) -> None:
     assert process.wait(10) == 0
     assert (nothing.code, nothing.out, stopped.code, stopped.out) == (0, "", 0, "")
     assert nothing.err != stopped.err
-
-
-@pytest.mark.parametrize("arguments", [("--port", "65536"), ("--idle", "-1")])
-def test_bad_values(arguments: tuple[str, ...], fails: Callable[..., str]) -> None:
-    assert arguments[0] in fails(2, "serve", *arguments)

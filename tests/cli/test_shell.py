@@ -15,11 +15,7 @@ from localdflash.lab.scripts.support.terminal import Terminal
 PROGRAM = Path(sys.executable).parent / "localdflash"
 PAGE = Path(__file__).parent.parent.parent / "docs" / "install.md"
 # Each shell without its user's configuration; then a known prompt, and the echo that Terminal turns off.
-BARE = {
-    "bash": ["--noprofile", "--norc", "-i"],
-    "zsh": ["-f", "-i"],
-    "fish": ["--no-config", "--interactive"],
-}
+BARE = {"bash": ["--noprofile", "--norc", "-i"], "zsh": ["-f", "-i"], "fish": ["--no-config", "--interactive"]}
 FIRST = {
     "bash": "PS1='>> '; stty echo",
     "zsh": "PROMPT='>> '; autoload -Uz compinit && compinit -u -D",

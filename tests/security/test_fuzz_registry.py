@@ -19,33 +19,9 @@ SAFE_NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 
 # A file of its own: key = value lines in any order, below headers in any order.
 KNOWN = [
-    "schema",
-    "pair",
-    "id",
-    "description",
-    "architecture",
-    "licence",
-    "memory_gb",
-    "backends",
-    "context",
-    "layers",
-    "fim",
-    "notes",
-    "target",
-    "drafter",
-    "repository",
-    "file",
-    "path",
-    "revision",
-    "sha256",
-    "size",
-    "quantization",
-    "kind",
-    "block_size",
-    "taps",
-    "x.y",
-    "pair.id",
-    "target.file",
+    *("schema", "pair", "id", "description", "architecture", "licence", "memory_gb", "backends", "context"),
+    *("layers", "fim", "notes", "target", "drafter", "repository", "file", "path", "revision"),
+    *("sha256", "size", "quantization", "kind", "block_size", "taps", "x.y", "pair.id", "target.file"),
 ]
 KEYS = st.sampled_from(KNOWN) | st.text(max_size=4).map(
     lambda text: '"' + text.replace("\\", "").replace('"', "") + '"'
@@ -185,16 +161,10 @@ def test_nesting_has_a_line(tmp_path: Path, line: str) -> None:
         read_pairs(file, tmp_path)
 
 
-LONG = "y" * 4000
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["9" * 4000 + " = 1", f"[{LONG}]", f"x = {{{LONG}=1, {LONG}=1}}", VALID.replace("2.5", "9" * 4000)],
-    ids=["key", "header", "twice", "number"],
-)
-def test_what_is_long_is_not_quoted_whole(tmp_path: Path, content: str) -> None:
-    assert check(tmp_path / "models.toml", content.encode()) is None
+def test_what_is_long_is_not_quoted_whole(tmp_path: Path) -> None:
+    long = "y" * 4000
+    for content in ("9" * 4000 + " = 1", f"[{long}]", f"x = {{{long}=1, {long}=1}}", VALID.replace("2.5", "9" * 4000)):
+        assert check(tmp_path / "models.toml", content.encode()) is None
 
 
 def test_dots_in_text_and_numbers_are_no_nesting(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.terminal import Terminal
@@ -163,16 +161,3 @@ def test_a_payload_split_at_every_place(small: Session) -> None:
         assert small.foreign(raw) == []
         assert [payload for payload in some if f"x{payload}y".encode() in raw] == []
         assert invisible(raw.decode()) == set()
-
-
-PARTS = [*UNSAFE, *MARKUP, "\x1b", "[", "]", ";", "\x07", "\x9b", "m", "\r\n", "\t", "```\n"]
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(parts=st.lists(st.one_of(st.sampled_from(PARTS), st.text(max_size=20)), max_size=12), size=st.integers(1, 9))
-def test_any_text_in_any_pieces(small: Session, parts: list[str], size: int) -> None:
-    text = "".join(parts)
-    pieces = [text[at : at + size] for at in range(0, len(text), size)]
-    raw, _ = small.answered(Answer.pieces(*pieces))
-    assert small.foreign(raw) == []
-    assert invisible(raw.decode()) == set()

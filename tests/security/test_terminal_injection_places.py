@@ -207,23 +207,15 @@ def test_all_payloads_in_a_place(
         assert "MarkupError" not in terminal.text
 
 
-@pytest.fixture(scope="module")
-def printed() -> Iterator[bytes]:
-    """What `chat -p` writes to a terminal for an answer with every payload, split at every place."""
-    halves = [
-        half
-        for payload in UNSAFE
-        for at in range(len(payload) + 1)
-        for half in (f"x{payload[:at]}", f"{payload[at:]}y\n")
-    ]
-    with pytest.MonkeyPatch.context() as patch, scene(patch, Answer.pieces(*halves)) as chats:
+def test_an_answer_for_a_script_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every payload, split at every place."""
+    splits = [(payload[:at], payload[at:]) for payload in UNSAFE for at in range(len(payload) + 1)]
+    halves = [half for before, after in splits for half in (f"x{before}", f"{after}y\n")]
+    with scene(monkeypatch, Answer.pieces(*halves)) as chats:
         terminal = chats.start("-p", "go", ready=False)
         assert terminal.wait() == 0
-        assert terminal.raw.count(b"\r\n") >= len(halves) // 2
-        yield bytes(terminal.raw)
-
-
-def test_an_answer_for_a_script_on_a_terminal(printed: bytes) -> None:
+        printed = bytes(terminal.raw)
+    assert printed.count(b"\r\n") >= len(splits)
     assert sequences(printed) == []
     assert invisible(printed.decode()) == set()
     assert [payload for payload in UNSAFE if f"x{payload}y".encode() in printed] == []

@@ -86,9 +86,6 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Answering:
     return client_of
 
 
-# Streams
-
-
 def spelled(content: dict[str, Any], end: str, style: int) -> str:
     """One event, as different servers write it."""
     text = json.dumps(content, ensure_ascii=style % 2 == 0, indent=1 if style == 3 else None)
@@ -169,9 +166,6 @@ def test_answers_without_an_end_are_given_up(answering: Answering, monkeypatch: 
         list(answering(EVENTS + b"x" * 200_000).stream("/x", {}))
     many = EVENTS + b'data: {"a": 1}\n\n' * 20_000 + b"data: [DONE]\n\n"
     assert len(list(answering(many).stream("/x", {}))) == 20_000
-
-
-# Requests
 
 
 def test_what_is_asked(answering: Answering) -> None:

@@ -21,7 +21,6 @@ from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError
 from localdflash.base.files import paths
 from localdflash.base.system import unix_socket
 from localdflash.engine.host_pair import HostPair
-from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server import daemon
 from localdflash.server.client import find
@@ -30,7 +29,6 @@ from localdflash.server.guard import LOOPBACK
 from localdflash.server.sockets import lifetime, local, prepare_folder, tcp_socket
 from localdflash.server.tcp import TcpPort
 from tests.support.daemons import unix_only
-from tests.support.delays import delayed
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
@@ -117,9 +115,6 @@ async def until(holds: Callable[[], Any]) -> None:
             await asyncio.sleep(0.02)
 
 
-# Who may reach it
-
-
 async def test_only_the_user_may_reach_it(start: Start) -> None:
     running = await start()
     assert stat.S_IMODE(running.path.parent.stat().st_mode) == 0o700
@@ -163,9 +158,6 @@ def test_a_connection_of_another_user_is_closed_unread(monkeypatch: pytest.Monke
     theirs.close()
 
 
-# What ends it
-
-
 @pytest.mark.usefixtures("slow")
 async def test_an_answer_keeps_it_and_it_leaves_when_nobody_needs_it(start: Start) -> None:
     running = await start(idle=0.5)
@@ -178,12 +170,6 @@ async def test_an_answer_keeps_it_and_it_leaves_when_nobody_needs_it(start: Star
         await running.get("/ps")
         await asyncio.sleep(0.05)
     assert await running.ends() < 3
-
-
-async def test_the_time_that_loading_takes_is_not_idle(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LoadedPair, "__init__", delayed(0.8, LoadedPair.__init__))
-    running = await start(idle=0.5)
-    assert await running.ends() > 0.3
 
 
 async def test_it_leaves_when_its_socket_is_removed(start: Start) -> None:
@@ -207,9 +193,6 @@ async def test_a_lost_device(start: Start, monkeypatch: pytest.MonkeyPatch) -> N
     assert (await running.http.post(CHAT, json=HELLO)).status_code == 503
     with pytest.raises(DeviceFailed, match="start it again"):
         await running.task
-
-
-# Ports for other programs
 
 
 async def status(port: int | str, path: str = "/v1/models", **headers: str) -> int:
@@ -263,9 +246,6 @@ async def test_a_port_of_a_running_engine_lasts_as_long_as_its_request(start: St
 
 async def _is_closed(url: str) -> bool:
     return await status(url, "/health") == 0
-
-
-# The log
 
 
 def test_the_log_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

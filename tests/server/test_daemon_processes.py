@@ -143,9 +143,6 @@ def test_a_word_that_cannot_be_said_ends_nothing(monkeypatch: pytest.MonkeyPatch
     serve._say("hello")
 
 
-# `serve --port` beside an engine that runs
-
-
 def join(*arguments: str) -> tuple["subprocess.Popen[str]", str]:
     """The command beside a running engine, and the address that it tells."""
     process = begin("--port", "0", *arguments)

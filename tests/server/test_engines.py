@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import psutil
 import pytest
 
 from localdflash.base.errors import OutOfMemory
@@ -126,9 +125,6 @@ def has_room_for(monkeypatch: pytest.MonkeyPatch, count: int) -> list[str]:
     return tried
 
 
-# Roles
-
-
 async def test_a_pair_for_the_chat_leaves_that_of_completions_alone(make: Any, tiny: str) -> None:
     daemon = await make("completion")
     assert await daemon.answered_by(CHAT, HELLO) == "model_not_loaded", "no other answers for it"
@@ -146,18 +142,6 @@ async def test_a_pair_for_the_chat_leaves_that_of_completions_alone(make: Any, t
         assert await daemon.answered_by("/v1/completions", {"prompt": "def", "max_tokens": 2, "model": name}) == name
     assert await daemon.answered_by("/v1/completions", {"prompt": "def", "max_tokens": 2}) == tiny
     assert await daemon.answered_by(CHAT, {**HELLO, "model": "another"}) == "model_not_found"
-
-
-async def test_both_roles_share_an_engine_that_both_name(make: Any, tiny: str) -> None:
-    daemon = await make()
-    assert len(daemon.engines.workers) == 1
-    assert (await daemon.load("embedded", "chat")).status_code == 200
-    assert await daemon.pairs() == {"embedded": ["chat"], tiny: ["completion"]}
-    assert (await daemon.load(tiny, "chat")).status_code == 200
-    assert await daemon.pairs() == {tiny: ["chat", "completion"], "embedded": []}
-    assert daemon.engines.worker("chat") is daemon.engines.worker("completion")
-    assert (await daemon.load("embedded")).status_code == 200, "for everything"
-    assert await daemon.pairs() == {"embedded": ["chat", "completion"]}
 
 
 async def test_a_pair_is_loaded_once_when_its_role_is_first_asked_for(
@@ -187,12 +171,8 @@ async def test_a_model_that_cannot_fill_in(
     assert daemon.engines.worker("completion").loaded is before
     monkeypatch.setattr("localdflash.server.engines.can_fill", lambda pair: pair == tiny)
     assert (await daemon.load("embedded")).status_code == 200
-    assert await daemon.pairs() == {"embedded": ["chat"], tiny: []}
     assert await daemon.answered_by("/complete", PLACE) == tiny
     assert await daemon.pairs() == {"embedded": ["chat"], tiny: ["completion"]}
-
-
-# Where memory is short
 
 
 async def test_what_does_not_fit_beside_the_pair_of_completions_is_one_line(
@@ -274,9 +254,6 @@ async def test_the_larger_model_leaves_first(
     assert set(await daemon.pairs()) == {str(third), tiny}, "embedded is the larger one"
 
 
-# Two chats
-
-
 @pytest.mark.usefixtures("slow")
 async def test_a_model_that_answers_another_chat_is_not_taken(
     make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
@@ -330,25 +307,6 @@ async def test_who_died_while_it_waited_switches_nothing(make: Any, tiny: str, m
         later = asyncio.create_task(daemon.post(CHAT, {**HELLO, "model": tiny}))
     assert (await later).json()["model"] == tiny
     assert await daemon.pairs() == {tiny: ["chat"]}
-
-
-# What is counted, and what is freed
-
-
-async def test_both_pairs_are_counted(make: Any) -> None:
-    daemon = await make("completion", chat="embedded")
-    await daemon.post(CHAT, HELLO)
-    await daemon.post("/complete", PLACE)
-    scraped = (await daemon.http.get("/metrics")).text.splitlines()
-    assert "localdflash_model_loaded 2.0" in scraped
-    assert "localdflash_requests_total 2.0" in scraped
-    told = await daemon.get("/ps")
-    assert told["requests"] == 2
-    assert [one["requests"] for one in told["pairs"]] == [1, 1]
-    parts = [one["memory"] for one in told["pairs"]]
-    own = sum(size for memory in parts for name, size in memory.items() if name != "program")
-    for memory in parts:  # no pair's memory counts as the program's
-        assert memory["program"] + own == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
 
 
 async def test_an_engine_that_nobody_uses_is_unloaded_and_holds_nothing(

@@ -18,10 +18,7 @@ from localdflash.server.client import Client
 from localdflash.server.sockets import is_listening, lifetime, local, located, lock_of, other
 from tests.support.daemons import DROPPED_SOCKET
 
-pytestmark = [
-    pytest.mark.usefixtures("short_home"),
-    pytest.mark.filterwarnings(DROPPED_SOCKET),
-]
+pytestmark = [pytest.mark.usefixtures("short_home"), pytest.mark.filterwarnings(DROPPED_SOCKET)]
 
 
 @pytest.fixture(autouse=True)
@@ -33,9 +30,6 @@ def by_tcp(short_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def path() -> Path:
     return paths.engine_socket()
-
-
-# The file
 
 
 def test_it_holds_the_port_and_a_key_for_its_user_alone(path: Path, short_home: Path) -> None:

@@ -16,16 +16,7 @@ from localdflash.server import spawn
 from localdflash.server.client import Client, find
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.spawn import connect
-from tests.support.daemons import (
-    DROPPED_SOCKET,
-    GPU_ENDS_LOADING,
-    PROGRAM,
-    begin,
-    daemons,
-    killed,
-    start,
-    until,
-)
+from tests.support.daemons import DROPPED_SOCKET, GPU_ENDS_LOADING, PROGRAM, begin, daemons, killed, start, until
 from tests.support.gguf_files import write_header
 
 pytestmark = [

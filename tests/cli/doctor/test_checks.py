@@ -1,7 +1,6 @@
 """Each check on simulated machines: its finding and its remedy."""
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.base.files import paths
 from localdflash.base.machine import measurements
-from localdflash.cli.doctor import command, installation, resources, surroundings
+from localdflash.cli.doctor import installation, resources, surroundings
 from localdflash.cli.doctor.check import DoctorCheck, Finding
 from localdflash.models.memory import free
 from localdflash.models.memory.fit import MemoryBudget
@@ -38,10 +37,7 @@ def test_a_check_that_breaks_is_a_finding(required: bool, error: Exception, stat
 
 
 class TestInstallation:
-    @pytest.mark.parametrize(
-        ("version", "status"),
-        [("3.1.6", "ok"), ("3.2", "ok"), ("3.1.10", "ok"), ("3.1.5", "failed"), ("2.11.3", "failed")],
-    )
+    @pytest.mark.parametrize(("version", "status"), [("3.1.6", "ok"), ("3.1.10", "ok"), ("3.1.5", "failed")])
     def test_an_old_jinja_fails(self, version: str, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(installation, "version", lambda _name: version)
         found = installation.jinja2("jinja2")
@@ -51,7 +47,6 @@ class TestInstallation:
         ("cuda", "hip", "driver", "build", "advised"),
         [
             (None, None, False, "", False),
-            ("13.0", None, True, "CUDA 13.0", False),
             ("13.0", None, False, "CUDA 13.0", True),
             (None, "7.2", False, "ROCm 7.2", False),
         ],
@@ -66,12 +61,6 @@ class TestInstallation:
         found = installation.torch("torch")
         assert (found.status, found.detail.startswith("2.13.0"), build in found.detail) == ("ok", True, True)
         assert ("/whl/cpu" in found.remedy) == advised
-
-    def test_without_torch_localdflash_still_works(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "torch", None)
-        (probe,) = (probe for probe in command._probes() if probe.name == "torch")
-        found = probe.check()
-        assert (found.status, "pip install" in found.remedy) == ("ok", True)
 
     @pytest.mark.parametrize(
         ("driver", "has_cuda", "status", "detail", "remedy"),
@@ -106,11 +95,7 @@ class TestInstallation:
 
     @pytest.mark.parametrize(
         ("sets", "cores", "detail"),
-        [
-            (["avx2", "portable"], [0, 2, 4, 6], "avx2, 4 threads"),
-            (["neon", "portable"], [0], "neon, 1 thread"),
-            (["portable"], [0, 1], "portable, 2 threads: "),
-        ],
+        [(["avx2", "portable"], [0, 2, 4, 6], "avx2, 4 threads"), (["portable"], [0, 1], "portable, 2 threads: ")],
     )
     def test_the_instructions_of_the_cpu_engine(
         self, sets: list[str], cores: list[int], detail: str, monkeypatch: pytest.MonkeyPatch
@@ -207,7 +192,6 @@ class TestSurroundings:
             ({"TERM": "xterm"}, "16 colours"),
             ({"TERM": "dumb"}, "no colours"),
             ({"TERM": "xterm-kitty", "NO_COLOR": "1"}, "no colours (NO_COLOR)"),
-            ({"TERM": "xterm-kitty"}, "clipboard (OSC 52) and kitty's keys"),
             ({"TERM": "xterm-kitty", "TMUX": "/tmp/tmux"}, "not known"),
             ({}, "no TERM"),
         ],
@@ -250,17 +234,3 @@ class TestSurroundings:
         program("code", "")
         (Path(shutil.which("code") or "")).write_text("#!/no/such/interpreter\n")
         assert surroundings.editors("editors").detail == "Neovim (does not answer), VS Code (does not answer)"
-
-
-def test_checks_start_no_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-    commands = []
-
-    def run(command: list[str], **options: object) -> None:
-        assert "shell" not in options
-        commands.append(command)
-        raise subprocess.TimeoutExpired(command, 1)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    surroundings.editors("editors")
-    assert commands == [[f"/bin/{name}", "--version"] for name in surroundings.WITH_VERSION]

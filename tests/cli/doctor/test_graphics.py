@@ -12,7 +12,7 @@ from localdflash.cli.doctor import graphics
 from localdflash.cli.doctor.graphics import Chip, command, has_code, here, llama_gpu
 
 RTX_4090, RTX_5090 = Chip("NVIDIA", "RTX 4090", 89), Chip("NVIDIA", "RTX 5090", 120)
-AMD, INTEL, APPLE = Chip("AMD", "AMD GPU"), Chip("Intel", "Intel GPU"), Chip("Apple", "Apple GPU")
+AMD, APPLE = Chip("AMD", "AMD GPU"), Chip("Apple", "Apple GPU")
 SEEN = Device("CUDA0", "RTX 4090", False, 20 * 10**9, 24 * 10**9)
 
 
@@ -30,7 +30,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         ([RTX_5090, RTX_4090], False, ["-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=120", "--no-binary", "12.8"]),
         ([AMD], True, ["/whl/rocm72"]),
         ([AMD], False, ["/whl/vulkan"]),
-        ([INTEL], True, ["/whl/vulkan"]),
         ([APPLE], False, ["/whl/metal"]),
     ],
 )
@@ -51,10 +50,8 @@ def test_one_command_for_each_chip(
 @pytest.mark.parametrize(
     ("archs", "chip", "status"),
     [
-        ("600,750,800,890,900", RTX_4090, "ok"),
         ("600,750,800,890,900", RTX_5090, "warning"),
         ("890,1200", RTX_5090, "ok"),
-        ("900", RTX_4090, "warning"),
         ("", RTX_5090, "ok"),  # a build for Vulkan
     ],
 )
