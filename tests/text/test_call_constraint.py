@@ -166,6 +166,7 @@ def test_text_after_the_opening_in_the_same_token_belongs_to_the_call(
 
 
 def test_references_resolve_inside_their_own_tool_s_schema(models: Mapping[str, Model]) -> None:
+    kinds: Schemas = {"few": {"type": "integer", "minimum": 1, "maximum": 3}, "yes": {"type": "boolean"}}
     items = {"type": "array", "items": {"$ref": "#/properties/a"}, "minItems": 1, "maxItems": 2}
     tools: dict[str, dict[str, Any]] = {
         name: {
@@ -174,7 +175,7 @@ def test_references_resolve_inside_their_own_tool_s_schema(models: Mapping[str, 
             "required": ["a", "b"],
             "$defs": {"Kind": kind},
         }
-        for name, kind in {"few": {"type": "integer", "minimum": 1, "maximum": 3}, "yes": {"type": "boolean"}}.items()
+        for name, kind in kinds.items()
     }
     named, (tokenizer, _) = set[str](), models["hermes"]
     for seed in range(8):

@@ -16,7 +16,7 @@ Whole = TypeVar("Whole", str, list[int])
 
 @st.composite
 def cut(draw: st.DrawFn, text: Whole) -> list[Whole]:
-    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    cuts: list[int] = sorted(draw(st.lists(st.integers(0, len(text)), max_size=8)))
     return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
