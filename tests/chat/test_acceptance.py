@@ -99,26 +99,3 @@ def test_the_first_text_is_timed_from_the_question() -> None:
     seen.add(None, "more")
     assert seen.ttft_ms == pytest.approx(500)
     assert seen.steps == 1
-
-
-def test_of_a_server_that_tells_nothing_nothing_is_known() -> None:
-    seen = Acceptance(Clock())
-    seen.add(None, "text")
-    assert (seen.rate, seen.average, seen.tau, seen.share, seen.step_ms) == (None,) * 5
-    assert (seen.acceptance, seen.numbers()) == ([], {})
-
-
-def test_a_stopped_answer_has_numbers() -> None:
-    seen = Acceptance(Clock())
-    seen.add(StepRecord("lookup", 4, 2, (1, 1, 1), 20.0), "abc")
-    assert seen.numbers() == {
-        "tokens": 3,
-        "steps": 1,
-        "tau": 3.0,
-        "drafted": 4,
-        "accepted": 2,
-        "accept_by_slot": [1.0, 1.0, 0.0, 0.0],
-        "steps_by_drafter": {"lookup": 1},
-        "tokens_per_second": 150.0,
-    }
-    assert seen.share == 0.5

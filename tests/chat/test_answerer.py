@@ -13,11 +13,10 @@ import pytest
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.chat.answer_sources import NamedServer
 from localdflash.chat.answerer import Answerer, AnswerPiece
-from localdflash.chat.messages import Attachment, Message
+from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 from tests.chat.asking import GREEDY, QUESTION, At, ask, asking
 
-FULL = (Message("user", "a b " * 480),)  # leaves little room for an answer
 LONG = ChatSettings(temperature=5.0, seed=0, max_tokens=0)  # an answer that fills the context
 CHAT = "/v1/chat/completions"
 SAMPLED = ChatSettings(temperature=0.9, top_p=0.95, top_k=50, min_p=0.01, repetition_penalty=1.1, seed=5, max_tokens=48)
@@ -68,24 +67,6 @@ async def test_each_step_tells_of_its_tokens(answerer: Answerer) -> None:
     assert all(bool(step.drafter) == bool(step.drafted) for step in steps)
 
 
-async def test_the_numbers_of_an_answer(live: Any, answerer: Answerer) -> None:
-    await ask(answerer)
-    done = (await ask(answerer)).done
-    told = whole(live)
-    numbers = dict(done.numbers)
-    assert {"ttft_ms", "prompt_ms", "answer_ms", "tokens_per_second", "tau", "accept_by_slot"} <= {*numbers}
-    assert 0 < numbers["ttft_ms"] < 10_000
-    assert numbers["model"] == "embedded"
-    assert numbers["tokens"] == told["usage"]["completion_tokens"]
-    assert numbers["prompt_tokens"] == told["usage"]["prompt_tokens"]
-    assert numbers["cached_tokens"] == numbers["prompt_tokens"] - 1
-
-
-async def test_why_an_answer_ended(answerer: Answerer) -> None:
-    assert (await ask(answerer, QUESTION, GREEDY)).done.finish == "length"
-    assert (await ask(answerer, FULL, LONG)).done.finish == "context"
-
-
 async def test_what_was_read_ahead_is_not_read_again(answerer: Answerer) -> None:
     draft = "Write a function that tells how far two words are apart, in letters that have to be"
     await answerer.read_ahead([Message("user", draft)], GREEDY)  # nothing is there yet: no engine is started
@@ -120,24 +101,6 @@ async def test_who_stops_reading_stops_the_engine(live: Any, answerer: Answerer)
     await asyncio.to_thread(live.until_idle)
     assert job is None or job.request.stats.tokens < 500
     assert (await ask(answerer)).text == content(whole(live))
-
-
-async def test_tokens_are_counted_with_what_is_attached(answerer: Answerer) -> None:
-    message = Message("user", "Explain.", (Attachment("file", "a.py", "x = 1\n" * 40),))
-    for messages in (QUESTION, [message], [message, Message("assistant", "It counts."), *QUESTION]):
-        counted = await answerer.count(messages, system="Be brief.", settings=GREEDY)
-        answer = await ask(answerer, messages, replace(GREEDY, max_tokens=1), system="Be brief.")
-        assert counted == answer.done.numbers["prompt_tokens"]
-
-
-async def test_what_is_loaded(answerer: Answerer) -> None:
-    stages: list[str] = []
-    answerer.on_stage = stages.append
-    about = await answerer.ready()
-    assert (about.pair, about.context, about.backend, about.drafter) == ("embedded", 1024, "llama.cpp", True)
-    assert sum(about.memory.values()) > 1e6
-    assert answerer.about is about is await answerer.ready()
-    assert stages == ["starting", "ready"]
 
 
 async def test_our_engine_over_tcp_tells_as_much(live: Any, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError
 from localdflash.base.files import paths
 from localdflash.chat.answer_sources import PrivateDaemon, SharedDaemon
 from localdflash.chat.answerer import AnswerPiece, Done, Restarted
@@ -88,29 +88,6 @@ async def test_an_engine_killed_in_the_middle_goes_on_with_the_same_text(folder:
     assert Restarted() not in events
 
 
-async def test_one_that_left_between_two_questions_is_started_again(folder: Path) -> None:
-    async with asking(PrivateDaemon(WANTED)) as answerer:
-        first = (await ask(answerer)).text
-        for question in (ask(answerer), answerer.count(QUESTION, system="", settings=LONG)):
-            (daemon,) = daemons.daemons(folder)
-            daemon.kill()
-            psutil.wait_procs([daemon], 10)
-            assert await question
-        assert (await ask(answerer)).text == first
-        assert answerer.stage == "ready"
-
-
-async def test_a_pair_that_is_not_here_is_told_and_can_be_tried_again() -> None:
-    source = PrivateDaemon(EngineSpec({"pair": "qwen3-8b", "threads": 1}))
-    async with asking(source) as answerer:
-        for _ in range(2):
-            with pytest.raises(ModelError, match="models pull qwen3-8b"):
-                await ask(answerer)
-            assert answerer.stage == "gone"
-        source.loaded("embedded")
-        assert (await ask(answerer)).text
-
-
 async def test_another_pair_is_loaded_and_one_that_cannot_be_leaves_the_old(folder: Path, tiny_pair: Path) -> None:
     stages: list[str] = []
     async with asking(PrivateDaemon(WANTED)) as answerer:
@@ -132,7 +109,7 @@ async def test_another_pair_is_loaded_and_one_that_cannot_be_leaves_the_old(fold
         assert answerer.about.pair == after.pair
 
 
-@pytest.mark.parametrize("make", [SharedDaemon, PrivateDaemon])
+@pytest.mark.parametrize("make", [PrivateDaemon])
 async def test_who_leaves_while_it_starts_does_not_wait(
     make: Callable[[EngineSpec], Any], monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:

@@ -69,13 +69,6 @@ def test_each_way_goes_first_and_last() -> None:
     assert all(one.running for one in said[:-1])
 
 
-def test_the_users_settings_hold_and_a_difference_is_found() -> None:
-    answerer = Timed([1.0] * 2, [2.0] * 2, ["s", "same", "same", "samE", "same"])
-    assert run(answerer, temperature=0.8, seed=7, max_tokens=12)[0].identical is False
-    assert {(s.temperature, s.seed) for _, s in answerer.asked} == {(0.8, 7)}
-    assert answerer.asked[1][1].max_tokens == 12
-
-
 def test_there_must_be_a_question() -> None:
     with pytest.raises(UsageError, match="nothing was asked"):
         run(Timed([], []), [Message("assistant", "x")])

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from localdflash.base.errors import UsageError
-from localdflash.chat import attachable_files as module
 from localdflash.chat.attachable_files import MAX_ATTACHED_BYTES, AttachableFiles, FileMatch
 
 PATIENCE = 20.0  # seconds
@@ -62,26 +61,6 @@ def test_found_by_some_letters(files: AttachableFiles, write: Callable[..., Path
     assert "src/relax.py" in names(files.find("srx"))
     assert files.find("zzz") == []
     assert names(files.find("read", 1)) == ["README.md"]
-
-
-def test_what_was_mentioned_comes_first(files: AttachableFiles, write: Callable[..., Path]) -> None:
-    for name in ("a.py", "b.py", "deep/unlikely_a.py"):
-        write(name)
-    assert names(files.find("")) == ["a.py", "b.py", "deep/unlikely_a.py"]
-    files.read("deep/unlikely_a.py")
-    assert names(files.find("a"))[0] == "deep/unlikely_a.py"
-    assert names(files.find("")) == ["deep/unlikely_a.py", "a.py", "b.py"]
-
-
-def test_new_files_are_found_after_a_while(
-    files: AttachableFiles, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write("a.py")
-    assert names(files.find("a")) == ["a.py"]
-    write("about.py")
-    assert names(files.find("about")) == []
-    monkeypatch.setattr(module, "LISTING_SECONDS", 0.0)
-    assert until(lambda: names(files.find("about")) == ["about.py"])
 
 
 def test_symbols(files: AttachableFiles, write: Callable[..., Path]) -> None:
@@ -157,15 +136,6 @@ def test_what_cannot_be_attached(files: AttachableFiles, folder: Path, write: Ca
         with pytest.raises(UsageError) as error:
             files.read(name)
         assert str(error.value) == reason
-
-
-def test_an_unreadable_file(files: AttachableFiles, write: Callable[..., Path]) -> None:
-    path = write("a.py")
-    path.chmod(0)
-    if os.access(path, os.R_OK):
-        pytest.skip("this user may read everything")
-    with pytest.raises(UsageError, match=r"^a\.py: cannot be read$"):
-        files.read("a.py")
 
 
 def test_the_listing_is_bounded_and_says_so(

@@ -13,7 +13,7 @@ from localdflash.chat.answerer import ServerInfo
 from localdflash.chat.context_fitting import FittedChat, plan_fit
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
-from tests.chat.asking import GREEDY, At, ask, asking
+from tests.chat.asking import GREEDY
 
 
 class Counting:
@@ -58,16 +58,6 @@ def test_the_fewest_messages_go(turns: list[tuple[Any, str]], context: int, rese
     assert found == FittedChat(dropped, answerer.tokens(messages[dropped:], system), context)
 
 
-def test_a_long_conversation_takes_few_counts() -> None:
-    messages = [Message(("user", "assistant")[i % 2], "x" * 10) for i in range(1001)]
-    answerer = Counting(5000)
-    assert fit(answerer, messages).dropped == 668
-    assert answerer.counts <= 12
-    answerer = Counting(1000)
-    assert fit(answerer, [Message("user", "a"), Message("assistant", "b"), Message("user", "c")]).dropped == 0
-    assert answerer.counts == 2
-
-
 @pytest.mark.parametrize(("length", "fits"), [(94, True), (95, False)])
 def test_an_answer_needs_room_for_a_token(length: int, fits: bool) -> None:
     question = [Message("user", "x" * length)]
@@ -76,20 +66,3 @@ def test_an_answer_needs_room_for_a_token(length: int, fits: bool) -> None:
         return
     with pytest.raises(ContextOverflow, match=f"{length - 94} more"):
         fit(Counting(100), question)
-
-
-@pytest.mark.parametrize("answerer", [Counting(0), Counting(100, tells=False)])
-def test_where_nothing_is_known_nothing_goes(answerer: Counting) -> None:
-    assert fit(answerer, [Message("user", "x" * 999), Message("assistant", ""), Message("user", "c")]).dropped == 0
-
-
-async def test_what_was_planned_is_answered(live: Any) -> None:
-    turns = [Message(("user", "assistant")[i % 2], f"x{i} = {i}\n" * 12) for i in range(41)]
-    async with asking(At(live.socket)) as answerer:
-        found = await plan_fit(answerer, turns, system="Be brief.", settings=GREEDY, reserve=256)
-        assert found.dropped % 2 == 0
-        assert 0 < found.tokens <= 1024 - 256 < found.context
-        answer = await ask(answerer, turns[found.dropped :], system="Be brief.")
-        assert answer.done.numbers["prompt_tokens"] == found.tokens
-        with pytest.raises(ContextOverflow, match="shorten it"):
-            await plan_fit(answerer, [Message("user", "word " * 2000)], system="", settings=GREEDY, reserve=0)

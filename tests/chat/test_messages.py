@@ -5,10 +5,6 @@ from markdown_it import MarkdownIt
 from localdflash.chat.messages import Attachment, Message, prompt_text
 
 
-def test_a_text_alone_is_the_prompt() -> None:
-    assert prompt_text(Message("user", "why?\n")) == "why?\n"
-
-
 def test_what_is_attached_comes_first_under_its_name() -> None:
     message = Message("user", "why?", (Attachment("file", "a.py", "x = 1\n"), Attachment("paste", "pasted 1", "log")))
     assert prompt_text(message) == "a.py:\n```\nx = 1\n```\n\npasted 1:\n```\nlog\n```\n\nwhy?"

@@ -11,10 +11,8 @@ import pytest
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.chat import model_list
-from localdflash.models.memory.parts import gigabytes
 from localdflash.models.registry.pair_entry import models_folder
 from localdflash.models.registry.registry import load_registry
-from localdflash.models.weights.gguf import read_header
 from localdflash.server import spawn
 from tests.support.fake_hub import FakeHub, File, environment
 from tests.support.registry_entries import WAITING, register
@@ -49,18 +47,6 @@ def test_every_pair_of_the_registry_is_a_row(home: Path) -> None:
     assert rows["waiting"].why_not == "no backend runs it yet"
     reasons = [bool(row.why_not) for row in rows.values()]
     assert reasons == sorted(reasons), "what cannot run here comes last"
-
-
-@pytest.mark.system
-def test_what_the_header_of_a_file_tells(tiny_pair: Path) -> None:
-    path = str(tiny_pair / "target.gguf")
-    row = asyncio.run(model_list.describe_model(path))
-    header = read_header(Path(path))
-    context = header.metadata[f"{header.architecture}.context_length"]
-    assert (row.id, row.here, row.why_not) == (path, True, "")
-    assert f"{context} tokens of context, {header.architecture} " in row.description
-    sizes = [file.stat().st_size for file in (tiny_pair / "target.gguf", tiny_pair / "drafter.gguf")]
-    assert row.description.startswith(f"{gigabytes(sum(sizes))} with its drafter, ")
 
 
 # Downloads
@@ -117,14 +103,6 @@ def test_who_cancels_a_download_leaves_what_came(hub: FakeHub) -> None:
     assert pulls == []
     hub.sent = lambda _: None
     assert asyncio.run(model_list.pull_model(NAME, lambda _: None)) == NAME
-
-
-@pytest.mark.system
-def test_the_fit_of_a_pair_that_is_here() -> None:
-    fits, context, speed = asyncio.run(model_list.explain_fit("embedded"))
-    assert fits.startswith(("Fits on cpu: ", "Fits on llama.cpp: "))
-    assert context == "Context: 1024 of 1024 tokens"
-    assert speed.startswith("At most ")
 
 
 def test_a_pair_that_does_not_fit_says_what_would(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import pytest
 from localdflash.chat.proposals import propose
 from tests.chat.workplace import BOX, after, made, problem
 
-WHOLE = BOX.replace("return w * h", "return abs(w * h)").replace("import math\n", "import math\nimport os\n")
 AREA = 'def area(w, h):\n    """Never negative."""\n    return abs(w * h)\n'
 REPLACED = BOX.replace("def area(w, h):\n    return w * h\n", AREA)
 
@@ -44,11 +43,6 @@ def test_a_new_file(tmp_path: Path, naming: str) -> None:
     assert [(one.path, one.kind, one.before, one.after) for one in found] == [("src/box.py", "new", None, b"x = 1\n")]
 
 
-def test_a_label_stays_where_the_file_has_it(root: Path) -> None:
-    (root / "src/box.py").write_text(f"# src/box.py\n{BOX}")
-    assert after(root, f"```python\n# src/box.py\n{WHOLE}```") == f"# src/box.py\n{WHOLE}"
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -81,17 +75,6 @@ def test_definitions_one_by_one(root: Path) -> None:
     assert found == wanted.replace("self.w += 1\n", "self.w += 2\n        self.h += 2\n")
 
 
-def test_a_comment_above_a_definition_is_part_of_it(root: Path) -> None:
-    code = "# An area,\n# never negative.\ndef area(w, h):\n    return abs(w * h)\n"
-    assert after(root, f"```python src/box.py\n{code}```") == BOX.replace(
-        "# The area.\ndef area(w, h):\n    return w * h\n", code
-    )
-
-
-def test_lines_that_the_file_has_may_stand_around_a_definition(root: Path) -> None:
-    assert after(root, f"```python src/box.py\nimport math\n\n\n{AREA}```") == REPLACED
-
-
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -119,22 +102,12 @@ def test_a_name_that_the_file_has_twice(root: Path) -> None:
     assert "'go', which the file has 2 times" in problem(root, "```python src/box.py\ndef go(self):\n    return 1\n```")
 
 
-def test_an_answer_that_was_cut_short(root: Path) -> None:
-    assert "the answer ends inside the code" in problem(root, f"```python src/box.py\n{WHOLE}")
-
-
 def test_a_fence_in_a_fence_is_not_guessed_at(root: Path) -> None:
     answer = "notes.md:\n```markdown\n# Notes\n\n```python\nx\n```\n\none\ntwo\n```\n"
     assert "a fence within the fence" in problem(root, answer)
     assert after(root, answer.replace("```markdown", "````markdown").replace("two\n```", "two\n````"), "notes.md") == (
         "# Notes\n\n```python\nx\n```\n\none\ntwo\n"
     )
-
-
-@pytest.mark.parametrize("text", ["", "\n\n"])
-def test_a_file_without_text_becomes_any(root: Path, text: str) -> None:
-    (root / "src/box.py").write_text(text)
-    assert after(root, f"```python src/box.py\n{AREA}```") == AREA
 
 
 def test_without_a_grammar_the_whole_file_or_nothing(root: Path) -> None:
@@ -204,10 +177,3 @@ export const b = 1;
 def test_definitions_of_other_languages(tmp_path: Path, name: str, old: str, code: str, wanted: str) -> None:
     root = made(tmp_path / "work", {name: old})
     assert after(root, f"```{name}\n{code}```", name) == wanted
-
-
-def test_the_only_definition_of_a_file_is_not_all_of_it(root: Path) -> None:
-    old = "import math\n\n\ndef area(w, h):\n    return w * h\n\n\nprint(area(1, 2))\n"
-    (root / "src/box.py").write_text(old)
-    wanted = old.replace("def area(w, h):\n    return w * h\n", AREA)
-    assert after(root, f"```python src/box.py\n{AREA}```") == wanted

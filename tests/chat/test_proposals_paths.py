@@ -77,12 +77,6 @@ def test_no_answer_changes_such_a_file(root: Path, form: str, name: str, reason:
     assert contents(root.parent) == before
 
 
-def test_a_root_that_is_a_link_is_what_it_leads_to(root: Path) -> None:
-    alias = root.parent / "alias"
-    alias.symlink_to(root)
-    assert [one.path for one in propose("```python path=./src/./new.py\nx = 1\n```", alias)] == ["src/new.py"]
-
-
 def test_an_odd_name_is_shown_so_that_it_can_be_seen(root: Path) -> None:
     found = propose('```python path="src/\u202eyp.a"\nx = 1\n```', root)
     assert found[0].path == "src/⟦U+202E⟧yp.a"

@@ -19,7 +19,7 @@ LINE = st.one_of(
     st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_size=12),
 )
 LINES = st.lists(LINE, max_size=25)
-QUICK = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PATCH = shutil.which("patch")
 
 
@@ -114,7 +114,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from([*PIECES, "\ud800"]), max_size=30), st.sampled_from([(), ("a.txt",), ("b.py",)]))
 def test_broken_blocks_are_told_or_left_alone(tmp_path: Path, pieces: list[str], attached: tuple[str, ...]) -> None:
     root = made(tmp_path, {"a.txt": "a\n", "b.py": "def f():\n    pass\n"})

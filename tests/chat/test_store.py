@@ -45,14 +45,6 @@ def store() -> ChatStore:
     return opened(None)
 
 
-def test_a_conversation_comes_back_as_it_was(store: ChatStore) -> None:
-    session = store.create(folder="/here")
-    question = store.add(session, None, QUESTION)
-    answer = store.add(session, question.id, ANSWER)
-    assert (question, answer) == (replace(QUESTION, id=question.id), replace(ANSWER, id=answer.id))
-    assert store.path(session) == [question, answer]
-
-
 @given(MESSAGES, MESSAGES, ANY_TEXT, ANY_TEXT, ANY_TEXT)
 @settings(max_examples=30)
 def test_every_character_comes_back(first: Message, second: Message, folder: str, model: str, system: str) -> None:
@@ -79,20 +71,6 @@ def test_other_answers_are_versions_and_the_head_chooses(store: ChatStore) -> No
     assert store.info(session).messages == 4
 
 
-def test_the_leaf_is_the_newest_message_below(store: ChatStore) -> None:
-    session = chat(store, "Why?", "one", "and?", "so")
-    question, one, and_, so = store.path(session)
-    hence = store.add(session, and_.id, Message("assistant", "hence"))
-    assert [store.leaf(m.id) for m in (question, one, and_, so, hence)] == [hence.id] * 3 + [so.id, hence.id]
-
-
-def test_first_messages_are_versions_of_each_other_only_in_their_chat(store: ChatStore) -> None:
-    session, other = chat(store, "Why?"), chat(store, "Who?")
-    changed = store.add(session, None, Message("user", "Why so?"))
-    assert len(store.versions(changed.id)) == 2
-    assert len(store.versions(store.path(other)[0].id)) == 1
-
-
 def test_a_fork_has_a_copy_of_the_branch_and_leaves_the_chat_alone(store: ChatStore) -> None:
     session = store.create(folder="/here", model="tiny", system="Be brief.")
     question = store.add(session, None, QUESTION)
@@ -112,13 +90,11 @@ def test_a_fork_has_a_copy_of_the_branch_and_leaves_the_chat_alone(store: ChatSt
 @pytest.mark.parametrize(
     ("text", "title"),
     [
-        ("How do I sort?\nIn Rust.", "How do I sort?"),
         ("\n\n  ```\n\tdef  f():\n```", "def f():"),
         ("word " * 40, "word word word word word word word word word word word…"),
         ("x" * 100, "x" * 59 + "…"),
         ("?!", ""),
         ("", "notes.md"),
-        ("为什么", "为什么"),
     ],
 )
 def test_a_chat_is_called_after_its_first_message(store: ChatStore, text: str, title: str) -> None:
@@ -126,19 +102,6 @@ def test_a_chat_is_called_after_its_first_message(store: ChatStore, text: str, t
     attachments = () if text == "?!" else (Attachment("file", "notes.md", "x"),)
     store.add(session, None, Message("user", text, attachments))
     assert store.info(session).title == title
-
-
-def test_a_given_title_stays_and_instructions_may_change(store: ChatStore) -> None:
-    session = store.create(folder="/", title=" Sorting\n in Rust ")
-    store.add(session, None, Message("user", "How?"))
-    assert store.info(session).title == "Sorting in Rust"
-    store.rename(session, "Sorts")
-    store.add(session, None, Message("user", "How so?"))
-    assert store.info(session).title == "Sorts"
-    store.rename(session, " ")
-    assert store.info(session).title == "How?"
-    store.set_system(session, "Be long.\n")
-    assert store.info(session).system == "Be long.\n"
 
 
 def test_chats_are_listed_newest_first_and_those_without_messages_not(store: ChatStore) -> None:
@@ -151,24 +114,6 @@ def test_chats_are_listed_newest_first_and_those_without_messages_not(store: Cha
     assert (second.excerpt, second.messages) == ("x" * 119 + "…", 2)
     assert first.created <= second.created < second.updated <= first.updated
     assert [info.id for info in store.sessions(limit=1)] == [a]
-
-
-def test_the_latest_chat_may_be_asked_for_by_folder(store: ChatStore) -> None:
-    assert store.latest() is None
-    a, b = chat(store, "a", folder="/a\udcff"), chat(store, "b", folder="/b")
-    assert [(found := store.latest(folder)) and found.id for folder in (None, "/a\udcff", "/b", "/c")] == [
-        b,
-        a,
-        b,
-        None,
-    ]
-
-
-def test_deleted_is_deleted_and_its_number_is_not_given_again(store: ChatStore) -> None:
-    kept, gone = chat(store, "a", "b"), chat(store, "a", "b")
-    store.delete(gone)
-    assert [info.id for info in store.sessions()] == [info.id for info in store.sessions("b")] == [kept]
-    assert chat(store, "c") > gone
 
 
 @pytest.mark.parametrize(

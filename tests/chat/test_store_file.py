@@ -7,7 +7,6 @@ import sqlite3
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from localdflash.base.errors import StoreFailed
 from localdflash.chat import database, schema
 from localdflash.chat.messages import Message
-from tests.chat.stored import ANSWER, QUESTION, chat, lines, opened, program, texts
+from tests.chat.stored import chat, lines, opened, program, texts
 
 # Writes without end, and says what is stored: session, message, text.
 WRITES = """
@@ -62,27 +61,6 @@ def test_a_file_that_others_could_read_no_longer_is(path: Path) -> None:
     store = opened(path)
     chat(store, "secret")
     assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
-
-
-def test_chats_are_there_the_next_time(path: Path) -> None:
-    store = opened(path)
-    session = store.create(folder="/here")
-    messages = [store.add(session, None, QUESTION)]
-    messages.append(store.add(session, messages[0].id, ANSWER))
-    info = store.info(session)
-    store.close()
-    store.close()
-    store = opened(path)
-    assert (store.path(session), store.info(session)) == (messages, info)
-
-
-def test_nothing_is_written_for_chats_in_memory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    store = opened(None)
-    chat(store, "secret")
-    store.close()
-    assert not home.exists()
-    assert not list(tmp_path.iterdir())
 
 
 def migrated(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
@@ -143,16 +121,6 @@ def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     assert sorted(os.listdir(path.parent)) == ["chats.db", "chats.db.lock"]
 
 
-def test_two_stores_see_what_the_other_one_writes(path: Path) -> None:
-    one, two = opened(path), opened(path)
-    session = chat(one, "a")
-    two.add(session, two.path(session)[0].id, Message("assistant", "b"))
-    assert texts(one, session) == ["a", "b"]
-    assert [info.id for info in two.sessions("b")] == [session]
-    one.close()
-    assert texts(two, session) == ["a", "b"]
-
-
 def test_the_file_itself_refuses_what_would_not_be_a_tree(path: Path) -> None:
     store = opened(path)
     session, other = chat(store, "a"), chat(store, "b")
@@ -166,19 +134,6 @@ def test_the_file_itself_refuses_what_would_not_be_a_tree(path: Path) -> None:
         with pytest.raises(StoreFailed, match="FOREIGN KEY"), messages.writing() as connection:
             connection.execute(change)
     messages.close()
-
-
-@pytest.mark.nightly
-def test_processes_that_start_and_write_at_once_lose_nothing(path: Path) -> None:
-    with ExitStack() as stack:
-        for writer in [stack.enter_context(program(WRITES, path, 60)) for _ in range(4)]:
-            assert len(lines(writer).readlines()) == 60
-            assert writer.wait() == 0
-    store = opened(path)
-    found = store.sessions()
-    assert len(found) == 4
-    for info in found:
-        assert [text.split()[1] for text in texts(store, info.id)] == [str(i) for i in range(60)]
 
 
 def test_a_file_that_stays_locked_is_said_to_be(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,15 +175,3 @@ def test_what_was_stored_survives_a_kill_at_any_moment(path: Path) -> None:
     for index in database.INDEXES:
         connection.execute(f"INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', 1)")
     connection.close()
-
-
-@pytest.mark.nightly
-def test_a_kill_while_the_file_is_made_leaves_no_broken_one(path: Path) -> None:
-    rng = random.Random(4)
-    for i in range(15):
-        file = path.with_name(f"{i}.db")
-        with program("print(1, flush=True)\n" + WRITES, file, -1) as writer:
-            lines(writer).readline()
-            time.sleep(rng.random() * 0.02)
-        store = opened(file)
-        chat(store, "a")

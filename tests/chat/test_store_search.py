@@ -1,7 +1,5 @@
 """Words are found wherever they stand, and whatever is typed is no more than words."""
 
-import random
-import time
 import unicodedata
 from collections.abc import Iterator
 
@@ -9,8 +7,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from localdflash.chat import message_rows
-from localdflash.chat.database import Database
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from tests.chat.stored import chat, opened
@@ -39,29 +35,19 @@ def found(store: ChatStore, words: str) -> set[str]:
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        ("sort", {"sort"}),
         ("SORT rust", {"sort"}),
         ("sort python", set()),
-        ("so", {"sort"}),
         ("so rust", set()),
-        ("so ;", set()),
         ("sort_unstable", {"sort"}),
-        ("unstable_sort", set()),
         ("E0502", {"error"}),
         ("naive", {"error"}),
-        ("->", {"error"}),
-        ("borrow ->", {"error"}),
         ("100%", {"error"}),
         ("%", {"error"}),
         ("函数", {"chinese"}),
         ("函数 quicksort", {"chinese"}),
-        ("函数 sort", set()),
-        ("before after", {"odd"}),
         ("before\x00after", {"odd"}),
-        ("error", {"error"}),
         ("title", set(TEXTS)),
         ("sort answer", set()),
-        ("\x00", set()),
         ("", set(TEXTS)),
     ],
 )
@@ -106,12 +92,6 @@ def test_the_excerpt_shows_what_was_found() -> None:
     assert info.excerpt == "The end."
 
 
-def test_the_newest_message_that_was_found_is_shown() -> None:
-    store = opened(None)
-    chat(store, "needle one", "needle two", "hay")
-    assert [info.excerpt for info in store.sessions("needle")] == ["needle two"]
-
-
 def test_changed_texts_and_titles_are_found_as_they_are_now() -> None:
     store = opened(None)
     session = chat(store, "Question", "first")
@@ -123,31 +103,6 @@ def test_changed_texts_and_titles_are_found_as_they_are_now() -> None:
     assert [info.title for info in store.sessions("third")] == ["Third"]
     store.delete(store.fork(session, None))
     assert len(store.sessions("second")) == 1
-
-
-@pytest.mark.nightly
-def test_a_hundred_thousand_messages_are_searched_at_once() -> None:
-    """Words that are everywhere, beginnings of words, several words, none: the best of three, for a busy machine."""
-    database = Database(None, print)
-    store, rng = ChatStore(database), random.Random(5)
-    common = [f"{a}{b}" for a in "abcdefgh" for b in ("", "e", "er", "ing", "tion", "_list", "s")]
-    rare = [f"{word}{i}" for i in range(300) for word in common]
-    columns = ", ".join(message_rows.COLUMNS)
-    insert = f"INSERT INTO messages (session, depth, {columns}) VALUES (?, 1, {message_rows.PLACES})"
-    sessions = [store.create(folder="/") for _ in range(1000)]
-    with database.writing() as connection:
-        for i in range(100_000):
-            text = " ".join([*rng.choices(common, k=20), *rng.choices(rare, k=10)])
-            connection.execute(insert, (sessions[i // 100], *message_rows.to_row(Message("user", text))))
-        connection.execute("UPDATE sessions SET head = id * 100")
-    for words in ("e", "a", "b", "aing a", "ation ber", "ation1", "cs12 d", "h_list", "hing299", "nowhere", ""):
-        seconds = []
-        for _ in range(3):
-            begun = time.perf_counter()
-            found = store.sessions(words)
-            seconds.append(time.perf_counter() - begun)
-        assert min(seconds) < 0.3, words  # 0.05 on a quiet machine
-        assert bool(found) == (words != "nowhere")
 
 
 def test_found_chats_come_newest_first_and_no_more_than_asked_for() -> None:

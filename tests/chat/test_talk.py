@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from localdflash.base.errors import ContextOverflow, EngineGone, UsageError
-from localdflash.chat.answerer import AnswerPiece, Done, Restarted
+from localdflash.base.errors import EngineGone, UsageError
+from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.messages import Attachment
 from localdflash.chat.store import ChatStore
 from tests.chat.conversations import exchange, ignore, stored, talking
@@ -43,15 +43,6 @@ async def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
     assert told == []
 
 
-async def test_what_cannot_begin_leaves_the_question() -> None:
-    async with talking(ContextOverflow("too long")) as (talk, _answerer, _told):
-        with pytest.raises(ContextOverflow):
-            await exchange(talk)
-        assert [message.role for message in talk.messages] == ["user"]
-        assert talk.take_back_question().text == "why?"
-        assert talk.messages == []
-
-
 async def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
     async with talking(AnswerPiece("It ", STEP), EngineGone("it went away")) as (talk, _answerer, _told):
         with pytest.raises(EngineGone):
@@ -60,7 +51,7 @@ async def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
         assert (await stored(talk))[-1].finish == "gone"
 
 
-@pytest.mark.parametrize("error", [ContextOverflow("too long"), EngineGone("it went away")])
+@pytest.mark.parametrize("error", [EngineGone("it went away")])
 async def test_an_answer_that_cannot_go_on_stays_as_it_was(error: Exception) -> None:
     async with talking(*ANSWER) as (talk, answerer, _told):
         answer = await exchange(talk)
@@ -69,18 +60,6 @@ async def test_an_answer_that_cannot_go_on_stays_as_it_was(error: Exception) -> 
             await talk.answer(ignore, ignore, goes_on=True)
         assert talk.messages[-1] == answer
         assert await stored(talk) == talk.messages
-
-
-async def test_an_answer_that_begins_anew_is_only_the_new_one() -> None:
-    async with talking(AnswerPiece("It ", STEP), Restarted(), AnswerPiece("is.", None), Done("stop", {})) as (
-        talk,
-        _answerer,
-        _told,
-    ):
-        talk.say("why?")
-        anew: list[int] = []
-        answer = await talk.answer(ignore, lambda: anew.append(1))
-        assert (answer.text, answer.steps, anew) == ("is.", (), [1])
 
 
 async def test_going_on_with_an_answer() -> None:
@@ -108,16 +87,6 @@ async def test_another_answer_is_another_version() -> None:
         assert not await talk.version(-1)
         assert await talk.version(1)
         assert talk.messages[-1].text == "No."
-
-
-async def test_a_changed_question_is_another_version() -> None:
-    async with talking(*ANSWER) as (talk, _answerer, _told):
-        await exchange(talk)
-        await exchange(talk, "and then?")
-        assert talk.take_back_question().text == "and then?"
-        await exchange(talk, "and now?")
-        assert await talk.version(-1)
-        assert [message.text for message in talk.messages] == ["why?", "It is.", "and then?", "It is."]
 
 
 async def test_a_fork_leaves_the_chat_before() -> None:

@@ -95,14 +95,6 @@ async def two_chats(one: str, another: str) -> AsyncIterator[tuple[OneChat, OneC
 
 
 @pytest.mark.usefixtures("narrow")
-async def test_a_model_that_left_is_loaded_again_and_that_is_said(tiny: str) -> None:
-    async with two_chats("embedded", tiny) as (one, another):
-        assert await one.model() == "embedded"
-        assert one.said == ["embedded had made room for another model: it is loaded again"]
-        assert await another.model() == tiny
-
-
-@pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("others", ["wait", "end", None])
 async def test_an_answer_in_another_chat_is_asked_about(tiny: str, others: Others | None) -> None:
     async with two_chats("embedded", tiny) as (one, another):
