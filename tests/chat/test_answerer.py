@@ -79,20 +79,6 @@ async def test_what_was_read_ahead_is_not_read_again(answerer: Answerer) -> None
     assert ahead["prompt_tokens"] - ahead["cached_tokens"] < 12
 
 
-async def test_an_answer_goes_on_where_it_was_stopped(live: Any, answerer: Answerer) -> None:
-    begun, text = Message("assistant", ""), ""
-    async with aclosing(answerer.answer(QUESTION, replace(GREEDY, max_tokens=64))) as events:
-        async for event in events:
-            assert isinstance(event, AnswerPiece)
-            text += event.text
-            if len(text) > 40:
-                break
-    begun = replace(begun, text=text)
-    rest = await ask(answerer, [*QUESTION, begun], replace(GREEDY, max_tokens=20), goes_on=True)
-    assert content(whole(live, max_tokens=200)).startswith(text + rest.text)
-    assert rest.done.numbers["cached_tokens"] >= rest.done.numbers["prompt_tokens"] - 20
-
-
 async def test_who_stops_reading_stops_the_engine(live: Any, answerer: Answerer) -> None:
     async with aclosing(answerer.answer(QUESTION, LONG)) as events:
         async for _ in events:

@@ -1,7 +1,6 @@
 """Real daemons: they start, load, die, load another pair; a private one ends with its chat."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,16 +108,13 @@ async def test_another_pair_is_loaded_and_one_that_cannot_be_leaves_the_old(fold
         assert answerer.about.pair == after.pair
 
 
-@pytest.mark.parametrize("make", [PrivateDaemon])
-async def test_who_leaves_while_it_starts_does_not_wait(
-    make: Callable[[EngineSpec], Any], monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
+async def test_who_leaves_while_it_starts_does_not_wait(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     slow = "import time; from localdflash.loading.load_pair import LoadedPair; load = LoadedPair.__init__;"
     slow += "LoadedPair.__init__ = lambda *a: (time.sleep(60), load(*a))[1];"
     monkeypatch.setattr(spawn, "PROGRAM", slow + spawn.PROGRAM)
 
     loading = asyncio.Event()
-    async with asking(make(WANTED)) as answerer:
+    async with asking(PrivateDaemon(WANTED)) as answerer:
         answerer.on_stage = lambda stage: loading.set() if stage == "loading" else None
         asked = asyncio.create_task(ask(answerer))
         await asyncio.wait_for(loading.wait(), 60)
@@ -127,5 +123,4 @@ async def test_who_leaves_while_it_starts_does_not_wait(
         assert answerer.stage == "loading"
         began = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - began < 3
-    if make is PrivateDaemon:
-        await asyncio.to_thread(daemons.until, lambda: not daemons.daemons(folder), 5)
+    await asyncio.to_thread(daemons.until, lambda: not daemons.daemons(folder), 5)

@@ -71,10 +71,9 @@ def test_a_folder_that_is_read_only(root: Path, journal: Journal) -> None:
     assert (root / "src/b.py").read_bytes() == b"b = 1\n"
 
 
-@pytest.mark.parametrize("name", ["src/new.py"])
-def test_a_folder_that_became_a_link(root: Path, journal: Journal, name: str) -> None:
+def test_a_folder_that_became_a_link(root: Path, journal: Journal) -> None:
     outside = made(root.parent / "outside", {"b.py": "b = 1\n"})
-    chosen = proposal(root, name, b"2\n")
+    chosen = proposal(root, "src/new.py", b"2\n")
     (root / "src").rename(root / "moved")
     (root / "src").symlink_to(outside)
     assert "reached through a link" in apply_proposals([chosen], journal).problem

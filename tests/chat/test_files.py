@@ -50,19 +50,6 @@ def until(condition: Callable[[], bool]) -> bool:
     return done
 
 
-def test_found_by_some_letters(files: AttachableFiles, write: Callable[..., Path]) -> None:
-    for name in ("src/parser/lexer.py", "src/lexer_test.py", "docs/readme.md", "README.md", "src/relax.py"):
-        write(name)
-    hit = files.find("lex")[0]
-    assert "".join(hit.name[at] for at in hit.marked) == "lex"
-    assert names(files.find("lexer.py"))[0] == "src/parser/lexer.py"
-    assert names(files.find("LEX"))[:2] == ["src/lexer_test.py", "src/parser/lexer.py"]
-    assert names(files.find("spl")) == ["src/parser/lexer.py"]
-    assert "src/relax.py" in names(files.find("srx"))
-    assert files.find("zzz") == []
-    assert names(files.find("read", 1)) == ["README.md"]
-
-
 def test_symbols(files: AttachableFiles, write: Callable[..., Path]) -> None:
     write("box.py", BOX)
     assert until(lambda: "box.py:Box.add" in names(files.find("add")))

@@ -158,8 +158,8 @@ async def test_typing_narrows_the_help() -> None:
     assert app.results == [None]
 
 
-@pytest.mark.parametrize("size", [(120, 20)])
-async def test_the_help_scrolls_to_its_last_line(size: tuple[int, int]) -> None:
+async def test_the_help_scrolls_to_its_last_line() -> None:
+    size = (120, 20)
     async with dialog(HelpScreen, size) as (pilot, app):
         assert "Close a dialog" not in shown(app)
         text = app.screen.query_one("#all")

@@ -1,6 +1,5 @@
 """Sending with files: what is mentioned, attached, refused; messages that come back."""
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -41,31 +40,6 @@ async def test_a_secret_file_is_refused_and_nothing_is_lost(folder: Path) -> Non
         assert [one.name for one in desk.sent[0].attachments] == ["pasted 1"]
         assert CANARY not in repr(desk.sent)
         assert CANARY not in shown(desk)
-
-
-def hold_reads(desk: Desk) -> threading.Event:
-    """Files are read once this is set."""
-    read, go_on = desk.files.read, threading.Event()
-
-    def wait_and_read(path: str, part: str = "") -> Attachment:
-        go_on.wait(10)
-        return read(path, part)
-
-    desk.files.read = wait_and_read  # type: ignore[method-assign]
-    return go_on
-
-
-async def test_messages_keep_their_order(folder: Path) -> None:
-    desk = Desk(folder)
-    go_on = hold_reads(desk)
-    async with playing(desk) as pilot:
-        await type_in(pilot, "one @src/box.py ")
-        await pilot.press("enter", "t", "w", "o", "enter")
-        await pilot.pause()
-        assert (desk.sent, desk.prompt.text) == ([], "")
-        go_on.set()
-        await wait_until(pilot, lambda: len(desk.sent) == 2)
-        assert [one.text for one in desk.sent] == ["one @src/box.py ", "two"]
 
 
 async def test_attach_and_detach(folder: Path) -> None:

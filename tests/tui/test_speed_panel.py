@@ -1,10 +1,5 @@
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-from hypothesis import given
-from hypothesis import strategies as st
-from rich.cells import cell_len
 
 from localdflash.tui.speed_panel import LEGEND, panel_text
 from localdflash.tui.themes import VARIABLE_DEFAULTS
@@ -53,19 +48,6 @@ def test_every_number_stands_in_words() -> None:
     rows = text.split("\n")
     order = [next(i for i, row in enumerate(rows) if row.startswith(name)) for name in ("dflash ", "lookup ", "nobody")]
     assert order == sorted(order)
-
-
-SHARES = st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), max_size=20)
-
-
-@given(SHARES, st.lists(st.integers(0, 10**6), max_size=20), st.lists(st.floats(), max_size=80), st.integers(30, 60))
-def test_no_row_is_wider_than_the_panel(
-    shares: list[float], offered: list[int], rates: list[float], width: int
-) -> None:
-    rates = [rate for rate in rates if not math.isfinite(rate) or abs(rate) < 1e6]
-    text = panel_text(View(shares, offered, None, {"dflash": 3}, rates), width).plain
-    rows = [row for row in text.split("\n") if "█" in row or "─" in row or "▁" in row]
-    assert all(cell_len(row) <= width for row in rows)
 
 
 def test_without_numbers_it_says_so_and_the_legend_names_every_colour() -> None:

@@ -1,5 +1,3 @@
-import pytest
-
 from localdflash.tui.welcome import Welcome, tries
 from tests.tui.stage import Stage, playing, shown
 
@@ -33,8 +31,3 @@ async def test_another_model_is_named_and_not_called_small() -> None:
     assert "[b]q" in text
     assert "\x1b" not in text
     assert "A small model" not in text
-
-
-@pytest.mark.parametrize(("size", "said"), [((20, 5), "localdflash")])
-async def test_it_wraps_on_a_narrow_terminal(size: tuple[int, int], said: str) -> None:
-    assert said in await text_of(Welcome(first_run=True), size)

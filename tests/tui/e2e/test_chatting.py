@@ -55,8 +55,8 @@ def test_the_colours_of_a_terminal(chats: Scene, term: str, colorterm: str, colo
     assert found == ({colours} if colours else set())
 
 
-@pytest.mark.parametrize("env", [{"TERM": "dumb"}])
-def test_a_terminal_without_a_screen_gets_lines(env: dict[str, str], chats: Scene) -> None:
+def test_a_terminal_without_a_screen_gets_lines(chats: Scene) -> None:
+    env = {"TERM": "dumb"}
     chats.answers(Answer.of("Plain text."))
     terminal = chats.start(env=env, ready=False)
     terminal.wait_for("\n>")
@@ -67,8 +67,8 @@ def test_a_terminal_without_a_screen_gets_lines(env: dict[str, str], chats: Scen
     assert terminal.wait() == 0
 
 
-@pytest.mark.parametrize("keys", [("ctrl+c", "ctrl+c")])
-def test_leaving_tells_how_to_go_on(chats: Scene, keys: tuple[str, ...]) -> None:
+def test_leaving_tells_how_to_go_on(chats: Scene) -> None:
+    keys = ("ctrl+c", "ctrl+c")
     chats.answers(Answer.of("Well."))
     terminal = chats.start()
     ask(terminal, "why", "Well.")
