@@ -180,7 +180,7 @@ async def test_an_engine_that_stops_is_started_again(path: Path, code: str) -> N
         HEAD + chunk(b"data: " + b"[" * 9999 + b"\n\n" + b'data: {"choices": ' + b"[" * 99999 + b"\n\n"),
         b"SSH-2.0-OpenSSH\r\n\r\n",
     ],
-    ids=range(9),
+    ids=range(7),
 )
 async def test_nonsense_is_one_line(path: Path, nonsense: bytes) -> None:
     async with scripted(Script(*[nonsense] * 9), path) as source, asking(source) as answerer:
