@@ -35,7 +35,7 @@ def _gemm(name: str, n: int, k: int) -> Case:
     return Case(f"matmul {name}", matmul.matmul, matmul.matmul_reference, build, ("out",), True, True)
 
 
-def _residual(name: str, n: int, k: int, tapped: bool) -> Case:
+def _residual(name: str, n: int, k: int, tapped: bool, biased: bool = False) -> Case:
     def make() -> Arguments:
         planes, width = random_planes(name, n, k), -n % 128 + n
         a, sums = activations(planes)
@@ -45,6 +45,7 @@ def _residual(name: str, n: int, k: int, tapped: bool) -> Case:
             "before": _norm(n), "a_out": torch.zeros(16, width).half(), "sums_out": torch.zeros(width // 32, 16),
             "squares_out": torch.zeros(width // 128, 16),
             "tap": Tap(ring, n, torch.tensor([57], dtype=torch.int32)) if tapped else None,
+            "bias": torch.randn(n) if biased else None,
         }  # fmt: skip
 
     names = ("x", "a_out", "sums_out", "squares_out") + (("tap",) if tapped else ())
@@ -210,13 +211,14 @@ def _two_tiles(case: Case) -> Case:
 
 CASES: list[Case] = [
     *(_gemm(name, N, K) for name in LAYOUTS),
-    *(_residual(name, WIDE, K, tapped) for name, tapped in (("q4_k", False), ("q6_k", True), ("q8_0", False))),
+    *(_residual(name, WIDE, K, tapped) for name, tapped in (("q4_k", False), ("q6_k", True))),
+    _residual("q8_0", 160, K, False, biased=True),
     *(_residual(name, WIDE, K, False) for name in ("q4_1", "mxfp4", "int4 by 128, minimum")),
     _swiglu("q4_k", N + 536 if REAL else 128, WIDE),
     _swiglu("q8_0", 200, WIDE),
     *(_qkv("q4_k", *HEADS, WIDE, dtype) for dtype in (F16, I8, F8)),
     _qkv("q8_0", 4, 2, 64, 256, F16),
-    *(_embed(name, N, WIDE) for name in ("q4_k", "q6_k", "q8_0")),
+    *(_embed(name, N, WIDE) for name in ("q4_k", "q6_k", "q8_0", "nvfp4")),
     _head("q6_k", 20_000 if REAL else 600, 1024 if REAL else 256),
     _head("q4_k", 5_000 if REAL else 300, 512 if REAL else 256, scale=0.2, softcap=20.0),
     *(_markov(name, 20_000 if REAL else 300, 256) for name in ("q8_0", "q4_k")),

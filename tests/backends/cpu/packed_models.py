@@ -1,4 +1,4 @@
-"""Models to pack, of random blocks, and a slow reading of what was packed, weight by weight as formats.h tells it."""
+"""Models to pack, of random blocks."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.backends.cpu.packing import Kind, PackedMatrix
+from localdflash.backends.cpu.packing import Kind, PackedMatrix, pack_rows
 from localdflash.models.weights.ggml_types import GGMLType
 
 Floats = NDArray[np.float32]
@@ -30,27 +30,6 @@ SCALES = {  # float16, in a block
     GGMLType.MXFP4: (),  # an exponent
 }
 QUANTIZED = tuple(SCALES)
-PLANES = {  # bits of the planes that codes are in
-    Kind.Q8_0: (8,),
-    Kind.Q4_0: (4,),
-    Kind.Q4_1: (4,),
-    Kind.Q5_0: (4, 1),
-    Kind.Q5_1: (4, 1),
-    Kind.Q2_K: (2,),
-    Kind.Q3_K: (2, 1),
-    Kind.Q4_K: (4,),
-    Kind.Q5_K: (4, 1),
-    Kind.Q6_K: (8,),
-    Kind.IQ4_NL: (4,),
-    Kind.IQ4_XS: (4,),
-    Kind.MXFP4: (4,),
-}
-ZERO = {Kind.Q8_0: 128, Kind.Q4_0: 8, Kind.Q5_0: 16, Kind.Q6_K: 32, Kind.Q3_K: 4}
-STEPS = {  # what nibbles stand for, by gguf
-    Kind.IQ4_NL: gguf.quants.IQ4_NL.kvalues,
-    Kind.IQ4_XS: gguf.quants.IQ4_NL.kvalues,
-    Kind.MXFP4: gguf.quants.MXFP4.kvalues,
-}
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY, LAYERS, EXPERTS = 256, 512, 4, 2, 32, 70, 2, 3
 Q, KV = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
 LAYER = {
@@ -145,49 +124,9 @@ def dequantized(kind: GGMLType, raw: Bytes) -> Floats:
     return values
 
 
-def unpacked(matrix: PackedMatrix) -> Floats:
-    """The weights [experts, n, k] of a packed matrix, in float32 with the products in the order of ggml's."""
-    m = matrix
-    panel, channel = np.divmod(np.arange(m.n), 16)
-    group, within = np.divmod(np.arange(m.k), 32)
-    panel, channel = panel[:, None], channel[:, None]  # [n, 1], against [k]
-
-    def at(array: NDArray[Any] | None, block: NDArray[np.intp], *index: Any) -> Floats:
-        assert array is not None
-        numbers: Floats = array[:, panel, block[None, :], *index, channel].astype(np.float32)
-        return numbers
-
-    code, block = _codes(m, panel, channel, group, within), group // 8
-    weights: Floats
-    match m.kind:
-        case Kind.MXFP4:
-            weights = code * np.exp2(at(m.scales, group).astype(np.float64) - 128).astype(np.float32)
-        case Kind.Q4_1 | Kind.Q5_1:
-            weights = code * at(m.scales, group) + at(m.supers, group)
-        case Kind.IQ4_XS:
-            weights = code * (at(m.supers, block) * at(m.scales, group))
-        case Kind.Q6_K | Kind.Q3_K:
-            weights = code * (at(m.supers, block) * at(m.scales, group, within // 16))
-        case Kind.Q2_K:
-            minimum, scale = np.divmod(at(m.scales, group, within // 16), np.float32(16))
-            weights = code * (at(m.supers, block, 0) * scale) - at(m.supers, block, 1) * minimum
-        case Kind.Q4_K | Kind.Q5_K:
-            scale, minimum = at(m.scales, group, 0), at(m.scales, group, 1)
-            weights = code * (at(m.supers, block, 0) * scale) - at(m.supers, block, 1) * minimum
-        case _:
-            weights = code * at(m.scales, group)
-    return weights
-
-
-def _codes(m: PackedMatrix, panel: Any, channel: Any, group: Any, within: Any) -> Floats:
-    """What the codes [experts, n, k] stand for, less their zero points."""
-    quad, lane = np.divmod(within, 4)
-    code, start, below = np.zeros((m.experts, m.n, m.k), np.uint8), 0, 0
-    for bits in PLANES[m.kind]:
-        vector, place = np.divmod(quad, 8 // bits)
-        byte = m.codes[:, panel, group, start + 64 * vector + 4 * channel + lane]
-        code |= ((byte >> (place * bits)) & (2**bits - 1)).astype(np.uint8) << below
-        start, below = start + 64 * bits, below + bits
-    if m.kind in STEPS:
-        return np.array(STEPS[m.kind], np.float32)[code]
-    return code.astype(np.float32) - ZERO.get(m.kind, 0)
+def holds(matrix: PackedMatrix, kind: GGMLType, raw: Bytes, becomes: Kind | None = None) -> bool:
+    """Return whether a packed matrix holds the rows of a tensor [..., n, row], which test_products multiplies."""
+    experts = [pack_rows(rows, kind, becomes) for rows in raw.reshape(matrix.experts, matrix.n, -1)]
+    arrays = [array for array in (matrix.codes, matrix.scales, matrix.supers) if array is not None]
+    wanted = [np.stack(parts) for parts in zip(*experts, strict=True)]
+    return all(np.array_equal(ours, theirs) for ours, theirs in zip(arrays, wanted, strict=True))

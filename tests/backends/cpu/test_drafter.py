@@ -54,31 +54,6 @@ def feed(drafter: CpuDFlashDrafter, taps: NDArray[np.float32], chunk: int) -> No
         drafter.observe([0] * len(part), part)
 
 
-def test_when_features_come_does_not_matter(packed: PackedDrafter, target: CpuTarget) -> None:
-    taps, drafts = features(150), []
-    for chunk, asks in ((1, False), (7, True), (64, False), (150, False)):
-        drafter = CpuDFlashDrafter(packed, target)
-        for start in range(0, 150, chunk):
-            part = taps[start : start + chunk]
-            drafter.observe([0] * len(part), part)
-            if asks:
-                drafter.propose(ANCHOR, 3)
-        drafts.append(drafter.propose(ANCHOR, 7))
-    assert all(draft == drafts[0] for draft in drafts)
-
-
-def test_waiting_features_are_injected_before_they_fill_memory(
-    drafter: CpuDFlashDrafter, packed: PackedDrafter, target: CpuTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    patient = CpuDFlashDrafter(packed, target)
-    feed(patient, features(100), 10)
-    monkeypatch.setattr(module, "WAITING_BYTES", features(25).nbytes)
-    feed(drafter, features(100), 10)
-    assert drafter._injected >= 60
-    assert patient._injected == 0
-    assert drafter.propose(ANCHOR, 7) == patient.propose(ANCHOR, 7)
-
-
 def test_rolled_back_or_loaded_it_drafts_as_before(drafter: CpuDFlashDrafter) -> None:
     for length in (0, 1, 17, 40):
         drafter.rollback(0)
@@ -163,29 +138,3 @@ def test_features_outside_every_window_are_not_injected(
         drafts.append(drafter.propose(ANCHOR, 7))
         wanted.append(drafts)
     assert wanted[0] == wanted[1]
-
-
-def test_features_outside_every_window_do_not_wait(windowed: PackedDrafter, target: CpuTarget) -> None:
-    drafter, whole, most = CpuDFlashDrafter(windowed, target), CpuDFlashDrafter(windowed, target), 0
-    before = drafter.scratch_bytes
-    taps = features(400)
-    for begin in range(0, 400, 5):
-        feed(drafter, taps[begin : begin + 5], 5)
-        most = max(most, drafter.scratch_bytes - before)
-    bound = module.waiting_bytes(windowed.config, target.packed.config.hidden_size, 400)
-    assert bound / 2 < most <= bound < taps.nbytes
-    feed(whole, taps, 400)
-    assert drafter.propose(ANCHOR, 7) == whole.propose(ANCHOR, 7)
-
-
-def test_a_long_rollback_leaves_nothing_of_another_text(windowed: PackedDrafter, target: CpuTarget) -> None:
-    fresh, used = CpuDFlashDrafter(windowed, target), CpuDFlashDrafter(windowed, target)
-    feed(used, features(300, seed=1), 1)
-    used.rollback(0)
-    drafts = []
-    for drafter in (fresh, used):
-        feed(drafter, features(200), 200)
-        drafter.propose(ANCHOR, 7)
-        drafter.rollback(150)  # the rows before were left out
-        drafts.append(drafter.propose(ANCHOR, 7))
-    assert drafts[0] == drafts[1]

@@ -11,14 +11,12 @@ import pytest
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.binding import PackedDrafter, open_drafter, open_target
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter, waiting_bytes
-from localdflash.backends.cpu.cpu_library import ThreadPool, address
+from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.backends.cpu.packing import select_rows
 from localdflash.backends.reference.dflash_files import load
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
-from localdflash.base.errors import ModelError
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler
@@ -43,7 +41,6 @@ from tests.support.random_drafters import (
 from tests.support.shortened import shortened
 
 pytestmark = needs_library
-SEQUENTIAL = [name for name in VARIANTS if config_of(name, 500).kind != "dflash"]
 SETS = [] if cpu_library.available() else cpu_library.load().instruction_sets
 NewPool = Callable[..., ThreadPool]
 
@@ -72,7 +69,7 @@ def check(path: Path, pair: Path, config: DFlashConfig, new_team: NewPool) -> No
     assert np.median(apart) < 0.02
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS][1::2])
 def test_proposes_what_torch_does(variant: str, tiny_pair: Path, tmp_path: Path, new_team: NewPool) -> None:
     config = config_of(variant, vocabulary_of(tiny_pair))
     path = write_gguf(tmp_path / "d.gguf", config, random_weights(config), tiny_pair / "target.gguf")
@@ -88,14 +85,7 @@ def test_biases_and_yarn(tiny_pair: Path, tmp_path: Path, new_team: NewPool) -> 
     check(path, tiny_pair, config, new_team)
 
 
-def test_a_confidence_head_without_a_bias(tiny_pair: Path, tmp_path: Path, new_team: NewPool) -> None:
-    config = config_of("DSpark that judges", vocabulary_of(tiny_pair))
-    weights = random_weights(config)
-    del weights["confidence_head.proj.bias"]
-    check(write_zlab(tmp_path, config, weights), tiny_pair, config, new_team)
-
-
-@pytest.mark.parametrize("variant", ["own embedding and head", "reduced vocabulary", *SEQUENTIAL])
+@pytest.mark.parametrize("variant", ["own embedding and head", "DSpark, reduced vocabulary", "DFlash 2"])
 def test_its_memory_is_planned(variant: str, tiny_pair: Path, tmp_path: Path, new_team: NewPool) -> None:
     config = config_of(variant, vocabulary_of(tiny_pair))
     config = replace(config, decoder=replace(config.decoder, attention_bias=True))
@@ -108,15 +98,6 @@ def test_its_memory_is_planned(variant: str, tiny_pair: Path, tmp_path: Path, ne
         assert (parts[DRAFTER], parts[DRAFTER_KV]) == (drafter.weight_bytes, drafter.cache.nbytes)
         scratch = engine.scratch_bytes + drafter.scratch_bytes + waiting_bytes(config, 64, engine.context)
         assert parts[SCRATCH] == pytest.approx(scratch, rel=0.01)
-
-
-def test_a_missing_part_is_named(tiny_pair: Path, tmp_path: Path) -> None:
-    for variant, name in (("DSpark", "markov_head.markov_w2.weight"), ("DFlash 2", "layers.1.mlp_conv.base_kernel")):
-        config = config_of(variant, vocabulary_of(tiny_pair))
-        weights = random_weights(config)
-        del weights[name]
-        with pytest.raises(ModelError, match=f"{name} is missing"):
-            open_drafter(write_zlab(tmp_path, config, weights))
 
 
 # Threads and instruction sets
@@ -136,7 +117,7 @@ def drafts_of(case: Case, folder: Path, team: ThreadPool) -> list[Draft]:
     return drafts
 
 
-@pytest.mark.parametrize("variant", ["scaled and capped logits", *SEQUENTIAL])
+@pytest.mark.parametrize("variant", ["scaled and capped logits", "DSpark that judges", "DFlash 2"])
 def test_drafts_do_not_depend_on_the_processor(
     variant: str, tiny_pair: Path, tmp_path: Path, new_team: NewPool
 ) -> None:
@@ -171,13 +152,6 @@ def test_drafts_change_no_token(
     assert drafted > 200
 
 
-def test_a_markov_head_that_decides_alone(tiny_pair: Path, tmp_path: Path, new_team: NewPool) -> None:
-    """No slot is right before the one before it is: all of them are corrected again and again."""
-    case = Case("DSpark that judges", tiny_pair / "target.gguf")
-    case.weights["markov_head.markov_w1.weight"] *= 64  # still in steps that Q8_0 holds
-    case.check(drafter_of(case, tmp_path, new_team()), near=1.0, same=0.98)  # what is added is a hundred times as much
-
-
 # Short vocabularies
 
 SOME = sorted({0, 1, 14, 15, 16, 17, 31, 32, *range(40, 500, 3), 511})
@@ -195,44 +169,6 @@ def packed(tiny_pair: Path) -> PackedDrafter:
 
 def features(count: int) -> Any:
     return np.random.default_rng(count).standard_normal((count, 3 * 64)).astype(np.float32)
-
-
-def logits_of(drafter: CpuDFlashDrafter, anchor: int) -> Any:
-    """Return the logits [slots, rows of the head] of a draft."""
-    logits = np.empty((drafter.config.block_size, drafter.head.n), np.float32)
-    drafter._pass.logits = address(logits)
-    drafter.propose(anchor, 7)
-    drafter._pass.logits = None
-    return logits[1:]
-
-
-@pytest.mark.parametrize("ids", [[7], SOME])
-def test_a_short_head_proposes_the_best_of_its_rows(ids: list[int], target: CpuTarget, packed: PackedDrafter) -> None:
-    whole = CpuDFlashDrafter(packed, target)
-    short = CpuDFlashDrafter(replace(packed, config=replace(packed.config, short=tuple(ids))), target)
-    proposed = set[int]()
-    for length in range(1, 20):
-        for one in (whole, short):
-            one.rollback(0)
-            one.observe([0] * length, features(length))
-        wanted = logits_of(whole, length)[:, ids]
-        found = short.propose(length, 7)
-        assert list(found.tokens) == [ids[best] for best in wanted.argmax(1)]
-        shares = np.exp(wanted - wanted.max(1, keepdims=True)).sum(1)
-        assert np.allclose(found.confidence, 1 / shares, rtol=1e-4)
-        proposed |= set(found.tokens)
-    assert len(proposed) == 1 or len(proposed) > 10
-
-
-def test_of_equal_rows_the_lowest_id_wins(target: CpuTarget, packed: PackedDrafter) -> None:
-    pairs = np.arange(target.vocab_size, dtype=np.int32) // 2 * 2
-    target.packed = replace(target.packed, head=select_rows(target.packed.head, pairs))
-    short = replace(packed.config, short=tuple(range(1, target.vocab_size)))
-    drafter = CpuDFlashDrafter(replace(packed, config=short), target)
-    for length in range(1, 12):
-        drafter.rollback(0)
-        drafter.observe([0] * length, features(length))
-        assert all(token % 2 == 0 or token == 1 for token in drafter.propose(3, 7).tokens)
 
 
 @pytest.mark.parametrize("form", ["gguf", "safetensors"])

@@ -12,8 +12,6 @@ from localdflash.engine.checkpoints import SPACING_TOKENS as APART
 from localdflash.engine.controller import Controller
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.lookup import LookupDrafter
-from localdflash.engine.prefix import PrefixCache
-from localdflash.engine.prefix_disk import DiskCache
 from tests.backends.cpu.conftest import needs_library
 from tests.support import qwen35_models
 from tests.support.converted_models import ids_of
@@ -74,11 +72,7 @@ def test_a_long_prompt_leaves_states_on_the_way(target: CpuTarget) -> None:
     ids = ids_of(5 * APART + 30)
     pair = HostPair(target)
     pair.prefill(ids)
-    for length, kept in (
-        (5 * APART + 10, 5 * APART),
-        (4 * APART, 4 * APART),
-        (3 * APART + 5, 3 * APART),
-    ):
+    for length, kept in ((5 * APART + 10, 5 * APART), (4 * APART, 4 * APART), (3 * APART + 5, 3 * APART)):
         target.crop(length)
         assert target.length == kept
     wanted = verify(target, ids[kept : kept + 9])
@@ -87,22 +81,3 @@ def test_a_long_prompt_leaves_states_on_the_way(target: CpuTarget) -> None:
     for start in range(0, kept, 64):
         target.extend(ids[start : start + 64])
     assert same(verify(target, ids[kept : kept + 9]), wanted)
-
-
-def test_a_saved_sequence_counts_where_it_is_needed_whole(pair: HostPair, tmp_path: Path) -> None:
-    document, other = ids_of(150), ids_of(300)[150:]
-    prefixes = PrefixCache(BIG, DiskCache(tmp_path, "model", BIG))
-    text, _ = run(pair, document, 60, prefixes)
-    run(pair, other, 60, prefixes)
-    longer = [*document, *text]
-    again, request = run(pair, [*longer, 1], 60, prefixes)
-    assert request.computed_tokens <= 2
-    pair.forget()
-    assert run(pair, [*longer, 1], 60)[0] == again
-    run(pair, other, 60)
-    assert run(pair, document[:100], 60, prefixes)[1].computed_tokens == 99  # of which there are keys, and no state
-    prefixes.write_to_disk(pair)
-    pair.forget()
-    from_disk, request = run(pair, [*longer, 1], 60, PrefixCache(BIG, DiskCache(tmp_path, "model", BIG)))
-    assert request.computed_tokens <= 2
-    assert from_disk == again

@@ -23,16 +23,6 @@ def refused(path: Path, *parts: str) -> None:
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "name"),
-    [("qwen3", "output_norm"), ("qwen3", "blk.0.attn_k_norm"), ("qwen3moe", "blk.1.ffn_up_exps")],
-)
-def test_a_missing_tensor_is_named(tmp_path: Path, architecture: str, name: str) -> None:
-    tensors = target_tensors(architecture)
-    del tensors[f"{name}.weight"]
-    refused(write(tmp_path / "model.gguf", tensors, architecture), f"tensor {name}.weight is missing")
-
-
 def floats(*shape: int) -> tuple[GGMLType, Any]:
     return GGMLType.F32, random_blocks(np.random.default_rng(0), GGMLType.F32, shape)
 
@@ -58,20 +48,12 @@ def test_a_tensor_that_does_not_fit_is_named(tmp_path: Path, changes: Tensors, p
     refused(write(tmp_path / "model.gguf", target_tensors() | changes), *parts)
 
 
-def test_rows_of_odd_length_are_refused(tmp_path: Path) -> None:
-    shapes = {"ffn_gate": (40, HIDDEN), "ffn_up": (40, HIDDEN), "ffn_down": (HIDDEN, 40)}
-    odd = {f"blk.{i}.{name}.weight": floats(*shape) for i in range(2) for name, shape in shapes.items()}
-    path = write(tmp_path / "model.gguf", target_tensors() | odd, feed_forward_length=40)
-    refused(path, "tensor blk.0.ffn_down.weight has rows of 40 weights")
-
-
 @pytest.mark.parametrize(
     ("architecture", "numbers", "part"),
     [
         ("gemma3", {}, "'gemma3'"),
         ("qwen3", {"rope.scaling.type": "yarn"}, "scaled RoPE"),
         ("qwen3", {"attention.head_count_kv": 3}, "3 key-value heads"),
-        ("qwen3", {"attention.key_length": 24}, "24 channels"),
         ("qwen3", {"block_count": 3}, "blk.2.attn_norm.weight is missing"),
     ],
 )
@@ -81,19 +63,10 @@ def test_a_model_that_would_run_wrong_is_refused(
     refused(write(tmp_path / "model.gguf", target_tensors(), architecture, **numbers), part)
 
 
-def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
-    whole = write(tmp_path / "whole.gguf", target_tensors()).read_bytes()
-    path = tmp_path / "model.gguf"
-    for size in (0, 3, 100, 1000, len(whole) // 2, len(whole) - 33):
-        path.write_bytes(whole[:size])
-        refused(path)
-
-
 @pytest.mark.parametrize(
     ("name", "tensor", "part"),
     [
         ("layers.1.mlp.up_proj.weight", None, "layers.1.mlp.up_proj.weight is missing"),
-        ("layers.0.self_attn.q_proj.bias", torch.zeros(64), "layers.0.self_attn.q_proj.bias has no place"),
         ("norm.weight", torch.zeros(32), "norm.weight has shape [32], not [64]"),
         ("fc.weight", torch.zeros(64, 192, dtype=torch.int8), "fc.weight is I8"),
     ],

@@ -10,14 +10,9 @@ from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.base.errors import ModelError
-from localdflash.base.machine import measurements
 from localdflash.engine.checkpoints import MAX_CHECKPOINTS as CHECKPOINTS
-from localdflash.loading.engine_choice import TimingCase
-from localdflash.loading.load_pair import LoadedPair
-from localdflash.loading.plan.planner import make_plan
-from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV
+from localdflash.models.memory.parts import DRAFTER, SCRATCH, TARGET, TARGET_KV
 from localdflash.models.weights.gguf import read_header
 from tests.support import gpt_oss_models, qwen35_models
 from tests.support.random_models import Shape, write
@@ -44,7 +39,7 @@ def test_weights_and_cache(shape: Shape, tmp_path: Path) -> None:
     assert (sizes.trained, sizes.drafters) == (shape.context, (NO_DRAFTER,))
 
 
-@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe", "gpt-oss"])
+@pytest.mark.parametrize("architecture", ["qwen35moe", "gpt-oss"])
 def test_hybrids_are_planned_with_their_states(
     architecture: str, tmp_path: Path, new_team: Callable[..., ThreadPool]
 ) -> None:
@@ -72,35 +67,9 @@ def test_headers_are_enough(model: Path, tiny_pair: Path, tmp_path: Path) -> Non
     assert sizes.drafters == (AS_IT_IS, NO_DRAFTER)
 
 
-def test_waiting_features_are_planned(tiny_pair: Path) -> None:
-    files = tiny_pair / "target.gguf", tiny_pair / "drafter.gguf"
-    with LoadedPair(Options(str(files[0]), "cpu", threads=1, context=512)) as loaded:
-        assert loaded.host
-        loaded.host.prefill([5] * 511)
-        planned, measured = loaded.predicted[SCRATCH], loaded.memory()[SCRATCH]
-    assert measured == pytest.approx(planned, rel=0.05)
-
-
 def test_pairs_that_the_engine_does_not_run_are_refused(tmp_path: Path, tiny_pair: Path) -> None:
     odd = write(tmp_path / "odd.gguf", Shape("Q8_0", 256, 1, 4, 2, 512, 512, head_dim=48))
     with pytest.raises(ModelError, match=r"heads of 48 .*use `--backend llama.cpp`"):
         CpuSizes(odd, None)
     with pytest.raises(ModelError, match="architecture 'qwen3' is no DFlash drafter"):
         CpuSizes(tiny_pair / "target.gguf", tiny_pair / "target.gguf")
-
-
-def test_ours_is_planned_until_both_were_timed_then_the_faster_one(
-    tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
-    monkeypatch.setattr(measurements, "bandwidth", lambda: measurements.Measurement(50.0, "a test", "2026-01-01"))
-    plan = make_plan(str(tiny_pair / "target.gguf"))
-    assert plan.backend == "cpu"
-    assert plan.why.startswith("not timed yet; no CUDA engine: no NVIDIA driver")
-    assert plan.parts.keys() >= {TARGET, TARGET_KV, DRAFTER, DRAFTER_KV, SCRATCH, PROGRAM}
-    case = TimingCase(tiny_pair / "target.gguf", tiny_pair / "drafter.gguf")
-    measurements.remember(case.name("cpu"), 2.0, "a test")
-    measurements.remember(case.name("llama.cpp"), 1.0, "a test")
-    plan = make_plan(str(tiny_pair / "target.gguf"))
-    assert plan.backend == "llama.cpp"
-    assert plan.why.startswith("measured here: llama.cpp 1 ms per token, cpu 2 ms per token; ")

@@ -101,7 +101,7 @@ def test_every_type_of_weights(kind: GGMLType, tmp_path: Path, new_team: NewPool
         for team in teams:
             assert same(verify(CpuTarget(packed, team), ids), rows), team.instruction_set
         target = CpuTarget(packed, new_team(2))
-        for width in (1, 2, 3, 4, 5, 8, 9, 16, 17, 32):
+        for width in (1, 2, 3, 9, 16, 32):
             assert same(verify(target, ids[:width]), rows[:width]), width
         round_inputs(model)
         found, (wanted, _) = torch.from_numpy(np.stack([row[0] for row in rows])), logits_of(model, ids)
@@ -122,10 +122,8 @@ def test_every_type_of_weights(kind: GGMLType, tmp_path: Path, new_team: NewPool
 
 # Quantized files of llama.cpp, and the types in them besides F32.
 MIXES = {
-    "Q5_0": {"Q5_0", "Q6_K"},
     "Q5_1": {"Q5_1", "Q6_K"},
     "Q2_K": {"Q2_K", "Q3_K", "Q4_K", "Q6_K"},
-    "Q5_K_M": {"Q5_K", "Q6_K"},
     "IQ4_XS": {"IQ4_XS", "Q5_K", "Q6_K"},
     "MXFP4_MOE": {"MXFP4", "Q8_0"},
 }
@@ -169,20 +167,6 @@ def small(target_file: Files) -> Path:
     return target_file("Q8_0")
 
 
-def test_the_context_is_the_requested_one(small: Path, new_team: NewPool) -> None:
-    packed = open_target(small)
-    assert CpuTarget(packed, new_team()).context == packed.config.context_length
-    target = CpuTarget(packed, new_team(), 100)
-    assert target.extend(ids_of(64)) is None
-    assert target.verify(4).features is None
-    target.extend(ids_of(36))
-    with pytest.raises(LocaldflashError, match="after 100 tokens"):
-        target.extend(ids_of(13))
-    for context in (7, packed.config.context_length + 1):
-        with pytest.raises(UsageError, match=f"context of {context} tokens"):
-            CpuTarget(packed, new_team(), context)
-
-
 def test_invalid_requests_are_refused(small: Path, new_team: NewPool) -> None:
     target = CpuTarget(open_target(small), new_team())
     for token in (-1, target.vocab_size, 2**31, 2**64):
@@ -199,13 +183,3 @@ def test_invalid_requests_are_refused(small: Path, new_team: NewPool) -> None:
     target.close()
     with pytest.raises(LocaldflashError, match="closed"):
         target.verify(1)
-
-
-def test_a_router_that_overflows_shows(target_file: Files, new_team: NewPool) -> None:
-    packed = open_target(target_file("mixture"))
-    first = packed.layers[0]
-    assert first.router is not None
-    router = first.router.copy()
-    router[3] = np.where(np.arange(router.shape[1]) % 2, 3e38, -3e38)
-    damaged = replace(packed, layers=(replace(first, router=router), *packed.layers[1:]))
-    assert np.isnan(CpuTarget(damaged, new_team()).verify(1).logits).all()

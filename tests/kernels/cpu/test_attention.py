@@ -196,17 +196,6 @@ class TestEveryForm:
         assert np.isnan(out[5]).all()
         assert_same_bits(out[others], expected[others])
 
-    def test_edges_of_blocks(self, kernels: Any, kv: str) -> None:
-        case = random_case(kv, 6, 64)
-        values = unpack(kv, case.cached)[1]
-        for begin, end in ((0, 64), (1, 64), (0, 65), (63, 65), (64, 128), (15, 17), (48, 320)):
-            case.begin[:], case.end[:] = begin, end
-            expected, off = exact(case)
-            assert (np.abs(attend(kernels, case) - expected) <= off).all()
-        for key in (0, 15, 16, 63, 64, 319):  # alone: its value
-            case.begin[:], case.end[:] = key, key + 1
-            np.testing.assert_allclose(attend(kernels, case), np.tile(values[key], (6, 1)), rtol=1e-6 * (kv == "int8"))
-
     @pytest.mark.nightly
     def test_the_last_keys_of_a_long_context(self, kernels: Any, kv: str) -> None:
         head_dim, capacity, last = 256, 262144, 320
@@ -220,22 +209,3 @@ class TestEveryForm:
             short, cached=tuple(cached), begin=short.begin + np.int32(moved), end=short.end + np.int32(moved)
         )
         assert_same_bits(attend(kernels, long), attend(kernels, short))
-
-    def test_only_the_heads_of_wider_rows_are_read_and_written(self, kernels: Any, kv: str) -> None:
-        case = random_case(kv, 9, 64)
-        expected = attend(kernels, case)
-        q, out = np.full((9, 200), np.nan, np.float32), np.full((9, 100), 7, np.float32)
-        q[:, :64] = case.q
-        ranges = address(case.begin), address(case.end)
-        kernels.attend(ctypes.byref(case.struct), address(q), 200, *ranges, 9, 64, case.scale, address(out), 100)
-        assert_same_bits(np.ascontiguousarray(out[:, :64]), expected)
-        assert (out[:, 64:] == 7).all()
-
-
-def test_values_too_small_for_a_scale_count_as_zero(kernels: Any) -> None:
-    case = random_case("int8", 3, 64)
-    case.begin[:], case.end[:] = 0, 320
-    for wrong in (0.0, 1e-38, 1e-42):
-        for position in range(320):
-            kernels.put_value(ctypes.byref(case.struct), 64, position, address(np.full(64, wrong, np.float32)))
-        assert np.abs(attend(kernels, case)).max() <= wrong * 1.01

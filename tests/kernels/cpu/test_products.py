@@ -1,141 +1,139 @@
-"""Products of quantized rows with packed weights: exact integers, the formula bit by bit, independent rows."""
+"""Products of quantized rows with packed weights: near float64, the same bits everywhere, independent rows."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from tests.kernels.cpu.quantized import (
-    BY_GROUP,
-    FORMS,
-    GROUP,
-    PANEL,
-    Activations,
-    Array,
-    Packed,
-    Weights,
-    by_groups,
-    formula,
-    product,
-    random_activations,
-    random_weights,
-    terms,
-)
+from localdflash.backends.cpu.cpu_library import MatrixStruct, RowsStruct, address
+from localdflash.backends.cpu.packing import KINDS, pack_rows
+from localdflash.models.weights.ggml_types import GGMLType
+from tests.backends.cpu.packed_models import QUANTIZED, SCALES, Bytes, dequantized, random_blocks
 
-LARGE = 2**24  # whole numbers below it are floats
+PANEL, GROUP = 16, 32
+Floats = NDArray[np.float32]
 
 
-def bits(array: Array) -> Array:
+@dataclass(frozen=True)
+class Activations:
+    """Rows [rows, k] of codes, and their scales by 32 inputs."""
+
+    codes: NDArray[np.int8]
+    scales: Floats
+
+    def __getitem__(self, rows: slice) -> "Activations":
+        return Activations(self.codes[rows].copy(), self.scales[rows].copy())
+
+
+def random_activations(rows: int, k: int) -> Activations:
+    random = np.random.default_rng(rows)
+    scales = random.uniform(0.001, 0.1, (rows, k // GROUP)).astype(np.float32)
+    return Activations(random.integers(-127, 128, (rows, k)).astype(np.int8), scales)
+
+
+def product(
+    kernels: Any, kind: GGMLType, raw: Bytes, x: Activations, panels: tuple[int, int] | None = None, margin: int = 0
+) -> Floats:
+    """[rows, channels of whole panels] by the library; with a margin a row and `margin` columns around it."""
+    (rows, k), (codes, *scales) = x.codes.shape, pack_rows(raw, kind)
+    room = np.concatenate([np.zeros(1, np.uint8), codes.reshape(-1)])  # codes that are not aligned
+    first, last = panels or (0, -(-len(raw) // PANEL))
+    matrix = MatrixStruct(KINDS[kind], len(raw), k, room[1:].ctypes.data, *map(address, scales))
+    sums = x.codes.reshape(rows, -1, 16).sum(2, dtype=np.int32)
+    with np.errstate(invalid="ignore"):
+        totals = (sums[:, 0::2] + sums[:, 1::2]).astype(np.float32) * x.scales
+    quantized = RowsStruct(address(x.codes), address(x.scales), address(sums), address(totals))
+    around = 1 if margin else 0
+    out = np.full((rows + 2 * around, (last - first) * PANEL + 2 * margin), 7.5, np.float32)
+    place = out.ctypes.data + 4 * (around * out.shape[1] + margin)
+    kernels.product(matrix, quantized, rows, first, last, place, out.shape[1])
+    return out
+
+
+def assert_near(found: Floats, kind: GGMLType, raw: Bytes, x: Activations) -> None:
+    """Near gguf's weights times the rows in float64."""
+    weights = dequantized(kind, raw).astype(np.float64)
+    values = x.codes * np.repeat(x.scales.astype(np.float64), GROUP, 1)
+    off = np.abs(values).sum(1)[:, None] * np.abs(weights).max(1)
+    assert (np.abs(found[:, : len(raw)] - values @ weights.T) <= 1e-6 * off).all()
+
+
+def bits(array: Floats) -> NDArray[np.int32]:
     """Floats as integers: -0 is not 0, and a NaN is itself."""
     return array.view(np.int32)
 
 
-@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("kind", QUANTIZED, ids=[kind.name for kind in QUANTIZED])
 class TestEveryKind:
     """Every packed format, on every instruction set of this processor."""
 
-    def test_integers_are_exact(self, all_kernels: list[Any], kind: str) -> None:
-        random = np.random.default_rng(0)
-        weights = random_weights(kind, 48, 512, random, whole=True)
-        x = random_activations(7, 512, random, whole=True)
-        expected = terms(weights, x)
-        assert np.abs(expected).sum(0).max() < LARGE
-        k = 256
-        codes = np.repeat(np.arange(FORMS[kind].codes, dtype=np.uint8)[:, None], k, 1)  # a channel for each code
-        every = random_weights(kind, len(codes), k, random, whole=True)
-        one = np.full_like(every.scale, 128 if kind == "MXFP4" else 1)
-        every = Weights(kind, codes, one, every.minimum, every.d, every.dmin)
-        for kernels in all_kernels:
-            assert np.array_equal(product(kernels, weights, x), expected.sum(0))
+    def test_near_float64_with_the_same_bits_on_every_instruction_set(
+        self, all_kernels: list[Any], kind: GGMLType
+    ) -> None:
+        depths = (32, 64, 96, 416) if kind.block_weights == GROUP else (256, 768)
+        for n, rows, k in ((90, 9, 1024), *((16, 3, k) for k in depths)):
+            raw, x = random_blocks(np.random.default_rng(k), kind, (n, k)), random_activations(rows, k)
+            portable = product(all_kernels[-1], kind, raw, x)
+            assert_near(portable, kind, raw, x)
+            assert not portable[:, n:].any()  # the last panel is padded with zeros
+            for kernels in all_kernels[:-1]:
+                assert np.array_equal(bits(product(kernels, kind, raw, x)), bits(portable)), k
+
+    def test_largest_sums(self, all_kernels: list[Any], kind: GGMLType) -> None:
+        """Codes, scales and activations at their ends: no instruction saturates."""
+        k = 512
+        for byte in (0x00, 0x7F, 0x80, 0xFF):
+            raw = np.full((16, k // kind.block_weights, kind.block_bytes), byte, np.uint8)
+            for start in SCALES[kind]:
+                raw[..., start : start + 2] = np.array([2.0**-10], np.float16).view(np.uint8)
+            if kind == GGMLType.MXFP4:
+                raw[..., 0] = 120
+            raw = raw.reshape(16, -1)
             for pattern in ((127,), (-127,), (-127, 127, 127, -127), (0,)):
-                row = np.resize(np.array(pattern, np.int8), k)
-                ends = Activations(np.stack([row] * 5), np.ones((5, k // GROUP), np.float32))
-                assert np.abs(exact := terms(every, ends)).sum(0).max() < LARGE
-                assert np.array_equal(product(kernels, every, ends)[:, : len(codes)], exact.sum(0))
+                codes = np.tile(np.resize(np.array(pattern, np.int8), k), (5, 1))
+                x = Activations(codes, np.ones((5, k // GROUP), np.float32))
+                for kernels in all_kernels:
+                    assert_near(product(kernels, kind, raw, x), kind, raw, x)
 
-    def test_bits_are_those_of_the_formula(self, all_kernels: list[Any], kind: str) -> None:
-        random = np.random.default_rng(2)
-        odd = (32, 64, 96, 416) if kind in BY_GROUP else (256, 768)
-        for n, rows, k in ((80, 9, 1024), *((16, 3, k) for k in odd)):
-            weights, x = random_weights(kind, n, k, random), random_activations(rows, k, random)
-            exact, wanted = terms(weights, x), formula(weights, x)
-            # a term is rounded three times at most: two products of scales and the sum
-            assert (np.abs(wanted - exact.sum(0)) <= (len(exact) + 3) * 2.0**-24 * np.abs(exact).sum(0)).all()
-            for kernels in all_kernels:
-                assert np.array_equal(bits(product(kernels, weights, x)), bits(wanted)), k
-
-    def test_a_row_is_the_same_among_any_others(self, all_kernels: list[Any], kind: str) -> None:
-        random = np.random.default_rng(4)
-        weights, x = random_weights(kind, 32, 512, random), random_activations(64, 512, random)
+    def test_a_row_is_the_same_among_any_others(self, all_kernels: list[Any], kind: GGMLType) -> None:
+        raw, x = random_blocks(np.random.default_rng(4), kind, (32, 512)), random_activations(64, 512)
         for kernels in all_kernels:
-            alone = np.concatenate([product(kernels, weights, x.row(row)) for row in range(64)])
-            for rows in [*range(1, 18), 31, 32, 33, 64]:
-                assert np.array_equal(bits(product(kernels, weights, x.first(rows))), bits(alone[:rows])), rows
+            alone = np.concatenate([product(kernels, kind, raw, x[row : row + 1]) for row in range(64)])
+            for rows in (*range(2, 18), 31, 33, 64):
+                assert np.array_equal(bits(product(kernels, kind, raw, x[:rows])), bits(alone[:rows])), rows
 
-    def test_parts_of_the_panels_and_unaligned_weights(self, all_kernels: list[Any], kind: str) -> None:
-        random = np.random.default_rng(5)
-        weights, x = random_weights(kind, 90, 256, random), random_activations(6, 256, random)
-        unaligned = Packed(weights)
-        room = np.zeros(unaligned.codes.size + 1, np.uint8)
-        room[1:] = unaligned.codes.reshape(-1)
-        unaligned.codes = room[1:]
+    def test_parts_of_the_panels_and_nothing_around_them(self, all_kernels: list[Any], kind: GGMLType) -> None:
+        raw, x = random_blocks(np.random.default_rng(5), kind, (90, 256)), random_activations(6, 256)
         for kernels in all_kernels:
-            whole = product(kernels, weights, x)
-            assert whole.shape == (6, 96)
-            assert not whole[:, 90:].any()  # the last panel is padded with zeros
-            assert np.array_equal(whole[:, :90], formula(weights, x))
+            whole = product(kernels, kind, raw, x)
             for first, last in ((0, 1), (2, 5), (5, 6), (3, 3)):
-                assert np.array_equal(
-                    product(kernels, weights, x, (first, last)), whole[:, PANEL * first : PANEL * last]
-                )
-            assert np.array_equal(product(kernels, weights, x, packed=unaligned), whole)
+                out = product(kernels, kind, raw, x, (first, last), margin=8)
+                inside = out[1:-1, 8:-8]
+                assert np.array_equal(inside, whole[:, PANEL * first : PANEL * last])
+                inside[...] = 7.5
+                assert (out == 7.5).all()
 
-    def test_zeros_give_zeros_and_a_nan_stays_in_its_row(self, all_kernels: list[Any], kind: str) -> None:
-        random = np.random.default_rng(7)
-        weights, clean = random_weights(kind, 32, 512, random), random_activations(4, 512, random)
-        x = Activations(clean.codes.copy(), clean.scales.copy())
+    def test_zeros_give_zeros_and_a_nan_stays_in_its_row(self, all_kernels: list[Any], kind: GGMLType) -> None:
+        raw, clean = random_blocks(np.random.default_rng(7), kind, (32, 512)), random_activations(4, 512)
+        x = clean[:]
         x.codes[1], x.scales[1] = 0, 0
         x.codes[2, 64:96], x.scales[2, 2] = 0, np.nan  # as a group that was not finite is quantized
         for kernels in all_kernels:
-            out = product(kernels, weights, x)
+            out = product(kernels, kind, raw, x)
             assert not out[1].any()
             assert np.isnan(out[2]).all()
-            assert np.array_equal(bits(out[[0, 3]]), bits(product(kernels, weights, clean)[[0, 3]]))
-
-
-def test_largest_sums_of_sixteen_inputs(kernels: Any) -> None:
-    """Codes, scales and activations of Q6_K at their ends: the sums are still whole floats."""
-    n, k = 16, 256
-    for code, s0, s1 in ((0, -128, -128), (63, -128, 127), (0, 127, -128)):
-        scale = np.tile(np.array([s0, s1], np.int8), (n, k // 32))
-        weights = Weights("Q6_K", np.full((n, k), code, np.uint8), scale, d=np.full((n, 1), 2.0**-10, np.float16))
-        x = Activations(np.full((2, k), -127, np.int8), np.ones((2, k // GROUP), np.float32))
-        assert np.abs(by_groups(weights, x)).max() < LARGE
-        assert np.array_equal(product(kernels, weights, x), formula(weights, x))
+            assert np.array_equal(bits(out[[0, 3]]), bits(product(kernels, kind, raw, clean)[[0, 3]]))
 
 
 def test_exponents_at_their_ends(kernels: Any) -> None:
     """The smallest scales of MXFP4 are subnormal; the sum of a group is exact at any."""
-    random = np.random.default_rng(11)
-    weights, x = random_weights("MXFP4", 32, 32, random), random_activations(3, 32, random, whole=True)
+    kind = GGMLType.MXFP4
+    raw, x = random_blocks(np.random.default_rng(11), kind, (32, 32)), random_activations(3, 32)
+    x.scales[:] = 1
     for exponent in (0, 1, 2, 128, 234):
-        weights.scale[...] = exponent
-        exact = terms(weights, x).sum(0)
-        assert np.array_equal(exact.astype(np.float32), exact)
+        raw[:, 0] = exponent
+        exact = x.codes.astype(np.float64) @ dequantized(kind, raw).astype(np.float64).T
         assert exact.any()
-        assert np.array_equal(product(kernels, weights, x), exact)
-
-
-def test_writes_nothing_but_its_panels(kernels: Any) -> None:
-    random = np.random.default_rng(6)
-    weights, x = random_weights("Q8_0", 64, 64, random), random_activations(5, 64, random)
-    out = product(kernels, weights, x, (1, 3), margin=8)
-    assert np.array_equal(out[1:-1, 8:40], product(kernels, weights, x)[:, 16:48])
-    out[1:-1, 8:40] = out[0, 0]
-    assert (out == out[0, 0]).all()
-
-
-def test_peak_does_the_work(kernels: Any) -> None:
-    results = {count: kernels.peak(count) for count in (16, 160, 1600)}
-    assert len(set(results.values())) == 3
-    assert kernels.peak(160) == results[160]
+        assert np.array_equal(product(kernels, kind, raw, x), exact)

@@ -47,5 +47,5 @@ def test_a_pool_may_end_while_its_threads_are_still_waking_up(tmp_path: Path) ->
     """Without the sanitizer, which makes everything too slow to meet."""
     program, made = compiled(tmp_path)
     assert (made.returncode, made.stderr) == (0, "")
-    ran = run(program, 8, 1, 3000)
+    ran = run(program, 8, 1, 1000)
     assert (ran.returncode, ran.stdout) == (0, "0 of 1 passes went wrong\n")

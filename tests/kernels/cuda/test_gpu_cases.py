@@ -9,8 +9,15 @@ import pytest
 import triton
 
 from localdflash.lab.scripts.gpu import dry_run
+from tests.kernels.cuda.aot.ptx import ticket_is_fenced, touched_before_wait
 
 INSTALLED = Path(triton.__file__).parents[1]
+
+
+# Kernels that end in a reduction by the last to arrive.
+TICKETS = {"_matmul", "_residual", "_qkv", "_head", "_markov_slot", "_top_k", "_lookup", "_route"}
+# What is never written while a model runs: a kernel may read it before its predecessors have finished.
+CONSTANT = {"base_ptr", "high_ptr", "scale_ptr", "supers_ptr", "minimum_ptr", "gain", "gain_ptr"}
 
 
 @pytest.mark.nightly
@@ -19,9 +26,34 @@ INSTALLED = Path(triton.__file__).parents[1]
 def test_every_case_compiles_for(chip: int) -> None:
     cases = dry_run.compiled("gpu_cases", INSTALLED, chip)
     assert dry_run.faults(cases, {}, chip) == []
-    kernels = {kernel["kernel"] for facts in cases.values() for kernel in facts}
-    assert {"_matmul", "_residual", "_qkv", "_head", "attention_kernel", "_accept", "_lookup", "_propose"} <= kernels
+    kernels = [kernel for facts in cases.values() for kernel in facts]
+    names = {kernel["kernel"] for kernel in kernels}
+    assert {"_matmul", "_residual", "_qkv", "_head", "attention_kernel", "_accept", "_lookup", "_propose"} <= names
     assert any("float8" in name for name in cases) is (chip >= 89)
+    assert {kernel["kernel"] for kernel in kernels if kernel["ticket_fenced"]} >= TICKETS
+    for kernel in kernels:
+        assert kernel["ticket_fenced"] is not False, kernel
+        assert kernel["waits"] is (chip >= 90), kernel
+        assert set(kernel["before_wait"]) <= CONSTANT, kernel
+    # The assembler chooses what is fused: where it chose another for two tiles, a row would be rounded otherwise.
+    for name in (name for name in cases if name.startswith("two tiles ")):
+        ((both,), (one,)) = cases[name], cases[name.removeprefix("two tiles ")]
+        assert both["fused"] == 2 * one["fused"] > 0, name
+
+
+def test_reading_ptx_finds_faults() -> None:
+    """Partial results are stored, then a barrier, the ticket, a barrier, and only then reads that bypass L1."""
+    sound = """st.global.b32 [%rd1], %r1; bar.sync 0; atom.global.gpu.acq_rel.add.u32 %r2, [%rd2], 1;
+    bar.sync 0; ld.global.cg.b32 %r3, [%rd1];"""
+    assert ticket_is_fenced(sound) is True
+    assert ticket_is_fenced(sound[:30]) is None
+    for fault in ("acq_rel", "bar.sync", ".cg"):
+        assert ticket_is_fenced(sound.replace(fault, "relaxed", 1)) is False, fault
+    late = """ld.param.b64 %rd1, [_kernel_param_0];\n ld.param.b64 %rd2, [_kernel_param_1];\n add.s64 %rd3, %rd2, %rd4;
+    griddepcontrol.wait;\n ld.global.b32 %r1, [%rd1];"""
+    assert touched_before_wait(late) == set()
+    early = late.replace("griddepcontrol", "ld.global.b32 %r1, [%rd3];\n griddepcontrol")
+    assert (touched_before_wait(early), touched_before_wait("ret;")) == ({1}, None)
 
 
 def test_what_does_not_compile_or_fit_is_named() -> None:

@@ -64,7 +64,7 @@ def test_against_float64(layout: str, scale: float, softcap: float) -> None:
     torch.testing.assert_close(got["logits"].double(), want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
 
 
-@pytest.mark.parametrize(("n", "codes"), [(1, (6, 11)), (130, (6, 11)), (130, (6, 8))])
+@pytest.mark.parametrize(("n", "codes"), [(1, (6, 11)), (130, (6, 8))])
 def test_ragged_vocabularies_exact_ties_and_negative_logits(n: int, codes: tuple[int, int]) -> None:
     torch.manual_seed(n)
     planes, a = exact_planes(n), integers().abs() + 1 if codes[1] == 8 else integers()
@@ -75,7 +75,7 @@ def test_ragged_vocabularies_exact_ties_and_negative_logits(n: int, codes: tuple
     assert torch.equal(got["out"].long(), want.argmax(-1))
 
 
-@pytest.mark.parametrize("reduce", [1, 128])
+@pytest.mark.parametrize("reduce", [1, pytest.param(128, marks=pytest.mark.nightly)])
 def test_ties_inside_a_tile_and_across_tiles(reduce: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_module, "REDUCE", reduce)
     torch.manual_seed(1)
@@ -106,17 +106,6 @@ def test_nan_marks_its_row_only_and_padding_is_never_read() -> None:
     assert all(torch.equal(got[name][others], clean[name][others]) for name in clean)
     planes.scale[:, 190] = NAN  # one logit of every row
     assert (run(a, planes)["out"] == -1).all()
-
-
-def test_infinities() -> None:
-    planes, a = exact_planes(300), torch.ones(16, 128).half()
-    planes.base[:, :] = pack_fields(torch.full((128, 384), 9), 32, 4)
-    planes.scale[:] = -INF
-    assert not run(a, planes)["out"].any()
-    planes.scale[:, 200] = INF
-    assert (run(a, planes)["out"] == 200).all()
-    planes.scale[:, 130:] = 0.125  # the first tile holds nothing but -inf
-    assert (run(a, planes)["out"] == 130).all()
 
 
 def test_rows_are_independent_and_launches_repeat() -> None:

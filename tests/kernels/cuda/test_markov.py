@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import localdflash.kernels.cuda.markov as module
 from localdflash.kernels.cuda.head import HeadScratch
 from localdflash.kernels.cuda.markov import markov_anchor, markov_anchor_reference, markov_slot, markov_slot_reference
 from localdflash.kernels.cuda.planes import Planes
-from tests.support.interpreter import reversed_programs
 from tests.support.random_planes import random_planes
 
 CPU, NAN = torch.device("cpu"), float("nan")
@@ -80,21 +78,3 @@ def test_of_equals_the_first_wins_and_a_nan_marks_its_slot(ops: Ops) -> None:
     logits[0, [150, 40, 199]] = 1.0
     logits[1, 130] = NAN
     assert chain(ops, planes, table, logits, range(3))[:3].tolist() == [40, -1, 0]
-
-
-@pytest.mark.parametrize("reduce", [1, pytest.param(128, marks=pytest.mark.nightly)])
-def test_the_order_of_arrival_does_not_show(reduce: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REDUCE", reduce)
-    torch.manual_seed(3)
-    planes, table, logits = random_planes("q8_0", 300, 128), table_of(128), torch.randn(16, 300)
-    forward = chain(KERNELS, planes, table, logits, range(2))
-    with reversed_programs():
-        backward = chain(KERNELS, planes, table, logits, range(2))
-    assert torch.equal(forward, backward)
-
-
-def test_reference_in_float32() -> None:
-    torch.manual_seed(4)
-    planes, table = random_planes("q4_k", VOCABULARY, RANK), table_of(RANK).float()
-    logits = torch.randn(16, VOCABULARY)
-    assert chain(REFERENCES, planes, table, logits, range(6))[:6].tolist() == oracle(planes, table, logits, range(6))

@@ -49,19 +49,8 @@ def test_every_layout_multiplies_as_defined(name, k):
     assert_close(run(planes, a, sums), exact(a, planes))
 
 
-@pytest.mark.parametrize(("name", "live"), [("q4_k", 7), ("q8_0", 1)])
-def test_rows_that_are_not_live_change_no_bit(name, live):
-    planes = random_planes(name, 128, 256)
-    a, sums = activations(planes)
-    want = run(planes, a, sums)
-    a[live:] = torch.tensor([NAN, float("inf"), 65504.0])[torch.arange(16 - live) % 3, None]
-    sums[:, live:] = NAN
-    assert torch.equal(run(planes, a, sums)[:live], want[:live])
-
-
-@pytest.mark.parametrize("name", ["q4_k", "q4_1"])
-def test_large_activations_do_not_overflow_the_minimums(name):
-    planes = random_planes(name, 128, 256)
+def test_large_activations_do_not_overflow_the_minimums():
+    planes = random_planes("q4_k", 128, 256)
     a = torch.full((16, 256), 60000.0, dtype=torch.float16)
     assert_close(run(planes, a, group_sums(a)), exact(a, planes))
 
@@ -119,9 +108,7 @@ def _tile(
     tl.store(out + tl.arange(0, 16)[:, None] * BN + tl.arange(0, BN)[None, :], acc)
 
 
-@pytest.mark.parametrize(
-    ("name", "stages"), [("int8 by 128", 4), ("q4_1", 4), ("q4_k", 4), ("q4_k", 6), ("q6_k", 4), ("q6_k", 6)]
-)
+@pytest.mark.parametrize(("name", "stages"), [("q4_1", 4), ("q4_k", 6), ("q6_k", 4)])
 def test_a_tile_of_one_expert_of_a_stack(name, stages):
     planes = random_planes(name, 128, depth(name), experts=3)
     a, sums = activations(planes)

@@ -16,26 +16,23 @@ from tests.support.compiler import ROOT, run_kernel_tests
 # A file with tests, which of them are run, and the kernels that these launch.
 RUNS = {
     ("matmul", "test_split_k and 640"): ("_matmul",),
-    ("residual", "empty_part"): ("_residual",),
+    ("cases", "empty_part and residual"): ("_residual",),
     ("qkv", "empty_part"): ("_qkv",),
-    ("swiglu", "empty_part and _cut1"): ("_swiglu",),
+    ("cases", "empty_part and swiglu"): ("_swiglu",),
     ("head", "ties_inside or launches_repeat"): ("_head",),
-    ("markov", "order_of_arrival and 128"): ("_markov_anchor", "_markov_slot"),
+    ("markov", "short_vocabulary and kernels"): ("_markov_anchor", "_markov_slot"),
     ("selector", "second_launch"): ("_top_k",),
     ("selector", "definition and 7-40 and not reference"): ("_select",),
     ("lookup", "what_followed and not reference"): ("_lookup",),
     ("attention", "two_runs or block-250-0"): ("attention_kernel", "merge_kernel"),
     ("moe", "best_of_a_softmax and 100"): ("_route",),
     ("moe", "sixteenths and not reference"): ("_gate_up", "_down", "_combine"),
-    ("embed", "scaling_of_a_table and nvfp4"): ("_embed",),
-    ("residual", "1001-256-256-gather_taps and not reference"): ("_gather_taps",),
-    ("convolve", "convolved and not reference or comes_out and not reference and 64"): (
-        "_convolve_in",
-        "_convolve_out",
-    ),
+    ("cases", "definition and embed and kernel"): ("_embed",),
+    ("cases", "definition and gather_taps and kernel"): ("_gather_taps",),
+    ("cases", "definition and convolve and 160 and kernel"): ("_convolve_in", "_convolve_out"),
     ("sample", "penalised_for_its_own and 1.3-3-penalise"): ("_penalise",),
     ("sample", "large_vocabulary"): ("_scan", "_draw"),
-    ("fp4", "ties_and_rows or test_product and 128-2048"): ("_quantize_rows", "_fp4_matmul"),
+    ("fp4", "nearest_that_its_scale or test_product and 128-2048"): ("_quantize_rows", "_fp4_matmul"),
     ("split_k", "beside_it and not reference"): ("_set_back",),
     ("rounds", "committed_up and not reference"): ("_accept",),
     ("rounds", "begins or next_tokens or proposed or sixteen_more"): (
@@ -89,6 +86,8 @@ def test_no_order_of_programs_shows(run: tuple[str, str], tmp_path: Path) -> Non
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("run", [("residual", "empty_part"), ("head", "ties_inside or launches_repeat")], ids=str)
+@pytest.mark.parametrize(
+    "run", [("cases", "empty_part and residual"), ("head", "ties_inside or launches_repeat")], ids=str
+)
 def test_faults_show(run: tuple[str, str], fault: str, tmp_path: Path) -> None:
     assert_numbers_are_wrong(*race(run, tmp_path, fault))

@@ -43,8 +43,7 @@ def test_next_tokens_are_read_to_the_end_of_the_buffer(op: Op, context: int) -> 
 
 @both("propose")
 @pytest.mark.parametrize(
-    ("first", "count", "broken", "live"),
-    [(1, 1, 99, 2), (1, 15, 99, 16), (0, 8, 7, 8), (1, 7, 0, 8), (1, 7, 1, 1), (1, 7, 5, 5), (1, 7, 9, 8)],
+    ("first", "count", "broken", "live"), [(1, 15, 99, 16), (0, 8, 7, 8), (1, 7, 0, 8), (1, 7, 1, 1), (1, 7, 9, 8)]
 )
 def test_a_block_is_proposed_up_to_a_slot_without_numbers(
     op: Op, first: int, count: int, broken: int, live: int
@@ -95,7 +94,7 @@ def test_a_draft_is_committed_up_to_the_first_disagreement_and_the_bonus(op: Op,
 
 
 @both("accept")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     draft=st.lists(st.integers(0, 2), min_size=16, max_size=16),
     choice=st.lists(st.sampled_from([0, 1, 2, -1]), min_size=16, max_size=16),

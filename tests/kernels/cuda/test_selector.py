@@ -42,7 +42,7 @@ def sorted_best(logits: Tensor, k: int) -> tuple[list[list[float]], list[list[in
 
 
 @both_top_k
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (150, 4), (70, 16)])
+@pytest.mark.parametrize(("n", "k"), [(150, 4), pytest.param(70, 16, marks=pytest.mark.nightly)])
 def test_order_and_ties(select: Callable[..., None], n: int, k: int) -> None:
     torch.manual_seed(n)
     logits = torch.randint(-4, 4, (16, n)).float() / 8  # full of ties
@@ -73,11 +73,11 @@ def test_program_order_second_launch_and_strided_logits() -> None:
     logits = torch.full((16, 140), INF)[:, :130]
     logits.copy_(torch.randint(-4, 4, (16, 130)))
     scratch = poisoned(130)
-    first = best(top_k, logits, 4, scratch)
+    first = best(top_k, logits, 2, scratch)
     with reversed_programs():
-        second = best(top_k, logits, 4, scratch)
+        second = best(top_k, logits, 2, scratch)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    assert first[1].tolist() == sorted_best(logits, 4)[1]
+    assert first[1].tolist() == sorted_best(logits, 2)[1]
 
 
 @both_top_k
@@ -123,13 +123,13 @@ def oracle(arguments: dict[str, Tensor], first: int, count: int) -> list[int]:
 
 
 @both
-@pytest.mark.parametrize(("k", "rank"), [(1, 32), (7, 40), (16, 256)])
+@pytest.mark.parametrize(("k", "rank"), [(7, 40), (16, 256)])
 def test_against_the_definition(op: Callable[..., None], k: int, rank: int) -> None:
     first, count = (0, 15) if k == 16 else (1, 7)
     arguments = given(k, rank)
     wanted = oracle(arguments, first, count)
     assert run(op, arguments, first, count) == wanted
-    assert k == 1 or wanted != arguments["tokens"][first : first + count, 0].tolist()  # not the likeliest each time
+    assert wanted != arguments["tokens"][first : first + count, 0].tolist()  # not the likeliest each time
 
 
 @both
@@ -141,8 +141,3 @@ def test_of_equals_the_likeliest_wins_and_a_nan_marks_its_slot(op: Callable[...,
     arguments["values"][2, 0], arguments["tokens"][2, 0] = NAN, -1
     arguments["wanted"][4] = NAN
     assert [token == -1 for token in run(op, arguments, 1, 5)] == [False, True, False, True, False]
-
-
-def test_reference_in_float32() -> None:
-    arguments = given(8, 64, torch.float32)
-    assert run(select_reference, arguments, 1, 7) == oracle(arguments, 1, 7)

@@ -7,15 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from localdflash.kernels.cuda.split_k import (
-    MOST_TILES,
-    SplitPlan,
-    SplitWorkspace,
-    arrive,
-    gather,
-    set_back,
-    set_back_reference,
-)
+from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace, arrive, gather, set_back, set_back_reference
 from tests.support.interpreter import reversed_programs
 
 CPU = torch.device("cpu")
@@ -38,8 +30,8 @@ def run(parts, workspace):
     return out, last.tolist()
 
 
-@pytest.mark.parametrize("splits", [1, 5])
-def test_the_last_to_arrive_sums_in_index_order(splits):
+def test_the_last_to_arrive_sums_in_index_order():
+    splits = 5
     parts = torch.randn(3, splits, 16, 32) * 10.0 ** torch.arange(splits).view(1, -1, 1, 1)
     want = parts[:, 0].clone()
     for s in range(1, splits):
@@ -57,12 +49,6 @@ def test_the_last_to_arrive_sums_in_index_order(splits):
     assert not workspace.counters.any()
 
 
-def test_a_workspace_serves_the_largest_plan():
-    workspace = SplitWorkspace(CPU, [SplitPlan(3, 128, 2), SplitPlan(9, 64, 1), SplitPlan(2, 128, 8)])
-    assert workspace.partials.numel() == MOST_TILES * 2 * 8 * 16 * 128
-    assert workspace.counters.numel() == 3
-
-
 @pytest.mark.parametrize("op", [set_back, set_back_reference])
 @pytest.mark.parametrize(("slices", "tiles"), [(True, 700), (False, 255)])
 def test_every_counter_is_zero_and_what_lies_beside_it_is_not(
@@ -77,8 +63,7 @@ def test_every_counter_is_zero_and_what_lies_beside_it_is_not(
     assert slices or bool((rooms[4] == 7).all())
 
 
-@pytest.mark.parametrize("lost", [1, -1])
-def test_a_ticket_that_was_lost_before_is_forgotten(lost):
+def test_a_ticket_that_was_lost_before_is_forgotten():
     workspace = SplitWorkspace(CPU, [SplitPlan(3, 32, 4)])
     heads, last, found = (torch.zeros(n, dtype=torch.int64 if n == 2 else torch.int32) for n in (8, 1, 2))
 
@@ -87,7 +72,7 @@ def test_a_ticket_that_was_lost_before_is_forgotten(lost):
         return torch.equal(run(parts.contiguous(), workspace)[0], parts.sum(1))
 
     assert is_right(1)
-    workspace.counters[1] += lost
+    workspace.counters[1] -= 1
     assert not is_right(2)
     assert not is_right(3), "every later step would be wrong too"
     set_back(workspace.counters, heads, last, found)

@@ -1,7 +1,11 @@
 """Launchers without a GPU: every launch is compiled for a given chip and recorded instead of run."""
 
 import contextlib
-from collections.abc import Iterator
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -9,6 +13,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
+
+from tests.kernels.cuda.aot.ptx import ticket_is_fenced, touched_before_wait
+from tests.kernels.cuda.aot.sass import count
 
 # Streaming multiprocessors of the chips that stand for each compute capability: RTX 3090, 4090, H200, RTX 5090.
 MULTIPROCESSORS = {86: 82, 89: 128, 90: 132, 120: 170}
@@ -55,3 +62,26 @@ def compiled_for(capability: int) -> Iterator[list[CompiledKernel]]:
         patch.object(torch.cuda, "get_device_properties", lambda device=None: _Properties(capability)),
     ):
         yield kernels
+
+
+def facts(kernel: Any) -> dict[str, Any]:
+    """What must be right about a kernel: plain numbers, ready for JSON."""
+    ptx, opcodes = kernel.asm["ptx"], count(kernel.asm["cubin"])
+    arguments = [(name, kind) for name, kind in kernel.src.signature.items() if kind != "constexpr"]
+    early = [arguments[position] for position in sorted(touched_before_wait(ptx) or ())]
+    return {
+        "kernel": kernel.metadata.name,
+        "shared": kernel.metadata.shared,
+        "spills": opcodes["STL"] + opcodes["LDL"],
+        "fused": opcodes["FFMA"] + 2 * opcodes["FFMA2"],  # products with sums, single ones and pairs
+        "waits": "griddepcontrol.wait" in ptx,
+        "ticket_fenced": ticket_is_fenced(ptx),
+        "before_wait": [name for name, kind in early if kind.startswith("*")],
+    }
+
+
+def compile_all(compiled: Callable[[Any, int], Any], jobs: Sequence[tuple[Any, int]]) -> Iterator[Any]:
+    """Call `compiled` for every job in a few processes."""
+    processes = min(4, len(os.sched_getaffinity(0)))
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(compiled, *zip(*jobs, strict=True))

@@ -2,7 +2,6 @@
 
 import re
 
-_MMA = re.compile(r"\b(?:mma|wgmma)\.[\w.:]*sync[\w.:]*\.m\d+n\d+k\d+[\w.:]*")
 _GLOBAL_ACCESS = re.compile(r"\b(?:ld\.global|st\.global|ld\.relaxed|atom\.global|red\.global|cp\.async\.c[ag])\S*\s")
 _PARAMETER = re.compile(r"ld\.param\S*\s+\{?([^;]*?)\}?,\s*\[\w+_param_(\d+)")
 _INSTRUCTION = re.compile(r"^\s*(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(.*?);", re.M)
@@ -10,11 +9,6 @@ _ADDRESS = re.compile(r"(%rd\d+)")
 _TICKET = re.compile(r"atom\.global\.gpu\.(\w+)\.add\.[us](?:32|64)")
 _PAST_L1 = re.compile(r"ld\.global\.cg|atom\.global\.gpu\.acq_rel")
 _WAIT = "griddepcontrol.wait"
-
-
-def mma_mnemonics(ptx: str) -> list[str]:
-    """The distinct tensor-core instructions."""
-    return sorted(set(_MMA.findall(ptx)))
 
 
 def ticket_is_fenced(ptx: str) -> bool | None:

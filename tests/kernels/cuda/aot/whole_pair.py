@@ -7,11 +7,8 @@ sequences that are captured as graphs: {capability: {pair: {"kernels": [facts], 
 """
 
 import json
-import multiprocessing
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -24,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from localdflash.backends.cuda.assembly import _shared
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
-from localdflash.backends.cuda.repack.plane_packing import INT8, PlaneLayout
+from localdflash.backends.cuda.repack.plane_packing import INT8, PlaneLayout, empty
 from localdflash.backends.cuda.stepper import SLACK, Stepper, Way
 from localdflash.backends.cuda.weights import load_drafter, load_target
 from localdflash.kernels.cuda import matmul
@@ -35,12 +32,9 @@ from localdflash.lab.scripts.synthetic import QWEN3_8B, QWEN3_8B_DRAFTER
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights.ggml_types import GGMLType
-from tests.kernels.cuda.aot.__main__ import PROCESSES
-from tests.kernels.cuda.aot.case import META, planes
-from tests.kernels.cuda.aot.compiling import MULTIPROCESSORS, compiled_for
-from tests.kernels.cuda.aot.ptx import ticket_is_fenced, touched_before_wait
-from tests.kernels.cuda.aot.sass import Sass, count
+from tests.kernels.cuda.aot.compiling import MULTIPROCESSORS, compile_all, compiled_for, facts
 
+META = torch.device("meta")
 CONTEXT = 40_960
 F16 = torch.float16
 RANK, KERNEL, GROUP = 256, 2, 16  # of DSpark and DFlash 2
@@ -50,12 +44,7 @@ VIEWS = {"slice", "select", "view", "detach", "alias"}  # what a sequence may do
 
 DENSE = replace(QWEN3_8B, num_hidden_layers=4)
 EXPERTS = replace(
-    DENSE,
-    num_key_value_heads=4,
-    num_experts=128,
-    num_experts_per_tok=8,
-    moe_intermediate_size=768,
-    norm_topk_prob=True,
+    DENSE, num_key_value_heads=4, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768, norm_topk_prob=True
 )
 
 
@@ -87,7 +76,7 @@ class Absent:
         """The shapes of `names` one below the other."""
         shapes = [self._shapes[name.split(".")[-2]] for name in names]
         experts = self._config.num_experts if names[0].endswith("_exps.weight") else 1
-        return planes(sum(n for n, _ in shapes), shapes[0][1], self.kind(names[0]), experts)
+        return empty(self.kind(names[0]), sum(n for n, _ in shapes), shapes[0][1], experts, META)
 
     def vector(self, name: str) -> Tensor | None:
         """Gains, the router's matrix, and what is gathered or convolves; no biases."""
@@ -131,12 +120,7 @@ def dspark() -> Stepper:
 def dflash2() -> Stepper:
     """With a drafter of DFlash 2."""
     drafter = replace(
-        QWEN3_8B_DRAFTER,
-        taps=(0, 1),
-        conv_kernel=KERNEL,
-        conv_group=GROUP,
-        selector_rank=RANK,
-        selector_top_k=16,
+        QWEN3_8B_DRAFTER, taps=(0, 1), conv_kernel=KERNEL, conv_group=GROUP, selector_rank=RANK, selector_top_k=16
     )
     return stepper(replace(DENSE, num_hidden_layers=3), drafter, F16)
 
@@ -181,21 +165,6 @@ def chip(capability: int) -> Iterator[list[Any]]:
     matmul.plan.cache_clear()
 
 
-def facts(kernel: Any) -> dict[str, Any]:
-    """What must be right about a kernel."""
-    ptx, opcodes = kernel.asm["ptx"], count(Sass(kernel.asm["cubin"]).opcodes)
-    arguments = [(name, kind) for name, kind in kernel.src.signature.items() if kind != "constexpr"]
-    early = [arguments[position] for position in sorted(touched_before_wait(ptx) or ())]
-    return {
-        "kernel": kernel.metadata.name,
-        "shared": kernel.metadata.shared,
-        "spills": opcodes["STL"] + opcodes["LDL"],
-        "waits": "griddepcontrol.wait" in ptx,
-        "ticket_fenced": ticket_is_fenced(ptx),
-        "before_wait": [name for name, kind in early if kind.startswith("*")],
-    }
-
-
 def compiled(build: Callable[[], Stepper], capability: int) -> dict[str, Any]:
     """What is launched on a chip: each kernel once, and the operations of torch."""
     made = build()
@@ -216,10 +185,8 @@ def main() -> None:
     """Compile for the chips that are named, in a few processes."""
     jobs = [(build, int(capability)) for build in (dense, experts, dspark, dflash2) for capability in sys.argv[1:]]
     result: dict[str, dict[str, Any]] = {}
-    processes = min(PROCESSES, len(os.sched_getaffinity(0)))
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        for (build, capability), found in zip(jobs, pool.map(compiled, *zip(*jobs, strict=True)), strict=True):
-            result.setdefault(str(capability), {})[build.__name__] = found
+    for (build, capability), found in zip(jobs, compile_all(compiled, jobs), strict=True):
+        result.setdefault(str(capability), {})[build.__name__] = found
     json.dump(result, sys.stdout)
 
 
