@@ -44,6 +44,7 @@ def test_exactly_names_with_these_letters_are_found(names: list[str], query: str
 
 @given(NAMES, st.text(alphabet="abAB/_.", min_size=1, max_size=5))
 def test_marked_characters_spell_what_was_typed(name: str, query: str) -> None:
+    assert match_positions("ab", "abxb") == (0, 1)  # adjacent, at the start too
     at = match_positions(query, name)
     assert list(at) == sorted(set(at))
     if at:
