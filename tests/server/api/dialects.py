@@ -42,6 +42,20 @@ class Tools:
     several: bool = True
 
 
+def _openai_error(told: Json) -> str:
+    assert list(told) == ["error"]
+    assert set(told["error"]) == {"message", "type", "param", "code"}
+    assert "\n" not in told["error"]["message"]
+    return str(told["error"]["message"])
+
+
+def _anthropic_error(told: Json) -> str:
+    assert set(told) == {"type", "error"}
+    assert (told["type"], set(told["error"])) == ("error", {"type", "message"})
+    assert "\n" not in told["error"]["message"]
+    return str(told["error"]["message"])
+
+
 @dataclass(frozen=True, eq=False)
 class Dialect:
     """`body` writes a request, `read` a whole answer, `add_up` the events of a stream, `error` the message of an
@@ -50,11 +64,11 @@ class Dialect:
 
     path: str
     base: Json
-    limit: str
-    stop: str
     read: Callable[[Json], Reply]
     add_up: Callable[[str], Reply]
-    error: Callable[[Json], str]
+    limit: str = "max_tokens"
+    stop: str = "stop"
+    error: Callable[[Json], str] = _openai_error
     tools: Callable[[Tools], Json] = lambda _: {}
     form: Callable[[Json], Json] = lambda schema: {"json_schema": schema}
     error_event: Callable[[Json], str] = field(default=lambda event: str(event["error"]["message"]))
@@ -103,20 +117,6 @@ def plain_events(text: str) -> list[Json]:
     *events, rest = text.split("\n\n")
     assert rest == ""
     return [json.loads(event.removeprefix("data: ")) for event in events]
-
-
-def _openai_error(told: Json) -> str:
-    assert list(told) == ["error"]
-    assert set(told["error"]) == {"message", "type", "param", "code"}
-    assert "\n" not in told["error"]["message"]
-    return str(told["error"]["message"])
-
-
-def _anthropic_error(told: Json) -> str:
-    assert set(told) == {"type", "error"}
-    assert (told["type"], set(told["error"])) == ("error", {"type", "message"})
-    assert "\n" not in told["error"]["message"]
-    return str(told["error"]["message"])
 
 
 def _of_tools(tools: Tools, entry: Callable[[str, Json], Json], named: Callable[[str], Any], must: Any) -> Json:
@@ -315,57 +315,25 @@ def _add_up_llama(text: str) -> Reply:
 
 _USAGE = {"stream_options": {"include_usage": True}}
 CHAT = Dialect(
-    "/v1/chat/completions",
-    {"messages": [USER], **_USAGE},
-    "max_tokens",
-    "stop",
-    _read_chat,
-    _add_up_chat,
-    _openai_error,
-    _chat_tools,
-    lambda schema: {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
+    *("/v1/chat/completions", {"messages": [USER], **_USAGE}, _read_chat, _add_up_chat),
+    tools=_chat_tools,
+    form=lambda schema: {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
 )
 MESSAGES = Dialect(
-    "/v1/messages",
-    {"messages": [USER]},
-    "max_tokens",
-    "stop_sequences",
-    _read_message,
-    lambda text: _read_message(message_of(events_of(text))),
-    _anthropic_error,
-    _message_tools,
-    lambda schema: {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
+    *("/v1/messages", {"messages": [USER]}, _read_message, lambda text: _read_message(message_of(events_of(text)))),
+    stop="stop_sequences",
+    error=_anthropic_error,
+    tools=_message_tools,
+    form=lambda schema: {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
 )
 RESPONSES = Dialect(
-    "/v1/responses",
-    {"input": QUESTION},
-    "max_output_tokens",
-    "",
-    _read_response,
-    _add_up_response,
-    _openai_error,
-    _response_tools,
-    lambda schema: {"text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}},
-    lambda event: str(event["response"]["error"]["message"]),
+    *("/v1/responses", {"input": QUESTION}, _read_response, _add_up_response, "max_output_tokens", ""),
+    tools=_response_tools,
+    form=lambda schema: {"text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}},
+    error_event=lambda event: str(event["response"]["error"]["message"]),
 )
-COMPLETIONS = Dialect(
-    "/v1/completions",
-    {"prompt": PROMPT, **_USAGE},
-    "max_tokens",
-    "stop",
-    _read_completion,
-    _add_up_completion,
-    _openai_error,
-)
-RAW = Dialect("/completion", {"prompt": PROMPT}, "n_predict", "stop", _read_llama, _add_up_llama, _openai_error)
-INFILL = Dialect(
-    "/infill",
-    {"input_prefix": BEFORE, "input_suffix": AFTER},
-    "n_predict",
-    "stop",
-    _read_llama,
-    _add_up_llama,
-    _openai_error,
-)
+COMPLETIONS = Dialect("/v1/completions", {"prompt": PROMPT, **_USAGE}, _read_completion, _add_up_completion)
+RAW = Dialect("/completion", {"prompt": PROMPT}, _read_llama, _add_up_llama, "n_predict")
+INFILL = Dialect("/infill", {"input_prefix": BEFORE, "input_suffix": AFTER}, _read_llama, _add_up_llama, "n_predict")
 CHATS, COMPLETING = (CHAT, MESSAGES, RESPONSES), (COMPLETIONS, RAW, INFILL)
 DIALECTS = (*CHATS, *COMPLETING)

@@ -3,7 +3,7 @@
 import itertools
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, AnswerParts, BlockEvent, PartsDelta
@@ -62,6 +62,7 @@ def told(blocks: list[AnswerBlock]) -> tuple[str, str, list[tuple[str, str]]]:
     )
 
 
+@settings(max_examples=25)
 @given(text=TEXT, cuts=st.lists(st.integers(0, 300), max_size=12))
 def test_the_cut_does_not_matter(text: str, cuts: list[int]) -> None:
     assert told(written(text, cuts)) == told(written(text, [])) == told(written(text, [*range(len(text))]))

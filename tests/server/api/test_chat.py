@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from localdflash.loading.load_pair import LoadedPair
-from localdflash.text.chat_template import TemplateMessage, encode_chat
 from localdflash.text.repetition import MIN_CHARS
 from tests.server.api.dialects import CHAT, QUESTION, USER
 
@@ -31,15 +29,6 @@ def logprobs_of(events: list[dict[str, Any]]) -> list[Any]:
 
 def tokens_of(client: Any, *messages: dict[str, Any], **more: Any) -> int:
     return int(client.post("/apply-template", {"messages": [*messages], "count": True, **more}).json()["tokens"])
-
-
-def test_the_shape_of_an_answer(client: Any) -> None:
-    told = client.post(PATH, asked()).json()
-    assert set(told) == {"id", "object", "created", "model", "choices", "usage", "timings"}
-    assert (told["id"][:9], told["object"]) == ("chatcmpl-", "chat.completion")
-    (choice,) = told["choices"]
-    message = {"role": "assistant", "content": choice["message"]["content"], "refusal": None}
-    assert choice == {"index": 0, "message": message, "logprobs": None, "finish_reason": "length"}
 
 
 def test_the_chunks_of_a_stream(client: Any) -> None:
@@ -91,41 +80,19 @@ def test_choices_have_seeds_of_their_own(client: Any) -> None:
     assert whole["usage"]["completion_tokens"] == 48
     events = client.events(PATH, {**body, "n": 3, "seed": 5})
     assert [text_of(events, index) for index in range(3)] == texts
-    unseeded = {"messages": [USER], "max_tokens": 24, "top_k": 50}
-    assert len({client.post(PATH, unseeded).json()["choices"][0]["message"]["content"] for _ in range(4)}) > 1
+    unseeded = {"messages": [USER], "max_tokens": 24, "top_k": 50, "n": 4}
+    assert len({choice["message"]["content"] for choice in client.post(PATH, unseeded).json()["choices"]}) > 1
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "n_predict"])
-def test_limits(client: Any, name: str) -> None:
-    told = client.post(PATH, {**asked(max_tokens=None), name: 5}).json()
-    assert told["usage"]["completion_tokens"] == 5
+def test_limits(client: Any) -> None:
+    for name in ("max_tokens", "max_completion_tokens", "n_predict"):
+        told = client.post(PATH, {**asked(max_tokens=None), name: 5}).json()
+        assert told["usage"]["completion_tokens"] == 5
     long = [{"role": "user", "content": "word " * 960}]  # no room for more than some tokens
     for limit in (-1, 100_000, None):
         body = {**asked(max_tokens=None, messages=long, temperature=2.0, seed=1), name: limit}
         told = client.post(PATH, body).json()
         assert told["choices"][0]["finish_reason"] == "stop" or told["usage"]["total_tokens"] == 1024
-
-
-def test_roles_and_parts(client: Any) -> None:
-    def prompt(*messages: dict[str, Any]) -> str:
-        return str(client.post("/apply-template", {"messages": list(messages)}).json()["prompt"])
-
-    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
-    assert prompt({"role": "user", "content": parts}) == prompt({"role": "user", "content": "Hello"})
-    assert prompt({"role": "developer", "content": "x"}) == prompt({"role": "system", "content": "x"})
-    assert "user\n<tool_response>\nresult\n" in prompt({"role": "tool", "content": "result", "tool_call_id": "1"})
-    assert "assistant\n<|im_end|>" in prompt({"role": "assistant", "content": None})
-
-
-def test_tokens_are_counted_as_a_chat_reads_them(client: Any, plain: LoadedPair) -> None:
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is <|im_end|>?"}]
-    template = plain.tokenizer.chat_template() or ""
-    ids = encode_chat(plain.tokenizer, template, [TemplateMessage(m["role"], m["content"]) for m in messages])  # type: ignore[arg-type]
-    assert tokens_of(client, *messages) == len(ids)
-    assert client.post(PATH, asked(messages=messages)).json()["usage"]["prompt_tokens"] == len(ids)
-
-
-# Log probabilities
 
 
 def test_log_probabilities(client: Any) -> None:
@@ -155,14 +122,11 @@ def test_log_probabilities_end_where_the_text_does(client: Any) -> None:
     assert logprobs_of(client.events(PATH, body)) == content
 
 
-# Grammars, predictions, repeats
-
-
 def test_grammars(client: Any) -> None:
     told = client.post(PATH, asked(grammar='root ::= "yes" | "no"', n=4, temperature=1.0)).json()
     assert {choice["message"]["content"] for choice in told["choices"]} <= {"yes", "no"}
     assert {choice["finish_reason"] for choice in told["choices"]} == {"stop"}
-    body = asked(response_format={"type": "json_object"}, max_tokens=200, temperature=1.0, seed=3)
+    body = asked(response_format={"type": "json_object"}, max_tokens=20, temperature=1.0, seed=3)
     assert client.post(PATH, body).json()["choices"][0]["message"]["content"].lstrip().startswith("{")
     (yes,) = client.post("/tokenize", {"content": "yes"}).json()["tokens"][:1]
     told = client.post(PATH, asked(grammar='root ::= "yes" | "no"', logit_bias={str(yes): 100})).json()
@@ -191,10 +155,7 @@ def test_an_answer_that_repeats_itself_ends_where_that_is_asked_for(client: Any)
     assert len(client.post(PATH, body).json()["choices"][0]["message"]["content"]) > max(MIN_CHARS, len(text))
 
 
-# Steps
-
-
-@pytest.mark.parametrize("seed", [None, 0, 3])
+@pytest.mark.parametrize("seed", [None, 3])
 def test_steps_tell_how_each_token_came(client: Any, seed: int | None) -> None:
     """Also where a hot model writes bytes that are no characters."""
     hot = {} if seed is None else {**HOT, "seed": seed}
@@ -211,24 +172,8 @@ def test_steps_tell_how_each_token_came(client: Any, seed: int | None) -> None:
         assert "".join(token for step in steps for token in step["tokens"]) == text_of(events)
 
 
-def test_each_choice_counts_its_own_sizes_and_an_end_has_none(client: Any) -> None:
-    events = client.events(PATH, asked(max_tokens=30, n=2, steps=True, **HOT))
-    for index in range(2):
-        own = [event for event in events if event["choices"][0]["index"] == index]
-        sizes = sum(sum(event["step"]["sizes"]) for event in own if "step" in event)
-        held = sum(len(e["choices"][0]["delta"].get("content", "").encode()) for e in own if "step" not in e)
-        assert sizes + held == len(text_of(events, index).encode())
-    events = client.events(PATH, asked(steps=True, grammar='root ::= "yes"'))
-    last = [event["step"] for event in events if "step" in event][-1]
-    assert (events[-1]["choices"][0]["finish_reason"], last["sizes"][-1]) == ("stop", 0)
-
-
-# An answer to go on with
-
-
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "seed": 1}])
-def test_an_answer_goes_on_where_it_stopped(client: Any, sampling: dict[str, Any]) -> None:
-    begun = client.post(PATH, asked(max_tokens=24, **sampling)).json()["choices"][0]["message"]["content"]
+def test_an_answer_goes_on_where_it_stopped(client: Any) -> None:
+    begun = client.post(PATH, asked(max_tokens=24)).json()["choices"][0]["message"]["content"]
     messages = [USER, {"role": "assistant", "content": begun}]
     body = asked(messages=messages, max_tokens=24, continue_final_message=True)
     told = client.post(PATH, body).json()
@@ -237,11 +182,10 @@ def test_an_answer_goes_on_where_it_stopped(client: Any, sampling: dict[str, Any
     shown = client.post("/apply-template", {"messages": messages, "continue_final_message": True}).json()["prompt"]
     assert shown.endswith(begun)
     assert tokens_of(client, *messages, continue_final_message=True) == told["usage"]["prompt_tokens"]
-    if not sampling:
-        whole = client.post(PATH, asked(max_tokens=48)).json()["choices"]
-        assert begun + told["choices"][0]["message"]["content"] == whole[0]["message"]["content"]
-        empty = asked(messages=[USER, {"role": "assistant", "content": ""}], continue_final_message=True)
-        assert client.post(PATH, empty).json()["choices"] == whole
+    whole = client.post(PATH, asked(max_tokens=48)).json()["choices"]
+    assert begun + told["choices"][0]["message"]["content"] == whole[0]["message"]["content"]
+    empty = asked(messages=[USER, {"role": "assistant", "content": ""}], continue_final_message=True)
+    assert client.post(PATH, empty).json()["choices"] == whole
 
 
 @pytest.mark.parametrize("path", [PATH, "/apply-template"])

@@ -24,27 +24,12 @@ THINKS = {
 }
 SAYS = dict.fromkeys(THINKS, ("so it is.",)) | {"harmony": ("<|channel|>", "final", "<|message|>", "so it is.")}
 ENDS = {"harmony": "<|return|>", "qwen3": "<|im_end|>", "qwen3.5": "<|im_end|>", "gemma": "<turn|>"}
-CALLS = {
-    "harmony": (
-        ("<|channel|>", "commentary to=functions.f ", "<|constrain|>", "json", "<|message|>", '{"a": 1}', "<|call|>"),
-        '<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}',
-    ),
-    "qwen3": (
-        ("<tool_call>", '\n{"name": "f", "arguments": {"a": 1}}\n', "</tool_call>", "<|im_end|>"),
-        '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
-    ),
-    "gemma": (
-        ("<|tool_call>", "call:f{a:", '<|"|>', "x", '<|"|>', "}", "<tool_call|>", "<|tool_response>"),
-        '<|tool_call>call:f{a:<|"|>x<|"|>}<tool_call|>',
-    ),
-}
 SWITCH: dict[str, Any] = {
     CHAT.path: {"chat_template_kwargs": {"enable_thinking": True}},
     MESSAGES.path: {"thinking": {"type": "enabled", "budget_tokens": 2000}},
     RESPONSES.path: {},
 }
 WHY = {"role": "user", "content": "why?"}
-every_family = pytest.mark.parametrize("family", sorted(TEMPLATES))
 
 
 @contextmanager
@@ -54,7 +39,7 @@ def saying(vocabularies: dict[str, Path], family: str, *more: str) -> Iterator[t
         yield client, loaded
 
 
-@every_family
+@pytest.mark.parametrize("family", TEMPLATES)
 def test_thoughts_come_apart_from_the_answer(vocabularies: dict[str, Path], family: str) -> None:
     with saying(vocabularies, family) as (client, loaded):
         for dialect in CHATS:
@@ -74,7 +59,7 @@ def test_thoughts_come_apart_from_the_answer(vocabularies: dict[str, Path], fami
         assert (formed.thoughts, formed.text) == ("", "yes")
 
 
-@every_family
+@pytest.mark.parametrize("family", TEMPLATES)
 def test_both_may_be_asked_for_as_one_text(vocabularies: dict[str, Path], family: str) -> None:
     text = "<think>\nbecause é\n</think>\n\nso it is."
     with saying(vocabularies, family) as (client, _):
@@ -85,30 +70,7 @@ def test_both_may_be_asked_for_as_one_text(vocabularies: dict[str, Path], family
         assert sum(sizes) == len(text.encode())
 
 
-@pytest.mark.parametrize("family", sorted(CALLS))
-def test_a_call_without_tools_is_passed_through(vocabularies: dict[str, Path], family: str) -> None:
-    parts, text = CALLS[family]
-    with saying(vocabularies, family, *THINKS[family], *parts) as (client, _):
-        reply = CHAT.ask(client, max_tokens=200, **SWITCH[CHAT.path])
-        assert (reply.thoughts, reply.text, reply.finish) == ("because é", text, "stop")
-
-
-@every_family
-def test_the_history_is_read_without_thoughts(vocabularies: dict[str, Path], family: str) -> None:
-    answers = [
-        {"role": "assistant", "content": "<think>\nbecause\n</think>\n\nso"},
-        {"role": "assistant", "content": "so", "reasoning_content": "because"},
-        {"role": "assistant", "content": "so"},
-    ]
-    with saying(vocabularies, family) as (client, _):
-        prompts = [
-            client.post("/apply-template", {"messages": [WHY, one, {"role": "user", "content": "and?"}]}).json()
-            for one in answers
-        ]
-        assert prompts[0] == prompts[1] == prompts[2]
-
-
-@every_family
+@pytest.mark.parametrize("family", TEMPLATES)
 def test_an_answer_goes_on_in_its_thoughts(vocabularies: dict[str, Path], family: str) -> None:
     begun = [WHY, {"role": "assistant", "content": "<think>\nbecau"}]
     rest = {"harmony": THINKS["harmony"][4:]}.get(family, THINKS[family][-2:])

@@ -1,6 +1,5 @@
 import json
 import math
-import threading
 from functools import partial
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 
 from localdflash.code.fim.infill_plan import SPARE_REQUESTS, InfillPlan, InfillPlanner
 from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS
-from localdflash.server.worker import PairWorker
 
 BODY = {
     "path": "src/box.py",
@@ -46,14 +44,6 @@ def test_a_stream_and_its_whole(client: Any) -> None:
     assert (end["index"], end["text"], end["stop"]) == (0, "", True)
     assert (end["finish"], end["confidence"]) == (choice["finish"], choice["confidence"])
     assert end["timings"]["predicted_n"] == end["tokens"]
-
-
-def test_a_word_is_gone_on_with(client: Any) -> None:
-    for middle in ("        retu", "        self.na", "        x = Bo"):
-        told = whole(client, middle=middle, explain=True)
-        word = next(part for part in told["prompt"] if part["kind"] == "word")
-        assert middle.endswith(word["text"])
-        assert not told["choices"][0]["text"].startswith(word["text"])
 
 
 def test_several_that_differ(client: Any) -> None:
@@ -160,25 +150,6 @@ def test_copies_change_how_fast_not_what(client: Any) -> None:
     assert with_them["timings"]["steps"] <= without["timings"]["steps"]
 
 
-@pytest.mark.usefixtures("slow")
-def test_the_newest_of_a_document_wins(live: Any, worker: PairWorker) -> None:
-    found: list[Any] = []
-    body = {**BODY, "document": "one", "mode": "lines", "stream": False, "max_tokens": 400, "count": 8, "seed": 1}
-
-    def first() -> None:
-        with live.client() as http:
-            found.append(http.post("/complete", json=body).json())
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    live.until(lambda: live.scheduler.running is not None)
-    with live.client() as http:
-        newer = http.post("/complete", json={**body, "count": 1, "max_tokens": 8}).json()
-    thread.join()
-    assert newer["choices"][0]["finish"] != "cancelled"
-    assert found[0]["choices"][-1]["finish"] == "cancelled"
-
-
 def test_wrong_values_are_named(client: Any) -> None:
     for change, param in WRONG:
         response = client.post("/complete", {**BODY, **change})
@@ -208,13 +179,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     [
         {"language": "klingon", "path": "../../etc/\0passwd\x1b[31m.py", "prefix": "a\0b\n"},
         {"prefix": "x" * 1_000_000},
-        {"middle": "x" * 100_000},
         {"suffix": "漢" * 100_000},
         {"context": [{"kind": "open", "text": "", "name": ""}] * 256, "path": ""},
         {"prefix": "", "middle": "", "suffix": "", "max_tokens": 2**31 - 1},
         {"prefix": "<|fim_middle|><|endoftext|>\n\ufeff\u2028\x0c\n"},
     ],
-    ids=["names", "prefix", "middle", "suffix", "context", "nothing", "markers"],
+    ids=["names", "prefix", "suffix", "context", "nothing", "markers"],
 )
 def test_odd_texts_are_completed(client: Any, change: dict[str, Any]) -> None:
     told = client.post("/complete", {**BODY, "stream": False, "explain": True, "max_tokens": 4, **change})

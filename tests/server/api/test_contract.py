@@ -142,17 +142,11 @@ def test_penalties_and_biases(client: Any, dialect: Dialect) -> None:
     if dialect is not INFILL:  # whose text ends by its syntax
         for bias in ({str(token): 100}, [[token, 100]]):
             assert dialect.ask(client, max_tokens=5, logit_bias=bias).text == " return" * 5
-    said = client.post("/tokenize", {"content": dialect.ask(client).text}).json()["tokens"]
-    other = dialect.ask(client, logit_bias={str(token): -100 for token in said}).text
-    assert not set(client.post("/tokenize", {"content": other}).json()["tokens"]) & set(said)
 
 
-@pytest.mark.parametrize("model", ["embedded", "localdflash", "", None])
-def test_names_of_the_loaded_model(client: Any, model: str | None) -> None:
-    assert client.post(CHAT.path, CHAT.body(model=model, max_tokens=2)).json()["model"] == "embedded"
-
-
-# Errors
+def test_names_of_the_loaded_model(client: Any) -> None:
+    for model in ("embedded", "localdflash", "", None):
+        assert client.post(CHAT.path, CHAT.body(model=model, max_tokens=2)).json()["model"] == "embedded"
 
 
 def refused(dialect: Dialect, response: Any, status: int) -> str:
@@ -177,10 +171,10 @@ def test_requests_that_are_refused(client: Any, dialect: Dialect) -> None:
 
 
 @every_shape
-@pytest.mark.parametrize("data", [b"", b"{'a': 1}", b"\xff\xfe{}", b"[" * 100_000, b"[1]", b'{"x": NaN}', b"{} {}"])
-def test_what_is_no_json_object(client: Any, dialect: Dialect, data: bytes) -> None:
+def test_what_is_no_json_object(client: Any, dialect: Dialect) -> None:
     headers = {"content-type": "application/json"}
-    refused(dialect, client("POST", dialect.path, content=data, headers=headers), 400)
+    for data in (b"", b"{'a': 1}", b"\xff\xfe{}", b"[" * 100_000, b"[1]", b'{"x": NaN}', b"{} {}"):
+        refused(dialect, client("POST", dialect.path, content=data, headers=headers), 400)
 
 
 @every_shape

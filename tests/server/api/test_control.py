@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
@@ -46,6 +45,7 @@ def test_models_and_ps(client: Any) -> None:
     told = client.get("/v1/models").json()
     assert told["object"] == "list"
     (model,) = told["data"]
+    assert client.post("/load", {"pair": "x", "kv": "f64"}).json()["error"]["param"] == "kv"
     assert model == client.get("/v1/models/embedded").json()
     assert {"id", "object", "created", "owned_by", "meta"} == set(model)
     assert model["meta"]["n_ctx"] == 1024
@@ -58,18 +58,6 @@ def test_models_and_ps(client: Any) -> None:
     client.post(CHAT, HELLO)
     assert client.get("/ps").json()["requests"] == told["requests"] + 1
     assert client.get("/v1/health").json() == client.get("/health").json() == {"status": "ok"}
-
-
-def test_the_prefix_cache_is_not_the_program(client: Any) -> None:
-    """What an earlier prompt left is a part of the memory by itself."""
-    for text in ("first " * 200, "another " * 200):
-        message = {"role": "user", "content": text}
-        assert client.post(CHAT, {"messages": [message], "max_tokens": 2}).status_code == 200
-    told = client.get("/ps").json()
-    held = scraped(client)[("localdflash_prefix_cache_bytes",)]
-    assert told["memory"]["prefix cache"] == held > 0
-    assert sum(told["memory"].values()) == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
-    assert "prefix cache" not in told["predicted"]
 
 
 def test_metrics_count_what_happens(client: Any) -> None:
@@ -106,9 +94,6 @@ def test_stopping(client: Any, worker: PairWorker, client_of: Any) -> None:
     assert stoppable("GET", "/stop").status_code == 405
     assert stoppable.post("/stop", {}).status_code == 200
     assert stopped == [True]
-
-
-# Loading another pair
 
 
 @pytest.fixture
@@ -174,44 +159,10 @@ def test_loading_another_pair(
         assert client.get("/ps").json()["context"] == 256
 
 
-def test_what_cannot_be_loaded(client: Any) -> None:
-    for body, param in (
-        ({}, None),
-        ({"pair": ""}, "pair"),
-        ({"pair": "x", "context": -1}, "context"),
-        ({"pair": "x", "kv": "f64"}, "kv"),
-        ({"pair": "x", "progress": 1}, None),
-    ):
-        told = client.post("/load", body)
-        assert (told.status_code, told.json()["error"]["param"]) == (400, param)
-
-
 @asynccontextmanager
 async def asking(app: Any) -> AsyncIterator[httpx2.AsyncClient]:
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x", timeout=60) as http:
         yield http
-
-
-async def test_loading_while_others_ask(made: Callable[..., PairWorker], path: str) -> None:
-    worker, done, told = made(context=128), asyncio.Event(), set[int]()
-    worker.start()
-    await worker.ready()
-
-    async def ask(http: httpx2.AsyncClient, number: int) -> None:
-        while not done.is_set():
-            body = {"prompt": "def f(x):\n" * 4, "max_tokens": 4, "stream": bool(number % 2), "logprobs": 1}
-            told.add((await http.post("/v1/completions", json=body)).status_code)
-
-    async with asking(create_app(Engines(worker))) as http, asyncio.TaskGroup() as tasks:
-        for number in range(3):
-            tasks.create_task(ask(http, number))
-        changes = ({"context": 256}, {"draft": False})
-        loads = await asyncio.gather(*(http.post("/load", json={"pair": path, **change}) for change in changes))
-        assert [load.status_code for load in loads] == [200, 200]
-        options = (await http.get("/ps")).json()["options"]
-        assert (options["context"], options["draft"]) == (256, False), "both hold"
-        done.set()
-    assert 200 in told <= {200, 503}
 
 
 @pytest.mark.parametrize("ends", ["model_changed", "engine_stopped"])
@@ -237,9 +188,6 @@ async def test_a_request_whose_pair_leaves(made: Callable[..., PairWorker], path
             assert (told.status_code, told.json()["error"]["code"]) == (503, ends)
 
 
-# Loads that fail, and engines that break
-
-
 def test_a_model_that_cannot_be_loaded(made: Callable[..., PairWorker], client_of: Any) -> None:
     worker = made("no-such-pair")
     client = client_of(create_app(Engines(worker)))
@@ -256,24 +204,15 @@ def test_a_model_that_cannot_be_loaded(made: Callable[..., PairWorker], client_o
     assert client.get("/ps").json()["pair"] == "no-such-pair"
 
 
-def test_whatever_fails_while_loading_is_told(
-    made: Callable[..., PairWorker], client_of: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(13, "Permission denied")
-
-    monkeypatch.setattr("localdflash.server.worker.DiskCache", refuse)
-    worker = made(disk_bytes=1)
-    worker.start()
-    with pytest.raises(OSError, match="denied"):
-        asyncio.run(asyncio.wait_for(worker.ready(), 20))
-    assert "Loading failed" in client_of(create_app(Engines(worker))).get("/health").json()["error"]["message"]
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_engine_thread_that_dies_is_a_failed_engine(
     made: Callable[..., PairWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    closed_early = made()
+    closed_early.start()
+    closed_early.close()
+    assert closed_early.loaded is None
+
     def die(_: object) -> None:
         raise MemoryError
 
@@ -281,13 +220,6 @@ def test_an_engine_thread_that_dies_is_a_failed_engine(
     worker = made()
     worker.start()
     assert worker.failed.wait(20)
-
-
-def test_closing_an_engine_that_loads(made: Callable[..., PairWorker]) -> None:
-    worker = made()
-    worker.start()
-    worker.close()
-    assert worker.loaded is None
 
 
 def test_a_client_whose_event_loop_is_gone_does_not_end_the_engine(worker: PairWorker, client: Any) -> None:
