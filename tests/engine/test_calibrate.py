@@ -116,8 +116,13 @@ def test_small_targets_are_measured_within_their_limits(measure: Make, context: 
 def test_a_long_context_is_assumed_to_see_what_it_costs(timed_target: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row costs 1 ms and each further one 0.2; at 2 048 tokens 2 ms, and each further one 1.2."""
     assumed: list[int] = []
+
+    def assume(length: int) -> bool:
+        assumed.append(length)
+        return True
+
     target = timed_target(Clock(), lambda rows: 0.8 + 1.2 * rows if assumed else 0.8 + 0.2 * rows, context=4096)
-    monkeypatch.setattr(target, "assume_length", lambda length: not assumed.append(length))
+    monkeypatch.setattr(target, "assume_length", assume)
     controller = calibrate(target, [])
     assert assumed == [module.LONG_CONTEXT_TOKENS]
     assert controller.predict_verify_ms(8) == pytest.approx(2.4)

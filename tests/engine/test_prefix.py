@@ -58,7 +58,7 @@ def pair() -> Recorder:
     return Recorder()
 
 
-def ask(prefixes: PrefixCache, pair: Any, ids: list[int]) -> int:
+def ask(prefixes: PrefixCache, pair: Recorder, ids: list[int]) -> int:
     """Tokens computed for a prompt."""
     prefixes.load_longest(pair, ids)
     return pair.prefill(ids)

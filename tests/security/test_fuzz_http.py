@@ -127,7 +127,7 @@ WILD = st.recursive(
 ANY_TEXT = TEXTS | LOTS
 
 
-def objects(count: int, wanted: dict[str, Any], least: int = 0, **optional: Any) -> st.SearchStrategy[Any]:
+def objects(count: int, wanted: dict[str, Any], /, least: Any = 0, **optional: Any) -> st.SearchStrategy[Any]:
     """Lists of objects; of a field with several values one is chosen."""
     fields = {
         name: st.sampled_from(values.split()) if isinstance(values, str) else values for name, values in wanted.items()

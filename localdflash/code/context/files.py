@@ -55,11 +55,13 @@ def read_bytes(root: str, name: str) -> bytes | None:
             here = opened.enter_context(OpenFolder(os.path.realpath(root)))
             for folder in folders:
                 here = opened.enter_context(OpenFolder(folder, here))
-            file = opened.enter_context(open(here.open(last), "rb", buffering=0))
-            found = os.fstat(file.fileno())
+            file = here.open(last)
+            opened.callback(os.close, file)
+            found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE_BYTES:
                 return None
-            data = file.read(MAX_FILE_BYTES + 1)
+            with open(file, "rb", buffering=0, closefd=False) as reader:
+                data = reader.read(MAX_FILE_BYTES + 1)
             return data if data is not None and len(data) <= MAX_FILE_BYTES else None
     except (OSError, ValueError):
         return None

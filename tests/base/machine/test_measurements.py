@@ -4,11 +4,12 @@ import pytest
 
 from localdflash.base.machine import hardware as machine
 from localdflash.base.machine import measurements
+from localdflash.base.system import limits
 
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurements.limits, "load_average", lambda: 0.0)
+    monkeypatch.setattr(limits, "load_average", lambda: 0.0)
 
 
 def test_bandwidth_is_measured_once_a_week_for_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +29,7 @@ def test_bandwidth_is_measured_once_a_week_for_a_machine(monkeypatch: pytest.Mon
 def test_the_bandwidth_of_a_busy_machine_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = iter([3.2, 42.0])
     monkeypatch.setattr(machine, "bandwidth", lambda: next(speeds))
-    monkeypatch.setattr(measurements.limits, "load_average", lambda: 100.0)
+    monkeypatch.setattr(limits, "load_average", lambda: 100.0)
     assert measurements.bandwidth().value == 3.2
     assert measurements.bandwidth().value == 42.0
 

@@ -29,8 +29,9 @@ def test_links_are_not_followed(root: Path) -> None:
     (root / "folder").symlink_to(outside)
     (root / "file.py").symlink_to(outside / "x.py")
     (root / "loop").symlink_to("loop")
+    (root / "folder.py").mkdir()
     descriptors = len(os.listdir("/proc/self/fd"))
-    assert [read_bytes(str(root), name) for name in ("folder/x.py", "file.py", "loop", "loop/x")] == [None] * 4
+    assert [read_bytes(str(root), name) for name in ("folder/x.py", "file.py", "loop", "loop/x", "folder.py")] == [None] * 5
     assert read_signature(str(root / "file.py")) is None
     assert len(os.listdir("/proc/self/fd")) == descriptors
 

@@ -85,12 +85,12 @@ class TestEveryKind:
         """Codes, scales and activations at their ends: no instruction saturates."""
         k = 512
         for byte in (0x00, 0x7F, 0x80, 0xFF):
-            raw = np.full((16, k // kind.block_weights, kind.block_bytes), byte, np.uint8)
+            blocks = np.full((16, k // kind.block_weights, kind.block_bytes), byte, np.uint8)
             for start in SCALES[kind]:
-                raw[..., start : start + 2] = np.array([2.0**-10], np.float16).view(np.uint8)
+                blocks[..., start : start + 2] = np.array([2.0**-10], np.float16).view(np.uint8)
             if kind == GGMLType.MXFP4:
-                raw[..., 0] = 120
-            raw = raw.reshape(16, -1)
+                blocks[..., 0] = 120
+            raw = blocks.reshape(16, -1)
             for pattern in ((127,), (-127,), (-127, 127, 127, -127), (0,)):
                 codes = np.tile(np.resize(np.array(pattern, np.int8), k), (5, 1))
                 x = Activations(codes, np.ones((5, k // GROUP), np.float32))
