@@ -40,7 +40,8 @@ def updated(x: Tensor, given: Arguments) -> dict[str, Tensor]:
 
 def mixed(given: Arguments, x: Tensor, side: int) -> Tensor:
     """The convolution of one side, element by element of its definition."""
-    changes, kernel, hidden = given["changes"], *given["changes"].base.shape[1:]
+    changes = given["changes"]
+    _, kernel, hidden = changes.base.shape
     change = changes.change.double().view(16, 2, kernel, -1)
     out = torch.zeros(16, hidden, dtype=torch.float64)
     for m in range(16):
