@@ -1,4 +1,4 @@
-"""Random histories of a pair, and what must be true of them: see test_pair_fuzz and test_pair_deferred."""
+"""Random histories of a pair, and what must be true of them: see test_pair_deferred."""
 
 import random
 from collections.abc import Callable, Iterator

@@ -9,24 +9,13 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.cuda_checks import PLANES
-from localdflash.backends.cuda.cuda_sizes import (
-    LONGEST,
-    RESERVE,
-    CudaSizes,
-    Memory,
-    choose_context,
-    drafter_bytes,
-    tensor_bytes,
-)
+from localdflash.backends.cuda.cuda_sizes import LONGEST, RESERVE, CudaSizes, Memory, choose_context, tensor_bytes
 from localdflash.backends.cuda.load_cuda import measured
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.repack.gguf_planes import planes_of_blocks
-from localdflash.backends.cuda.repack.plane_packing import quantize
 from localdflash.backends.cuda.stepper import SLACK
 from localdflash.base.errors import OutOfMemory
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, total
-from localdflash.models.shapes.dflash_gguf import config_of_gguf
-from localdflash.models.weights.gguf import read_header
 from tests.support.cuda_pairs import load_on_cpu
 
 RESERVED = 1 << 30  # bytes that torch is made to say it holds
@@ -53,18 +42,6 @@ def test_planes_take_what_is_planned() -> None:
     for kind in PLANES:
         raw = torch.zeros(200 * 512 // kind.block_weights * kind.block_bytes, dtype=torch.uint8)
         assert planes_of_blocks(raw, kind, 200, 512).nbytes == tensor_bytes(kind, (200, 512)), kind
-
-
-@pytest.mark.parametrize("bits", [4, 8])
-def test_a_drafter_quantized_at_load_takes_what_is_planned(bits: int) -> None:
-    config = config_of_gguf(read_header(EMBEDDED / "drafter.gguf"))
-    c = config.decoder
-    q, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
-    h, f = c.hidden_size, c.intermediate_size
-    shapes = [(q + 2 * kv, h), (h, q), (2 * f, h), (h, f)] * c.num_hidden_layers
-    shapes += [(2 * kv * c.num_hidden_layers, h), (h, len(config.taps) * h)]
-    held = sum(quantize(torch.randn(shape), bits).nbytes for shape in shapes)
-    assert drafter_bytes(config, bits) == pytest.approx(held, rel=0.01)
 
 
 @pytest.mark.parametrize("drafts", [True, False])

@@ -17,9 +17,7 @@ from torch import Tensor
 
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.cuda_sizes import CudaSizes
-from localdflash.backends.cuda.load_cuda import measured
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops
-from localdflash.backends.cuda.stepper import SLACK
 from localdflash.backends.reference.dflash_files import load
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
@@ -27,11 +25,10 @@ from localdflash.base.errors import ModelError
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTED_BY, DRAFTER, LIVE
-from localdflash.models.memory.parts import DRAFTER as WEIGHTS
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights.gguf import read_header
 from tests.support.cuda_pairs import answer, load_on_cpu
-from tests.support.random_drafters import VARIANTS, config_of, random_weights, write_gguf, write_speculators, write_zlab
+from tests.support.random_drafters import VARIANTS, config_of, random_weights, write_gguf
 from tests.support.tiny_models import SHAPE, write_target
 
 TAPPED = {"six taps": (0, 1, 2, 3, 4, 6), "eight taps": (0, 1, 2, 3, 4, 5, 6, 7)}  # each once
@@ -137,40 +134,7 @@ def test_whatever_drafts_the_text_is_the_targets(
     assert request.stats.steps_by_drafter["dflash"] > 0
 
 
-@pytest.mark.parametrize("variant", ["own embedding and head", "DSpark, reduced vocabulary"])
-def test_safetensors_quantized_at_load_draft_nearly_the_same(
-    variant: str, target: Path, tiny_pair: Path, tmp_path: Path
-) -> None:
-    """Their weights have 8 bits here, so that a slot may differ, and the slots behind it."""
-    config = shaped(variant, vocabulary_of(tiny_pair))
-    path = (write_speculators if config.short else write_zlab)(tmp_path, config, random_weights(config))
-    pair, drafter = open_pair(target, path, REFERENCES), torch_drafter(target, path)
-    firsts = []
-    for context in range(1, 12):
-        taps = random_taps(config, context)
-        firsts.append(block(pair, taps)[0] == wanted(drafter, taps)[0])
-    assert sum(firsts) >= 9
-
-
 # Planned and refused
-
-
-@pytest.mark.parametrize(
-    ("variant", "form"),
-    [("DFlash 2", "gguf"), ("DSpark, reduced vocabulary", "safetensors"), ("DSpark that judges", "gguf")],
-)
-def test_it_takes_what_is_planned(variant: str, form: str, target: Path, tiny_pair: Path, tmp_path: Path) -> None:
-    config = shaped(variant, vocabulary_of(tiny_pair))
-    config = replace(config, decoder=replace(config.decoder, num_key_value_heads=2))  # no matrix is padded
-    weights = random_weights(config)
-    if form == "gguf":
-        path = write_gguf(tmp_path / "d.gguf", config, weights, tiny_pair / "target.gguf")
-    else:
-        path = (write_speculators if config.short else write_zlab)(tmp_path, config, weights)
-    sizes = CudaSizes(target, path)
-    planned, found = sizes.parts(128, sizes.drafters[0]), measured(open_pair(target, path, KERNELS).stepper)
-    tables = 4 * 64 * (128 + SLACK)  # of RoPE, which are scratch in the plan
-    assert found[WEIGHTS] == pytest.approx(planned[WEIGHTS] + tables, rel=0.02)
 
 
 def test_blocks_and_heads_of_another_size_are_refused_before_anything_is_loaded(

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -11,9 +10,6 @@ from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda.gpus import Gpu, place
 from localdflash.base.errors import NoDevice, OutOfMemory
 from localdflash.cli.doctor import installation
-from localdflash.loading import automatic
-from localdflash.loading.plan import planner
-from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.memory.parts import SCRATCH, Parts
 
@@ -59,13 +55,6 @@ def test_where_no_gpu_is_meant_or_new_enough_those_there_are_are_told(name: str)
     assert "\n" not in message
 
 
-def test_one_alone_that_is_too_old_is_told_once(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(NoDevice, match=r"8\.0") as caught:
-        devices.find_gpus()
-    assert str(caught.value).count("2080") == 1
-
-
 OLD, FIRST = "not taken: 8.0 is needed (RTX 30, A100 or newer)", "taken first"
 ELSE = "taken where there is no room on {} for a pair with its drafter"
 
@@ -91,27 +80,6 @@ def test_doctor_tells_each_gpu_and_when_it_is_taken(name: str, roles: list[str],
     assert found.detail == "; ".join(f"{gpu}, {role}" for gpu, role in zip(told, roles, strict=True))
     if name != "cpu" and FIRST in roles:  # what is told is what is done
         assert devices.find_gpus(name)[0].number == roles.index(FIRST)
-
-
-def test_doctor_where_cuda_sees_nothing(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr(torch.cuda, "device_count", lambda: 0)
-    assert installation.cuda_gpus("gpus").detail == "none that CUDA sees"
-
-
-def test_an_older_torch_tells_no_uuid(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace())
-    assert str(Gpu(1)) == "1 (NVIDIA GeForce RTX 4090)"
-    assert devices.find_device("1") == torch.device("cuda", 1)
-
-
-@pytest.mark.parametrize(
-    ("name", "ours"),
-    [("gpu", True), ("cpu", False), ("9", True), ("4090", True), ("GPU-9", True), ("Vulkan0", False)],
-)
-def test_names_that_are_ours(name: str, ours: bool, machine: pytest.MonkeyPatch) -> None:
-    assert devices.means_gpu(name) is ours
-    machine.setattr(devices, "driver_present", lambda: False)
-    assert not devices.means_gpu(name)
 
 
 # The first with room
@@ -159,30 +127,3 @@ def test_where_none_has_room_the_largest_is_told() -> None:
 
 
 # Where it is asked for
-
-
-def test_a_number_is_the_cuda_engines(machine: pytest.MonkeyPatch) -> None:
-    asked = list[tuple[str, str]]()
-
-    def load_on(backend: str, _files: Any, options: Options) -> Any:
-        asked.append((backend, options.device))
-        raise NoDevice(f"no {backend}")
-
-    machine.setattr(automatic, "load_on", load_on)
-    files: Any = None
-    with pytest.raises(NoDevice, match=r"no cuda; no llama\.cpp$"):
-        automatic.load_best(files, Options(device="2"))
-    assert asked == [("cuda", "2"), ("llama.cpp", "2")]
-
-
-def test_a_plan_is_for_the_gpu_that_is_named(machine: pytest.MonkeyPatch) -> None:
-    asked = list[str]()
-
-    def budget(name: str) -> MemoryBudget:
-        asked.append(name)
-        raise NoDevice("enough")
-
-    machine.setattr(planner, "gpu_budget", budget)
-    with pytest.raises(NoDevice):
-        planner.make_plan("embedded", backend="cuda", device="3")
-    assert asked == ["3"]

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.backends.cuda.leaving import Leaving, Outbox, bring_back
-from localdflash.base.errors import DeviceFailed
+from localdflash.backends.cuda.leaving import Leaving, bring_back
 from localdflash.engine.pair import StateLost
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from tests.backends.cuda.histories import World, tiny_world
-from tests.support.software_gpu import CUDA, SoftwareGpu
 
 CHAT = [3, 5, 7, 11] * 30
 
@@ -79,14 +77,6 @@ def failing(message: str) -> Callable[..., Iterator[int]]:
     return blocks
 
 
-def test_what_fails_on_the_way_is_told_to_whoever_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Leaving, "blocks", failing("lost"))
-    leaving = Outbox(torch.device("cpu")).send([[torch.zeros(9, 1)]], 9)
-    leaving.wait_for(9)  # nothing more leaves: the slots may be written over
-    with pytest.raises(RuntimeError, match="lost"):
-        leaving.arrived()
-
-
 def test_a_state_that_was_lost_is_dropped_and_its_text_computed_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,17 +103,6 @@ def test_a_state_that_was_lost_is_dropped_and_its_text_computed_again(
     assert ask([*CHAT, 1]) <= 1  # put aside anew
 
 
-def test_a_gpu_that_is_lost_on_the_way_is_lost_to_the_process(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Leaving, "blocks", failing("CUDA error: an illegal memory access was encountered"))
-    monkeypatch.setattr("localdflash.backends.cuda.runner._is_lost", lambda: True)
-    pair, prefixes = world.pair, PrefixCache(1 << 30)
-    for ids in (CHAT, [9, 8] * 30):
-        prefixes.load_longest(pair, ids)
-        pair.prefill(ids)
-    with pytest.raises(DeviceFailed, match="illegal memory access"):
-        prefixes.load_longest(pair, CHAT)
-
-
 @pytest.mark.parametrize(("slots", "stage"), [(0, 30), (7, 2), (100, 30)])
 def test_what_has_left_comes_back(slots: int, stage: int) -> None:
     torch.manual_seed(slots)
@@ -139,16 +118,3 @@ def test_what_has_left_comes_back(slots: int, stage: int) -> None:
     for part, original in zip(chain(*back), chain(*groups), strict=True):
         assert torch.equal(part[:slots], original[:slots])
         assert (part[slots:] == 7).all()
-
-
-def test_half_of_the_stage_is_filled_while_the_other_is_on_its_way() -> None:
-    """On a GPU that is as late as can be: what was not waited for would be written over."""
-    gpu = SoftwareGpu()
-    with gpu.on():
-        there = torch.zeros(100, 3, device=CUDA)
-        saved = torch.randn(100, 3)
-        stage = torch.empty(64, dtype=torch.uint8, pin_memory=True)
-        bring_back([[there]], [bytearray(saved.numpy().tobytes())], 100, stage)
-        assert gpu.main.work  # the last of it
-        torch.cuda.synchronize()
-    assert torch.equal(there, saved)

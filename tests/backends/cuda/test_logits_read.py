@@ -16,10 +16,8 @@ from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.base.errors import LocaldflashError
-from localdflash.engine.generate import Generation, Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
-from localdflash.engine.sampling import SampledToken
 from localdflash.engine.sampling_params import SamplingParams
 from tests.backends.cuda.test_pair import COPYING, open_pair
 from tests.support.converted_models import ids_of
@@ -83,26 +81,6 @@ def test_greedy_answers_are_those_of_the_formula_whatever_is_drafted(pair: CudaP
     check(pair, expected, params)
 
 
-@pytest.mark.parametrize("shift", [SHIFTED, {"presence_penalty": 0.6, "repetition_penalty": 1.3}], ids=str)
-def test_a_seed_gives_the_text_of_another_backend_whatever_is_drafted(
-    pair: CudaPair, model: Decoder, shift: dict[str, Any]
-) -> None:
-    params = SamplingParams(temperature=0.9, top_k=40, top_p=0.95, seed=5, **shift)
-    check(pair, run(HostPair(TorchTarget(model)), params), params)
-
-
-def test_drafts_are_accepted_several_at_once(pair: CudaPair) -> None:
-    params = SamplingParams(presence_penalty=0.1)
-    expected = answer(pair.only("plain"), IDS, 50, params)
-    pair.set_documents([[*IDS[-4:], *expected]])
-    request, lookup = Request(IDS, 50, params), pair.only("lookup")
-    lookup.forget()
-    steps = list(generate(lookup, request))
-    pair.set_documents([])
-    assert request.stats.tau > 8
-    assert all(len(step.tokens) == step.accepted + 1 <= step.drafted + 1 for step in steps)
-
-
 class Alternating:
     """Tokens of one parity after those of the other."""
 
@@ -129,35 +107,6 @@ def test_a_constraint_masks_every_row_of_a_draft(pair: CudaPair, model: Decoder)
     expected = run(HostPair(TorchTarget(model)), params, constraint=Alternating())
     assert [token % 2 for token in expected] == [1, 0] * 12
     check(pair, expected, params, Alternating)
-
-
-def chosen(pair: Pair, count: int) -> list[SampledToken]:
-    generation = Generation(Request(IDS, count, top_logprobs=3))
-    pair.forget()
-    generation.take(pair)
-    while generation.step(pair):
-        pass
-    return generation.sampler.sampled_tokens
-
-
-def test_log_probabilities_are_recorded_for_every_committed_token(pair: CudaPair, model: Decoder) -> None:
-    expected = chosen(HostPair(TorchTarget(model)), 40)
-    for way in WAYS:
-        found = chosen(pair.only(way), 40)
-        assert [one.token for one in found] == [one.token for one in expected]
-        for one, other in zip(found, expected, strict=True):
-            assert [token for token, _ in one.top_logprobs] == [token for token, _ in other.top_logprobs]
-            assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
-
-
-def test_logits_that_are_no_numbers_fail_the_request(pair: CudaPair) -> None:
-    gain = pair.stepper.target.final_gain
-    first = float(gain[0])
-    gain[0] = float("nan")
-    with pytest.raises(LocaldflashError, match="not numbers"):
-        run(pair, SamplingParams(presence_penalty=1.0))
-    gain[0] = first
-    assert not pair.ids
 
 
 def test_a_constraint_that_fails_drops_the_sequence_and_the_next_request_is_right(pair: CudaPair) -> None:

@@ -1,6 +1,5 @@
 """The CUDA engine's decoder over SmolLM2-135M's real file, references in place of kernels, in float32 on a CPU."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,10 +8,6 @@ import torch
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.backends.reference.reference_target import TorchTarget
-from localdflash.engine.generate import Request, generate
-from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import Pair
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.text.tokenizer import Tokenizer
@@ -59,23 +54,3 @@ def test_logits_are_those_of_the_torch_reference(pair: CudaPair, reference: Deco
         plain.prefill(ids[:length])
         plain.step(Sampler(SamplingParams(temperature=1.0, seed=1)), 1)
         assert relative(plain.stepper.sampling.logits[0], wanted[length - 1]) < 1e-5
-
-
-def test_greedy_text_is_that_of_the_torch_reference_drafted_or_not(
-    pair: CudaPair, reference: Decoder, ids: list[int]
-) -> None:
-    wanted, _ = _answer(HostPair(TorchTarget(reference, CONTEXT)), ids)
-    for way in ("plain", "block"):
-        assert _answer(pair.only(way), ids)[0] == wanted
-    pair.set_documents([[*ids[-8:], *wanted]])  # long drafts that are accepted
-    tokens, tau = _answer(pair.only("lookup"), ids)
-    pair.set_documents([])
-    assert tokens == wanted
-    assert tau > 3
-
-
-def _answer(pair: Pair, ids: Sequence[int]) -> tuple[list[int], float]:
-    pair.forget()
-    request = Request(ids, ANSWER)
-    tokens = [token for step in generate(pair, request) for token in step.tokens]
-    return tokens, request.stats.tau

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from localdflash.backends.cuda.repack import plane_packing
 from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
-from localdflash.backends.cuda.repack.gguf_planes import join, load_planes, planes_of_blocks, scaled
+from localdflash.backends.cuda.repack.gguf_planes import load_planes, planes_of_blocks, scaled
+from localdflash.backends.cuda.repack.plane_packing import quantize
 from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.models.weights.ggml_types import GGMLType
@@ -73,23 +74,6 @@ def test_weights_are_the_file_s_and_padding_is_zero(name: str, monkeypatch: pyte
         assert tensor is None or not tensor[..., 131:].any()
 
 
-@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "MXFP4", "NVFP4"])
-def test_rows_that_are_no_whole_blocks(name: str) -> None:
-    raw = random_matrix(name, 2 * 3, 192)
-    planes = repacked(name, raw, 192, experts=2)
-    assert planes.padded_k == {"NVFP4": 192}.get(name, 256)
-    assert torch.equal(planes.dense, oracle(name, raw))
-
-
-@pytest.mark.parametrize("name", FLOATS)
-def test_float_types_become_int8(name: str) -> None:
-    raw = random_matrix(name, 6, 200)
-    planes, weights = repacked(name, raw, 200), oracle(name, raw).view(6, 200)
-    for start, stop in ((0, 128), (128, 200)):
-        step = weights[:, start:stop].abs().amax(1, keepdim=True) / 127
-        assert ((planes.dense - weights)[:, start:stop].abs() <= step * 0.501).all()
-
-
 def test_scales_at_the_edge() -> None:
     raw = random_matrix("MXFP4", 4, 64)
     raw[1, 0] = 127 - 25  # beyond float16
@@ -109,33 +93,6 @@ def test_scaled_is_exact_or_refused(name: str, factor: float | None) -> None:
     if factor:
         with pytest.raises(ModelError, match="float16"):
             scaled(planes, factor)
-
-
-def test_load_one_after_the_other(tmp_path: Path) -> None:
-    q, k = random_matrix("Q4_K", 130, 256, 1), random_matrix("Q4_K", 5, 256, 2)
-    header = write_gguf(tmp_path / "model.gguf", {"q": ("Q4_K", q), "k": ("Q4_K", k)})
-    expected = torch.cat((oracle("Q4_K", q), oracle("Q4_K", k)))
-    planes = load_planes(header, ["q", "k"], "cpu")
-    assert (planes.n, planes.padded_n) == (135, 256)
-    assert torch.equal(planes.dense, expected)
-    order = torch.randperm(135, generator=torch.Generator().manual_seed(0))
-    shuffled = load_planes(header, ["q", "k"], "cpu", row_order=order)
-    assert torch.equal(shuffled.dense, expected[order])
-    for tensor in (shuffled.base, shuffled.scale, shuffled.supers, shuffled.minimum):
-        assert tensor is not None
-        assert not tensor[..., 135:].any()
-
-
-def test_load_in_turn(tmp_path: Path) -> None:
-    name = "Q6_K"
-    gate, up = random_matrix(name, 70, 256, 1), random_matrix(name, 70, 256, 2)
-    header = write_gguf(tmp_path / "model.gguf", {"gate": (name, gate), "up": (name, up)})
-    planes = load_planes(header, ["gate", "up"], "cpu", interleave=True)
-    assert torch.equal(planes.dense[0::2], oracle(name, gate))
-    assert torch.equal(planes.dense[1::2], oracle(name, up))
-    order = torch.arange(139, -1, -1)
-    reverse = load_planes(header, ["gate", "up"], "cpu", interleave=True, row_order=order)
-    assert torch.equal(reverse.dense, planes.dense.flip(0))
 
 
 def test_load_experts_in_turn(tmp_path: Path) -> None:
@@ -188,7 +145,34 @@ def test_refused(names: list[str], problem: str, tmp_path: Path) -> None:
     assert str(header.path) in str(caught.value)
 
 
-def test_only_planes_of_one_layout_join() -> None:
-    parts = [repacked(name, random_matrix(name, 2, 256), 256) for name in ("Q4_0", "Q8_0")]
-    with pytest.raises(ValueError, match="one layout"):
-        join(parts)
+# Float weights, quantized at load
+
+
+def written_out(weights: torch.Tensor, bits: int) -> torch.Tensor:
+    limit = 2 ** (bits - 1) - 1
+    result = torch.zeros_like(weights)
+    for row in range(weights.shape[0]):
+        for start in range(0, weights.shape[1], 128):
+            some = weights[row, start : start + 128]
+            scale = some.abs().max() / limit
+            for i, weight in enumerate(some):
+                result[row, start + i] = scale * round(float(weight / scale)) if scale else 0
+    return result
+
+
+@pytest.mark.parametrize(("bits", "k"), [(8, 300), (4, 256)])
+def test_definition(bits: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plane_packing, "CHUNK_WEIGHTS", 1)
+    weights = torch.randn(3, k, generator=torch.Generator().manual_seed(bits))
+    weights[1, :128] = 0
+    planes = quantize(weights, bits)
+    assert (planes.n, planes.k, planes.scaling, planes.high_bits) == (3, k, "block", bits - 4)
+    assert torch.allclose(planes.dense, written_out(weights, bits), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("magnitude", [3.0, 1e-38, 3e-45, 1e38])
+def test_extremes_stay_finite(magnitude: float) -> None:
+    weights = torch.full((1, 128), magnitude)
+    weights[0, 1::2], weights[0, 2::4] = 0, -magnitude
+    for bits in (8, 4):
+        assert torch.allclose(quantize(weights, bits).dense, weights, rtol=0.01, atol=1e-40)
