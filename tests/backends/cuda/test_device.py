@@ -9,6 +9,7 @@ from triton.compiler.errors import CompilationError
 
 from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda.runner import device_errors
+from localdflash.base import extras
 from localdflash.base.errors import DeviceFailed, NoDevice
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
@@ -41,7 +42,7 @@ TOO_OLD = RuntimeError("The NVIDIA driver on your system is too old (found versi
         (devices, "driver_present", lambda: False, r"NVIDIA driver.*--backend llama\.cpp"),
         (torch.version, "cuda", None, "install a CUDA build"),
         (torch.cuda, "init", lambda: raise_(TOO_OLD), r"too old \(found version 11040\).*update the NVIDIA driver"),
-        (devices, "find_spec", lambda _name: None, "Triton.*pip install triton"),
+        (extras, "find_spec", lambda name: None if name == "triton" else name, r"triton is not .*localdflash\[cuda\]"),
         (torch.cuda, "get_device_capability", lambda _device: (7, 5), r"4090 .* 7\.5.* 8\.0"),
     ],
     ids=["no driver", "a CPU build of torch", "an old driver", "no Triton", "an old chip"],
