@@ -22,7 +22,7 @@ from localdflash.server.sockets import local, prepare_folder
 Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
 COMMAND = (sys.executable, "-P", __file__)
 KNOWN = 200  # characters on either side of the cursor by which a place is known
-PAIR: dict[str, Any] = {"pair": "oracle", "roles": ["chat", "completion"], "options": {}}
+PAIR: dict[str, Any] = {"pair": "oracle", "roles": ["chat", "completion"], "options": {"pair": "oracle"}}
 ABOUT = PAIR | {"pairs": [PAIR], "running": 0, "waiting": 0, "notice": None, "pid": 0}
 END = {
     "text": "",
