@@ -107,9 +107,11 @@ async def _still(pilot: Pilot[Any]) -> None:
     for one in pilot.app.screen.query("Input, TextArea"):
         assert isinstance(one, Input | TextArea)
         one.cursor_blink = False
-    await pilot.pause(0.05)
     if isinstance(app := pilot.app, ChatApp):
         app.status_bar._moves = False
+        app.status_bar.refresh()
+    await pilot.pause(0.05)
+    if isinstance(app, ChatApp):
         await wait_until(pilot, lambda: _coloured(app))
     else:
         await app.workers.wait_for_complete()

@@ -7,6 +7,7 @@ import platform
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import date
+from functools import cache
 from pathlib import Path
 
 from localdflash.base.errors import LocaldflashError
@@ -72,8 +73,15 @@ def bandwidth(on_gpu: bool = False) -> Measurement:
         return known
     if on_gpu:
         return remember(name, hardware.gpu_bandwidth(), "read of 1 GB of GPU memory")
-    is_busy = limits.load_average() > len(physical_cores()) / 2
-    value, how = hardware.bandwidth(), f"read of 256 MB on {hardware.reading_threads()} threads"
-    if is_busy:
-        return Measurement(value, f"{how} of a busy machine", date.today().isoformat())
-    return remember(name, value, how)
+    if limits.load_average() > len(physical_cores()) / 2:
+        return _busy_bandwidth()
+    return remember(name, hardware.bandwidth(), f"read of 256 MB on {hardware.reading_threads()} threads")
+
+
+@cache
+def _busy_bandwidth() -> Measurement:
+    """Measure the bandwidth of a busy machine, once in this process."""
+    from localdflash.base.machine import hardware
+
+    how = f"read of 256 MB on {hardware.reading_threads()} threads of a busy machine"
+    return Measurement(hardware.bandwidth(), how, date.today().isoformat())
