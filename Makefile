@@ -117,7 +117,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY)
-	$(BIN)/localdflash bench --backend cpu --threads 2 --json bench/results/cpu.json
+	$(BIN)/localdflash bench --pair embedded --backend cpu --threads 2 --json bench/results/cpu.json
 
 # On the machine with the GPU, which may have nothing but a Python with torch, triton, numpy, safetensors and pytest:
 # neither .venv nor an installed package is needed. LLAMA_SOURCE: sources of llama.cpp, to measure it on the same file.

@@ -136,5 +136,5 @@ def test_a_completion_in_the_process_itself(begun: Path) -> None:
 @pytest.mark.system
 @pytest.mark.usefixtures("cpu_engine")
 def test_a_benchmark(tmp_path: Path) -> None:
-    run("bench", "--limit", "1", "--json", str(tmp_path / "speed.json"))
+    run("bench", "--pair", "embedded", "--limit", "1", "--json", str(tmp_path / "speed.json"))
     assert json.loads((tmp_path / "speed.json").read_text())

@@ -6,7 +6,7 @@ fastest of its repeats, because a disturbance only ever makes it slower. On a CP
 its turn too; its text may differ, because it rounds differently.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import quantiles
@@ -20,7 +20,9 @@ from localdflash.engine.sampling import Constraint
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench.decoding_modes import opened
+from localdflash.lab.bench.pace import Watcher, describe_duration, measure_pace
 from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
+from localdflash.lab.bench.verify_table import SECONDS
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import RUNNERS, Runner
 from localdflash.models.load_options import Options
@@ -30,6 +32,8 @@ from localdflash.text.fim_formats import build, stop_ids
 Way = TypeVar("Way")
 
 OTHER_BACKEND_PROMPTS = 2  # a category; enough to see which backend decodes fastest
+OTHER_TOKENS = 16  # of an answer by another backend, for each prompt of a limited run
+OTHER_SECONDS = 20.0  # estimate for the verify table and the other backends
 
 
 @dataclass
@@ -114,25 +118,42 @@ def run_prompt(
     return PromptRun(tokens, request.stats, request.ttft_ms)
 
 
-def run(options: Options, limit: int | None, repeats: int, progress: Callable[[str], None]) -> dict[str, Any]:
+def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> dict[str, Any]:
     """Run the whole prompt set; return the result object."""
     prompts = load(limit)
     categories = {name: Category() for name in CATEGORIES}
     with LoadedPair(options) as loaded, opened(loaded, options) as ways:
         pairs = {"plain": ways.plain, "drafted": loaded.pair, "llama": ways.llama}
+        encoded = [prompt_ids(loaded, prompt) for prompt in prompts]
+        paces = [measure_pace(pair, *encoded[0]) for pair in pairs.values() if pair]
+        seconds = [
+            repeats * sum(pace.seconds(len(ids), prompt.max_tokens) for pace in paces)
+            for prompt, (ids, _) in zip(prompts, encoded, strict=True)
+        ]
+        planned = 2 * sum(seconds) + OTHER_SECONDS  # DFlash alone answers every prompt once more
+        watcher.plan(
+            planned,
+            f"{len(prompts)} prompts, {len(paces)} modes interleaved, {repeats} times; then step costs and other"
+            f" backends. {describe_duration(planned)} at most.",
+        )
         for number, prompt in enumerate(prompts):
-            ids, ends = prompt_ids(loaded, prompt)
+            ids, ends = encoded[number]
             runs: dict[str, list[PromptRun]] = {name: [] for name in pairs}
             for repeat in range(repeats):
                 for name, pair in rotated([*pairs.items()], number + repeat):
                     if pair:
                         runs[name].append(run_prompt(pair, ids, ends, prompt.max_tokens))
             categories[prompt.category].add(**runs)
-            progress(f"{number + 1}/{len(prompts)} {prompt.id}")
-        backend, measured = loaded.backend, {"step_ms": ways.costs(), "verify": ways.verify()}
+            watcher.done(seconds[number], f"{number + 1}/{len(prompts)} {prompt.id}")
+        watcher.done(0.0, "step costs")
+        backend, measured = (
+            loaded.backend,
+            {"step_ms": ways.costs(), "verify": ways.verify(SECONDS if limit is None else min(limit / 2, SECONDS))},
+        )
         loaded.pair.forget()
         acceptance = _acceptance(loaded, ways.blocks, prompts) if ways.blocks else {}
         machine, rows = ways.machine(), {"rows": loaded.rows} if loaded.rows else {}
+    watcher.done(0.0, "other backends")
     best = _other_plain(options, backend, limit)
     return {
         "pair": options.pair,
@@ -187,7 +208,8 @@ def _other_plain(options: Options, running: Runner, limit: int | None) -> dict[s
                 runs = []
                 for prompt in load(min(limit or OTHER_BACKEND_PROMPTS, OTHER_BACKEND_PROMPTS)):
                     if prompt.category == name:
-                        runs.append(run_prompt(loaded.pair, *prompt_ids(loaded, prompt), prompt.max_tokens))
+                        tokens = min(prompt.max_tokens, OTHER_TOKENS * limit) if limit else prompt.max_tokens
+                        runs.append(run_prompt(loaded.pair, *prompt_ids(loaded, prompt), tokens))
                 rate = sum(r.stats.tokens for r in runs) / sum(r.stats.total_ms for r in runs) * 1e3
                 best[name] = max(best.get(name, 0.0), rate)
     return best

@@ -21,6 +21,7 @@ from localdflash.lab.bench import prompt_set
 from localdflash.lab.bench.bench_run import PromptRun, prompt_ids, rotated, run_prompt
 from localdflash.lab.bench.chat import chat_prompts
 from localdflash.lab.bench.decoding_modes import Always
+from localdflash.lab.bench.pace import CountItems
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.api.chat_request import render_chat
@@ -31,7 +32,6 @@ FIXED = 4  # nodes of the drafts of one length; a block has its own
 TOKENS = 128  # of an answer, at most
 
 Ask = Callable[[LoadedPair], "list[PromptIds]"]
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class FixedLength(Always):
         return min(limit, FIXED)
 
 
-def run(options: Options, drafters: Sequence[str], ask: Ask, repeats: int, progress: Progress) -> dict[str, Any]:
+def run(options: Options, drafters: Sequence[str], ask: Ask, repeats: int, count: CountItems) -> dict[str, Any]:
     """Measure the pair's own drafter, where it has one, and others; return the result object."""
     rows = list[dict[str, Any]]()
     for spec in dict.fromkeys((options.drafter, *drafters)):
@@ -86,11 +86,9 @@ def run(options: Options, drafters: Sequence[str], ask: Ask, repeats: int, progr
             assert loaded.host
             model = next((drafter for drafter in loaded.host.drafters if drafter.is_model), None)
             if model:
-                rows.append(
-                    {"drafter": spec or "the pair's", **_measured(loaded, model, ask(loaded), repeats, progress)}
-                )
+                rows.append({"drafter": spec or "the pair's", **_measured(loaded, model, ask(loaded), repeats, count)})
             elif spec:
-                raise UsageError(f"--against {spec}: {loaded.notice or 'nothing of it can draft here'}")
+                raise UsageError(f"drafter {spec}: {loaded.notice or 'nothing of it can draft here'}")
     return {
         "pair": options.pair,
         "backend": "llama.cpp",
@@ -103,7 +101,7 @@ def run(options: Options, drafters: Sequence[str], ask: Ask, repeats: int, progr
 
 
 def _measured(
-    loaded: LoadedPair, model: Drafter, asked: Sequence[PromptIds], repeats: int, progress: Progress
+    loaded: LoadedPair, model: Drafter, asked: Sequence[PromptIds], repeats: int, count: CountItems
 ) -> dict[str, Any]:
     assert loaded.host
     target, costs = loaded.host.target, calibrate(loaded.host.target, [model])
@@ -123,7 +121,7 @@ def _measured(
         identical += all(run.ids == runs[PLAIN][0].ids for found in runs.values() for run in found)
         for way, found in runs.items():
             totals[way].merge(min(found, key=lambda run: run.stats.total_ms).stats)
-        progress(f"{model.name}: {number + 1}/{len(asked)}")
+        count(number + 1, len(asked), model.name)
     rates = {way: stats.tokens_per_second for way, stats in totals.items()}
     return {
         "kind": model.name,

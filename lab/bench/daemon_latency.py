@@ -16,6 +16,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from localdflash.base.machine.hardware import commit, device
+from localdflash.lab.bench.pace import CountItems
 from localdflash.lab.bench.prompt_set import BenchPrompt, load
 from localdflash.lab.bench.spread import percentile, spread
 from localdflash.server.client import Client
@@ -43,11 +44,11 @@ class Arm:
         return {"completions": len(self.total_ms), **{name: spread(of) for name, of in times.items()}}
 
 
-def run(client: Client, completions: int) -> dict[str, Any]:
-    """Measure the daemon behind `client`, with so many completions of each kind."""
+def run(client: Client, completions: int, count: CountItems) -> dict[str, Any]:
+    """Measure the daemon behind `client` with that many completions of each kind; few completions shorten all parts."""
     prompts = [prompt for prompt in load() if prompt.category in ("fim_block", "fim_line")]
     warm, alone, beside, steps = Arm("warm"), Arm("alone"), Arm("beside"), list[float]()
-    for number, prompt in enumerate(prompts[:BLOCK]):
+    for number, prompt in enumerate(prompts[: min(BLOCK, completions)]):
         _complete(client, prompt, number, warm)
     for block, start in enumerate(range(0, completions, BLOCK)):
         numbers = range(start, min(start + BLOCK, completions))
@@ -55,6 +56,7 @@ def run(client: Client, completions: int) -> dict[str, Any]:
             with _chatting(client, steps) if arm is beside else nullcontext():
                 for number in numbers:
                     _complete(client, prompts[number % len(prompts)], number, arm)
+                    count(len(alone.total_ms) + len(beside.total_ms), 2 * completions, "completions")
     ratio = percentile(beside.total_ms, 95) / percentile(alone.total_ms, 95)
     return {
         "device": device(),
@@ -65,8 +67,8 @@ def run(client: Client, completions: int) -> dict[str, Any]:
         "p95_beside_over_alone": round(ratio, 3),
         "chat_step_ms": spread(steps),
         "queue_in_chat_steps_p95": round(percentile(beside.queue_ms, 95) / max(median(steps), 1e-3), 2),
-        "cancel_to_free_ms": _cancels(client),
-        "round_trip_ms": spread(list(_round_trips(client))),
+        "cancel_to_free_ms": _cancels(client, min(CANCELS, completions)),
+        "round_trip_ms": spread(list(_round_trips(client, min(ROUND_TRIPS, 10 * completions)))),
     }
 
 
@@ -124,10 +126,10 @@ def _chat(number: int) -> dict[str, Any]:
     }
 
 
-def _cancels(client: Client) -> dict[str, float]:
+def _cancels(client: Client, requests: int) -> dict[str, float]:
     """Cancel requests; the daemon itself counts the time from learning of it to a free engine."""
     before = _cancel_buckets(client)
-    for number in range(CANCELS):
+    for number in range(requests):
         events = client.stream("/v1/chat/completions", _chat(number))
         next(iter(events))
         events.close()
@@ -147,8 +149,8 @@ def _cancel_buckets(client: Client) -> dict[str, float]:
     }
 
 
-def _round_trips(client: Client) -> Iterator[float]:
-    for _ in range(ROUND_TRIPS):
+def _round_trips(client: Client, requests: int) -> Iterator[float]:
+    for _ in range(requests):
         began = time.perf_counter()
         client.health()
         yield (time.perf_counter() - began) * 1e3

@@ -42,8 +42,8 @@ class BenchWays(Protocol):
     def costs(self) -> dict[str, Any]:
         """Return the measured milliseconds of a single-token step, of a draft and of a verify step."""
 
-    def verify(self) -> dict[str, Any]:
-        """Return the cost of a verify step by batch width; empty if modes are timed as a whole."""
+    def verify(self, seconds: float) -> dict[str, Any]:
+        """Return the cost of a verify step by batch width, measured for that long; empty if modes are timed whole."""
 
     def machine(self) -> dict[str, Any]:
         """Return the device, its memory bandwidth, and the peak memory used."""
@@ -86,11 +86,11 @@ class HostWays:
             "verify": {width: round(controller.predict_verify_ms(width), 4) for width in WIDTHS if width <= rows},
         }
 
-    def verify(self) -> dict[str, Any]:
+    def verify(self, seconds: float) -> dict[str, Any]:
         """See `BenchWays`."""
         self._drafting.forget()
         self.plain.forget()
-        return verify_table(self._drafting.target, self.plain.target)
+        return verify_table(self._drafting.target, self.plain.target, seconds)
 
     def machine(self) -> dict[str, Any]:
         """See `BenchWays`."""
@@ -144,7 +144,7 @@ class CudaWays:
         """See `BenchWays`."""
         return {way: round(record.ms, 4) for way, record in self._pair.ways.records.items()}
 
-    def verify(self) -> dict[str, Any]:
+    def verify(self, seconds: float) -> dict[str, Any]:
         """See `BenchWays`."""
         return {}
 

@@ -1,4 +1,4 @@
-"""`localdflash bench --infill`: how good the completions of a HumanEval-Infilling file are.
+"""`localdflash bench infill`: how good the completions of a HumanEval-Infilling file are.
 
 A file has one JSON object a line: task_id, prompt, suffix, canonical_solution, test, entry_point. The engine is asked
 greedily. Reported are, as shares of 1:
@@ -15,7 +15,7 @@ import gzip
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import msgspec
 from localdflash.base.errors import ContextOverflow, ModelError
 from localdflash.base.machine.hardware import commit, device
 from localdflash.lab.bench import sandbox
+from localdflash.lab.bench.pace import CountItems
 from localdflash.lab.bench.spread import spread
 from localdflash.server.client import Client
 
@@ -90,13 +91,13 @@ def warning(path: Path) -> str:
     return f"The tests of {path}, and what the model wrote, are executed {kept}."
 
 
-def run(client: Client, tasks: Sequence[Task], progress: Callable[[str], None]) -> dict[str, Any]:
+def run(client: Client, tasks: Sequence[Task], count: CountItems) -> dict[str, Any]:
     """Request a completion for every task and run its tests."""
     answers, verdicts = list[InfillAnswer](), list[sandbox.SandboxResult]()
     for number, task in enumerate(tasks):
         answers.append(_ask(client, task))
         verdicts.append(sandbox.run(task.program(answers[-1].text)))
-        progress(f"{number + 1}/{len(tasks)} {task.task_id}: {verdicts[-1].outcome}")
+        count(number + 1, len(tasks), f"{task.task_id}: {verdicts[-1].outcome}")
     outcomes = Counter(verdict.outcome for verdict in verdicts)
     exact = [_same(answer.text, task.canonical_solution) for answer, task in zip(answers, tasks, strict=True)]
     alike = [similarity(answer.text, task.canonical_solution) for answer, task in zip(answers, tasks, strict=True)]

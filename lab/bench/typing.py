@@ -1,4 +1,4 @@
-"""`localdflash bench --typing`: what is typed, and what a replay of it says about the completions.
+"""`localdflash bench typing`: what is typed, and what a replay of it says about the completions.
 
 Keys are what a person would press: a line end brings the next line's indentation along, and accepting costs one key.
 """

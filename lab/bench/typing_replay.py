@@ -17,6 +17,7 @@ from typing import Any
 from localdflash.base.errors import LocaldflashError
 from localdflash.lab.bench.editor import DEADLINE_MS, ENCODINGS, Editor, Style, Trace
 from localdflash.lab.bench.lsp_process import Json, LanguageServer
+from localdflash.lab.bench.pace import CountItems
 from localdflash.lab.bench.passages import TypingJob, count_keys, first_keys
 from localdflash.lab.bench.typist import TypedKeys, Typist
 from localdflash.server.client import Client
@@ -48,9 +49,7 @@ class TypingReplay:
     engine: dict[str, Any]
 
 
-def run(
-    jobs: Sequence[TypingJob], workspace: Path, client: Client, manner: Manner, progress: Callable[[str], None]
-) -> TypingReplay:
+def run(jobs: Sequence[TypingJob], workspace: Path, client: Client, manner: Manner, count: CountItems) -> TypingReplay:
     """Type all jobs. The workspace has the other files; the jobs' files are written here. `client`: the daemon."""
     for job in jobs:
         path = workspace / job.name
@@ -60,7 +59,7 @@ def run(
     trace = Trace()
     files: dict[str, TypedKeys] = {}
     began = time.perf_counter()
-    said = asyncio.run(type_all(_start, jobs, workspace, manner, trace, files, progress))
+    said = asyncio.run(type_all(_start, jobs, workspace, manner, trace, files, count))
     seconds = time.perf_counter() - began
     about, after = client.get("/ps?role=completion"), _tokens(client)
     engine: dict[str, Any] = {
@@ -84,7 +83,7 @@ async def type_all(
     manner: Manner,
     trace: Trace,
     files: dict[str, TypedKeys],
-    progress: Callable[[str], None],
+    count: CountItems,
 ) -> dict[str, Any]:
     """Type all jobs through a server, filling `trace` and `files`; return the server's status."""
     session = _Session()
@@ -93,9 +92,9 @@ async def type_all(
         encoding = await _initialize(session.server, workspace, manner.style)
         session.editor = Editor(session.server, manner.style, encoding, trace)
         for number, job in enumerate(jobs):
-            progress(f"{number + 1}/{len(jobs)} {job.name}")
             typed = files[job.name] = TypedKeys()
             await _type_file(session, job, workspace, manner, typed)
+            count(number + 1, len(jobs), job.name)
         with suppress(LocaldflashError):  # a server that does not know the request
             session.status = await session.server.ask("localdflash/status", {})
         session.server.check()

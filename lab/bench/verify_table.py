@@ -12,11 +12,12 @@ ROUNDS, SECONDS = 5, 4.0  # at least so many, and for so long
 CALLS, TURN = 3, 5e-3  # at least so many at each turn, and for so many seconds: what came before is in the caches
 
 
-def verify_table(target: Target, plain: Target) -> dict[str, Any]:
+def verify_table(target: Target, plain: Target, seconds: float = SECONDS) -> dict[str, Any]:
     """Return the milliseconds of a verify step by batch width, the fastest of interleaved rounds, and their ratio to a
     single-token step. Empties both caches.
 
-    `plain`: the same model for the baseline, without the features that a drafter reads.
+    `plain`: the same model for the baseline, without the features that a drafter reads. `seconds`: how long to measure,
+    after at least `ROUNDS` rounds.
     """
     widths = [rows for rows in WIDTHS if rows <= target.max_width]
     context = min(CONTEXT, target.context - widths[-1] - 1)
@@ -25,7 +26,7 @@ def verify_table(target: Target, plain: Target) -> dict[str, Any]:
         _fill(each, context)
     ar, verify = float("inf"), dict.fromkeys(widths, float("inf"))
     began, rounds = time.perf_counter(), 0
-    while rounds < ROUNDS or time.perf_counter() - began < SECONDS:
+    while rounds < ROUNDS or time.perf_counter() - began < min(seconds, SECONDS):
         rounds += 1
         ar = min(ar, _step_ms(plain, EMPTY_DRAFT))
         for rows, draft in drafts.items():

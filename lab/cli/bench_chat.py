@@ -1,11 +1,13 @@
-"""`localdflash bench` for a pair that chats: a bar with the time left, the tables, the exit code."""
+"""`localdflash bench speed` for a chat pair: the tables and the exit code."""
 
-import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from localdflash.cli.output import print_fields, print_table, say
+from localdflash.cli.output import print_fields, print_table
 from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import EngineSpec
+
+if TYPE_CHECKING:
+    from localdflash.lab.bench.pace import Watcher
 
 INTERRUPTED = 130
 
@@ -29,39 +31,13 @@ def chats(pair: str, suite: str) -> bool:
     return False
 
 
-class Bar:
-    """Watches a run: one line before it, a bar on a terminal while it goes. Use it as a context manager."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-
-    def plan(self, seconds: float, line: str) -> None:
-        """See `Watcher`."""
-        from tqdm import tqdm
-
-        say(line)
-        form = "{l_bar}{bar}| {elapsed}, {remaining} left"
-        self._bar = tqdm(total=seconds, bar_format=form, leave=False, file=sys.stderr, disable=not sys.stderr.isatty())
-
-    def done(self, seconds: float, what: str) -> None:
-        """See `Watcher`."""
-        self._bar.set_description(what, refresh=False)
-        self._bar.update(seconds)
-
-    def __enter__(self) -> "Bar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-
-def measure(options: Options, wanted: EngineSpec, limit: int | None, repeats: int) -> dict[str, Any]:
+def measure(
+    options: Options, wanted: EngineSpec, limit: int | None, repeats: int, watcher: "Watcher"
+) -> dict[str, Any]:
     """Run the benchmark; KeyboardInterrupt only if there is nothing to show yet."""
     from localdflash.lab.bench.chat.chat_run import run
 
-    with Bar() as bar:
-        result = run(options, wanted, limit, repeats, bar)
+    result = run(options, wanted, limit, repeats, watcher)
     if result["interrupted"] and "overall" not in result:
         raise KeyboardInterrupt
     return result

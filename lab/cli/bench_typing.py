@@ -1,10 +1,102 @@
-"""What `localdflash bench --typing` prints."""
+"""`localdflash bench typing`: type files through the language server at a person's pace."""
 
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
+import click
+
+from localdflash.base.errors import UsageError
+from localdflash.cli import shell_completion
+from localdflash.cli.options import completion_pair_options
 from localdflash.cli.output import print_fields, print_table
+from localdflash.lab.cli.bench_output import (
+    BenchProgress,
+    check_outputs,
+    command_line,
+    connect_own_engine,
+    json_option,
+    limit_option,
+    picture_option,
+    write_json,
+)
 from localdflash.text.sanitize import printable
+
+KEYS = 150  # of a file: about half a minute
+SECONDS_PER_KEY = 0.25  # estimate, pauses after words and lines included
+
+
+@click.command()
+@click.argument("files", nargs=-1, metavar="[FILE[:LINE]]...", shell_complete=shell_completion.file)
+@click.option("--as", "style", type=click.Choice(("neovim", "vscode")), default="neovim", help="The editor to imitate.")
+@click.option("--commit", "revision", help="Type the lines that a commit of this repository added.")
+@click.option("--keys", type=click.IntRange(1), default=KEYS, show_default=True, help="Maximum keys to type of a file.")
+@click.option(
+    "--speed",
+    type=click.FloatRange(0.1, 100),
+    default=1.0,
+    help="Typing speed relative to a person; higher values are for tests.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Seed of the gaps between keys and of the parts typed.",
+)
+@limit_option("Files to type.")
+@json_option
+@picture_option
+@completion_pair_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    files: tuple[str, ...],
+    style: Any,
+    revision: str | None,
+    keys: int,
+    speed: float,
+    seed: int,
+    limit: int | None,
+    json_file: Path | None,
+    picture: Path | None,
+    **options: Any,
+) -> int:
+    """Type parts of FILEs, or the lines that a commit added, or parts of held-out files, through the language server.
+
+    Reports the keystrokes saved and the latency of suggestions. Exit code 1 if a stale suggestion was shown.
+    """
+    from localdflash.lab.bench import typing, typing_replay
+    from localdflash.lab.bench import typing_picture as pictures
+    from localdflash.lab.bench.pace import describe_duration
+    from localdflash.lab.bench.passages import Commit
+
+    if files and revision is not None:
+        raise UsageError("FILE and --commit: choose one")
+    check_outputs(json_file, picture)
+    manner = typing_replay.Manner(style, keys, seed, speed)
+    with tempfile.TemporaryDirectory(prefix="localdflash-typing-") as folder:
+        if revision is not None:
+            commit = Commit(revision, Path.cwd())
+            commit.unpack(Path(folder))
+            jobs = commit.jobs()[:limit]
+        else:
+            jobs = typing.of_files(files, manner)[:limit] if files else typing.held_out(limit, manner)
+        if not jobs:
+            raise UsageError(f"commit {revision}: it added no lines to a text file")
+        client = connect_own_engine(ctx, options, "completion")
+        with BenchProgress() as progress:
+            seconds = len(jobs) * keys * SECONDS_PER_KEY / speed
+            progress.plan(seconds, f"{len(jobs)} files, {keys} keys each: {describe_duration(seconds)} at most.")
+            done = typing_replay.run(jobs, Path(folder), client, manner, progress.count)
+    result = {"command": command_line(ctx), **typing.report(done, manner)}
+    write_json(json_file, result)
+    if picture:
+        pictures.draw(done, picture)
+    show(result)
+    return 1 if result["overall"]["stale"] else 0
 
 
 def show(result: dict[str, Any]) -> None:

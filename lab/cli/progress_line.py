@@ -3,7 +3,7 @@
 import sys
 import time
 
-EVERY = 20.0  # seconds between lines that are not on a terminal
+EVERY = 9.0  # seconds between lines that are not on a terminal; callers move it every second or so
 
 
 class ProgressLine:
@@ -24,7 +24,11 @@ class ProgressLine:
 
     def say(self, line: str) -> None:
         """Write a line that stays."""
-        if self._open:
-            print("\x1b[K", end="", file=sys.stderr)
-            self._open = False
+        self.clear()
         print(line, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Remove the line from the terminal."""
+        if self._open:
+            print("\x1b[K", end="", file=sys.stderr, flush=True)
+            self._open = False

@@ -1,18 +1,17 @@
 """Pictures of the chat, made by the chat itself with SmolLM2 135M: the answers are what it said.
 
-`PYTHONPATH=. python -P lab/scripts/chat_pictures.py` writes chat-welcome.svg, chat.svg, chat-accepted.svg and
-chat-bench.svg into docs/pictures. The seed is one of four that were tried: with two of the others the function came out
+`PYTHONPATH=. python -P lab/scripts/chat_pictures.py FOLDER` writes chat-welcome.svg, chat.svg, chat-accepted.svg and
+chat-bench.svg into the folder. The seed is one of four that were tried: with two of the others the function came out
 wrong.
 """
 
+import argparse
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from localdflash.lab.scripts.support.bench_daemon import ROOT
 from localdflash.lab.scripts.support.home import home_with
 
-PICTURES = ROOT / "docs" / "pictures"
 SIZE = (110, 32)
 PAIR = "smollm2-135m"
 QUESTIONS = (
@@ -23,8 +22,8 @@ SEED = 3
 SECONDS = 120  # for anything to happen
 
 
-async def pictures(folder: Path) -> None:
-    """Go through the chat and save what it looks like."""
+async def pictures(folder: Path, into: Path) -> None:
+    """Go through the chat in a project's folder and save pictures of it."""
     from localdflash.chat.answer_sources import PrivateDaemon
     from localdflash.chat.sampling_settings import ChatSettings
     from localdflash.server.engine_spec import EngineSpec
@@ -42,7 +41,7 @@ async def pictures(folder: Path) -> None:
         await asyncio.sleep(0.3)
 
     def save(name: str) -> None:
-        (PICTURES / f"{name}.svg").write_text(app.export_screenshot(title="localdflash chat"), "utf-8")
+        (into / f"{name}.svg").write_text(app.export_screenshot(title="localdflash chat"), "utf-8")
 
     async with app.run_test(size=SIZE) as pilot:
         await until(lambda: app.talk.answerer.stage == "ready")
@@ -60,8 +59,17 @@ async def pictures(folder: Path) -> None:
         await pilot.press("escape", "ctrl+q")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the script as its docstring says."""
+    parser = argparse.ArgumentParser(description="Take pictures of the chat.")
+    parser.add_argument("folder", type=Path, help="where the pictures are written, for example docs/pictures")
+    into = parser.parse_args().folder
+    into.mkdir(parents=True, exist_ok=True)
     with home_with(PAIR) as home:
         project = home / "project"
         project.mkdir()
-        asyncio.run(pictures(project))
+        asyncio.run(pictures(project, into))
+
+
+if __name__ == "__main__":
+    main()

@@ -65,7 +65,7 @@ def typed(jobs: Sequence[TypingJob], manner: Manner, engine: CompletionClient) -
         return NearServer(engine, heard)
 
     with tempfile.TemporaryDirectory() as folder:
-        virtual_time.run(type_all(start, jobs, Path(folder), manner, trace, files, lambda _: None))
+        virtual_time.run(type_all(start, jobs, Path(folder), manner, trace, files, lambda *_: None))
     halves = [total(list(files.values())[at::2]) for at in (0, 1)]
     return {
         **keystrokes(total(files.values())),

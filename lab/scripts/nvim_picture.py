@@ -1,15 +1,15 @@
-"""docs/pictures/neovim.svg: Neovim with the plugin and `localdflash lsp`, in which smollm2-135m-code completes.
+"""A picture, neovim.svg: Neovim with the plugin and `localdflash lsp`, in which smollm2-135m-code completes.
 
-`PYTHONPATH=. python -P lab/scripts/nvim_picture.py` types the head of a function into a file and saves the screen as
-soon as a suggestion stands there: it is what the model wrote, and the status line is the plugin's own.
+`PYTHONPATH=. python -P lab/scripts/nvim_picture.py FILE.svg` types the head of a function into a file and saves the
+screen as soon as a suggestion is shown: it is what the model wrote, and the status line is the plugin's own.
 """
 
+import argparse
 import sys
 import tempfile
 from pathlib import Path
 
 from localdflash.lab.scripts.editors import fetch, nvim_scene
-from localdflash.lab.scripts.support.bench_daemon import ROOT
 from localdflash.lab.scripts.support.home import home_with
 
 PROGRAM = Path(sys.executable).with_name("localdflash")
@@ -35,6 +35,14 @@ def picture(file: Path) -> str:
             return editor.ghost()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the script as its docstring says."""
+    parser = argparse.ArgumentParser(description="Take a picture of a suggestion in Neovim.")
+    parser.add_argument("file", type=Path, help="the picture, for example docs/pictures/neovim.svg")
+    file = parser.parse_args().file
     with home_with(PAIR):
-        sys.stdout.write(picture(ROOT / "docs" / "pictures" / "neovim.svg") + "\n")
+        sys.stdout.write(picture(file) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,10 +1,11 @@
-"""docs/pictures/vscode.png: VS Code (code-server) with the extension, in which smollm2-135m-code completes.
+"""A picture, vscode.png: VS Code (code-server) with the extension, in which smollm2-135m-code completes.
 
-`PYTHONPATH=. python -P lab/scripts/vscode_picture.py` types the head of a function into a file and takes a picture of
-the window as soon as a suggestion stands there: it is what the model wrote. `make editors vsix` fetches and builds what
-it needs.
+`PYTHONPATH=. python -P lab/scripts/vscode_picture.py FILE.png` types the head of a function into a file and takes a
+picture of the window as soon as a suggestion is shown: it is what the model wrote. `make editors vsix` fetches and
+builds what it needs.
 """
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -43,5 +44,12 @@ def picture(file: Path) -> str:
             subprocess.run([PROGRAM, "serve", "--stop"], env={"LOCALDFLASH_HOME": str(code.home)}, check=False)
 
 
+def main() -> None:
+    """Run the script as its docstring says."""
+    parser = argparse.ArgumentParser(description="Take a picture of a suggestion in VS Code.")
+    parser.add_argument("file", type=Path, help="the picture, for example docs/pictures/vscode.png")
+    sys.stdout.write(picture(parser.parse_args().file) + "\n")
+
+
 if __name__ == "__main__":
-    sys.stdout.write(picture(ROOT / "docs" / "pictures" / "vscode.png") + "\n")
+    main()

@@ -40,7 +40,7 @@ COMMANDS = {
     "serve": CommandEntry("localdflash.cli.serve:command", "Run the engine that editors and the other commands share."),
     "lsp": CommandEntry("localdflash.cli.lsp:command", "Serve completions to an editor (language server)."),
     "bench": CommandEntry(
-        "localdflash.lab.cli.bench_command:command", "Measure speed, acceptance and identity with plain decoding."
+        "localdflash.lab.cli.bench_command:command", "Measure speed, latency and quality on this machine."
     ),
     "models": CommandEntry("localdflash.cli.models_command:command", "List the pairs of target and drafter."),
     "train": CommandEntry("localdflash.lab.cli.train_command:command", "Train a target or a drafter."),

@@ -14,8 +14,9 @@ from localdflash.base.machine import hardware
 from localdflash.lab.bench.chat import felt
 from localdflash.lab.bench.chat.chat_modes import PLAIN, opened
 from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, load
-from localdflash.lab.bench.chat.measuring import PLAIN_PARAMS, ChatBench, Watcher, size_of
+from localdflash.lab.bench.chat.measuring import PLAIN_PARAMS, ChatBench, size_of
 from localdflash.lab.bench.chat.report import identical, report
+from localdflash.lab.bench.pace import Watcher
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import RUNNERS, Runner
 from localdflash.models.load_options import Options
@@ -36,7 +37,7 @@ def run(options: Options, wanted: EngineSpec, limit: int | None, repeats: int, w
             bench = ChatBench(loaded, ways, prompts, repeats, size, watcher)
             try:
                 bench.everything()
-                bench.found["other_plain"] = _others(options, loaded, bench)
+                bench.found["other_plain"] = _others(options, loaded, bench, size.has_reference)
             finally:
                 result |= bench.found | _reports(bench)
         daemon = replace(wanted, options={**wanted.options, "backend": result["backend"]})
@@ -63,11 +64,11 @@ def _reports(bench: ChatBench) -> dict[str, Any]:
     }
 
 
-def _others(options: Options, loaded: LoadedPair, bench: ChatBench) -> dict[str, dict[str, float]]:
+def _others(options: Options, loaded: LoadedPair, bench: ChatBench, reference: bool) -> dict[str, dict[str, float]]:
     """Plain decoding of backends that took no turns, over the first prompt, beside ours in the same moments."""
     running, found = loaded.backend, dict[str, dict[str, float]]()
     for backend in RUNNERS:
-        if backend in (running, "cuda") or not _fits(backend, loaded):
+        if backend in (running, "cuda") or not _fits(backend, loaded, reference):
             continue
         try:
             with LoadedPair(replace(options, backend=backend, draft=False)) as other:
@@ -81,5 +82,5 @@ def _others(options: Options, loaded: LoadedPair, bench: ChatBench) -> dict[str,
     return found
 
 
-def _fits(backend: Runner, loaded: LoadedPair) -> bool:
-    return backend != "torch" or loaded.files.target.stat().st_size <= REFERENCE_BYTES
+def _fits(backend: Runner, loaded: LoadedPair, reference: bool) -> bool:
+    return backend != "torch" or (reference and loaded.files.target.stat().st_size <= REFERENCE_BYTES)

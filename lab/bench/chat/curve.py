@@ -36,13 +36,17 @@ def lengths(context: int) -> list[int]:
 
 
 def measure(
-    loaded: LoadedPair, hosts: Hosts, questions: int, moved: Callable[[int], None] = lambda length: None
+    loaded: LoadedPair,
+    hosts: Hosts,
+    contexts: Sequence[int],
+    questions: int,
+    moved: Callable[[int], None] = lambda length: None,
 ) -> list[dict[str, Any]]:
-    """One point for each length; `moved` is told each length that is done."""
+    """Measure one point for each context; `moved` is called with each length that is done."""
     tokens = loaded.tokenizer.encode(long_document(0))
     around = max(len(ids) for ids in _asked(loaded, "", questions))
     points = []
-    for length in lengths(loaded.context):
+    for length in contexts:
         part = tokens[: max(length - ANSWER - around - SLACK, 0)]
         asked = _asked(loaded, loaded.tokenizer.spell(part).decode("utf-8", "replace"), questions)
         points.append(_point(hosts, asked, length, loaded.tokenizer.ends))

@@ -1,9 +1,8 @@
 """What the chat benchmark does with a loaded pair, and how long that will take: known before it begins."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
@@ -15,6 +14,7 @@ from localdflash.lab.bench.chat.chat_modes import DRAFTING, FORCED, LLAMA, PLAIN
 from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, ChatPrompt
 from localdflash.lab.bench.chat.report import SAMPLED, SAMPLED_PLAIN, AskedPrompt
 from localdflash.lab.bench.chat.step_parts import parts
+from localdflash.lab.bench.pace import Pace, Watcher, describe_duration, measure_pace
 from localdflash.lab.bench.verify_table import SECONDS, verify_table
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.chat_request import render_chat
@@ -24,35 +24,41 @@ from localdflash.text.grammar import Grammars
 TEMPERATURE = 0.7
 PLAIN_PARAMS = SamplingParams()
 SLOW_EVERY = 2  # llama.cpp and forced drafting run every other prompt: they take longest
-TRIED = 24  # tokens of the first prompt in each way, from which the time of all is reckoned
 COLD_SECONDS, WARM_SECONDS, OTHER_SECONDS = 4.0, 0.4, 10.0  # reckoned, for the bar
 
 
-class Watcher(Protocol):
-    """Observer of a run's progress; times are planned seconds."""
-
-    def plan(self, seconds: float, line: str) -> None:
-        """Receive the planned duration and description of the run."""
-
-    def done(self, seconds: float, what: str) -> None:
-        """Receive the seconds of the plan that are done."""
-
-
 class Size(NamedTuple):
-    """Number of measurements besides the prompts."""
+    """Extent of a run: the measurements besides the prompts, and the length of answers."""
 
-    draws: int  # of each prompt of the χ² test
+    answer: int  # maximum tokens of an answer; a prompt may have a smaller limit
+    draws: int  # sampled token pairs of each prompt of the χ² test
+    cost_prompts: int  # prompts from which step costs are measured
+    verify_seconds: float  # duration of the verify table
+    contexts: int  # context lengths, the shortest first
     questions: int  # at each context
     cold: int  # starts of the daemon
-    warm: int  # questions to it
+    warm: int  # questions to the daemon
+    has_reference: bool  # whether the torch reference is compared too
 
 
-FULL, QUICK = Size(300, 4, 3, 20), Size(40, 1, 1, 3)
+FULL = Size(1 << 20, 300, len(CATEGORIES), SECONDS, len(curve.LENGTHS), 4, 3, 20, True)
 
 
 def size_of(limit: int | None) -> Size:
-    """Return the smaller size if the prompts are limited."""
-    return FULL if limit is None else QUICK
+    """Return the extent of a run with `limit` prompts of each category: every part grows with it, up to `FULL`."""
+    if limit is None:
+        return FULL
+    return Size(
+        answer=16 * limit if limit < 10 else FULL.answer,
+        draws=min(10 * limit, FULL.draws),
+        cost_prompts=min(limit, FULL.cost_prompts),
+        verify_seconds=min(limit / 2, FULL.verify_seconds),
+        contexts=min(1 + limit, FULL.contexts),
+        questions=min(1 + limit // 10, FULL.questions),
+        cold=min(1 + limit // 10, FULL.cold),
+        warm=min(2 * limit, FULL.warm),
+        has_reference=limit >= 4,
+    )
 
 
 BenchStep = tuple[str, float, Callable[[float], None]]  # what, the seconds it is thought to take, doing it
@@ -71,18 +77,6 @@ def turns(ways: ChatWays) -> list[Turn]:
     """Return all turns of a prompt."""
     greedy = [Turn(way, way, every=SLOW_EVERY if way in (FORCED, LLAMA) else 1) for way in ways.pairs]
     return [*greedy, Turn(SAMPLED_PLAIN, PLAIN, TEMPERATURE), Turn(SAMPLED, DRAFTING, TEMPERATURE)]
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Cost of a mode: milliseconds per prompt token and per generated token."""
-
-    read: float
-    write: float
-
-    def seconds(self, prompt: int, answer: int) -> float:
-        """For a prompt and an answer of so many tokens."""
-        return (prompt * self.read + answer * self.write) / 1e3
 
 
 class ChatBench:
@@ -109,12 +103,12 @@ class ChatBench:
 
     def everything(self) -> None:
         """Time each mode, announce the total, and run everything."""
-        self._pace = {turn.name: self._try(turn) for turn in self._turns}
+        self._pace = {turn.name: self._measure_pace(turn) for turn in self._turns}
         steps: list[BenchStep] = [("prompts", self._prompt_seconds(), self._prompts)]
         if hosts := self.ways.hosts:
             steps += [
                 ("what is drawn", self._drawing_seconds(), partial(self._drawing, hosts)),
-                ("costs", 2 * SECONDS, partial(self._costs, hosts)),
+                ("costs", self._cost_seconds(), partial(self._costs, hosts)),
                 ("contexts", self._context_seconds(), partial(self._contexts, hosts)),
             ]
         after = self._size.cold * COLD_SECONDS + self._size.warm * WARM_SECONDS + OTHER_SECONDS
@@ -123,7 +117,7 @@ class ChatBench:
         self._watcher.plan(
             seconds,
             f"{len(self.prompts)} prompts, {len(self._turns)} ways in turn; then {then}, other backends, the daemon."
-            f" {_minutes(seconds)} at most; Ctrl-C ends it with what it has.",
+            f" {describe_duration(seconds)} at most; Ctrl-C ends it with what it has.",
         )
         for _, seconds, step in steps:
             step(seconds)
@@ -131,20 +125,17 @@ class ChatBench:
     def answer(self, pair: Pair, prompt: ChatPrompt, params: SamplingParams, limit: int = 0) -> PromptRun:
         """Return one answer from a cold cache, as JSON if the prompt has a schema."""
         constraint = self._grammars.json_schema(prompt.schema) if prompt.schema else None
-        ends, most = self.loaded.tokenizer.ends, limit or prompt.max_tokens
+        ends, most = self.loaded.tokenizer.ends, min(limit or prompt.max_tokens, self._size.answer)
         return run_prompt(pair, self._ids[prompt.id], ends, most, params, constraint)
 
-    def _try(self, turn: Turn) -> Pace:
-        prompt = self.prompts[0]
-        ran = self.answer(self.ways.pairs[turn.way], prompt, PLAIN_PARAMS, TRIED)
-        write = ran.stats.total_ms / ran.stats.tokens
-        return Pace(max(ran.first_token_ms - write, 0.0) / len(self._ids[prompt.id]), write)
+    def _measure_pace(self, turn: Turn) -> Pace:
+        return measure_pace(self.ways.pairs[turn.way], self._ids[self.prompts[0].id], self.loaded.tokenizer.ends)
 
     def _of_prompt(self, number: int) -> list[Turn]:
         return [turn for turn in self._turns if number // len(CATEGORIES) % turn.every == 0]
 
     def _seconds(self, turn: Turn, prompt: ChatPrompt) -> float:
-        return self._pace[turn.name].seconds(len(self._ids[prompt.id]), prompt.max_tokens)
+        return self._pace[turn.name].seconds(len(self._ids[prompt.id]), min(prompt.max_tokens, self._size.answer))
 
     def _prompt_seconds(self) -> float:
         numbered = enumerate(self.prompts)
@@ -177,36 +168,41 @@ class ChatBench:
 
         self.found["distribution"] = distribution.check(hosts, ids, TEMPERATURE, self._size.draws, moved)
 
+    def _cost_seconds(self) -> float:
+        prompts = self._first_of_each()[: self._size.cost_prompts]
+        greedy = [turn for turn in self._turns if not turn.temperature]
+        answers = sum(self._seconds(turn, prompt) for turn in greedy for prompt in prompts)
+        return answers + self._size.verify_seconds + 1.0  # and the widest batches of the table
+
     def _costs(self, hosts: Hosts, seconds: float) -> None:
         composed = {way: pair for way, pair in self.ways.pairs.items() if isinstance(pair, HostPair)}
         costs = {way: parts(pair, partial(self._answers, pair)) for way, pair in composed.items()}
         for pair in hosts:
             pair.forget()
         self.found["step_ms"] = costs
-        self.found["verify"] = verify_table(hosts.drafting.target, hosts.plain.target)
+        self.found["verify"] = verify_table(hosts.drafting.target, hosts.plain.target, self._size.verify_seconds)
         self._watcher.done(seconds, "costs")
 
     def _answers(self, pair: HostPair) -> Stats:
         sums = Stats()
-        for prompt in self._first_of_each():
+        for prompt in self._first_of_each()[: self._size.cost_prompts]:
             sums.merge(self.answer(pair, prompt, PLAIN_PARAMS).stats)
         return sums
 
+    def _lengths(self) -> list[int]:
+        return curve.lengths(self.loaded.context)[: self._size.contexts]
+
     def _context_seconds(self) -> float:
-        lengths = curve.lengths(self.loaded.context)
+        lengths = self._lengths()
         read = (self._pace[PLAIN].read + self._pace[DRAFTING].read) * sum(lengths)
         ways = [way for way in (PLAIN, DRAFTING, FORCED) if way in self._pace]
         write = sum(self._pace[way].write for way in ways) * len(lengths) * self._size.questions * curve.ANSWER
         return 2 * (read + write) / 1e3  # attention to a long context takes about as long again
 
     def _contexts(self, hosts: Hosts, seconds: float) -> None:
-        lengths = sum(curve.lengths(self.loaded.context))
+        lengths = sum(self._lengths())
 
         def moved(length: int) -> None:
             self._watcher.done(seconds * length / lengths, f"context {length}")
 
-        self.found["context"] = curve.measure(self.loaded, hosts, self._size.questions, moved)
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+        self.found["context"] = curve.measure(self.loaded, hosts, self._lengths(), self._size.questions, moved)

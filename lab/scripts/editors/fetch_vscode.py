@@ -6,6 +6,7 @@ depend on by the shrink-wrap inside; Chromium is Debian's present one, checked b
 says why, where something cannot be had; what was fetched before stays.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -50,6 +51,7 @@ def tools() -> Tools | None:
 
 def main() -> None:
     """Run the script as its docstring says."""
+    argparse.ArgumentParser(description="Fetch code-server, Node and Chromium into .venv/editors.").parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     try:
         if not _server():

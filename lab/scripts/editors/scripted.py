@@ -10,10 +10,10 @@ edit elsewhere, `test/tell` sends didChangeStatus with its parameters, `test/set
 answered, `test/hold` keeps answers back until `test/release`, which ends once all of them are sent.
 """
 
+import argparse
 import asyncio
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -190,8 +190,11 @@ def _controls(server: ScriptedServer) -> None:
 
 def main() -> None:
     """Run the script as its docstring says."""
-    texts, *log = map(Path, sys.argv[1:])
-    build(json.loads(texts.read_text("utf-8")), log[0] if log else None).start_io()
+    parser = argparse.ArgumentParser(description="Run a language server with scripted completions on stdin and stdout.")
+    parser.add_argument("texts", type=Path, help="JSON list of whole documents")
+    parser.add_argument("log", type=Path, nargs="?", help="every message of the client, a JSON object a line")
+    given = parser.parse_args()
+    build(json.loads(given.texts.read_text("utf-8")), given.log).start_io()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Phase `embedded`: the pair that ships with the package on the prompts of `bench`, given as token ids.
 
-The ids were made beforehand, by `python lab/scripts/gpu/embedded.py`: this machine may lack the tokenizer's library.
+`python lab/scripts/gpu/embedded.py FILE` made the ids beforehand: this machine may lack the tokenizer's library.
 Each prompt runs cold in every way, in alternating order; each way counts with the fastest of its repeats.
 """
 
+import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,8 +97,8 @@ def _sampled(pairs: "dict[str, CudaPair]", prompts: Sequence[dict[str, Any]]) ->
     return f"{same}/{len(prompts)}"
 
 
-def write_prompts() -> None:
-    """Make the file of ids; needs the whole package."""
+def write_prompts(file: Path) -> None:
+    """Write the file of ids; needs the whole package."""
     from localdflash.lab.bench.bench_run import prompt_ids
     from localdflash.lab.bench.prompt_set import load
     from localdflash.loading.load_pair import LoadedPair
@@ -112,8 +113,10 @@ def write_prompts() -> None:
                  "max_tokens": prompt.max_tokens}
             )  # fmt: skip
     lines = ",\n".join(json.dumps(prompt, separators=(",", ":")) for prompt in found)
-    PROMPTS.write_text(f"[\n{lines}\n]\n")
+    file.write_text(f"[\n{lines}\n]\n")
 
 
 if __name__ == "__main__":
-    write_prompts()
+    parser = argparse.ArgumentParser(description="Write the prompts of `bench` as token ids.")
+    parser.add_argument("file", type=Path, help=f"for example {PROMPTS.name}, next to this script")
+    write_prompts(parser.parse_args().file)

@@ -6,6 +6,7 @@ where the daemon would, under the LOCALDFLASH_HOME it is given, and answers in t
 `asked`, or at GET /script. The script's last answer is given again when there are no more.
 """
 
+import argparse
 import asyncio
 import json
 import os
@@ -244,4 +245,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description="Run a daemon with scripted answers; SCRIPT holds the script.").parse_args()
     main()

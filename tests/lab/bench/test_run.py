@@ -14,6 +14,7 @@ from localdflash.lab.bench.lone_row_target import LoneRowTarget
 from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
+from tests.support.watched import Watched
 
 
 def run_of(ids: list[int], *steps: tuple[int, int, float], first: float = 1.0, drafter: str = "dflash") -> PromptRun:
@@ -127,11 +128,13 @@ def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(bench, "_other_plain", lambda *_arguments: {})
     monkeypatch.setattr(bench, "_acceptance", lambda *_arguments: {})
     monkeypatch.setattr(verify_table, "SECONDS", 0.0)
-    said: list[str] = []
-    result = bench.run(Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp"), 1, 2, said.append)
+    watcher = Watched()
+    result = bench.run(Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp"), 1, 2, watcher)
     assert order == "pdl dlp dlp lpd lpd pdl pdl dlp dlp lpd".replace(" ", "")
-    assert said[0] == "1/5 fim_line/00"
-    assert said[-1] == "5/5 prose/00"
+    steps = [what for _, what in watcher.parts]
+    assert (steps[0], steps[4]) == ("1/5 fim_line/00", "5/5 prose/00")
+    assert "5 prompts, 3 modes interleaved, 2 times" in watcher.line
+    assert 0 < sum(seconds for seconds, _ in watcher.parts) <= watcher.planned
     assert result["overall"]["identical"] == "5/5"
     assert list(result["categories"]) == list(CATEGORIES)
     assert result["overall"]["ar_over_llama_cpp_ar"] > 0

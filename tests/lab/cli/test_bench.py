@@ -75,7 +75,7 @@ def test_a_difference_is_the_exit_code(
     identical: str, code: int, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "run", lambda *_arguments: result_with(identical))
-    done = run("bench")
+    done = run("bench", "--pair", "embedded")
     assert done.code == code
     assert identical in done.out
 
@@ -89,9 +89,10 @@ def test_drafters_beside_each_other(
     monkeypatch.setattr(prompt_set, "load", lambda _limit: prompts)
     copy, file = tmp_path / "small.gguf", tmp_path / "result.json"
     copy.write_bytes((tiny_pair / "target.gguf").read_bytes())
-    done = run("bench", *tiny, "--rows", "fast", "--against", copy, "--json", file)
+    done = run("bench", *tiny, "--rows", "fast", "--against", copy, "--json", file)  # the old flag
     result = json.loads(file.read_text())
-    assert f" --against {copy} " in f"{result['command']} "
+    assert result["command"].startswith(f"localdflash bench drafters {copy} ")
+    assert "`localdflash bench drafters`" in done.err
     own, small = result["drafters"]
     assert (own["drafter"], own["kind"], small["drafter"], small["kind"]) == (
         *("the pair's", "dflash"),

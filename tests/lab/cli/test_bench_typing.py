@@ -1,4 +1,4 @@
-"""`bench --typing` and `bench --infill` from the command line: real processes, small inputs."""
+"""`bench typing` and `bench infill` from the command line: real processes, small inputs."""
 
 import json
 import subprocess
@@ -23,9 +23,12 @@ TASK = {
 USAGE = [
     ("--typing", "--server"),
     ("--typing", "--infill", "FILE"),
-    ("--typing", "--picture", "a.gif"),
-    ("--typing", "missing.py"),
-    ("--infill", "missing.jsonl"),
+    ("typing", "--picture", "a.gif"),
+    ("typing", "missing.py"),
+    ("infill", "missing.jsonl"),
+    ("drafters",),
+    ("server", "--keys", "3"),
+    ("size.py",),
 ]
 
 
@@ -55,13 +58,13 @@ def test_typing_with_an_engine_that_knows_what_comes(oracle: Path, run: Callable
     result = oracle.with_suffix(".json")
     picture = oracle.with_suffix(".svg")
     arguments = ("--as", style, "--speed", 2, "--keys", 60, "--json", result, "--picture", picture)
-    done = run("bench", "--typing", f"{oracle}:5", *arguments)
+    done = run("bench", "typing", f"{oracle}:5", *arguments)
     assert done.code == 0, done.err
     report = json.loads(result.read_text())
     assert report["overall"]["keystrokes_saved"] > 0.5
     assert (report["overall"]["stale"], report["overall"]["errors"]) == (0, 0)
     assert (report["style"], report["engine"]["pair"]) == (style, "oracle")
-    assert report["command"] == f"localdflash bench {oracle}:5 --typing --as {style} --keys 60 --speed 2.0"
+    assert report["command"] == f"localdflash bench typing {oracle}:5 --as {style} --keys 60 --speed 2.0"
     assert [line.split()[0] for line in done.out.splitlines()[:3]] == ["FILE", "size.py", "overall"]
     assert "stale" in done.out
     assert picture.stat().st_size > 1000
@@ -81,12 +84,12 @@ def test_what_makes_no_sense_is_said_before_anything_starts(
 def test_infilling(run: Callable[..., Any], tiny: tuple[str, ...], tmp_path: Path) -> None:
     tasks, result = tmp_path / "tasks.jsonl", tmp_path / "result.json"
     tasks.write_text(json.dumps(TASK) + "\n" + json.dumps({**TASK, "test": "def check(f): pass\n", "suffix": "'''"}))
-    done = run("bench", "--infill", tasks, "--json", result, *tiny)
+    done = run("bench", "infill", tasks, "--json", result, *tiny)
     assert done.code == 0, done.err
     assert f"The tests of {tasks}" in done.err
     report = json.loads(result.read_text())
     assert (report["tasks"], report["engine"]["pair"]) == (2, str(tiny[1]))
     assert sum(report["outcomes"].values()) == 2
     assert report["tokens_per_second"] > 0
-    assert report["command"].startswith("localdflash bench --infill tasks.jsonl --pair ")
+    assert report["command"].startswith("localdflash bench infill tasks.jsonl --pair ")
     assert "pass@1" in done.out

@@ -1,37 +1,24 @@
 """The whole chat bench on a tiny pair, its plan, and what Ctrl-C leaves."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localdflash.lab.bench import verify_table
-from localdflash.lab.bench.chat import chat_prompts, chat_run, curve, felt, measuring
+from localdflash.lab.bench.chat import chat_prompts, chat_run, curve, felt
 from localdflash.lab.bench.chat.chat_modes import Hosts, opened
-from localdflash.lab.bench.chat.measuring import QUICK
+from localdflash.lab.bench.chat.measuring import FULL, size_of
 from localdflash.lab.bench.lone_row_target import LoneRowTarget
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import EngineSpec
 from tests.support.costs import drafting_pays
+from tests.support.watched import Watched
 
 WAYS = ["plain", "drafting", "dflash", "lookup", "forced", "llama.cpp"]
-
-
-class Watched:
-    """Remembers what it is told; at `stop` it behaves as Ctrl-C does."""
-
-    def __init__(self, stop: str = "") -> None:
-        self.planned, self.line, self.parts, self._stop = 0.0, "", list[tuple[float, str]](), stop
-
-    def plan(self, seconds: float, line: str) -> None:
-        self.planned, self.line = seconds, line
-
-    def done(self, seconds: float, what: str) -> None:
-        self.parts.append((seconds, what))
-        if self._stop and what == self._stop:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -50,7 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_run, "_others", lambda *_: {"torch": {"tok_s": 1.0, "over_plain": 0.5}})
     monkeypatch.setattr(felt, "measure", lambda wanted, cold, warm, moved: {"asked": dict(wanted.options)})
     monkeypatch.setattr(verify_table, "SECONDS", 0.0)
-    monkeypatch.setattr(measuring, "QUICK", QUICK._replace(draws=4))
+    monkeypatch.setattr(chat_run, "size_of", lambda limit: size_of(limit)._replace(draws=4, verify_seconds=0.0))
     monkeypatch.setattr(curve, "LENGTHS", (256, 512, 1 << 30))
     monkeypatch.setattr(curve, "ANSWER", 6)
 
@@ -114,6 +101,14 @@ def test_each_way_is_what_it_says(options: Options) -> None:
 # The plan
 
 
+def test_every_part_of_a_run_grows_with_the_limit() -> None:
+    sizes = [*(size_of(limit) for limit in (1, 2, 5, 10, 40)), FULL]
+    for smaller, larger in pairwise(sizes):
+        assert all(less <= more for less, more in zip(smaller, larger, strict=True))
+    assert size_of(None) == FULL
+    assert (sizes[0].contexts, sizes[0].answer, sizes[0].cold) == (2, 16, 1)  # less than a minute on two cores
+
+
 # Longer contexts
 
 
@@ -129,8 +124,7 @@ def test_a_document_is_read_once(options: Options) -> None:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(hosts.drafting, "prefill", prefill)
-            patch.setattr(curve, "LENGTHS", (512,))
-            curve.measure(loaded, hosts, 2)
+            curve.measure(loaded, hosts, [512], 2)
     first, *later = computed
     assert first > 400
     assert max(later) < 80  # a question, and what the tokenizer joins with it

@@ -1,0 +1,49 @@
+"""How long a benchmark takes: the pace of each mode, measured on one prompt, and the observer of the run's progress."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.pair import Pair
+
+PACE_TOKENS = 24  # tokens of one prompt in each mode, from which the duration of the run is estimated
+
+CountItems = Callable[[int, int, str], None]  # receives the items done, all items, and the name of the last item
+
+
+class Watcher(Protocol):
+    """Observer of a run's progress; times are planned seconds."""
+
+    def plan(self, seconds: float, line: str) -> None:
+        """Receive the planned duration and description of the run."""
+
+    def done(self, seconds: float, what: str) -> None:
+        """Receive the seconds of the plan that are done."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Cost of a mode: milliseconds per prompt token and per generated token."""
+
+    read: float
+    write: float
+
+    def seconds(self, prompt: int, answer: int) -> float:
+        """Return the seconds for a prompt and an answer of that many tokens."""
+        return (prompt * self.read + answer * self.write) / 1e3
+
+
+def measure_pace(pair: Pair, ids: Sequence[int], ends: frozenset[int]) -> Pace:
+    """Measure the pace of a mode on one prompt, from a cold cache."""
+    pair.forget()
+    request = Request(ids, PACE_TOKENS, ends=ends)
+    for _ in generate(pair, request):
+        pass
+    write = request.stats.total_ms / max(request.stats.tokens, 1)
+    return Pace(max(request.ttft_ms - write, 0.0) / len(ids), write)
+
+
+def describe_duration(seconds: float) -> str:
+    """Return a duration for the user, in seconds or minutes."""
+    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"

@@ -1,0 +1,150 @@
+"""What the subcommands of `localdflash bench` share: options, output files, progress, and the daemon connection."""
+
+import json
+import shlex
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from localdflash.base.errors import UsageError
+from localdflash.cli.options import requested_engine
+from localdflash.cli.output import say
+from localdflash.lab.cli.progress_line import ProgressLine
+from localdflash.models.config import load_config
+from localdflash.models.registry import defaults
+from localdflash.text.sanitize import printable
+
+if TYPE_CHECKING:
+    from localdflash.server.client import Client
+    from localdflash.server.engine_spec import PairRole
+
+TICK_SECONDS = 1.0  # seconds between updates of the progress line
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def limit_option(help_text: str) -> Callable[[Command], Command]:
+    """Return the option `--limit`."""
+    return click.option("--limit", type=click.IntRange(1), help=help_text)
+
+
+json_option = click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result to this file."
+)
+picture_option = click.option(
+    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result as a .png or .svg."
+)
+suite_option = click.option(
+    "--suite",
+    type=click.Choice(("auto", "code", "chat")),
+    default="auto",
+    help="Prompts: code completions, or chats. auto: chats for a model without FIM tokens.",
+)
+repeats_option = click.option(
+    "--repeats",
+    type=click.IntRange(1, 20),
+    help="Runs of each prompt in each mode; by default 2 for code completions, 1 for chats.",
+)
+
+
+def choose_chat_pair(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with the chat pair if no pair was given."""
+    return {**options, "pair": options["pair"] or defaults.chat_pair(load_config())}
+
+
+class BenchProgress:
+    """Progress on stderr: a line that is overwritten on a terminal, else a line every 10 s. A context manager.
+
+    A thread writes the line, so that it also moves during a long step.
+    """
+
+    def __init__(self) -> None:
+        self._line, self._ended = ProgressLine(), threading.Event()
+        self._thread = threading.Thread(target=self._tick, name="benchmark progress", daemon=True)
+        self._began, self._planned, self._done, self._what = time.monotonic(), 0.0, 0.0, "loading"
+
+    def plan(self, seconds: float, line: str) -> None:
+        """See `Watcher`."""
+        self._line.clear()
+        say(line)
+        self._began, self._planned, self._what = time.monotonic(), seconds, "starting"
+
+    def done(self, seconds: float, what: str) -> None:
+        """See `Watcher`."""
+        self._done, self._what = self._done + seconds, what
+
+    def count(self, number: int, total: int, what: str) -> None:
+        """Record that `number` of `total` items are done; the remaining time is extrapolated."""
+        elapsed = time.monotonic() - self._began
+        if not self._planned and total > 1:
+            from localdflash.lab.bench.pace import describe_duration
+
+            self.plan(0.0, f"{total} {what}: about {describe_duration(elapsed * total / number)}.")
+            self._began -= elapsed
+        self._planned, self._done = elapsed * total / number, elapsed
+        self._what = f"{number}/{total} {what}"
+
+    def _tick(self) -> None:
+        while not self._ended.wait(TICK_SECONDS):
+            elapsed = time.monotonic() - self._began
+            share = min(self._done / self._planned, 1.0) if self._planned else 0.0
+            left = f", about {self._planned - self._done:.0f} s left" if 0 < share < 1 else ""
+            self._line.move(share, printable(f"{elapsed:.0f} s{left}: {self._what}"))
+
+    def __enter__(self) -> "BenchProgress":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._line.clear()
+
+
+def command_line(ctx: click.Context) -> str:
+    """Return the command line without the options that name output files."""
+    words = ["localdflash", "bench", str(ctx.info_name)]
+    for parameter in ctx.command.params:
+        name, value = str(parameter.name), ctx.params.get(str(parameter.name))
+        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE or name in ("json_file", "picture"):
+            continue
+        if isinstance(parameter, click.Option):
+            words.append(parameter.opts[0])
+            words += [] if parameter.is_flag else [str(value)]
+        else:
+            words += [one.name if isinstance(one, Path) else one for one in (value if parameter.nargs < 0 else [value])]
+    return shlex.join(words)
+
+
+def check_outputs(json_file: Path | None, picture: Path | None = None) -> None:
+    """Raise if an output file cannot be written, before the measurement starts."""
+    if picture:
+        from localdflash.lab.bench.typing_picture import check
+
+        check(picture)
+        picture.parent.mkdir(parents=True, exist_ok=True)
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.open("a").close()
+
+
+def write_json(json_file: Path | None, result: dict[str, Any]) -> None:
+    """Write the result to the file of `--json`, if there is one."""
+    if json_file:
+        json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def connect_own_engine(ctx: click.Context, options: dict[str, Any], role: "PairRole | None") -> "Client":
+    """Connect to the daemon for a subcommand that measures the pair of a role, or one pair for all roles."""
+    from localdflash.server.spawn import connect
+
+    if load_config().server.url:
+        raise UsageError(
+            f"bench {ctx.info_name}: measures localdflash's own engine; take [server] url out of the settings"
+        )
+    return connect(requested_engine(ctx, options, role), say)

@@ -1,0 +1,43 @@
+"""`localdflash bench server`: latency of the shared engine as its clients see it."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from localdflash.cli.options import chat_pair_options
+from localdflash.cli.output import print_table
+from localdflash.lab.cli.bench_output import (
+    BenchProgress,
+    check_outputs,
+    connect_own_engine,
+    json_option,
+    limit_option,
+    write_json,
+)
+
+COMPLETIONS = 200
+
+
+@click.command()
+@limit_option(f"Completions of each kind, {COMPLETIONS} by default; fewer than that also shorten the other parts.")
+@json_option
+@chat_pair_options
+@click.pass_context
+def command(ctx: click.Context, /, limit: int | None, json_file: Path | None, **options: Any) -> int:
+    """Measure completions alone and next to a streaming chat, cancellations, and round trips of the daemon."""
+    from localdflash.lab.bench.daemon_latency import run
+
+    check_outputs(json_file)
+    client = connect_own_engine(ctx, options, None if options["pair"] else "chat")  # a given pair answers everything
+    with BenchProgress() as progress:
+        result = run(client, limit or COMPLETIONS, progress.count)
+    write_json(json_file, result)
+    rows = [
+        (name, *(f"{times[at]:.1f}" for times in (arm["total_ms"], arm["first_token_ms"]) for at in ("p50", "p95")))
+        for name, arm in (("alone", result["alone"]), ("next to a chat", result["beside_a_chat"]))
+    ]
+    print_table(("COMPLETIONS", "P50 MS", "P95 MS", "FIRST TOKEN P50", "P95"), rows)
+    print(f"p95 next to a chat over alone: {result['p95_beside_over_alone']:.2f}")
+    print(f"round trip without generation: p95 {result['round_trip_ms']['p95']:.2f} ms")
+    return 0

@@ -1,0 +1,110 @@
+"""`localdflash bench speed`: speed, acceptance and identity with the baseline, on the prompt set."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from localdflash.base.errors import UsageError
+from localdflash.cli.options import chat_pair_options, requested_engine
+from localdflash.cli.output import print_table
+from localdflash.lab.cli.bench_chat import chats
+from localdflash.lab.cli.bench_output import (
+    BenchProgress,
+    check_outputs,
+    choose_chat_pair,
+    command_line,
+    json_option,
+    limit_option,
+    picture_option,
+    repeats_option,
+    suite_option,
+    write_json,
+)
+
+
+@click.command()
+@limit_option("Prompts of each category; scales every other part too.")
+@repeats_option
+@suite_option
+@json_option
+@picture_option
+@chat_pair_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    limit: int | None,
+    repeats: int | None,
+    suite: str,
+    json_file: Path | None,
+    picture: Path | None,
+    **options: Any,
+) -> int:
+    """Run the prompt set with and without drafting, interleaved. Exit code 1 if an output differs.
+
+    A chat pair answers 40 questions of each of seven categories in every mode, greedily and at temperature 0.7. Then
+    follow the distribution test, step costs, contexts of up to 8192 tokens and the daemon. The maximum duration is
+    printed first. --limit N takes N questions of each category and scales the other parts. Ctrl-C ends the run and
+    prints the results so far.
+    """
+    options = choose_chat_pair(options)
+    is_chat = chats(options["pair"], suite)
+    if picture and not is_chat:
+        raise UsageError("--picture: only for a chat pair")
+    check_outputs(json_file, picture)
+    if is_chat:
+        return _bench_chat(ctx, limit, repeats or 1, json_file, picture, options)
+    return _bench_code(limit, repeats or 2, json_file, options)
+
+
+def _bench_chat(
+    ctx: click.Context,
+    limit: int | None,
+    repeats: int,
+    json_file: Path | None,
+    picture: Path | None,
+    options: dict[str, Any],
+) -> int:
+    from localdflash.lab.bench.chat.chat_picture import draw
+    from localdflash.lab.cli.bench_chat import measure, show
+    from localdflash.models.load_options import Options
+
+    engine = requested_engine(ctx, options)
+    with BenchProgress() as progress:
+        result = {"command": command_line(ctx), **measure(Options(**options), engine, limit, repeats, progress)}
+    write_json(json_file, result)
+    if picture:
+        draw(result, picture)
+    return show(result)
+
+
+def _bench_code(limit: int | None, repeats: int, json_file: Path | None, options: dict[str, Any]) -> int:
+    from localdflash.lab.bench.bench_run import run
+    from localdflash.models.load_options import Options
+
+    with BenchProgress() as progress:
+        result = run(Options(**options), limit, repeats, progress)
+    write_json(json_file, result)
+    rows = {**result["categories"], "overall": result["overall"]}
+    print_table(
+        ("CATEGORY", "PLAIN TOK/S", "BEST PLAIN", "TOK/S", "SPEED-UP", "TAU", "IDENTICAL", "FIRST TOKEN MS"),
+        [
+            (
+                name,
+                f"{row['ar_tok_s']:.0f}",
+                f"{row['best_ar_tok_s']:.0f}",
+                f"{row['tok_s']:.0f}",
+                f"{row['speedup']:.2f}",
+                f"{row['tau']:.2f}",
+                row["identical"],
+                f"{row['ttft_ms']['p50']:.1f}",
+            )
+            for name, row in rows.items()
+        ],
+    )
+    if result["verify"]:
+        costs = [f"{rows} {cost:.2f}" for rows, cost in result["verify"]["over_ar"].items()]
+        print(f"verify by rows, in plain steps: {', '.join(costs)}")
+    same, total = rows["overall"]["identical"].split("/")
+    return 0 if same == total else 1
