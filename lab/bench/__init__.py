@@ -1,1 +1,1 @@
-"""The benchmarks: speed, acceptance, identity with plain decoding."""
+"""The benchmarks: speed, acceptance and identity with the baseline, latency, typing, infilling."""

@@ -146,10 +146,8 @@ def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> 
             categories[prompt.category].add(**runs)
             watcher.done(seconds[number], f"{number + 1}/{len(prompts)} {prompt.id}")
         watcher.done(0.0, "step costs")
-        backend, measured = (
-            loaded.backend,
-            {"step_ms": ways.costs(), "verify": ways.verify(SECONDS if limit is None else min(limit / 2, SECONDS))},
-        )
+        verify_seconds = min(limit / 2, SECONDS) if limit else SECONDS
+        backend, measured = loaded.backend, {"step_ms": ways.costs(), "verify": ways.verify(verify_seconds)}
         loaded.pair.forget()
         acceptance = _acceptance(loaded, ways.blocks, prompts) if ways.blocks else {}
         machine, rows = ways.machine(), {"rows": loaded.rows} if loaded.rows else {}

@@ -7,7 +7,7 @@ from typing import Protocol
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Pair
 
-PACE_TOKENS = 24  # tokens of one prompt in each mode, from which the duration of the run is estimated
+PACE_TOKENS = 16  # tokens of one prompt in each mode, from which the duration of the run is estimated
 
 CountItems = Callable[[int, int, str], None]  # receives the items done, all items, and the name of the last item
 

@@ -37,9 +37,12 @@ def run(options: Options, wanted: EngineSpec, limit: int | None, repeats: int, w
             bench = ChatBench(loaded, ways, prompts, repeats, size, watcher)
             try:
                 bench.everything()
-                bench.found["other_plain"] = _others(options, loaded, bench, size.has_reference)
+                if size.has_others:
+                    watcher.done(0.0, "other backends")
+                    bench.found["other_plain"] = _others(options, loaded, bench)
             finally:
                 result |= bench.found | _reports(bench)
+        watcher.done(0.0, "the daemon")
         daemon = replace(wanted, options={**wanted.options, "backend": result["backend"]})
         result["daemon"] = felt.measure(daemon, size.cold, size.warm, lambda: watcher.done(0.0, "the daemon"))
     except KeyboardInterrupt:
@@ -68,7 +71,7 @@ def _others(options: Options, loaded: LoadedPair, bench: ChatBench, reference: b
     """Plain decoding of backends that took no turns, over the first prompt, beside ours in the same moments."""
     running, found = loaded.backend, dict[str, dict[str, float]]()
     for backend in RUNNERS:
-        if backend in (running, "cuda") or not _fits(backend, loaded, reference):
+        if backend in (running, "cuda") or not _fits(backend, loaded):
             continue
         try:
             with LoadedPair(replace(options, backend=backend, draft=False)) as other:
@@ -82,5 +85,5 @@ def _others(options: Options, loaded: LoadedPair, bench: ChatBench, reference: b
     return found
 
 
-def _fits(backend: Runner, loaded: LoadedPair, reference: bool) -> bool:
-    return backend != "torch" or (reference and loaded.files.target.stat().st_size <= REFERENCE_BYTES)
+def _fits(backend: Runner, loaded: LoadedPair) -> bool:
+    return backend != "torch" or loaded.files.target.stat().st_size <= REFERENCE_BYTES

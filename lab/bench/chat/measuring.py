@@ -14,7 +14,7 @@ from localdflash.lab.bench.chat.chat_modes import DRAFTING, FORCED, LLAMA, PLAIN
 from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, ChatPrompt
 from localdflash.lab.bench.chat.report import SAMPLED, SAMPLED_PLAIN, AskedPrompt
 from localdflash.lab.bench.chat.step_parts import parts
-from localdflash.lab.bench.pace import Pace, Watcher, describe_duration, measure_pace
+from localdflash.lab.bench.pace import Watcher, describe_duration, measure_pace
 from localdflash.lab.bench.verify_table import SECONDS, verify_table
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.chat_request import render_chat
@@ -38,7 +38,7 @@ class Size(NamedTuple):
     questions: int  # at each context
     cold: int  # starts of the daemon
     warm: int  # questions to the daemon
-    has_reference: bool  # whether the torch reference is compared too
+    has_others: bool  # whether other backends are compared too
 
 
 FULL = Size(1 << 20, 300, len(CATEGORIES), SECONDS, len(curve.LENGTHS), 4, 3, 20, True)
@@ -57,7 +57,7 @@ def size_of(limit: int | None) -> Size:
         questions=min(1 + limit // 10, FULL.questions),
         cold=min(1 + limit // 10, FULL.cold),
         warm=min(2 * limit, FULL.warm),
-        has_reference=limit >= 4,
+        has_others=limit >= 4,
     )
 
 
@@ -103,7 +103,9 @@ class ChatBench:
 
     def everything(self) -> None:
         """Time each mode, announce the total, and run everything."""
-        self._pace = {turn.name: self._measure_pace(turn) for turn in self._turns}
+        first, ends = self._ids[self.prompts[0].id], self.loaded.tokenizer.ends
+        by_way = {way: measure_pace(pair, first, ends) for way, pair in self.ways.pairs.items()}
+        self._pace = {turn.name: by_way[turn.way] for turn in self._turns}
         steps: list[BenchStep] = [("prompts", self._prompt_seconds(), self._prompts)]
         if hosts := self.ways.hosts:
             steps += [
@@ -111,12 +113,13 @@ class ChatBench:
                 ("costs", self._cost_seconds(), partial(self._costs, hosts)),
                 ("contexts", self._context_seconds(), partial(self._contexts, hosts)),
             ]
-        after = self._size.cold * COLD_SECONDS + self._size.warm * WARM_SECONDS + OTHER_SECONDS
+        after = self._size.cold * COLD_SECONDS + self._size.warm * WARM_SECONDS
+        after += OTHER_SECONDS if self._size.has_others else 0.0
         seconds = sum(seconds for _, seconds, _ in steps) + after
-        then = ", ".join(name for name, _, _ in steps[1:])
+        then = ", ".join([*(name for name, _, _ in steps[1:]), *(["other backends"] if self._size.has_others else [])])
         self._watcher.plan(
             seconds,
-            f"{len(self.prompts)} prompts, {len(self._turns)} ways in turn; then {then}, other backends, the daemon."
+            f"{len(self.prompts)} prompts, {len(self._turns)} ways in turn; then {then}, the daemon."
             f" {describe_duration(seconds)} at most; Ctrl-C ends it with what it has.",
         )
         for _, seconds, step in steps:
@@ -127,9 +130,6 @@ class ChatBench:
         constraint = self._grammars.json_schema(prompt.schema) if prompt.schema else None
         ends, most = self.loaded.tokenizer.ends, min(limit or prompt.max_tokens, self._size.answer)
         return run_prompt(pair, self._ids[prompt.id], ends, most, params, constraint)
-
-    def _measure_pace(self, turn: Turn) -> Pace:
-        return measure_pace(self.ways.pairs[turn.way], self._ids[self.prompts[0].id], self.loaded.tokenizer.ends)
 
     def _of_prompt(self, number: int) -> list[Turn]:
         return [turn for turn in self._turns if number // len(CATEGORIES) % turn.every == 0]

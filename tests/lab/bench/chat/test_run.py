@@ -37,7 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_run, "_others", lambda *_: {"torch": {"tok_s": 1.0, "over_plain": 0.5}})
     monkeypatch.setattr(felt, "measure", lambda wanted, cold, warm, moved: {"asked": dict(wanted.options)})
     monkeypatch.setattr(verify_table, "SECONDS", 0.0)
-    monkeypatch.setattr(chat_run, "size_of", lambda limit: size_of(limit)._replace(draws=4, verify_seconds=0.0))
+    monkeypatch.setattr(chat_run, "size_of", lambda limit: size_of(limit)._replace(draws=4, has_others=True))
     monkeypatch.setattr(curve, "LENGTHS", (256, 512, 1 << 30))
     monkeypatch.setattr(curve, "ANSWER", 6)
 
