@@ -67,7 +67,7 @@ def _reports(bench: ChatBench) -> dict[str, Any]:
     }
 
 
-def _others(options: Options, loaded: LoadedPair, bench: ChatBench, reference: bool) -> dict[str, dict[str, float]]:
+def _others(options: Options, loaded: LoadedPair, bench: ChatBench) -> dict[str, dict[str, float]]:
     """Plain decoding of backends that took no turns, over the first prompt, beside ours in the same moments."""
     running, found = loaded.backend, dict[str, dict[str, float]]()
     for backend in RUNNERS:

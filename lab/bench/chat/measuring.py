@@ -116,11 +116,12 @@ class ChatBench:
         after = self._size.cold * COLD_SECONDS + self._size.warm * WARM_SECONDS
         after += OTHER_SECONDS if self._size.has_others else 0.0
         seconds = sum(seconds for _, seconds, _ in steps) + after
-        then = ", ".join([*(name for name, _, _ in steps[1:]), *(["other backends"] if self._size.has_others else [])])
+        others = ["other backends"] if self._size.has_others else []
+        then = ", ".join([*(name for name, _, _ in steps[1:]), *others, "the daemon"])
         self._watcher.plan(
             seconds,
-            f"{len(self.prompts)} prompts, {len(self._turns)} ways in turn; then {then}, the daemon."
-            f" {describe_duration(seconds)} at most; Ctrl-C ends it with what it has.",
+            f"{len(self.prompts)} prompts, {len(self._turns)} modes interleaved; then {then}."
+            f" {describe_duration(seconds)} at most; Ctrl-C ends the run and prints the results so far.",
         )
         for _, seconds, step in steps:
             step(seconds)

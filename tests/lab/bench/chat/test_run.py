@@ -74,7 +74,7 @@ def test_everything_is_in_the_result(options: Options) -> None:
     assert result["other_plain"] == {"torch": {"tok_s": 1.0, "over_plain": 0.5}}
     assert result["daemon"]["asked"]["backend"] == "llama.cpp"  # what was measured, not what was asked for
     assert sum(seconds for seconds, _ in watcher.parts) <= watcher.planned
-    assert "7 prompts, 8 ways in turn" in watcher.line
+    assert "7 prompts, 8 modes interleaved" in watcher.line
 
 
 # Ways
