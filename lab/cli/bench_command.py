@@ -3,6 +3,7 @@
 import importlib
 
 import click
+from click.shell_completion import CompletionItem
 
 from localdflash.base.errors import UsageError
 from localdflash.base.files.strict_toml import did_you_mean
@@ -37,6 +38,12 @@ class BenchGroup(click.Group):
         """See click."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in SUBCOMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """See click; also offers the options of `speed`."""
+        if incomplete.startswith("-") and (speed := self.get_command(ctx, "speed")):
+            return speed.shell_complete(ctx, incomplete)
+        return super().shell_complete(ctx, incomplete)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See click; names the subcommand where none is given."""

@@ -18,7 +18,7 @@ SOURCES = sorted(
     if "prompts" not in path.parts  # programs to be completed, never imported
 )
 RUNS_TEXT = {"eval", "exec", "compile", "__import__"}
-# `bench --infill` runs a benchmark's tests, and says so, in a process that may touch nothing: see its docstring.
+# `bench infill` runs a benchmark's tests, and says so, in a process that may touch nothing: see its docstring.
 JAILED = {"lab/bench/jail.py": ["compile()", "exec()"]}
 UNPICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 # What `runs_foreign_code` looks for is one of these names: modules without them need not be parsed.
