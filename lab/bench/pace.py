@@ -8,6 +8,7 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Pair
 
 PACE_TOKENS = 16  # tokens of one prompt in each mode, from which the duration of the run is estimated
+MIN_LIMIT_FOR_OTHERS = 4  # prompts of each category from which other backends are measured too
 
 CountItems = Callable[[int, int, str], None]  # receives the items done, all items, and the name of the last item
 
