@@ -20,7 +20,7 @@ from localdflash.engine.sampling import Constraint
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench.decoding_modes import opened
-from localdflash.lab.bench.pace import Watcher, describe_duration, measure_pace
+from localdflash.lab.bench.pace import MIN_LIMIT_FOR_OTHERS, Watcher, describe_duration, measure_pace
 from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.lab.bench.verify_table import SECONDS
 from localdflash.loading.load_pair import LoadedPair
@@ -32,7 +32,7 @@ from localdflash.text.fim_formats import build, stop_ids
 Way = TypeVar("Way")
 
 OTHER_BACKEND_PROMPTS = 2  # a category; enough to see which backend decodes fastest
-OTHER_TOKENS = 16  # of an answer by another backend, for each prompt of a limited run
+OTHER_TOKENS = 24  # of an answer by another backend, at most
 OTHER_SECONDS = 20.0  # estimate for the verify table and the other backends
 
 
@@ -152,7 +152,7 @@ def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> 
         acceptance = _acceptance(loaded, ways.blocks, prompts) if ways.blocks else {}
         machine, rows = ways.machine(), {"rows": loaded.rows} if loaded.rows else {}
     watcher.done(0.0, "other backends")
-    best = _other_plain(options, backend, limit)
+    best = {} if limit and limit < MIN_LIMIT_FOR_OTHERS else _other_plain(options, backend)
     return {
         "pair": options.pair,
         "backend": backend,
@@ -195,7 +195,7 @@ def _acceptance(loaded: LoadedPair, pair: Pair, prompts: Sequence[BenchPrompt]) 
     return {name: {"tau": round(s.tau, 3), "accept_by_slot": s.acceptance()} for name, s in totals.items()}
 
 
-def _other_plain(options: Options, running: Runner, limit: int | None) -> dict[str, float]:
+def _other_plain(options: Options, running: Runner) -> dict[str, float]:
     """Return the baseline of the other backends, tokens per second by category, over a few prompts."""
     best: dict[str, float] = {}
     for backend in RUNNERS:
@@ -204,9 +204,9 @@ def _other_plain(options: Options, running: Runner, limit: int | None) -> dict[s
         with suppress(ModelError, NoDevice), LoadedPair(replace(options, backend=backend, draft=False)) as loaded:
             for name in CATEGORIES:
                 runs = []
-                for prompt in load(min(limit or OTHER_BACKEND_PROMPTS, OTHER_BACKEND_PROMPTS)):
+                for prompt in load(OTHER_BACKEND_PROMPTS):
                     if prompt.category == name:
-                        tokens = min(prompt.max_tokens, OTHER_TOKENS * limit) if limit else prompt.max_tokens
+                        tokens = min(prompt.max_tokens, OTHER_TOKENS)
                         runs.append(run_prompt(loaded.pair, *prompt_ids(loaded, prompt), tokens))
                 rate = sum(r.stats.tokens for r in runs) / sum(r.stats.total_ms for r in runs) * 1e3
                 best[name] = max(best.get(name, 0.0), rate)

@@ -14,7 +14,7 @@ from localdflash.lab.bench.chat.chat_modes import DRAFTING, FORCED, LLAMA, PLAIN
 from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, ChatPrompt
 from localdflash.lab.bench.chat.report import SAMPLED, SAMPLED_PLAIN, AskedPrompt
 from localdflash.lab.bench.chat.step_parts import parts
-from localdflash.lab.bench.pace import Watcher, describe_duration, measure_pace
+from localdflash.lab.bench.pace import MIN_LIMIT_FOR_OTHERS, Watcher, describe_duration, measure_pace
 from localdflash.lab.bench.verify_table import SECONDS, verify_table
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.chat_request import render_chat
@@ -57,7 +57,7 @@ def size_of(limit: int | None) -> Size:
         questions=min(1 + limit // 10, FULL.questions),
         cold=min(1 + limit // 10, FULL.cold),
         warm=min(2 * limit, FULL.warm),
-        has_others=limit >= 4,
+        has_others=limit >= MIN_LIMIT_FOR_OTHERS,
     )
 
 
