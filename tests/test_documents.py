@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.exceptions import NoArgsIsHelpError
 
 from localdflash.cli import COMMANDS, cli
 
@@ -91,7 +92,8 @@ def test_documented_commands_have_the_arguments_that_the_commands_take(monkeypat
             try:
                 cli.main([word.partition("|")[0] for word in words], "localdflash", standalone_mode=False)
             except click.UsageError as error:
-                if "…" not in words and "does not exist" not in error.format_message():
+                named = len(words) < 3 and isinstance(error, (NoArgsIsHelpError, click.MissingParameter))  # in prose
+                if not named and "…" not in words and "does not exist" not in error.format_message():
                     wrong.append(f"{page}: {command}: {error.format_message()}")
     assert wrong == []
     assert tried > 60
