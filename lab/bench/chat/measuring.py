@@ -133,7 +133,9 @@ class ChatBench:
         return run_prompt(pair, self._ids[prompt.id], ends, most, params, constraint)
 
     def _of_prompt(self, number: int) -> list[Turn]:
-        return [turn for turn in self._turns if number // len(CATEGORIES) % turn.every == 0]
+        around, category = divmod(number, len(CATEGORIES))
+        skipped = () if self._size.has_others or category == 0 else (LLAMA,)
+        return [turn for turn in self._turns if around % turn.every == 0 and turn.way not in skipped]
 
     def _seconds(self, turn: Turn, prompt: ChatPrompt) -> float:
         return self._pace[turn.name].seconds(len(self._ids[prompt.id]), min(prompt.max_tokens, self._size.answer))
