@@ -59,13 +59,18 @@ def test_rolled_back_or_loaded_it_drafts_as_before(drafter: CpuDFlashDrafter) ->
         drafter.rollback(0)
         feed(drafter, features(length), 20)
         state, wanted = drafter.save(), drafter.propose(ANCHOR, 7)
+        feed(drafter, features(6, 8), 6)
+        further = drafter.propose(ANCHOR, 7)
         for injected in (False, True):
             feed(drafter, features(30, 9), 11)
             if injected:
                 drafter.propose(ANCHOR, 7)
+                feed(drafter, features(5, 3), 5)  # these wait
             drafter.rollback(length)
             assert drafter.length == length
             assert drafter.propose(ANCHOR, 7) == wanted
+            feed(drafter, features(6, 8), 6)
+            assert drafter.propose(ANCHOR, 7) == further
         drafter.rollback(0)
         feed(drafter, features(90, 4), 30)
         drafter.load(state, range(length))
