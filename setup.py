@@ -43,7 +43,10 @@ class BuildLibrary(build_ext):
         try:
             chosen = compiler()
             left_out = runpy.run_path(f"{SOURCES}/sources.py")["compile_library"](
-                library, chosen, native=os.environ.get("LOCALDFLASH_KERNELS") == "native"
+                library,
+                chosen,
+                native=os.environ.get("LOCALDFLASH_KERNELS") == "native",
+                static=sys.platform == "linux",
             )
         except (OSError, subprocess.CalledProcessError) as error:
             without = "localdflash: built without the CPU engine, only the extra `llama` runs pairs"

@@ -185,6 +185,14 @@ def test_make_builds_anew_when_a_source_changes() -> None:
     assert {"$(LIGHT): $(BUILT_FROM)", "$(READY): $(BUILT_FROM)"} <= set(lines)
 
 
+def test_packages_have_the_version_of_the_project() -> None:
+    version = PROJECT["project"]["version"]
+    assert f"\npkgver={version}\n" in (ROOT / "packaging" / "aur" / "PKGBUILD").read_text()
+    assert f"\n## {version}" in (ROOT / "CHANGELOG.md").read_text()
+    for script in ("stage.sh", "deb/build.sh", "aur/PKGBUILD"):
+        subprocess.run(["bash", "-n", str(ROOT / "packaging" / script)], check=True)
+
+
 def test_an_image_gets_what_an_install_needs_and_starts_one_command() -> None:
     let_through = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert let_through == {*TREE, *FOLDERS, "README.md", "LICENSE", "constraints.txt"}

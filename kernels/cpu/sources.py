@@ -26,6 +26,8 @@ X86: dict[str, Sequence[str]] = {  # the best first
     "isa_avxvnni.cpp": (*AVX2, "-mavxvnni"),
     "isa_avx2.cpp": AVX2,
 }
+# Linux only: a wheel must run where libstdc++ is older than the compiler's, or missing. No symbol of it is exported.
+STATIC = ("-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL")
 ARM: dict[str, Sequence[str]] = {"isa_neon.cpp": ("-march=armv8.2-a+dotprod",)}
 
 
@@ -42,11 +44,13 @@ def compile_library(
     extra: Sequence[str] = (),
     machine: str = "",
     native: bool = False,
+    static: bool = False,
 ) -> Sequence[str]:
     """Compile and link a shared library; CalledProcessError or OSError if that fails. `extra` goes everywhere.
 
     `native` compiles the best instruction set of this processor and the portable one only, where the system tells its
-    features. Instruction sets whose flags the compiler does not know are left out, and returned.
+    features. `static` links the compiler's own libraries statically, unless they are only there as shared libraries.
+    Instruction sets whose flags the compiler does not know are left out, and returned.
     """
     objects = target.parent / f"{target.stem}.objects"
     objects.mkdir(parents=True, exist_ok=True)
@@ -63,8 +67,18 @@ def compile_library(
     with ThreadPoolExecutor() as pool:
         common = dict.fromkeys(COMMON, (f"-DLDF_TABLES={tables}",))
         compiled = list(pool.map(compile_one, [*known.items(), *common.items()]))
-    run([*compiler, *extra, "-shared", *compiled, "-o", str(target), "-pthread"])
+    _link([*compiler, *extra, "-shared", *compiled, "-o", str(target), "-pthread"], static)
     return [_name(file) for file in wanted if file not in known]
+
+
+def _link(command: Sequence[str], static: bool) -> None:
+    if static:
+        try:
+            run([*command, *STATIC])
+            return
+        except subprocess.CalledProcessError:  # no libstdc++.a
+            pass
+    run(command)
 
 
 def _sets_of_this_processor() -> dict[str, Sequence[str]]:

@@ -37,6 +37,7 @@ MB = 1_000_000
 @click.option(
     "--log", type=click.Path(path_type=Path), help="Write to this file, 2 MB at most, what would go to stderr."
 )
+@click.option("--install-unit", is_flag=True, help="Write a systemd user unit for this command and exit.")
 @click.option("--private", type=click.Path(path_type=Path), hidden=True, help="Serve this socket, until stdin ends.")
 @click.option("--no-draft", is_flag=True, hidden=True, help="Load no drafter, and do not draft.")
 @click.option("--role", type=click.Choice(ROLES), hidden=True, help="What the pair is for, where not for everything.")
@@ -51,6 +52,7 @@ def command(
     idle: float,
     stops: bool,
     log: Path | None,
+    install_unit: bool,
     private: Path | None,
     no_draft: bool,
     role: PairRole | None,
@@ -64,6 +66,9 @@ def command(
     """
     if stops:
         _stop()
+        return 0
+    if install_unit:
+        _install_unit(ctx)
         return 0
     from localdflash.models.config import load_config
 
@@ -133,6 +138,17 @@ def _stop() -> None:
         return
     stop(client)
     _say("The engine has stopped.")
+
+
+def _install_unit(ctx: click.Context) -> None:
+    """Write the systemd unit, and say how to enable it. UsageError if other options are given."""
+    from localdflash.cli import systemd_unit
+
+    if given(ctx, ctx.params) - {"install_unit"}:
+        raise UsageError("--install-unit: no other option may be given; the unit follows the settings of config.toml")
+    _say(f"{systemd_unit.install_unit()}; enable it with:")
+    for line in systemd_unit.ENABLE:
+        print(line)
 
 
 def _join(tcp: "TcpPort", wanted: Mapping[str, object]) -> None:
