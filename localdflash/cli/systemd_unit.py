@@ -1,4 +1,4 @@
-"""`localdflash serve --install-unit`: a systemd user unit that runs the daemon. The Debian package has the same unit."""
+"""`localdflash serve --install-unit`: a systemd user unit that runs the daemon; the Debian package has the same one."""
 
 import os
 import sys
