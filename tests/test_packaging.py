@@ -129,6 +129,8 @@ def test_the_wheel_has_every_file_and_suits_one_platform_and_every_python(folder
     tags = wheel.stem.split("-")[2:]
     assert tags[:2] == ["py3", "none"]
     assert tags[2] != "any"
+    if sys.platform == "linux":
+        assert b"libstdc++.so" not in (built / LIBRARY).read_bytes()  # linked statically
     tree = folder / "sdist"
     assert {path.relative_to(tree).as_posix() for path in (tree / SOURCES).iterdir()} == sources()
 
