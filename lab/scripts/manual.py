@@ -33,7 +33,7 @@ names the folders of models.
 
 def man_page() -> str:
     """Return localdflash(1): every command with its options."""
-    context = click.Context(cli, info_name="localdflash")
+    context = click.Context(cli, info_name="localdflash", help_option_names=["-h", "--help"])
     summary, about = cli.help or "", "Commands share one daemon, which the first of them starts."
     parts = [
         '.TH LOCALDFLASH 1 "" localdflash "User Commands"',

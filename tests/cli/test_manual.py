@@ -1,5 +1,6 @@
 """The man page and the completion files of packages: every command is named, and groff and bash read them."""
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ def test_the_man_page_names_every_command_and_option(tmp_path: Path) -> None:
         check=True,
     )
     assert shown.stderr == ""
-    assert "localdflash models pull" in shown.stdout
+    assert "localdflash models pull" in re.sub(".\b", "", shown.stdout)  # bold is each letter twice
 
 
 @pytest.mark.parametrize("shell", manual.SHELLS)
