@@ -22,7 +22,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "config" / "systemd" / "user" / "localdflash.service"
 
 
-def test_the_unit_runs_this_python_and_systemd_accepts_it(file: Path, home: Path, run: Callable[..., Any]) -> None:
+def test_the_unit_runs_this_python_and_systemd_accepts_it(
+    file: Path, home: Path, run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = run("serve", "--install-unit")
     assert (done.code, done.out.splitlines()) == (0, [*systemd_unit.ENABLE])
     assert str(file) in done.err
@@ -34,8 +36,9 @@ def test_the_unit_runs_this_python_and_systemd_accepts_it(file: Path, home: Path
     assert version.stdout.startswith("localdflash")
     assert f"Environment=LOCALDFLASH_HOME={home}" in lines
     if program := shutil.which("systemd-analyze"):
+        (tmp_path / "run").mkdir()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
         checked = subprocess.run([program, "--user", "verify", str(file)], capture_output=True, text=True, check=False)
-        assert str(file) not in checked.stderr
         assert file.name not in checked.stderr
 
 
