@@ -20,7 +20,7 @@ from localdflash.engine.sampling import Constraint
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench.decoding_modes import opened
-from localdflash.lab.bench.pace import MIN_LIMIT_FOR_OTHERS, Watcher, describe_duration, measure_pace
+from localdflash.lab.bench.pace import MIN_LIMIT_FOR_OTHERS, Watcher, describe_duration, limit_tokens, measure_pace
 from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.lab.bench.verify_table import SECONDS
 from localdflash.loading.load_pair import LoadedPair
@@ -120,7 +120,8 @@ def run_prompt(
 
 def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> dict[str, Any]:
     """Run the whole prompt set; return the result object."""
-    prompts = load(limit)
+    longest = limit_tokens(limit)
+    prompts = [replace(prompt, max_tokens=min(prompt.max_tokens, longest)) for prompt in load(limit)]
     categories = {name: Category() for name in CATEGORIES}
     with LoadedPair(options) as loaded, opened(loaded, options) as ways:
         pairs = {"plain": ways.plain, "drafted": loaded.pair, "llama": ways.llama}

@@ -9,6 +9,8 @@ from localdflash.engine.pair import Pair
 
 PACE_TOKENS = 16  # tokens of one prompt in each mode, from which the duration of the run is estimated
 MIN_LIMIT_FOR_OTHERS = 4  # prompts of each category from which other backends are measured too
+TOKENS_PER_LIMIT = 16  # maximum tokens of an answer, for each prompt that `--limit` allows
+MAX_LIMIT_FOR_TOKENS = 9  # beyond it answers have their full length
 
 CountItems = Callable[[int, int, str], None]  # receives the items done, all items, and the name of the last item
 
@@ -43,6 +45,11 @@ def measure_pace(pair: Pair, ids: Sequence[int], ends: frozenset[int]) -> Pace:
         pass
     write = request.stats.total_ms / max(request.stats.tokens, 1)
     return Pace(max(request.ttft_ms - write, 0.0) / len(ids), write)
+
+
+def limit_tokens(limit: int | None) -> int:
+    """Return the maximum tokens of an answer in a run with `limit` prompts of each category."""
+    return TOKENS_PER_LIMIT * limit if limit and limit <= MAX_LIMIT_FOR_TOKENS else 1 << 20
 
 
 def describe_duration(seconds: float) -> str:

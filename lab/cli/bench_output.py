@@ -48,7 +48,7 @@ suite_option = click.option(
 repeats_option = click.option(
     "--repeats",
     type=click.IntRange(1, 20),
-    help="Runs of each prompt in each mode; by default 2 for code completions, 1 for chats.",
+    help="Runs of each prompt in each mode; by default 2 for code completions from --limit 4 on, else 1.",
 )
 
 

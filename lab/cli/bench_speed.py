@@ -22,6 +22,8 @@ from localdflash.lab.cli.bench_output import (
     write_json,
 )
 
+FULL_REPEATS_LIMIT = 4  # prompts of each category from which code completions run twice by default
+
 
 @click.command()
 @limit_option("Prompts of each category; scales every other part too.")
@@ -55,7 +57,7 @@ def command(
     check_outputs(json_file, picture)
     if is_chat:
         return _bench_chat(ctx, limit, repeats or 1, json_file, picture, options)
-    return _bench_code(limit, repeats or 2, json_file, options)
+    return _bench_code(limit, repeats or (1 if limit and limit < FULL_REPEATS_LIMIT else 2), json_file, options)
 
 
 def _bench_chat(

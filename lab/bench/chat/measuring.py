@@ -14,7 +14,7 @@ from localdflash.lab.bench.chat.chat_modes import DRAFTING, FORCED, LLAMA, PLAIN
 from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, ChatPrompt
 from localdflash.lab.bench.chat.report import SAMPLED, SAMPLED_PLAIN, AskedPrompt
 from localdflash.lab.bench.chat.step_parts import parts
-from localdflash.lab.bench.pace import MIN_LIMIT_FOR_OTHERS, Watcher, describe_duration, measure_pace
+from localdflash.lab.bench.pace import MIN_LIMIT_FOR_OTHERS, Watcher, describe_duration, limit_tokens, measure_pace
 from localdflash.lab.bench.verify_table import SECONDS, verify_table
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.chat_request import render_chat
@@ -41,7 +41,7 @@ class Size(NamedTuple):
     has_others: bool  # whether other backends are compared too
 
 
-FULL = Size(1 << 20, 300, len(CATEGORIES), SECONDS, len(curve.LENGTHS), 4, 3, 20, True)
+FULL = Size(limit_tokens(None), 300, len(CATEGORIES), SECONDS, len(curve.LENGTHS), 4, 3, 20, True)
 
 
 def size_of(limit: int | None) -> Size:
@@ -49,7 +49,7 @@ def size_of(limit: int | None) -> Size:
     if limit is None:
         return FULL
     return Size(
-        answer=16 * limit if limit < 10 else FULL.answer,
+        answer=limit_tokens(limit),
         draws=min(10 * limit, FULL.draws),
         cost_prompts=min(limit, FULL.cost_prompts),
         verify_seconds=min(limit / 2, FULL.verify_seconds),
