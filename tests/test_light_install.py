@@ -44,6 +44,7 @@ def no_extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "sitecustomize.py").write_text(HIDE, "utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hidden"))
+    monkeypatch.setenv("LOCALDFLASH_MODEL_BACKEND", "auto")
 
 
 @pytest.fixture
