@@ -104,7 +104,7 @@ def options_of(script: Path) -> tuple[set[str], set[str]]:
     known, required = {"--help"}, set[str]()
     for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
-            name = node.args[0].value if isinstance(node.args[0], ast.Constant) else ""
+            name = str(node.args[0].value) if isinstance(node.args[0], ast.Constant) else ""
             needed = name.startswith("--") and any(keyword.arg == "required" for keyword in node.keywords)
             known.add(name)
             required |= {name} if needed else set()
@@ -113,7 +113,9 @@ def options_of(script: Path) -> tuple[set[str], set[str]]:
 
 
 def _is_optional(call: ast.Call) -> bool:
-    return any(k.arg == "nargs" and isinstance(k.value, ast.Constant) and k.value.value in "?*" for k in call.keywords)
+    return any(
+        k.arg == "nargs" and isinstance(k.value, ast.Constant) and k.value.value in ("?", "*") for k in call.keywords
+    )
 
 
 def test_documented_scripts_get_the_options_that_they_need() -> None:

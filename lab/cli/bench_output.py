@@ -110,14 +110,15 @@ def command_line(ctx: click.Context) -> str:
     """Return the command line without the options that name output files."""
     words = ["localdflash", "bench", str(ctx.info_name)]
     for parameter in ctx.command.params:
-        name, value = str(parameter.name), ctx.params.get(str(parameter.name))
+        name, value = str(parameter.name), ctx.params[str(parameter.name)]
         if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE or name in ("json_file", "picture"):
             continue
         if isinstance(parameter, click.Option):
             words.append(parameter.opts[0])
             words += [] if parameter.is_flag else [str(value)]
         else:
-            words += [one.name if isinstance(one, Path) else one for one in (value if parameter.nargs < 0 else [value])]
+            values = value if parameter.nargs < 0 else [value]
+            words += [one.name if isinstance(one, Path) else str(one) for one in values]
     return shlex.join(words)
 
 
