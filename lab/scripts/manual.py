@@ -4,8 +4,8 @@
 and localdflash.service, whose command is /usr/bin/localdflash, into FOLDER.
 """
 
+import argparse
 import inspect
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,7 +85,9 @@ def completion(shell: str) -> str:
 
 def main() -> None:
     """Write all files into the folder that the command line names."""
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description="Write the man page, the completions and the systemd unit.")
+    parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "localdflash.1").write_text(man_page(), "utf-8")
     for shell, name in SHELLS.items():

@@ -50,7 +50,7 @@ def size_of(limit: int | None) -> Size:
         return FULL
     return Size(
         answer=limit_tokens(limit),
-        draws=min(10 * limit, FULL.draws),
+        draws=min(5 * limit, FULL.draws),
         cost_prompts=min(limit, FULL.cost_prompts),
         verify_seconds=min(limit / 2, FULL.verify_seconds),
         contexts=min(1 + limit, FULL.contexts),
