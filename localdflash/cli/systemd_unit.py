@@ -1,6 +1,7 @@
 """`localdflash serve --install-unit`: a systemd user unit that runs the daemon; the Debian package has the same one."""
 
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +36,7 @@ def install_unit() -> Path:
 
     Raise UsageError on other systems than Linux, LocaldflashError if a different file has the unit's name.
     """
-    if sys.platform != "linux":
+    if platform.system() != "Linux":
         raise UsageError("--install-unit: systemd runs on Linux only")
     home = {name: os.environ[name] for name in (paths.HOME_VARIABLE, paths.TRANSPORT_VARIABLE) if os.environ.get(name)}
     text = unit([sys.executable, "-P", "-c", PROGRAM, "serve"], home)

@@ -55,7 +55,7 @@ def test_other_options_and_other_systems_are_refused(
     file: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "config.toml" in fails(2, "serve", "--install-unit", "--port", "8012")
-    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
     assert "Linux" in fails(2, "serve", "--install-unit")
     assert not file.exists()
 

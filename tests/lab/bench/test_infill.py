@@ -49,7 +49,7 @@ class Daemon:
 
 def results(daemon: Daemon, *lines: dict[str, str]) -> dict[str, Any]:
     tasks = [Task(**line) for line in lines]
-    return run(daemon, tasks, lambda _: None)  # type: ignore[arg-type]
+    return run(daemon, tasks, lambda *_: None)  # type: ignore[arg-type]
 
 
 def test_the_report() -> None:
