@@ -300,7 +300,7 @@ class Answerer:
         self._say(f"{pair} had made room for another model: it is loaded again")
 
     async def _wait_for_others(self, pair: str, busy: ModelBusy) -> Others:
-        self._say(f"{busy}: {pair} is loaded when it is done ...")
+        self._say(f"{busy}; waiting to load {pair} ...")
         return "wait"
 
     async def _name(self, source: NamedServer, model: str) -> ServerInfo:

@@ -1,21 +1,21 @@
-"""Specification of an engine, as a value: naming one needs no code that reaches one."""
+"""Specification of an engine, without the code that connects to one."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 PairRole = Literal["chat", "completion"]
-Others = Literal["wait", "refuse", "end"]  # what becomes of answers by a pair whose place another one needs
+Others = Literal["wait", "refuse", "end"]  # how to treat running answers of a pair that must be unloaded
 ROLES: tuple[PairRole, ...] = ("chat", "completion")
 
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """Engine that a user asks for: fields of `localdflash.models.load_options.Options`, and which of them must hold.
+    """Requested engine: `options` are fields of `localdflash.models.load_options.Options`.
 
-    The others apply to a pair that is not there yet; one that is may have other values. `role`: what the pair is for,
-    and all that changes; None: for everything. `idle`: minutes until a daemon leaves that is started for it.
-    `default_pair` returns the pair where the options name none; a loaded engine makes looking for it unnecessary.
+    A running engine must match the options named in `given`; the other options apply only when a pair is loaded.
+    `role` is the role of the pair (None: all roles). `idle` is the idle timeout in minutes of a daemon started for this
+    request. `default_pair` returns the pair to load if `options` names none.
     """
 
     options: Mapping[str, object]
@@ -26,5 +26,5 @@ class EngineSpec:
 
     @property
     def pair(self) -> str:
-        """Return the pair of the options, else the default one."""
+        """Return the requested pair, or the default pair."""
         return str(self.options.get("pair") or self.default_pair())

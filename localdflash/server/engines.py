@@ -1,10 +1,10 @@
-"""The pairs that are loaded, by what they are for: one for the chat and one for completions, or one for both.
+"""The loaded pairs by role: one pair for chat and one for completion, or one pair for both.
 
-Other chats may have other pairs, which stay beside these as long as they are used and memory holds them; only requests
-that name them get them. Where memory is short a pair of the chats leaves, an idle one before one that answers, the
-larger one first; that of completions does so for a chat only if nobody has asked for any in a while. Nothing else ever
-answers for a pair that left: a request for it loads it again, that of a chat if it fits by then. All of this belongs to
-one event loop.
+A chat can load a further pair without a role. Only requests that name such a pair use it.
+
+If memory is short, `Engines` unloads chat pairs first: idle pairs before busy ones, larger pairs before smaller ones.
+A chat can evict the completion pair only after `UNUSED_SECONDS` without a completion. A request for an unloaded pair
+loads that pair again; no other pair answers for it. All methods belong to one event loop.
 """
 
 import asyncio
@@ -24,14 +24,17 @@ from localdflash.server.worker import PairWorker
 
 PURPOSES: Mapping[PairRole, str] = {"chat": "the chat", "completion": "completions"}
 COMMANDS: Mapping[PairRole, str] = {"chat": "chat", "completion": "complete"}
-# Seconds without an answer after which a pair leaves that only requests which name it get; without a completion, after
-# which theirs may leave for a chat's.
+# A pair without a role is unloaded after so many seconds without an answer. A chat pair may evict the completion pair
+# after so many seconds without a completion.
 UNUSED_SECONDS = 600.0
 T = TypeVar("T")
 
 
 class Engines:
-    """`first` is there for `roles`; `later` is what another role gets once somebody asks for it."""
+    """Registry of the daemon's engines by role.
+
+    `first` serves `roles`. `later` holds the options of pairs that are loaded at the first request for their role.
+    """
 
     def __init__(
         self,
@@ -39,54 +42,54 @@ class Engines:
         roles: Sequence[PairRole] = ROLES,
         later: Mapping[PairRole, Options] | None = None,
     ) -> None:
-        self._first = first  # which makes the others, too
+        self._first = first  # creates the other workers
         self._workers: dict[PairRole, PairWorker] = dict.fromkeys(roles, first)
-        self._beside: list[PairWorker] = []  # what other chats named, without a role
+        self._beside: list[PairWorker] = []  # pairs without a role, which chats requested by name
         self._later: dict[PairRole, Options] = dict(later or {})
-        self._left: set[PairRole] = set()  # whose pairs made room for others
+        self._left: set[PairRole] = set()  # roles whose pair was evicted
         self._changing = asyncio.Lock()
-        self._awaited: PairWorker | None = None  # whose requests somebody waits for who holds that lock
+        self._awaited: PairWorker | None = None  # worker whose requests the holder of `_changing` waits for
 
     @property
     def workers(self) -> list[PairWorker]:
-        """Return all engines, that of the chat first, those without a role last."""
+        """Return all workers: chat first, then completion, then workers without a role."""
         return list(dict.fromkeys([*(self._workers[role] for role in ROLES if role in self._workers), *self._beside]))
 
     @property
     def main(self) -> PairRole:
-        """Return the role of requests that do not say what they are for."""
+        """Return the role of requests that name no role."""
         return "completion" if "completion" in self._workers and "chat" not in self._workers else "chat"
 
     @property
     def continuing(self) -> PairRole:
-        """Return the role of prompts that are to be continued as they are, which editors send too."""
+        """Return the role of raw prompts (`/v1/completions`), which editors send too."""
         return "completion" if "completion" in (*self._workers, *self._left) else "chat"
 
     @property
     def failed(self) -> bool:
-        """Return whether a device is lost: only a new process can go on."""
+        """Return whether a worker lost its device; only a new process can recover."""
         return any(worker.failed.is_set() for worker in self.workers)
 
     @property
     def error(self) -> BaseException | None:
-        """Why no pair at all is there, if loading failed."""
+        """Return a load error if every pair failed to load, else None."""
         errors = [worker.error for worker in self.workers]
         return next(iter(errors), None) if all(errors) else None
 
     def worker(self, role: PairRole) -> PairWorker | None:
-        """Return the engine of a role, which may still be loading."""
+        """Return the worker of a role; its pair may still be loading."""
         return self._workers.get(role)
 
     def roles(self, worker: PairWorker) -> list[PairRole]:
-        """Return what an engine is for, where a request does not name it."""
+        """Return the roles that a worker serves."""
         return [role for role in ROLES if self._workers.get(role) is worker]
 
     def worker_of(self, loaded: LoadedPair) -> PairWorker | None:
-        """Return the engine that runs a pair; None if it was unloaded meanwhile."""
+        """Return the worker of a loaded pair, or None if the pair was unloaded."""
         return next((worker for worker in self.workers if worker.loaded is loaded), None)
 
     def totals(self) -> EngineTotals:
-        """Return what all engines did since they started."""
+        """Return the summed counters of all engines since they started."""
         together = EngineTotals()
         for worker in self.workers:
             if worker.scheduler:
@@ -94,7 +97,7 @@ class Engines:
         return together
 
     def start(self) -> None:
-        """Load the first pair; `ready` waits for it."""
+        """Start loading the first pair; `ready` waits for the pair."""
         self._first.start()
 
     def close(self) -> None:
@@ -106,9 +109,9 @@ class Engines:
             worker.close()
 
     async def ready(self, role: PairRole, name: str = "") -> LoadedPair:
-        """Return the pair that is called `name`, or else that of a role, after waiting for it or loading it.
+        """Return the loaded pair called `name`, or the pair of `role`; load the pair if necessary.
 
-        What keeps it from being loaded is raised. For a chat no pair is taken away that is answering somebody else.
+        Raise the load error if the pair cannot be loaded. A chat request never evicts a pair that is answering.
         """
         while True:
             role = self._role_named(name, role)
@@ -118,36 +121,36 @@ class Engines:
                 except EngineGone:
                     if worker in self.workers:
                         raise
-                    continue  # another one took its place
+                    continue  # another worker replaced this worker
             async with self._changing:
                 if not self._is_there(role):
                     others: Others = "wait" if role == "completion" else "refuse"
                     await self._load((role,), self._options_later(role), others)
 
     async def runs(self, loaded: LoadedPair) -> PairWorker | None:
-        """Return the engine that runs a pair, once it is certain that it stays; None if it was unloaded."""
+        """Return the worker of a pair after any pending eviction is decided; None if the pair was unloaded."""
         if worker := self.worker_of(loaded):
             await worker.settled()
         return self.worker_of(loaded)
 
     async def load(self, role: PairRole | None, changes: Mapping[str, Any], others: Others = "wait") -> LoadedPair:
-        """Load a pair for a role; if that fails the old one stays.
+        """Load a pair for a role; if loading fails, keep the current pair.
 
-        Without a role it is for all that it can do. `changes` are fields of `Options`, the others stay as they are.
-        `others`: what becomes of answers by a pair that has to go for it; ModelBusy if they are not to be touched.
-        Cancelling this changes nothing until the new pair begins to load, and then nothing either.
+        `role=None` assigns the pair to every role that it supports. `changes` overrides current options.
+        `others` says how to treat the running answers of a pair that must be unloaded; "refuse" raises ModelBusy.
+        Cancellation has no effect once the new pair has begun to load.
         """
         if others == "refuse" and self._awaited:
-            raise ModelBusy(f"{self._awaited.called} is answering, and another chat waits for its place")
+            raise ModelBusy(f"{self._awaited.called} is answering, and another chat is waiting to replace it")
         async with self._changing:
             for worker in self.workers:
                 with suppress(Exception):
-                    await worker.ready()  # a load that is under way is not interrupted
+                    await worker.ready()  # never interrupt a running load
             before = self._workers.get(role or self.main)
             usual = self._later.get(role or self.main, self._first.options)
             options = before.options if before else usual
             if changes.get("pair", options.pair) != options.pair:
-                options = replace(options, drafter="")  # it was for the pair of before
+                options = replace(options, drafter="")  # the drafter belongs to the previous pair
             options = replace(options, **changes)
             roles: Sequence[PairRole] = (role,) if role else ROLES
             if not role and not await asyncio.to_thread(can_fill, options.pair):
@@ -156,7 +159,7 @@ class Engines:
             return await self._load(roles, options, others)
 
     async def free_unused(self) -> None:
-        """Free pairs without a role that nobody has used for a while."""
+        """Unload pairs without a role that have been unused for `UNUSED_SECONDS`."""
         for worker in list(self._beside):
             unused = not worker.busy and time.monotonic() - worker.used > UNUSED_SECONDS
             if unused and not self._changing.locked():
@@ -164,15 +167,15 @@ class Engines:
                     await self._drop(worker)
 
     def _role_named(self, name: str, role: PairRole) -> PairRole:
-        """Return the role that is to have the pair of this name once it is asked for; `role` if none is, or for a chat.
+        """Return the role whose pair is still to be loaded and is called `name`, else `role`.
 
-        A chat's question loads no pair for completions, which would go before it from then on.
+        A chat request keeps its role: it must not load the completion pair, which has priority over chat pairs.
         """
         later = [one for one in ROLES if role != "chat" and not self._is_there(one) and one in self._later]
         return next((one for one in later if self._later[one].pair == name), role)
 
     def _worker_named(self, name: str, role: PairRole) -> PairWorker | None:
-        """Return the engine whose pair has this name, that of the role before others; else that of the role."""
+        """Return the worker whose pair is called `name`, preferring the worker of `role`; else the worker of `role`."""
         of_role = self._workers.get(role) if self._is_there(role) else None
         candidates = [*([of_role] if of_role else []), *self.workers]
         return next((worker for worker in candidates if name and name in _names(worker)), of_role)
@@ -184,10 +187,10 @@ class Engines:
     def _options_later(self, role: PairRole) -> Options:
         if options := self._later.get(role):
             return options
-        raise ModelError(f"no pair is loaded for {PURPOSES[role]}: load one with `localdflash {COMMANDS[role]}`")
+        raise ModelError(f"no pair is loaded for {PURPOSES[role]}; run `localdflash {COMMANDS[role]}` to load one")
 
     async def _load(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
-        """Load a pair for roles; if that fails they have what they had before."""
+        """Load a pair for `roles`; if loading fails, restore the previous pairs of these roles."""
         if tuple(roles) == ("completion",):
             await asyncio.to_thread(check_can_fill, options.pair)
         before = {role: worker.options for role, worker in self._workers.items()}
@@ -196,15 +199,17 @@ class Engines:
         except Exception:
             for role, old in before.items():
                 if role not in self._workers:
-                    with suppress(Exception):  # the next request for it tries again, and is told
+                    with suppress(Exception):  # the next request for the role retries and gets the error
                         await self._placed((role,), old, "wait")
             raise
 
     async def _with_room(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
-        """Place a pair; as long as it does not fit, or would be cramped, another one leaves."""
+        """Load a pair, and evict other pairs one by one until the pair fits with enough context."""
         while True:
             leaving = self._in_the_way(roles)
-            roomy = leaving is not None and not (leaving.busy and "completion" in roles)  # these wait for no chat
+            roomy = leaving is not None and not (
+                leaving.busy and "completion" in roles
+            )  # completions never wait for a chat
             try:
                 return await self._placed(roles, replace(options, roomy=roomy), others)
             except OutOfMemory as error:
@@ -214,7 +219,7 @@ class Engines:
             await _whole(self._drop(leaving))
 
     def _in_the_way(self, roles: Sequence[PairRole]) -> PairWorker | None:
-        """Return the pair that is to leave first for one of these roles."""
+        """Return the worker to evict first for a pair of these roles: idle before busy, then the largest."""
         found = [worker for worker in self.workers if worker.loaded and self._may_leave(worker, roles)]
         return min(found, key=lambda worker: (worker.busy, -worker.size), default=None)
 
@@ -223,18 +228,19 @@ class Engines:
         if "completion" not in own:
             return True
         if "completion" in roles:
-            return "chat" in own  # whose alone it is from now on
+            return "chat" in own  # the pair keeps the chat role only
         return time.monotonic() - worker.completed > UNUSED_SECONDS
 
     def _explained(self, error: OutOfMemory, roles: Sequence[PairRole], options: Options) -> OutOfMemory:
         kept = self._workers.get("completion")
         if tuple(roles) != ("chat",) or not kept:
             return error
-        beside = f"does not fit beside {kept.options.pair}, the pair of completions"
-        return OutOfMemory(f"{options.pair}, the pair of the chat, {beside}: {error}")
+        return OutOfMemory(
+            f"the chat pair {options.pair} does not fit next to the completion pair {kept.options.pair}: {error}"
+        )
 
     async def _placed(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
-        """Load a pair: shared with another role, in the place of what it replaces, or beside the others."""
+        """Load a pair: reuse a worker with equal options, else start a new worker after the replaced ones are idle."""
         same = next((worker for worker in self.workers if worker.options == options and worker.error is None), None)
         replaced = [worker for worker in self._replaced(roles, options) if worker is not same]
         try:
@@ -247,8 +253,9 @@ class Engines:
         return await _whole(self._put(roles, same or self._first.beside(options), replaced))
 
     def _replaced(self, roles: Sequence[PairRole], options: Options) -> list[PairWorker]:
-        """What goes for a pair: all that these roles alone have; a chat's only if it is the same pair, run otherwise,
-        or never came to be.
+        """Return the workers that a new pair replaces: those that serve no other role than `roles`.
+
+        A chat pair is replaced only by the same pair with other options, or if its load failed.
         """
         found = []
         for worker in self.workers:
@@ -260,7 +267,7 @@ class Engines:
         return found
 
     async def _put(self, roles: Sequence[PairRole], worker: PairWorker, replaced: Sequence[PairWorker]) -> LoadedPair:
-        """Give roles an engine, which is started unless it runs; what is replaced is freed before."""
+        """Retire the replaced workers, assign `roles` to `worker`, and start `worker` unless it is running."""
         for old in replaced:
             await old.retire()
         left = [one for one in self.workers if one not in replaced]
@@ -278,7 +285,7 @@ class Engines:
             raise
 
     async def _emptied(self, worker: PairWorker, others: Others) -> None:
-        """Wait until a pair that has to go has no requests."""
+        """Wait until a worker that is to be unloaded has no requests, or raise ModelBusy."""
         if others == "refuse" and worker.answering:
             raise ModelBusy(f"{worker.called} is answering in another chat")
         self._awaited = worker
@@ -288,14 +295,14 @@ class Engines:
             self._awaited = None
 
     async def _free_role(self, role: PairRole) -> None:
-        """Take a role's pair away, until somebody asks for it."""
+        """Unload the pair of a role until the next request for that role."""
         if worker := self._workers.pop(role, None):
             self._later[role] = worker.options
             if worker not in self._workers.values():
                 await worker.retire()
 
     async def _drop(self, worker: PairWorker) -> None:
-        """Free a pair; a role that had it gets it again when somebody asks for it."""
+        """Unload a worker's pair; the next request for one of its roles loads the pair again."""
         await worker.retire()
         for role in self.roles(worker):
             self._later[role] = self._workers.pop(role).options
@@ -304,12 +311,12 @@ class Engines:
 
 
 def _names(worker: PairWorker) -> set[str]:
-    """Return what a request may call the pair of an engine, which need not be loaded yet."""
+    """Return the names by which a request can select a worker's pair, loaded or not."""
     return {worker.options.pair, *([worker.loaded.files.id] if worker.loaded else ())}
 
 
 async def _whole(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of work that goes on to its end even if this is cancelled."""
+    """Return the result of `work`; on cancellation, wait for `work` to finish before raising."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)

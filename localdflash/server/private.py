@@ -1,4 +1,4 @@
-"""An engine for one process alone: a child that ends with it, however that ends."""
+"""A private engine: a child process that exits together with its parent."""
 
 import subprocess
 import sys
@@ -26,34 +26,34 @@ from localdflash.server.spawn import (
     serve_command,
 )
 
-STOP_SECONDS = 1.0  # seconds that a child may take to end
+STOP_SECONDS = 1.0  # timeout for the child to exit
 
 
 def start(
     spec: EngineSpec, path: Path, look: Look, say: Callable[[str], None] | None = None
 ) -> "subprocess.Popen[bytes]":
-    """Start a child that serves this socket, and return it once its pair is loaded; if it ends before, raise its
-    error.
+    """Start a child process that serves the socket at `path`, and return it once its pair is loaded.
 
-    `look`: see `spawn.connect`. `say` gets lines for the user: the engine's notice, and on a terminal that it starts.
+    Raise the child's error if it exits first. `look` is called with each stage, as in `spawn.connect`. `say` prints
+    the engine's notice and, on a terminal, that the engine is starting.
     """
     prepare_folder(path)
     if say and sys.stderr.isatty():
         say("starting the engine ...")
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stderr:
         child = subprocess.Popen(
             [*serve_command(spec), "--private", str(path)],
             stdin=subprocess.PIPE,  # closed by the kernel when this process ends
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=stderr,
             **apart(),
         )
         try:
             while not _is_ready(path):
                 if child.poll() is not None:
-                    said.seek(0)
-                    words = last_line(said.read().decode("utf-8", "replace").splitlines())
-                    raise ended(child.returncode, words or "the engine ended without a word")
+                    stderr.seek(0)
+                    message = last_line(stderr.read().decode("utf-8", "replace").splitlines())
+                    raise ended(child.returncode, message or "the engine exited without a message")
                 look(LOADING if is_listening(path) else STARTING)
                 time.sleep(POLL_SECONDS)
             if say and (notice := Client(Address(path)).get("/ps").get("notice")):
@@ -76,9 +76,7 @@ def started(spec: EngineSpec, say: Callable[[str], None]) -> Iterator[Client]:
 
 
 def end(child: "subprocess.Popen[bytes]", path: Path) -> None:
-    """Ask the child of this socket to leave, and wait until it has; one that cannot, because it is loading, is
-    killed.
-    """
+    """Close the child's stdin and wait for it to exit; kill it after `STOP_SECONDS`, for example while it loads."""
     assert child.stdin
     with suppress(OSError):
         child.stdin.close()

@@ -1,7 +1,7 @@
-"""A client of the one daemon: the one that runs, or one that is started here.
+"""Connect to the running daemon, or start one.
 
-However many processes ask at once, one of them starts the daemon (under a lock) and the others wait for it. If a daemon
-does not come up, the last line of its log is raised here with its exit code.
+If several processes find no daemon, one of them starts it while holding a lock and the others wait. If the daemon fails
+to start, the client raises the last line of the daemon's log as the error for its exit code.
 """
 
 import os
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 Look = Callable[[str], None]  # gets "starting" or "loading", or "loading: compiling 3 of 37"
-NOTICE_SECONDS = 0.5  # seconds before a line says that the engine is being started
-POLL_SECONDS = 0.02  # seconds between two looks at whether it is there
-LISTEN_SECONDS = 60.0  # seconds until a started daemon must be heard of; it may load for longer
-STOP_SECONDS = 20.0  # seconds that a daemon which was told to stop may take
+NOTICE_SECONDS = 0.5  # delay before "starting the engine ..." is printed
+POLL_SECONDS = 0.02  # interval of checks whether the daemon is ready
+LISTEN_SECONDS = 60.0  # timeout for a started daemon to listen; loading may take longer
+STOP_SECONDS = 20.0  # timeout for a daemon to stop
 READY = "ok"
 PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
-FALLBACK_PAIR = Options.pair  # answers where no other pair is here
+FALLBACK_PAIR = Options.pair  # the embedded pair, used if no other pair is installed
 STARTING, LOADING = "starting", "loading"
 _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, ModelError, OutOfMemory, DeviceFailed)}
 
 
 def connect(spec: EngineSpec, say: Callable[[str], None], look: Look | None = None) -> Client:
-    """Return a client of an engine that is loaded as wanted. `say` gets lines for the user.
+    """Return a client of a daemon that has loaded the requested engine; start or reload the daemon if necessary.
 
-    While that takes time, `look` is called repeatedly with the reason for waiting; what it raises ends the waiting, and
-    lines that say no more than it does are left out.
+    `say` prints a line for the user. `look` is called repeatedly with the current stage; an exception in `look` ends
+    the wait. If `look` is given, progress lines are not printed.
     """
     try:
         return _connect(spec, say, look)
-    except EngineGone:  # it left, idle for long enough, while it was looked at
+    except EngineGone:  # the daemon reached its idle timeout in the meantime
         return _connect(spec, say, look)
 
 
@@ -64,7 +64,7 @@ def _connect(spec: EngineSpec, say: Callable[[str], None], look: Look | None) ->
 
 
 def _load_what_is_given(client: Client, spec: EngineSpec, waiting: "_Waiting") -> None:
-    """If the role has no pair yet, or not as the user wants it, have that loaded, after the requests that it has."""
+    """Load the requested pair if the role has none, or if the loaded pair differs from the given options."""
     if not (spec.given or spec.role):
         return
     role = {"role": spec.role} if spec.role else {}
@@ -76,16 +76,17 @@ def _load_what_is_given(client: Client, spec: EngineSpec, waiting: "_Waiting") -
     running = about["options"]
     changes = {name: spec.options[name] for name in spec.given if running.get(name) != spec.options[name]}
     if running["pair"] == FALLBACK_PAIR and "pair" not in spec.given and spec.pair != FALLBACK_PAIR:
-        changes["pair"] = spec.pair  # pulled, or set, since the fallback was loaded
+        changes["pair"] = spec.pair  # installed or configured after the fallback pair was loaded
     if changes:
         other = changes.get("pair")
-        told = [f"{name.replace('_', ' ')} {value}" for name, value in sorted(changes.items()) if name != "pair"]
-        waiting.say(": ".join([f"The engine loads {other or 'anew'}", *([", ".join(told)] if told else [])]) + " ...")
+        values = [f"{name.replace('_', ' ')} {value}" for name, value in sorted(changes.items()) if name != "pair"]
+        details = f" ({', '.join(values)})" if values else ""
+        waiting.say(f"loading {other}{details} ..." if other else f"reloading the pair{details} ...")
         _have_loaded(client, {"pair": running["pair"], **changes, **role}, waiting)
 
 
 def _pair_of(about: dict[str, Any], spec: EngineSpec) -> dict[str, Any]:
-    """What /ps says of the pair that is wanted: that of the role, or one that a chat has beside it; or nothing."""
+    """Return the /ps entry of the requested pair: the pair named by a chat, else the pair of the role, else {}."""
     if not spec.role:
         return about
     of_role = [one for one in about["pairs"] if spec.role in one["roles"]]
@@ -98,23 +99,23 @@ def _pair_of(about: dict[str, Any], spec: EngineSpec) -> dict[str, Any]:
 
 
 def _have_loaded(client: Client, body: dict[str, Any], waiting: "_Waiting") -> None:
-    """Have a pair loaded; where another chat is being answered by one that has to go for it, wait and say so."""
+    """Ask the daemon to load a pair; if a busy chat pair must be unloaded first, print a notice and wait."""
     waiting.look(LOADING)
     try:
-        told = client.post("/load", {**body, "others": "wait" if body.get("role") == "completion" else "refuse"})
+        reply = client.post("/load", {**body, "others": "wait" if body.get("role") == "completion" else "refuse"})
     except ModelBusy as busy:
-        waiting.say(f"{busy}: {body['pair']} is loaded when it is done ...")
-        told = client.post("/load", {**body, "others": "wait"})
-    waiting.tell(told.get("notice"))
+        waiting.say(f"{busy}; waiting to load {body['pair']} ...")
+        reply = client.post("/load", {**body, "others": "wait"})
+    waiting.tell(reply.get("notice"))
 
 
 def stop(client: Client) -> None:
-    """Ask a daemon to leave, and wait until it no longer listens."""
+    """Ask the daemon to stop and wait until it no longer listens."""
     client.post("/stop", {})
     end = time.monotonic() + STOP_SECONDS
     while find():
         if time.monotonic() > end:
-            raise LocaldflashError("the engine does not stop: kill its process")
+            raise LocaldflashError(f"the engine did not stop within {STOP_SECONDS:.0f} seconds; kill its process")
         time.sleep(POLL_SECONDS)
 
 
@@ -129,7 +130,7 @@ def own_version() -> str:
 
 
 def _running_or_started(spec: EngineSpec, waiting: "_Waiting") -> Client:
-    """Look for a daemon, then start one under the lock; whoever does not get the lock looks again."""
+    """Return a client of the running daemon, or start a daemon while holding the start lock."""
     lock: FileLock | None = None
     while True:
         if (client := find()) and _becomes_ready(client, waiting):
@@ -148,22 +149,25 @@ def _running_or_started(spec: EngineSpec, waiting: "_Waiting") -> Client:
 
 
 def _becomes_ready(client: Client, waiting: "_Waiting") -> bool:
-    """Wait while the daemon loads; False if it went away meanwhile, as one does that could not load."""
+    """Wait until the daemon is ready; return False if the daemon exits first, as after a failed load."""
     try:
-        while (told := client.health()).get("status") != READY:
-            waiting.look(loading(told))
+        while (health := client.health()).get("status") != READY:
+            waiting.look(loading(health))
     except EngineGone:
         return False
     return True
 
 
-def loading(told: Mapping[str, Any]) -> str:
-    """Return the stage of an engine that loads, by what /health or /ps tells."""
-    return f"{LOADING}: {told['doing']}" if told.get("doing") else LOADING
+def loading(status: Mapping[str, Any]) -> str:
+    """Return the loading stage in a reply of /health or /ps."""
+    return f"{LOADING}: {status['doing']}" if status.get("doing") else LOADING
 
 
 def _start(spec: EngineSpec, waiting: "_Waiting") -> None:
-    """Start a daemon, anew where a GPU ended it, and wait until it is ready; if it ends before, that is raised."""
+    """Start a daemon and wait until it is ready; restart it if a GPU crashed it.
+
+    Raise the daemon's error if it exits before it is ready.
+    """
     from localdflash.base.machine import gpu_watch
 
     died = gpu_watch.deaths()
@@ -175,14 +179,14 @@ def _start(spec: EngineSpec, waiting: "_Waiting") -> None:
             before, died = died, gpu_watch.deaths()
             if not before < died <= gpu_watch.MAX_DEATHS:
                 raise
-        waiting.say("A GPU ended the engine while it was loading: started again ...")
+        waiting.say("the engine crashed on a GPU while loading; restarting ...")
 
 
 def _start_once(spec: EngineSpec, waiting: "_Waiting") -> None:
     log = paths.engine_log()
     began = log.stat().st_size if log.exists() else 0
     process, patient_until = _spawn(spec, log), time.monotonic() + LISTEN_SECONDS
-    threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie
+    threading.Thread(target=process.wait, daemon=True).start()  # reap the child
     while process.poll() is None:
         if (client := find()) and _becomes_ready(client, waiting):
             waiting.tell(client.get("/ps").get("notice"))
@@ -191,13 +195,13 @@ def _start_once(spec: EngineSpec, waiting: "_Waiting") -> None:
         if time.monotonic() > patient_until and not is_listening(paths.engine_socket()):
             process.kill()
             process.wait()
-            raise LocaldflashError(f"the engine was started, but does not listen: its log is {log}")
-    if process.returncode and not is_listening(paths.engine_socket()):  # `localdflash serve` may have been faster
+            raise LocaldflashError(f"the daemon started but is not accepting connections; see {log}")
+    if process.returncode and not is_listening(paths.engine_socket()):  # unless another daemon started meanwhile
         raise ended(process.returncode, _last_line(log, began))
 
 
 def _spawn(spec: EngineSpec, log: Path) -> "subprocess.Popen[bytes]":
-    """Start a daemon in a session of its own, without this process's terminal and folder."""
+    """Start a daemon in its own session, detached from this process's terminal and working directory."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with open(os.open(log, flags, 0o600), "ab") as stderr:
         return subprocess.Popen(
@@ -210,12 +214,12 @@ def _spawn(spec: EngineSpec, log: Path) -> "subprocess.Popen[bytes]":
 
 
 def apart() -> dict[str, Any]:
-    """Arguments of Popen for a process apart, in a folder of its own, which imports nothing from that folder."""
+    """Return the Popen arguments for a detached process that does not import from its working directory."""
     return {"cwd": "/", "env": os.environ | {"PYTHONSAFEPATH": "1"}, **process.apart()}
 
 
 def serve_command(spec: EngineSpec) -> list[str]:
-    """Return the command `localdflash serve` with the options that are wanted."""
+    """Return the `localdflash serve` command line for the requested engine."""
     arguments = [sys.executable, "-P", "-c", PROGRAM, "serve", *(["--role", spec.role] if spec.role else [])]
     for name, value in {**spec.options, "pair": spec.pair}.items():
         option = f"--{name.replace('_', '-')}"
@@ -224,37 +228,37 @@ def serve_command(spec: EngineSpec) -> list[str]:
 
 
 def _last_line(log: Path, began: int) -> str:
-    """Return the last line of a daemon's log."""
+    """Return the last line that a daemon wrote to its log after offset `began`."""
     with log.open("rb") as file:
         file.seek(began)
         lines = file.read().decode("utf-8", "replace").splitlines()
-    return last_line(lines) or f"the engine ended without a word; its log is {log}"
+    return last_line(lines) or f"the engine exited without a message; see {log}"
 
 
-def ended(code: int, said: str) -> LocaldflashError:
-    """Return the error for an engine's process that ended with this exit code and these last words."""
+def ended(code: int, message: str) -> LocaldflashError:
+    """Return the error for an engine process that exited with `code` and a last message."""
     if name := process.ending_signal(code):
-        return LocaldflashError(f"the engine was ended by {name}: {said}")
-    return _ERRORS.get(code, LocaldflashError)(said)
+        return LocaldflashError(f"the engine was killed by {name}: {message}")
+    return _ERRORS.get(code, LocaldflashError)(message)
 
 
 def last_line(lines: Sequence[str]) -> str:
-    """Return the last line that an engine wrote; "" if it wrote none."""
+    """Return the last line that is not blank, without its "localdflash: " prefix; "" if there is none."""
     return next((line for line in reversed(lines) if line.strip()), "").removeprefix("localdflash: ")
 
 
 def _of_this_version(client: Client, spec: EngineSpec, waiting: "_Waiting") -> Client:
-    """Replace an idle daemon of another version; LocaldflashError if it is busy."""
+    """Replace an idle daemon of another version; raise LocaldflashError if that daemon is busy."""
     about = client.get("/ps")
     theirs = about["version"]
     if theirs == own_version():
         return client
     if about["running"] or about["waiting"]:
         raise LocaldflashError(
-            f"the engine that runs is of version {theirs}, this is {own_version()}, and it is busy: try again when it"
-            " is done, or stop it with `localdflash serve --stop`"
+            f"the running engine is busy and has version {theirs} (expected {own_version()}); try again later, or run"
+            " `localdflash serve --stop`"
         )
-    waiting.say(f"The engine that runs is of version {theirs}: started again as {own_version()}.")
+    waiting.say(f"replacing the running engine (version {theirs}) with version {own_version()}")
     stop(client)
     return _running_or_started(spec, waiting)
 
@@ -268,8 +272,9 @@ def _start_lock() -> "FileLock":
 
 
 class _Waiting:
-    """Waits for the daemon in small steps and calls `look` in each; without one, says so on a terminal if it takes
-    long.
+    """Polling loop that waits for the daemon and reports progress.
+
+    Every step calls `look`. Without `look`, a notice is printed on a terminal after `NOTICE_SECONDS`.
     """
 
     def __init__(self, say: Callable[[str], None], look: Look | None) -> None:
@@ -277,7 +282,7 @@ class _Waiting:
         self._told = look is not None or not sys.stderr.isatty()
 
     def look(self, stage: str) -> None:
-        """Wait for one step."""
+        """Report the stage and sleep for one polling interval."""
         if self._look:
             self._look(stage)
         if not self._told and time.monotonic() - self._began > NOTICE_SECONDS:
@@ -286,6 +291,6 @@ class _Waiting:
         time.sleep(POLL_SECONDS)
 
     def tell(self, notice: str | None) -> None:
-        """Print the engine's notice on how it runs, unless `look` is given: then the caller reads it from /ps."""
+        """Print the engine's notice, unless `look` is given: then the caller reads the notice from /ps."""
         if notice and not self._look:
             self.say(notice)

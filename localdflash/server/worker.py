@@ -1,7 +1,7 @@
-"""The engine of the daemon: a loaded pair on a thread of its own, and answers as asynchronous streams.
+"""A loaded pair on a dedicated thread, with answers as asynchronous streams.
 
-What is `async` belongs to an event loop, all else may be called from any thread. A stream that is closed, or whose task
-is cancelled, stops its request within one step.
+`async` methods belong to one event loop; other methods can be called from any thread. Closing a stream, or cancelling
+its task, stops its request within one decoding step.
 """
 
 import asyncio
@@ -31,16 +31,16 @@ from localdflash.server.answering import Answering, TextDelta
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 
-POLL_SECONDS = 0.02  # seconds between two looks at whether requests are done
-MIN_CACHE_BYTES, MAX_CACHE_BYTES = 256_000_000, 8_192_000_000  # bytes
+POLL_SECONDS = 0.02  # interval of checks for finished requests
+MIN_CACHE_BYTES, MAX_CACHE_BYTES = 256_000_000, 8_192_000_000
 
 
 class PairWorker:
-    """Runs one pair on its thread, from `start` until it is retired or closed.
+    """Engine thread that runs one pair from `start` until `retire` or `close`.
 
-    `cache_bytes` is the budget of the prefix cache in memory (None: a share of what is free once the pair is loaded),
-    `disk_bytes` of what it leaves to the next process, `queue` how many requests may wait. Engines that share
-    `compute_lock` compute one at a time.
+    `cache_bytes` is the budget of the prefix cache in memory; None means a share of the memory that is free after
+    loading. `disk_bytes` is the budget of the prefix cache on disk. `queue` is the maximum number of waiting requests.
+    Workers that share `compute_lock` compute one at a time.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class PairWorker:
     ) -> None:
         self.options = options
         self.scheduler: Scheduler | None = None
-        self.failed: threading.Event = threading.Event()  # the device is lost: only a new process can go on
+        self.failed: threading.Event = threading.Event()  # set if the device is lost; only a new process can recover
         self.loaded_at = 0.0
-        self.doing = ""  # of a load: what takes long
+        self.doing = ""  # slow stage of the current load, for status reports
         self._cache_bytes, self._disk_bytes, self._queue, self._observe = cache_bytes, disk_bytes, queue, observe
         self._compute_lock = compute_lock or ComputeLock()
         self.used = self.completed = time.monotonic()  # when the last answer ended, and the last completion
-        self.taken = False  # whether its answers end for the sake of another pair
+        self.taken = False  # whether running answers are ended to make room for another pair
         self._loading: Future[LoadedPair] = Future()
         self._gate: Future[None] = Future()  # done: requests may begin
         self._gate.set_result(None)
@@ -68,43 +68,43 @@ class PairWorker:
         self._closed = False
 
     def beside(self, options: Options) -> Self:
-        """Another engine, for another pair, that takes turns with this one."""
+        """Return a new worker for another pair that shares this worker's compute lock."""
         return type(self)(options, self._cache_bytes, self._queue, self._observe, self._disk_bytes, self._compute_lock)
 
     @property
     def called(self) -> str:
-        """Return what a line calls the pair: its id; of a path, or of a name on the hub, the file."""
+        """Return the display name of the pair: its id, or the file name of a path or hub name."""
         return self.options.pair.rstrip("/").rpartition("/")[2]
 
     @property
     def loaded(self) -> LoadedPair | None:
-        """Return the pair, once it is loaded and until it is freed."""
+        """Return the pair while it is loaded, else None."""
         if not self._thread or not self._thread.is_alive():
             return None
         return self._loading.result() if self._loading.done() and not self._loading.exception() else None
 
     @property
     def busy(self) -> bool:
-        """Return whether there are requests."""
+        """Return whether any request is running or waiting."""
         return self.scheduler is not None and self.scheduler.is_busy
 
     @property
     def answering(self) -> bool:
-        """Return whether one of them is for an answer."""
+        """Return whether a chat answer is running or waiting."""
         return self.scheduler is not None and self.scheduler.is_answering
 
     @property
     def size(self) -> int:
-        """Return the bytes that the pair takes, on a GPU too, without the program; 0 where none is loaded."""
+        """Return the memory of the loaded pair in bytes, CPU and GPU, without the program; 0 if no pair is loaded."""
         return total(self.loaded.memory() | {PROGRAM: 0}) if self.loaded else 0
 
     @property
     def error(self) -> BaseException | None:
-        """Why there is no pair, if loading failed."""
+        """Return the error of a failed load, else None."""
         return self._loading.exception() if self._loading.done() else None
 
     def start(self) -> None:
-        """Load on the engine thread; `ready` waits for it."""
+        """Start loading the pair on the engine thread; `ready` waits for the pair."""
         self._loading = _pending()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -128,7 +128,7 @@ class PairWorker:
             except BaseException as error:
                 self.failed.set()
                 if isinstance(error, LocaldflashError):
-                    return  # told to every request already
+                    return  # every request has received this error
                 raise
             _write_out(prefixes, loaded)
 
@@ -136,8 +136,9 @@ class PairWorker:
         self.doing = f"compiling {done} of {total}" if done < total else ""
 
     def _budget(self) -> int:
-        """Return the bytes of the prefix cache: a chat that gives way resumes from there, and a long one may take a
-        gigabyte.
+        """Return the budget of the prefix cache in bytes.
+
+        A chat that yields to a completion resumes from this cache; a long chat can take a gigabyte.
         """
         if self._cache_bytes is not None:
             return self._cache_bytes
@@ -149,18 +150,18 @@ class PairWorker:
         return DiskCache(cache_folder() / "prefixes", loaded.identity(), self._disk_bytes)
 
     async def ready(self) -> LoadedPair:
-        """Return the pair, after waiting for it; the error of a load that failed."""
+        """Wait for the pair and return it; raise the error of a failed load."""
         await self.settled()
         return await asyncio.wrap_future(self._loading)
 
     async def settled(self) -> None:
-        """Wait while it is decided whether the pair has to go."""
+        """Wait until a pending decision to unload the pair is made."""
         await asyncio.wrap_future(self._gate)
 
     async def emptied(self, *, end: bool = False) -> None:
-        """Wait for the requests that are there, or end them; new ones wait for `stay` or `retire`.
+        """Wait for the current requests, or end them if `end`; new requests wait for `stay` or `retire`.
 
-        If this is cancelled the pair stays.
+        On cancellation, keep the pair.
         """
         self._gate, self.taken = _pending(), end
         try:
@@ -173,28 +174,28 @@ class PairWorker:
             raise
 
     def stay(self) -> None:
-        """Let new requests begin, as the pair does not have to go."""
+        """Keep the pair and admit new requests."""
         self.taken = False
         if not self._gate.done():
             self._gate.set_result(None)
 
     async def retire(self) -> None:
-        """Free the pair after the requests that are there; whoever comes later is told to ask again."""
+        """Finish the current requests and unload the pair; later requests raise EngineGone."""
         self._loading = _pending()
         self._loading.set_exception(EngineGone("this model was unloaded: ask again"))
         await asyncio.to_thread(self._stop, False)
-        self.scheduler = None  # it holds the pair and its cache, whose memory another pair may need
+        self.scheduler = None  # release the pair and its cache: another pair may need the memory
         if not self._gate.done():
             self._gate.set_result(None)
 
     def cancel(self) -> None:
-        """Cancel every request and take no more."""
+        """Cancel every request and admit no new ones."""
         self._closed = True
         if self.scheduler:
             self.scheduler.close()
 
     def close(self) -> None:
-        """Cancel every request and free the pair."""
+        """Cancel every request and unload the pair."""
         self.cancel()
         self._stop(True)
 
@@ -215,9 +216,10 @@ class PairWorker:
         ending: Ending | None = None,
         spelling: Callable[[Tokenizer], TextDecoder] = Detokenizer,
     ) -> AsyncGenerator[TextDelta]:
-        """Run a request, delta by delta; `request` says afterwards how it went. Raises what ended it early.
+        """Run a request and yield its text deltas; `request` holds the statistics afterwards.
 
-        `seconds` bounds the time after the first step, 0 does not: the answer then ends with "length".
+        Raise the error that ended the request early. `seconds` limits the time after the first step (0: no limit); an
+        answer that reaches the limit finishes with "length".
         """
         loaded, scheduler = self.loaded, self.scheduler
         if not (loaded and scheduler):
@@ -238,11 +240,11 @@ def _write_out(prefixes: PrefixCache, loaded: LoadedPair) -> None:
     try:
         prefixes.write_to_disk(loaded.pair)
     except (OSError, LocaldflashError, MemoryError) as error:
-        told = error.strerror if isinstance(error, OSError) else error
-        print(f"localdflash: the prefix cache was not written: {told}", file=sys.stderr)  # noqa: T201
+        reason = error.strerror if isinstance(error, OSError) else error
+        print(f"localdflash: cannot write the prefix cache: {reason}", file=sys.stderr)  # noqa: T201
 
 
 def _pending() -> "Future[Any]":
     future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it
+    future.set_running_or_notify_cancel()  # a waiter cannot cancel the future
     return future

@@ -82,7 +82,7 @@ def test_what_the_user_gives_has_to_hold_and_all_else_is_as_it_is(run: Any, said
     for _ in range(2):
         about = connect(wanted, said.append).get("/ps")
         assert (about["context"], about["options"]["kv"]) == (512, "f16")
-        assert said == ["The engine loads anew: context 512 ..."]
+        assert said == ["reloading the pair (context 512) ..."]
     with pytest.raises(ModelError, match="did you mean 'embedded'"):
         connect(EngineSpec({"pair": "embeded"}, given={"pair"}), said.append)
     assert connect(EngineSpec(EMBEDDED), said.append).get("/ps")["context"] == 512
@@ -98,7 +98,7 @@ def test_each_role_gets_its_pair_and_leaves_the_other_alone(run: Any, said: list
     assert connect(EngineSpec(EMBEDDED, role="chat"), said.append).get("/ps?role=chat")["pair"] == tiny, "it was chosen"
     chosen = EngineSpec({**EMBEDDED, "context": 512}, given={"pair", "context"}, role="chat")
     assert connect(chosen, said.append).get("/ps?role=chat")["context"] == 512
-    assert said == ["The engine loads embedded: context 512 ..."]
+    assert said == ["loading embedded (context 512) ..."]
     after = editor.get("/ps?role=completion")
     assert (after["pair"], after["context"], after["since"]) == ("embedded", 1024, before["since"])
 
@@ -123,8 +123,8 @@ def test_a_chat_that_starts_waits_for_an_answer_and_says_so(
         answer.close()
         assert [one["pair"] for one in connecting.result(30).get("/ps")["pairs"]] == [tiny]
     assert said == [
-        f"The engine loads {tiny} ...",
-        f"embedded is answering in another chat: {tiny} is loaded when it is done ...",
+        f"loading {tiny} ...",
+        f"embedded is answering in another chat; waiting to load {tiny} ...",
     ]
 
 
@@ -135,7 +135,7 @@ def test_a_busy_one_of_another_version_is_left_alone(
     connect(EngineSpec(EMBEDDED), said.append)
     answer = answer_of(monkeypatch)
     monkeypatch.setattr(spawn, "own_version", lambda: "9.9")
-    with pytest.raises(LocaldflashError, match=r"this is 9\.9, and it is busy: try again"):
+    with pytest.raises(LocaldflashError, match=r"is busy and has version .* \(expected 9\.9\); try again"):
         connect(EngineSpec(EMBEDDED), said.append)
     assert next(answer)
     answer.close()

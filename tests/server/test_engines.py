@@ -183,9 +183,9 @@ async def test_what_does_not_fit_beside_the_pair_of_completions_is_one_line(
     told = await daemon.load("embedded", "chat")
     assert (told.status_code, told.json()["error"]["code"]) == (503, "out_of_memory")
     message = told.json()["error"]["message"]
-    assert message.startswith(f"embedded, the pair of the chat, does not fit beside {tiny}, the pair of completions: ")
+    assert message.startswith(f"the chat pair embedded does not fit next to the completion pair {tiny}: ")
     assert "9.00 GB" in message
-    assert "does not fit beside" in (await daemon.post(CHAT, HELLO)).text
+    assert "does not fit next to" in (await daemon.post(CHAT, HELLO)).text
     assert await daemon.pairs() == {tiny: ["completion"]}
     assert daemon.engines.error is None
 
@@ -287,7 +287,7 @@ async def test_a_switch_waits_for_the_answer_under_way(make: Any, tiny: str, mon
         await daemon.until_somebody_waits()
         later = asyncio.create_task(daemon.post(CHAT, HELLO))
         told = await daemon.load(tiny, "chat", context=512, others="refuse")
-        assert told.json()["error"]["message"] == "target.gguf is answering, and another chat waits for its place"
+        assert told.json()["error"]["message"] == "target.gguf is answering, and another chat is waiting to replace it"
         assert [task.result().text for task in (loading, later, answer) if task.done()] == []
     assert (await loading).json()["pair"] == "embedded"
     assert (await later).json()["model"] == "embedded", "it came after the switch, and named nobody"

@@ -46,7 +46,7 @@ def test_a_disk_that_cannot_be_written_is_one_line(capfd: pytest.CaptureFixture[
     assert (text != "", capfd.readouterr().err) == (True, "")
     assert answer(DISK)[0] == text
     said = capfd.readouterr().err
-    assert said.startswith("localdflash: the prefix cache was not written")
+    assert said.startswith("localdflash: cannot write the prefix cache")
     assert said.count("\n") == 1
 
 
