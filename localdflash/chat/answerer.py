@@ -241,7 +241,7 @@ class Answerer:
                     await asyncio.sleep(0)
                     breath = time.perf_counter()
         if not whole:
-            raise EngineGone("the engine went away in the middle of an answer")
+            raise EngineGone("the engine closed the connection during an answer")
 
     async def read_ahead(self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "") -> None:
         """Let a running local daemon prefill a prompt that is still being written, so that the answer begins sooner.

@@ -35,20 +35,22 @@ class CommandEntry(NamedTuple):
 
 
 COMMANDS = {
-    "chat": CommandEntry("localdflash.cli.chat_command:command", "Talk to the model, or answer one prompt."),
+    "chat": CommandEntry("localdflash.cli.chat_command:command", "Chat with the model, or answer one prompt."),
     "complete": CommandEntry("localdflash.cli.complete_command:command", "Complete the code at FILE:LINE:COL."),
     "serve": CommandEntry("localdflash.cli.serve:command", "Run the engine that editors and the other commands share."),
     "lsp": CommandEntry("localdflash.cli.lsp:command", "Serve completions to an editor (language server)."),
     "bench": CommandEntry(
         "localdflash.lab.cli.bench_command:command", "Measure speed, latency and quality on this machine."
     ),
-    "models": CommandEntry("localdflash.cli.models_command:command", "List the pairs of target and drafter."),
+    "models": CommandEntry(
+        "localdflash.cli.models_command:command", "List, download and remove pairs of target and drafter."
+    ),
     "train": CommandEntry("localdflash.lab.cli.train_command:command", "Train a target or a drafter."),
     "export": CommandEntry(
         "localdflash.cli.export_command:command", "Print how to run a pair in vLLM, SGLang or llama-server."
     ),
-    "config": CommandEntry("localdflash.cli.config_command:command", "Show settings and where each comes from."),
-    "doctor": CommandEntry("localdflash.cli.doctor.command:command", "Check this machine and this installation."),
+    "config": CommandEntry("localdflash.cli.config_command:command", "Show or change settings."),
+    "doctor": CommandEntry("localdflash.cli.doctor.command:command", "Check hardware, libraries and models."),
 }
 
 

@@ -38,28 +38,30 @@ MAX_ANSWER_TOKENS = 256  # tokens of the longest answer that is printed, where n
 @click.option(
     "-p",
     "--prompt",
-    help="Answer this prompt and exit; files that it names (@path) and text on stdin go along. Without it, stdin is the"
+    help="Answer this prompt and exit. Files named in it (@path) and text on stdin are attached. Default: stdin is the"
     " prompt.",
 )
-@click.option("--system", default="", help="Instructions before the conversation (the system prompt).")
+@click.option("--system", default="", help="System prompt.")
 @click.option(
-    "--role", metavar="NAME", shell_complete=shell_completion.roles, help="Named instructions, as /role lists them."
+    "--role", metavar="NAME", shell_complete=shell_completion.roles, help="Named system prompt; /role lists the names."
 )
-@click.option("-c", "--continue", "goes_on", is_flag=True, help="Continue the latest chat of this folder.")
-@click.option("--resume", type=click.IntRange(1), metavar="ID", help="Continue this chat.")
-@click.option("--no-log", is_flag=True, help="Keep nothing of this chat on disk.")
-@click.option("--plain", is_flag=True, help="Print line by line instead of on a full screen, for screen readers.")
+@click.option("-c", "--continue", "goes_on", is_flag=True, help="Continue the most recent chat in this folder.")
+@click.option("--resume", type=click.IntRange(1), metavar="ID", help="Continue the chat with this id.")
+@click.option("--no-log", is_flag=True, help="Do not save this chat.")
+@click.option(
+    "--plain", is_flag=True, help="Use a line-by-line interface instead of the full screen, for screen readers."
+)
 @click.option(
     "--max-tokens",
     type=click.IntRange(1),
-    help=f"Most tokens of an answer. [default: {MAX_ANSWER_TOKENS}; on a full screen a quarter of the context]",
+    help=f"Maximum tokens in an answer. [default: {MAX_ANSWER_TOKENS}; full screen: a quarter of the context]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the answer with its statistics as JSON.")
-@click.option("--jsonl", is_flag=True, help="Print pieces of the answer as they come, a line of JSON each.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer and its statistics as JSON.")
+@click.option("--jsonl", is_flag=True, help="Stream the answer as JSON Lines.")
 @click.option(
     "--no-draft",
     is_flag=True,
-    help="Decode without drafting, to compare; the text is the same. A printed answer comes from an engine of its own.",
+    help="Disable drafting, for comparison; the text is identical. A printed answer uses a private engine.",
 )
 @daemon_option
 @chat_pair_options
@@ -82,7 +84,7 @@ def command(
     no_daemon: bool,
     **options: Any,
 ) -> int:
-    """Talk to the model: on a full screen, line by line with --plain, or for one answer with -p or text on stdin.
+    """Chat with the model: full screen, line by line with --plain, or a single answer with -p or text on stdin.
 
     What is printed: the answer on stdout, everything else on stderr.
     """

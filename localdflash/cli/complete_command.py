@@ -45,19 +45,19 @@ MAX_CONTEXT_CHARS = 8000  # characters of other code; the prompt takes what fits
 
 @click.command()
 @click.argument("place", metavar="FILE:LINE:COL", shell_complete=shell_completion.file)
-@click.option("--max-tokens", type=click.IntRange(1), default=96, show_default=True, help="Most tokens to insert.")
+@click.option("--max-tokens", type=click.IntRange(1), default=96, show_default=True, help="Maximum tokens to insert.")
 @click.option("--line", "one_line", is_flag=True, help="Stop at the end of the line.")
 @click.option(
     "--explain",
     is_flag=True,
-    help="Print the prompt that an editor would send: its budget, its parts, what was left out.",
+    help="Print the prompt that an editor would send: token budget, parts, and omitted text.",
 )
 @click.option(
     "--no-draft",
     is_flag=True,
-    help="Decode without drafting and without the shared engine, to compare; the text is the same.",
+    help="Disable drafting and use a private engine, for comparison; the text is identical.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the insertion with its statistics as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the insertion and its statistics as JSON.")
 @daemon_option
 @completion_pair_options
 @sampling_options
@@ -74,7 +74,7 @@ def command(
     no_daemon: bool,
     **options: Any,
 ) -> int:
-    """Complete the code at FILE:LINE:COL and print what to insert there, up to the end of the statement or block.
+    """Complete the code at FILE:LINE:COL and print the text to insert, up to the end of the statement or block.
 
     Lines and columns count from 1; columns are characters, and the one after the last is the end of the line.
     """

@@ -16,7 +16,7 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--origin", is_flag=True, help="Say for every setting where its value comes from.")
+@click.option("--origin", is_flag=True, help="Print the source of each value.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(origin: bool, as_json: bool) -> None:
     """Print all settings."""
@@ -37,7 +37,7 @@ def show(origin: bool, as_json: bool) -> None:
 
 @command.command()
 def path() -> None:
-    """Print where config.toml is, or would be."""
+    """Print the path of config.toml."""
     print(config_file())
 
 
@@ -45,7 +45,7 @@ def path() -> None:
 @click.argument("name", metavar="KEY", shell_complete=lambda *_: list(setting_names()))
 @click.argument("value")
 def set_(name: str, value: str) -> None:
-    """Write a setting into config.toml, for example `config set chat.pair qwen3-4b`."""
+    """Change a setting in config.toml, for example `config set chat.pair qwen3-4b`."""
     set_value(name, value)
     print(f"{config_file()}: {name} = {_text(_values(load_config())[name])}")
 

@@ -14,13 +14,13 @@ from localdflash.text.sanitize import printable
 @click.command()
 @click.argument("engine", type=click.Choice(list(LAUNCHERS)))
 @click.argument("pair_id", metavar="ID", shell_complete=shell_completion.pairs)
-@click.option("--drafter", metavar="SPEC", help="Another drafter: a path, or hf:owner/name/file.")
-@click.option("--target", metavar="REPO", help="For vllm and sglang: the target's repository, owner/name, or a folder.")
+@click.option("--drafter", metavar="SPEC", help="Use another drafter: a path, or hf:owner/name/file.")
+@click.option("--target", metavar="REPO", help="For vLLM and SGLang: repository (owner/name) or folder of the target.")
 @click.option(
-    "--draft-tokens", type=click.IntRange(1, 64), metavar="N", help="Draft N tokens a step, not a full block."
+    "--draft-tokens", type=click.IntRange(1, 64), metavar="N", help="Draft N tokens per step instead of a full block."
 )
-@click.option("--context", type=click.IntRange(1), metavar="N", help="Tokens of context.")
-@click.option("--json", "as_json", is_flag=True, help="Print the command's words as JSON.")
+@click.option("--context", type=click.IntRange(1), metavar="N", help="Context length in tokens.")
+@click.option("--json", "as_json", is_flag=True, help="Print the arguments of the command as JSON.")
 def command(
     engine: str,
     pair_id: str,
@@ -30,7 +30,7 @@ def command(
     context: int | None,
     as_json: bool,
 ) -> None:
-    """Print the command that runs the pair ID in another ENGINE. What has to be there first goes to stderr."""
+    """Print the command that runs the pair ID in another ENGINE. Prerequisites are printed to stderr."""
     pair = load_registry().resolve(pair_id, drafter)
     launch = LAUNCHERS[engine](pair, Wishes(target, draft_tokens, context))
     if as_json:

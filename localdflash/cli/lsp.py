@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="Serve editors that connect to this port of 127.0.0.1 (0: any free one), as any program of this machine can.",
+    help="Listen on this port of 127.0.0.1 (0: any free port); any program on this machine can connect.",
 )
 @click.option(
     "--socket",
     "path",
     type=click.Path(path_type=Path),
-    help="Serve editors that connect to this Unix socket, which only you can.",
+    help="Listen on this Unix socket; only you can connect.",
 )
 @completion_pair_options
 @click.pass_context
 def command(ctx: click.Context, /, port: int | None, path: Path | None, **options: Any) -> int:
-    """Serve completions to an editor over stdin and stdout, from the shared engine or the server of the settings."""
+    """Run the language server on stdin and stdout, with the shared engine or the configured server."""
     if port is not None and path is not None:
         raise UsageError("--port and --socket: choose one")
     from localdflash.cli.output import say

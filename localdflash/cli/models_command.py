@@ -34,13 +34,13 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group()
 def command() -> None:
-    """List, fetch and remove pairs of target and drafter."""
+    """List, download and remove pairs of target and drafter."""
 
 
 @command.command("list")
 @_json
 def list_pairs(as_json: bool) -> None:
-    """List all pairs: the memory they need, what runs them here and how fast at most, whether their files are here."""
+    """List all pairs with required memory, backend, maximum speed and installed files."""
     registry = load_registry()
     pairs = [*registry.pairs.values(), *registry.others_here()]
     if as_json:
@@ -67,10 +67,10 @@ def list_pairs(as_json: bool) -> None:
 
 @command.command()
 @click.argument("spec", shell_complete=shell_completion.pairs)
-@click.option("--drafter", metavar="SPEC", help="Another drafter: a path, or hf:owner/name/file.")
+@click.option("--drafter", metavar="SPEC", help="Use another drafter: a path, or hf:owner/name/file.")
 @_json
 def show(spec: str, drafter: str | None, as_json: bool) -> None:
-    """Show all that is known of one pair.
+    """Show the details of a pair.
 
     SPEC is an id of `models list`, the path of a GGUF file, hf:owner/name:Q4_K_M, or hf:owner/name/file.gguf.
     """

@@ -35,7 +35,7 @@ def _pair(shown: str, **more: Any) -> Callable[[Command], Command]:
         "--pair",
         show_default=shown,
         shell_complete=shell_completion.pairs,
-        help="A pair of the registry, a .gguf file, or hf:owner/name/file.gguf.",
+        help="Id of a pair, path of a .gguf file, or hf:owner/name/file.gguf.",
         **more,
     )
 
@@ -46,71 +46,71 @@ _RUN = (
         metavar="SPEC",
         default="",
         shell_complete=shell_completion.file,
-        help="Another drafter than the pair's: a path or hf:owner/name/file. DFlash and its kin; in llama.cpp EAGLE-3,"
-        " or any small GGUF model of the same vocabulary.",
+        help="Use another drafter: a path or hf:owner/name/file. DFlash drafters; with llama.cpp also EAGLE-3,"
+        " or any small GGUF model with the same vocabulary.",
     ),
     _setting(
         "--backend",
         "model.backend",
-        "What runs the pair: auto is cuda where that can run it, else llama.cpp on a GPU, else cpu or llama.cpp,"
-        " whichever is faster here; torch is the readable reference.",
+        "Backend. auto: cuda if it can run the pair, else llama.cpp on a GPU, else cpu or llama.cpp,"
+        " whichever is faster on this machine. torch is the reference implementation.",
         type=click.Choice(BACKENDS),
     ),
-    _setting("--threads", "model.threads", "CPU threads; 0 lets the backend choose.", type=click.IntRange(0, 1024)),
+    _setting("--threads", "model.threads", "CPU threads; 0: chosen by the backend.", type=click.IntRange(0, 1024)),
     _setting(
         "--context",
         "model.context",
-        "Tokens of context; 0 is what the model was trained for.",
+        "Context length in tokens; 0: the trained context length.",
         type=click.IntRange(0),
     ),
     _setting(
         "--device",
         "model.device",
-        "Where it is computed: auto is the first GPU that holds the pair, or by llama.cpp half of it, else cpu; gpu is"
-        " the best GPU; or one by its number, name or UUID for the cuda backend, by llama.cpp's name for that.",
+        "Device. auto: the first GPU that holds the pair (llama.cpp: at least half of it), else cpu. gpu:"
+        " the best GPU. Or a GPU by number, name or UUID (cuda backend), or by its llama.cpp name.",
     ),
     _setting(
         "--gpu-layers",
         "model.gpu_layers",
-        "Layers that llama.cpp computes on the GPU; -1 is what fits.",
+        "Layers that llama.cpp computes on the GPU; -1: as many as fit.",
         type=click.IntRange(-1),
     ),
     _setting(
         "--rows",
         "model.rows",
-        "Rows of the llama.cpp backend: exact certifies that drafts change no token, fast does not care; auto is exact"
-        " where that costs little.",
+        "Batch widths of the llama.cpp backend. exact: drafting never changes a token. fast: no guarantee. auto: exact"
+        " if its cost is low.",
         type=click.Choice(ROWS_MODES),
     ),
     _setting(
         "--kv",
         "model.kv",
-        "Type of the KV cache: int8 (backends cpu and cuda) and fp8 (cuda, from RTX 40 on) take about half the memory.",
+        "KV cache type: int8 (cpu, cuda) and fp8 (cuda, RTX 40 or newer) use about half the memory of f16.",
         type=click.Choice(KV_FORMATS),
     ),
     _setting(
         "--drafter-bits",
         "model.drafter_bits",
-        "Bits of a drafter's matrices on the cpu and cuda backends: 4 is faster, and accepts a little less.",
+        "Bits per drafter weight on the cpu and cuda backends; 4 is faster but slightly less accurate.",
         type=click.Choice(DRAFTER_BITS),
     ),
     click.option(
         "--native-fp4",
         is_flag=True,
-        help="Multiply FP4 weights by FP4 activations on Blackwell RTX; changes the text, drafted or not.",
+        help="Use FP4 activations for FP4 weights on Blackwell RTX; changes the text, with or without drafting.",
     ),
 )
 _SAMPLING: tuple[tuple[str, type, str], ...] = (
     (
         "temperature",
         float,
-        "Randomness of sampling; 0, the default but where a chat's model has one, always takes the likeliest token.",
+        "Sampling temperature; 0 is greedy decoding. Default: 0, or the recommendation of the chat model.",
     ),
-    ("top_k", int, "Keep the k likeliest tokens; 0 keeps all."),
-    ("top_p", float, "Keep the likeliest tokens up to this total probability."),
-    ("min_p", float, "Keep tokens at least this likely, relative to the best."),
-    ("repetition_penalty", float, "Above 1 makes repeating less likely."),
-    ("seed", int, "Makes a sampled answer repeatable."),
+    ("top_k", int, "Sample from the k most likely tokens; 0: all tokens."),
+    ("top_p", float, "Sample from the most likely tokens up to this cumulative probability."),
+    ("min_p", float, "Drop tokens below this probability relative to the most likely token."),
+    ("repetition_penalty", float, "Penalty for repeated tokens; values above 1 reduce repetition."),
+    ("seed", int, "Random seed, for reproducible sampling."),
 )
 
 
@@ -140,7 +140,7 @@ def _run_options(command: Command) -> Command:
 def daemon_option(command: Command) -> Command:
     """Add the option to load a pair for this command alone instead of asking the shared engine."""
     return click.option(
-        "--no-daemon", is_flag=True, help="Load the pair for this command alone; do not use the shared engine."
+        "--no-daemon", is_flag=True, help="Load the pair in a private engine instead of the shared engine."
     )(command)
 
 

@@ -21,18 +21,24 @@ CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
 
 @click.command()
 @click.argument("spec", metavar="ID", shell_complete=shell_completion.pairs)
-@click.option("--ctx", "context", type=click.IntRange(0), default=0, help="Tokens of context; 0 is as much as fits.")
+@click.option(
+    "--ctx", "context", type=click.IntRange(0), default=0, help="Context length in tokens; 0: the largest that fits."
+)
 @click.option(
     "--backend",
     type=click.Choice(PLANNED),
     default="auto",
     show_default=True,
-    help="The backend to plan for; auto is the one that would be chosen here.",
+    help="Backend to plan for; auto: the backend that would be chosen on this machine.",
 )
-@click.option("--device", default="auto", show_default=True, help="The GPU to plan for, cpu or gpu; see serve.")
-@click.option("--gpu-layers", type=click.IntRange(-1), default=-1, help="Layers on that GPU; -1 is what fits.")
-@click.option("--kv", type=click.Choice(KV_FORMATS), default="f16", help="Type of the KV cache; see serve.")
-@click.option("--beside", metavar="ID", help="Another pair that is in memory, such as that of completions.")
+@click.option(
+    "--device", default="auto", show_default=True, help="GPU to plan for, cpu or gpu; see `localdflash serve --help`."
+)
+@click.option("--gpu-layers", type=click.IntRange(-1), default=-1, help="Layers on the GPU; -1: as many as fit.")
+@click.option(
+    "--kv", type=click.Choice(KV_FORMATS), default="f16", help="KV cache type; see `localdflash serve --help`."
+)
+@click.option("--beside", metavar="ID", help="Pair already in memory, such as the completion pair.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
 def plan(
     spec: str,
@@ -44,7 +50,7 @@ def plan(
     beside: str | None,
     as_json: bool,
 ) -> int:
-    """Plan the memory of a pair on this machine: an ID of `models list`, a GGUF file, or hf:owner/name/file.gguf.
+    """Plan the memory of a pair on this machine: an id of `models list`, a GGUF file, or hf:owner/name/file.gguf.
 
     Files that are not here are not downloaded: their headers are read from the hub, or without a network the registry's
     sizes are compared. Exit code 4 if it does not fit.

@@ -13,7 +13,7 @@ from localdflash.cli.output import print_fields, print_json, print_table
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
 def ps(as_json: bool) -> None:
-    """Show the pairs that the daemon holds and what they are for: memory planned and measured, part by part.
+    """Show the loaded pairs with roles and memory, planned and measured, by part.
 
     Exit code 1 without a daemon.
     """

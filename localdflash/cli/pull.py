@@ -27,13 +27,13 @@ JSON_SECONDS = 0.1  # seconds between lines for a program that shows a bar of it
 
 @click.command()
 @click.argument("spec", shell_complete=shell_completion.pairs)
-@click.option("--drafter", metavar="SPEC", help="Another drafter: a path, or hf:owner/name/file.")
-@click.option("--revision", help="A commit or branch of the target's repository, instead of the entry's.")
-@click.option("--yes", is_flag=True, help="Do not ask, however much is fetched.")
+@click.option("--drafter", metavar="SPEC", help="Use another drafter: a path, or hf:owner/name/file.")
+@click.option("--revision", help="Use this commit or branch of the target's repository.")
+@click.option("--yes", is_flag=True, help="Download without confirmation.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--jsonl", is_flag=True, help="Print how far it is as it goes, and the files at the end, JSON in lines.")
+@click.option("--jsonl", is_flag=True, help="Print progress and the files as JSON Lines.")
 def pull(spec: str, drafter: str | None, revision: str | None, yes: bool, as_json: bool, jsonl: bool) -> None:
-    """Download the missing files of a pair: target, drafter, its configuration.
+    """Download the missing files of a pair: target, drafter and drafter configuration.
 
     SPEC is an id of `models list`, hf:owner/name:Q4_K_M, hf:owner/name/file.gguf, or a GGUF file here, to which its
     drafter is fetched; @revision may follow the name. What other programs left in the Hugging Face cache is taken from

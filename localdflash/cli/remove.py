@@ -13,11 +13,11 @@ from localdflash.text.sanitize import printable
 
 @click.command("rm")
 @click.argument("spec", shell_complete=shell_completion.pairs)
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, delete nothing.")
+@click.option("--yes", is_flag=True, help="Delete without confirmation.")
+@click.option("--dry-run", is_flag=True, help="Print the files that would be deleted; delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Delete the downloaded files of a pair, but none that another pair here uses.
+    """Delete the downloaded files of a pair, except files that another installed pair uses.
 
     SPEC is an id of `models list`, hf:owner/name:Q4_K_M, or hf:owner/name/file.gguf.
     """

@@ -23,20 +23,18 @@ MB = 1_000_000
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), help="Listen on TCP too, for other programs.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="TCP address to listen on.")
-@click.option("--i-know", is_flag=True, help="Allow a --host that other machines can reach.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Also listen on this TCP port, for other programs.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Host name or IP address for --port.")
+@click.option("--i-know", is_flag=True, help="Allow a --host that other machines can reach; traffic is not encrypted.")
 @click.option(
     "--idle",
     type=click.FloatRange(0),
     default=0,
     metavar="MINUTES",
-    help="Exit after so many minutes without a request.",
+    help="Exit after this many minutes without a request (0: never).",
 )
 @click.option("--stop", "stops", is_flag=True, help="Stop the running engine and exit.")
-@click.option(
-    "--log", type=click.Path(path_type=Path), help="Write to this file, 2 MB at most, what would go to stderr."
-)
+@click.option("--log", type=click.Path(path_type=Path), help="Write stderr to this file, 2 MB at most.")
 @click.option("--install-unit", is_flag=True, help="Write a systemd user unit for this command and exit.")
 @click.option("--private", type=click.Path(path_type=Path), hidden=True, help="Serve this socket, until stdin ends.")
 @click.option("--no-draft", is_flag=True, hidden=True, help="Load no drafter, and do not draft.")
@@ -134,10 +132,10 @@ def _stop() -> None:
     from localdflash.server.spawn import stop
 
     if not (client := find()):
-        _say("No engine is running.")
+        _say("no engine is running")
         return
     stop(client)
-    _say("The engine has stopped.")
+    _say("the engine has stopped")
 
 
 def _install_unit(ctx: click.Context) -> None:
@@ -164,7 +162,7 @@ def _join(tcp: "TcpPort", wanted: Mapping[str, object]) -> None:
     with suppress(KeyboardInterrupt), closing(client.stream("/listen", tcp.asked())) as events:
         for event in events:
             _say(f"the engine that runs (process {process}) is, until this command ends, {tcp.told(event['url'])}")
-        _say("The engine has stopped, and with it this port.")
+        _say("the engine has stopped; this port is closed")
 
 
 def _running() -> LocaldflashError:

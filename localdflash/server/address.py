@@ -10,9 +10,9 @@ from localdflash.base.errors import UsageError
 
 @dataclass(frozen=True)
 class Address:
-    """A server at a port, with TLS or without, or an engine by the path where it listens (see `sockets.located`).
+    """Address of a server: host and port, with or without TLS, or the local path of an engine.
 
-    `place` is its name in messages.
+    `place` is the server's name in messages. `sockets.located` resolves a local path.
     """
 
     socket: Path | None = None
@@ -25,9 +25,7 @@ class Address:
 
     @classmethod
     def of_url(cls, url: str, key: str = "") -> Self:
-        """Return the address of an OpenAI-compatible server; UsageError if it is no http address. A final `/v1` is
-        optional.
-        """
+        """Parse the URL of an OpenAI-compatible server, with or without `/v1`; raise UsageError if it is not HTTP."""
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -35,7 +33,7 @@ class Address:
             parts, port = urlsplit(""), None
         sendable = url.isascii() and url.isprintable() and " " not in url
         if parts.scheme not in ("http", "https") or not parts.hostname or not sendable:
-            raise UsageError(f"{url!r}: not the address of a server, such as http://127.0.0.1:8080")
+            raise UsageError(f"{url!r}: invalid server address (expected a URL such as http://127.0.0.1:8080)")
         tls = parts.scheme == "https"
         base = parts.path.rstrip("/").removesuffix("/v1")
         place = url.rstrip("/").removesuffix("/v1")

@@ -1,4 +1,4 @@
-"""A request on its way through the engine's thread: what its steps write becomes text that the server's loop reads."""
+"""Bridge between the engine thread and the event loop: decoding steps of a request become text deltas."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ from localdflash.text.stream import AnswerText
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """The text that one step added, which may be empty: half a character, or what could begin a stop string."""
+    """Text added by one decoding step; empty for a partial character or a possible start of a stop string."""
 
     text: str
     step: Step | None  # None: only text that was held back until the end
@@ -26,10 +26,11 @@ class TextDelta:
 
 
 class Answering:
-    """A request in progress; it belongs to one event loop.
+    """Request in progress; belongs to one event loop.
 
-    `request` says afterwards how it went. An answer that goes on past an end of the model's is another job of the
-    scheduler's. `seconds` bounds the time after the first step, 0 does not: the answer then ends with "length".
+    `request` holds the statistics afterwards. An answer that continues past an end token of the model is a new job of
+    the scheduler. `seconds` limits the time after the first step (0: no limit); an answer that reaches the limit
+    finishes with "length".
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Answering:
         self._deadline, self._left = 0.0, threading.Event()  # set when nobody reads any more
 
     async def run(self, document: str | None) -> AsyncGenerator[TextDelta]:
-        """Yield the text as it is made; closing the generator ends the request. LocaldflashError if too many wait."""
+        """Yield text deltas; closing the generator ends the request. Raise LocaldflashError if the queue is full."""
         self._submit(self._request, document)
         try:
             while delta := await self._deltas.get():
@@ -84,7 +85,7 @@ class Answering:
         self._tell(error)
 
     def _goes_on(self) -> bool:
-        """Return whether the model's end did not count, and more was asked for."""
+        """Return whether the answer continues past the model's end token."""
         if self._left.is_set() or not self._text.resumes():
             return False
         ended = self._job

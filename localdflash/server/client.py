@@ -26,13 +26,13 @@ from localdflash.server.sockets import is_listening, located
 if TYPE_CHECKING:  # commands that block do not import it
     import asyncio
 
-CHUNK_BYTES = 65_536  # of one read
+CHUNK_BYTES = 65_536  # size of one read
 CONNECT_SECONDS = 5.0
 DONE = b"[DONE]"  # the data of the last event
-MAX_BYTES = 16_000_000  # of one line of a stream, or of any other answer
+MAX_BYTES = 16_000_000  # limit of one line of a stream, or of a whole response
 BROKEN = (OSError, EOFError, h11.RemoteProtocolError)
-REUSE_SECONDS = 30.0  # that an idle connection is kept for; less than servers keep it
-LINGER_SECONDS = 0.2  # that a server may take to end an answer after its last event
+REUSE_SECONDS = 30.0  # lifetime of an idle connection; shorter than a server's keep-alive
+LINGER_SECONDS = 0.2  # timeout for the end of a response after its last event
 Event = TypeVar("Event")
 
 
@@ -86,12 +86,14 @@ class Exchange:
         self.status = answer.status_code
         kind = dict(answer.headers).get(b"content-type", b"")
         if self._streams and self.status < 300 and not kind.startswith(self._stream):
-            raise LocaldflashError(f"{self._address.place}: not a stream of events: is this its address?")
+            raise LocaldflashError(
+                f"{self._address.place}: unexpected reply (expected an event stream); check the server's address"
+            )
 
     def _checked(self, body: bytes) -> bytes:
         self._size += len(body)
         if self._size > MAX_BYTES and not self._streams:
-            raise LocaldflashError(f"{self._address.place} answered with more than {MAX_BYTES} bytes")
+            raise LocaldflashError(f"{self._address.place}: the response is larger than {MAX_BYTES} bytes")
         if self.status < 300 or self._tolerant:
             return body
         self._refused += body
@@ -136,7 +138,7 @@ class Events:
         self._line.append(part)
         self._size += len(part)
         if self._size > MAX_BYTES:
-            raise LocaldflashError(f"the server answered with a line of more than {MAX_BYTES} bytes")
+            raise LocaldflashError(f"the server sent a line of more than {MAX_BYTES} bytes")
 
 
 class Client:
@@ -176,7 +178,7 @@ class Client:
                     yield (event := _checked(data))
                     if event.get("stop") is True:  # how /infill ends
                         return
-        raise EngineGone(f"{self.address.place} went away in the middle of an answer")
+        raise EngineGone(f"{self.address.place} closed the connection during an answer")
 
     def _body(self, method: str, target: str, body: Mapping[str, object] | None = None) -> bytes:
         with self._exchange(method, target, body) as pieces:
@@ -373,7 +375,7 @@ def broken(place: str) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise EngineGone(f"{place} does not answer") from None
+        raise EngineGone(f"{place} does not respond") from None
     except BROKEN as error:
         happened = "cannot be reached" if isinstance(error, ConnectionRefusedError) else "went away"
         raise EngineGone(f"{place} {happened}: {_reason(error)}") from None

@@ -1,7 +1,7 @@
-"""Connections that only wait: for a request's head in all, and for each piece of its body, only so long; only so many.
+"""Limits on waiting connections: a timeout for request heads and body chunks, and a maximum number per listener.
 
-Whoever reaches a port may connect and say nothing, or a byte a minute, long before a key is asked for. Every connection
-takes a descriptor, and without one nobody is let in, the user's own editor included.
+Any program that reaches a port can open connections and send nothing, or send one byte a minute, before the API key is
+checked. Each connection takes a file descriptor. Without a free descriptor the daemon cannot accept the user's editor.
 """
 
 import asyncio
@@ -12,15 +12,15 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-WAIT_SECONDS = 10.0  # seconds
-REPORT_SECONDS = 60.0  # seconds between two lines about descriptors that ran out
-MAX_DESCRIPTORS = 4096  # that the process may have open, where the system lets it
+WAIT_SECONDS = 10.0
+REPORT_SECONDS = 60.0  # minimum interval of lines about missing descriptors
+MAX_DESCRIPTORS = 4096  # requested limit of open file descriptors
 
 
 class ServerConnection(H11Protocol):
-    """HTTP on one connection. It waits while no request of it is answered; of those that wait, the oldest make way."""
+    """HTTP connection with a timeout while it waits for a request; the oldest waiting connections are dropped first."""
 
-    most = 64  # that wait at one listener
+    most = 64  # maximum of waiting connections per listener
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
@@ -36,16 +36,16 @@ class ServerConnection(H11Protocol):
         if self._answers:
             self.waiting_since = 0.0
             self._be_patient(anew=True)
-        elif not self._limit:  # a head that has begun
+        elif not self._limit:  # the request head is incomplete
             self._be_patient()
 
     def on_response_complete(self) -> None:
-        """See uvicorn, which keeps the connection for the next request."""
+        """Start waiting for the next request on this connection."""
         super().on_response_complete()
         if self._answers or self.transport.is_closing():
             return
         self._wait()
-        if self.conn.their_state is h11.SEND_BODY:  # of a request that was refused before it was read
+        if self.conn.their_state is h11.SEND_BODY:  # the request was refused before its body was read
             self._be_patient(anew=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -55,7 +55,7 @@ class ServerConnection(H11Protocol):
         super().connection_lost(exc)
 
     def drop(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         self.waiting_since = 0.0
         self.transport.abort()
 
@@ -64,21 +64,21 @@ class ServerConnection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait(self) -> None:
-        """Take note that it waits; whoever does so for longest leaves if there are too many."""
+        """Mark the connection as waiting; drop the longest waiting connection if there are too many."""
         self._forget_limit()
         self.waiting_since = time.monotonic()
         for one in waiting(self.connections)[: -self.most]:
             one.drop()
 
     def _be_patient(self, anew: bool = False) -> None:
-        """Close the connection unless what it waits for comes in time; a request that is whole waits for nothing."""
+        """Start the timeout for the next bytes of the request; a complete request has no timeout."""
         if anew:
             self._forget_limit()
         if not (self._answers and not self.cycle.more_body):
             self._limit = self.loop.call_later(WAIT_SECONDS, self._run_out)
 
     def _run_out(self) -> None:
-        """Give up, unless it is we who read no further."""
+        """Close the connection after the timeout, unless the server itself paused reading."""
         if self._answers and self.flow.read_paused:
             self._be_patient(anew=True)
         else:
@@ -91,22 +91,22 @@ class ServerConnection(H11Protocol):
 
 
 def waiting(connections: Collection[Any]) -> list[ServerConnection]:
-    """Those that wait, the one that has done so for longest first."""
+    """Return the waiting connections, the longest waiting first."""
     return sorted((one for one in connections if one.waiting_since), key=lambda one: one.waiting_since)
 
 
 class OutOfDescriptors:
-    """Handles what asyncio reports: where descriptors ran out, `make_room` is called and one line told now and then."""
+    """asyncio exception handler that calls `make_room` and prints a rate-limited line if no descriptor is left."""
 
     def __init__(self, make_room: Callable[[], None], say: Callable[[str], None]) -> None:
         self._make_room, self._say, self._told = make_room, say, -REPORT_SECONDS
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """See asyncio's exception handlers; it tries to accept again after a second."""
+        """Handle an asyncio exception; asyncio retries accept after a second."""
         if "out of system resource" not in context.get("message", ""):
             loop.default_exception_handler(context)
             return
         self._make_room()
         if time.monotonic() - self._told >= REPORT_SECONDS:
             self._told = time.monotonic()
-            self._say(f"no descriptor is left for a connection ({context.get('exception')}): others were closed")
+            self._say(f"out of file descriptors ({context.get('exception')}); closed idle connections")

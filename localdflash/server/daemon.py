@@ -1,7 +1,8 @@
-"""The daemon: engines for the programs of this user, and behind TCP if that was asked for, until something ends it.
+"""The daemon: serves the engines to this user's programs, and optionally over TCP.
 
-What ends it: a signal or /stop (running answers get `GRACE_SECONDS`, a second signal none), idleness, no pair that can
-be loaded (its error is raised) or one that lost its device (DeviceFailed). Nothing that a user wrote is ever logged.
+The daemon exits on a signal or /stop (running answers get `GRACE_SECONDS`; a second signal exits at once), after the
+idle timeout, if no pair can be loaded (the load error is raised), or if a device is lost (DeviceFailed). The daemon
+never logs prompts or answers.
 """
 
 import asyncio
@@ -36,18 +37,18 @@ if TYPE_CHECKING:
 
     from localdflash.models.load_options import Options
 
-GRACE_SECONDS = 5  # that running answers get when the daemon is asked to leave
-KEEP_ALIVE_SECONDS = 75  # longer than a client keeps an idle connection, so that it never writes into a closed one
-TICK_SECONDS = 0.2  # between two looks at what could end the daemon
-MAX_LOG_BYTES = 1_000_000  # the one before is kept
+GRACE_SECONDS = 5  # time for running answers to finish on shutdown
+KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections, so that no client writes to a closed connection
+TICK_SECONDS = 0.2  # interval of checks whether to exit
+MAX_LOG_BYTES = 1_000_000  # a larger log is rotated; one old log is kept
 
 
 @dataclass(frozen=True)
 class DaemonSettings:
-    """How a daemon runs. `idle`: seconds without a request until it leaves, 0 for never. `log`: file for stderr.
+    """Settings of a daemon. `idle` is the idle timeout in seconds (0: none). `log` is the file for stderr.
 
-    The first pair, of `options`, is for `roles`; other roles have the pairs of `later`, loaded when they are asked for
-    or, if `all_at_once`, right after the first one.
+    The daemon loads the pair of `options` first, for `roles`. `later` names the pairs of other roles, which are loaded
+    at their first request or, if `all_at_once`, right after the first pair.
     """
 
     options: "Options"
@@ -60,11 +61,11 @@ class DaemonSettings:
     roles: Sequence[PairRole] = ROLES
     later: Mapping[PairRole, str] = field(default_factory=dict)
     all_at_once: bool = False
-    private: Path | None = None  # listen at this path instead, for the parent process, and leave when that does
+    private: Path | None = None  # socket path for the parent process only; the daemon exits together with the parent
 
 
 def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
-    """Run the daemon until something ends it; AlreadyRunning if there is one. `say` gets lines for the user."""
+    """Run the daemon until it exits; raise AlreadyRunning if another daemon runs. `say` prints a line for the user."""
     path = settings.private or paths.engine_socket()
     prepare_folder(path)
     limits.allow_descriptors(MAX_DESCRIPTORS)
@@ -72,7 +73,7 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
         if settings.log:
             _redirect_stderr(settings.log)
         if settings.private:
-            stack.callback(lock_of(path).unlink, missing_ok=True)  # nobody comes to this path again
+            stack.callback(lock_of(path).unlink, missing_ok=True)  # the path is never reused
         stack.enter_context(lifetime(path))
         own = stack.enter_context(local(path))
         listeners = [own.listener]
@@ -89,7 +90,7 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
 
 
 class Daemon:
-    """The engines, their app on every listener, and what ends them."""
+    """Server process: the engines, the HTTP app on every listener, and the exit conditions."""
 
     def __init__(self, settings: DaemonSettings, say: Callable[[str], None]) -> None:
         self._settings, self._say = settings, say
@@ -109,7 +110,7 @@ class Daemon:
         self._load_error: BaseException | None = None
 
     async def run(self, path: Path, own: LocalListener, listeners: Sequence[socket.socket]) -> None:
-        """Serve until `stop`; raise what ended the engine. The first listener is our own, found at `path`."""
+        """Serve until `stop`; raise the error that ended the engine. The first listener is the local one at `path`."""
         self._path, self._own = path, own
         tcp = [self._settings.tcp] if self._settings.tcp else []
         self._servers = [DaemonListener(self._config(port)) for port in (None, *tcp)]
@@ -130,14 +131,14 @@ class Daemon:
             raise self._error
 
     def stop(self) -> None:
-        """Accept no more connections; leave when the running answers are done, after `GRACE_SECONDS` in any case."""
+        """Stop accepting connections; exit when running answers finish, or after `GRACE_SECONDS`."""
         if self._own:
-            self._own.withdraw()  # whoever looks now starts another daemon, which waits for this one
+            self._own.withdraw()  # a new client now starts another daemon, which waits for this one
         for server in self._servers:
             server.should_exit = True
 
     async def listen(self, tcp: TcpPort) -> AsyncGenerator[str]:
-        """Listen on one more port, whose address this yields, until this is closed or the daemon stops."""
+        """Listen on another port and yield its URL; stop when the generator is closed or the daemon stops."""
         listener, server = tcp_socket(tcp.host, tcp.port), DaemonListener(self._config(tcp))
         serving = asyncio.create_task(server.serve([listener]))
         self._servers.append(server)
@@ -147,11 +148,11 @@ class Daemon:
         finally:
             self._servers.remove(server)
             server.should_exit = True
-            self._leaving.add(serving)  # its answers get `GRACE_SECONDS`
+            self._leaving.add(serving)  # running answers get `GRACE_SECONDS`
             serving.add_done_callback(self._leaving.discard)
 
     def close(self) -> None:
-        """Stop the engines' threads. One that does not stop (it is loading) is left to the end of the process."""
+        """Stop the engine threads; exit the process if a thread does not stop, for example while it loads."""
         closing = threading.Thread(target=self._engines.close, daemon=True)
         closing.start()
         closing.join(GRACE_SECONDS)
@@ -159,7 +160,7 @@ class Daemon:
             os._exit(self._error.exit_code if isinstance(self._error, LocaldflashError) else 0)
 
     def _config(self, tcp: TcpPort | None) -> uvicorn.Config:
-        """Return how to serve a port for other programs, or without one what is our user's own."""
+        """Return the uvicorn configuration of a TCP port, or of the user's local listener if `tcp` is None."""
         key = self._own.key if self._own else ""
         own_app: ASGIApp = Guard(self._app, key=key, own=True) if key else self._app
         return uvicorn.Config(
@@ -178,14 +179,14 @@ class Daemon:
         )
 
     def _make_room(self) -> None:
-        """Close the connections over TCP that only wait, which anybody may have opened; else all that do."""
+        """Close idle TCP connections, which any program can open; if there are none, close all idle connections."""
         _, *tcp = self._servers
         for server in tcp if any(waiting(one.server_state.connections) for one in tcp) else self._servers:
             for connection in waiting(server.server_state.connections):
                 connection.drop()
 
     def _leave_with_parent(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stop when stdin is closed; only the parent has its other end, so the parent's death closes it."""
+        """Stop at the end of stdin: the parent holds the other end, so the parent's exit closes stdin."""
         with suppress(OSError):
             while os.read(0, 4096):
                 pass
@@ -198,7 +199,7 @@ class Daemon:
         self.stop()
 
     async def _watch(self) -> None:
-        """Stop when the engine cannot go on, or when nobody needs it."""
+        """Stop the daemon if the engine failed, or the daemon is idle, orphaned or has lost its socket file."""
         try:
             await self._load(self._settings.roles[0])
         except Exception as error:
@@ -209,7 +210,7 @@ class Daemon:
             await self._engines.free_unused()
             is_idle = 0 < self._settings.idle <= self._activity.idle_seconds
             is_orphaned = self._settings.private is not None and os.getppid() != self._parent
-            # Whoever removes the socket wants another daemon.
+            # Removing the socket file asks for another daemon.
             if is_idle or is_orphaned or not (self._path and self._path.exists()):
                 break
             if self._settings.log:
@@ -217,13 +218,13 @@ class Daemon:
         self.stop()
 
     async def _load_others(self) -> None:
-        """Load what is to be there at once beside the first pair; one that cannot be is tried again when asked for."""
+        """Load the other pairs right after the first, if `all_at_once`; a request retries a failed load."""
         for role in self._settings.later if self._settings.all_at_once else ():
             try:
                 await self._engines.ready(self._settings.roles[0])
                 await self._load(role)
             except LocaldflashError as error:
-                self._say(f"nothing is loaded for {PURPOSES[role]}: {error}")
+                self._say(f"cannot load the pair for {PURPOSES[role]}: {error}")
 
     async def _load(self, role: PairRole) -> None:
         loaded = await self._engines.ready(role)
@@ -234,19 +235,19 @@ class Daemon:
 
     def _dead(self) -> BaseException | None:
         if self._engines.failed:
-            return DeviceFailed("the engine cannot go on in this process (the GPU may be lost to it): start it again")
-        # A load that fails while another one takes its place is over by the next tick.
+            return DeviceFailed("the engine lost its device (GPU reset or driver failure); restart the engine")
+        # A failed load that another load replaces is gone by the next tick.
         before, self._load_error = self._load_error, self._engines.error
         return self._load_error if self._load_error is before else None
 
 
 class OwnConnection(ServerConnection):
-    """HTTP for processes of this user; on a Unix socket any other connection is closed before a byte is read."""
+    """HTTP connection of a process of this user; connections of other users are closed before any byte is read."""
 
     most = 256
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See asyncio."""
+        """Close the connection if the peer belongs to another user."""
         if unix_socket.is_of_somebody_else(transport.get_extra_info("socket")):
             self.transport = transport
             transport.abort()
@@ -255,16 +256,16 @@ class OwnConnection(ServerConnection):
 
 
 class DaemonListener(uvicorn.Server):
-    """One listening socket; the daemon handles the signals."""
+    """uvicorn server of one listening socket, without signal handlers."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """See uvicorn: nothing is captured."""
+        """Capture no signals: the daemon handles them."""
         yield
 
 
 def _how_to_try(path: Path, own: LocalListener) -> str:
-    """Return a line that says where the user's own programs reach the daemon, and a command that does."""
+    """Return a line with the address of the daemon and a curl command to try it."""
     file = shlex.quote(str(path))
     if not own.key:
         return f"listening on {path}: curl --unix-socket {file} http://localhost/v1/models"
@@ -278,14 +279,14 @@ def _url(listener: socket.socket) -> str:
 
 
 def _redirect_stderr(log: Path) -> None:
-    """Append stderr, that of native libraries too, to a file."""
+    """Append stderr, including the output of native libraries, to a file."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 2)
     os.close(file)
 
 
 def _bound(log: Path) -> None:
-    """Start the log anew once it is too large; old lines stay in one more file, unless the disk is full."""
+    """Rotate a log larger than `MAX_LOG_BYTES`; the old log is lost if the disk is full."""
     if os.fstat(2).st_size > MAX_LOG_BYTES:
         with suppress(OSError):
             shutil.copyfile(log, log.with_suffix(".old.log"))

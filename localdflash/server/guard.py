@@ -1,12 +1,14 @@
-"""The checks before the app on TCP, which any process, and any page in a browser, may reach.
+"""Access checks of the TCP listeners, which any process and any web page in a browser can reach.
 
-In this order: the Host header names this machine (a page whose name was pointed at 127.0.0.1 has its own name there),
-no Origin (no page may ask, so no CORS either), the key. Loading, stopping and opening ports are for the user's own
-programs alone: on a Unix socket, which has no guard, or on a port whose key nobody else can read, where every path
-needs it.
+The guard checks in this order:
 
-Any port will do in the Host header, and none: one that was forwarded (`ssh -L 9000:localhost:8080`) has another number
-where the client is, and no page can choose the name. What is refused ends the connection.
+1. The Host header must name this machine, which stops DNS rebinding.
+2. The request must have no Origin header: web pages have no access, so CORS is not supported.
+3. The API key must match.
+
+Loading, stopping and opening ports are allowed only on the user's own listener: a Unix socket, which needs no guard, or
+a port whose key only the user can read. The port number in the Host header is ignored, because a forwarded port
+(`ssh -L 9000:localhost:8080`) has another number at the client. A refused request closes the connection.
 """
 
 import hmac
@@ -25,14 +27,14 @@ _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?")
 
 
 class Guard:
-    """ASGI middleware of a TCP listener. `hosts`: names that a request may call us by, IPv6 in brackets.
+    """ASGI middleware of a TCP listener. `hosts` are the allowed Host names, IPv6 addresses in brackets.
 
-    `own`: the key is that of a port for the user's own programs.
+    If `own`, the listener is the user's own: every path needs the key, and no path is blocked.
     """
 
     def __init__(self, app: ASGIApp, *, key: str, hosts: Collection[str] = LOOPBACK, own: bool = False) -> None:
         if not key:
-            raise ValueError("a guard without a key guards nothing")
+            raise ValueError("Guard needs a key")
         self._app, self._key, self._own = app, key.encode(), own
         self._hosts = frozenset(host.lower() for host in hosts)
 
@@ -83,9 +85,9 @@ class Guard:
 
 
 def _keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    """The keys of a request: one as OpenAI's clients send it, one as Anthropic's do; a header that comes twice is none.
+    """Return the keys in the OpenAI and Anthropic headers; a repeated header counts as missing.
 
-    Who uses both has one of them for another server.
+    A client that sends both headers may hold the key of another server in one of them.
     """
     bearers = [value for name, value in headers if name == b"authorization"]
     keys = [value for name, value in headers if name == b"x-api-key"]

@@ -61,25 +61,23 @@ ROUTES = [
 
 
 class Activity:
-    """ASGI middleware: counts requests by path and status, measures idle time, and turns an unexpected error into a
-    500 and a log line.
-    """
+    """ASGI middleware that counts requests, measures idle time, and turns an unexpected error into status 500."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics, self._running = metrics, 0
         self.restart()
 
     def restart(self) -> None:
-        """Count idle seconds from now on, so that loading time is not counted."""
+        """Reset the idle time, so that loading time does not count as idle."""
         self._last = time.monotonic()
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the last request ended; 0 while one is running."""
+        """Return the seconds since the last request ended; 0 while a request is running."""
         return 0.0 if self._running else time.monotonic() - self._last
 
     def around(self, app: ASGIApp) -> ASGIApp:
-        """Return the app with this middleware around it."""
+        """Return `app` wrapped in this middleware."""
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
@@ -126,10 +124,10 @@ def create_app(
     stop: Callable[[], None] | None = None,
     listen: Callable[[TcpPort], AsyncGenerator[str]] | None = None,
 ) -> Starlette:
-    """Create the app of engines, which the caller starts and closes.
+    """Create the HTTP app of `engines`; the caller starts and closes the engines.
 
-    `metrics` are those of the engines, and `activity` counts into them. /stop calls `stop`; `listen` opens a port,
-    whose address it yields, until it is closed.
+    `metrics` holds the counters of the engines and of `activity`. /stop calls `stop`. /listen iterates over `listen`,
+    which opens a port, yields its URL and closes the port with the generator.
     """
     metrics = metrics or Metrics()
     activity = activity or Activity(metrics)
@@ -145,6 +143,6 @@ def create_app(
 
 
 def _where(error: Exception) -> str:
-    """Return the kind of an error and where it arose, without its message, which may hold a user's text."""
+    """Return the type and source location of an error, without its message, which may contain a user's text."""
     frames = traceback.extract_tb(error.__traceback__)
     return " < ".join([type(error).__name__, *(f"{f.filename}:{f.lineno}" for f in reversed(frames[-3:]))])

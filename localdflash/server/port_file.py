@@ -1,8 +1,8 @@
-"""A port of this machine for its user's own programs: the number and a key, in a file that only the user can read.
+"""Port file: the port number and key of the local listener, in a file that only the user can read.
 
-Any user of the machine can connect to a port, so every request needs the key, which is new at every start. Any user can
-also take a port that is free again, that of an engine that was killed for example. So the engine holds a lock on the
-file for no longer than its port, and a client takes number and key from a file that is locked only.
+Any user of the machine can connect to a port, so every request needs the key, which changes at every start. Any user
+can also bind the port of a killed engine. Therefore the engine locks the file as long as it holds the port, and a
+client reads port and key only from a locked file.
 """
 
 import os
@@ -22,31 +22,31 @@ from localdflash.base.system.descriptor import PLAIN, READ
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 128
-MAX_FILE_BYTES = 128  # bytes
-LOCK_SECONDS = 2.0  # seconds for clients that are looking at the file just now
+MAX_FILE_BYTES = 128
+LOCK_SECONDS = 2.0  # timeout for clients that are reading the file
 POLL_SECONDS = 0.005
 _CONTENT = re.compile(rb"([1-9][0-9]{0,4})\n([A-Za-z0-9_-]{43})\n")
 
 
 class Port(NamedTuple):
-    """A port of 127.0.0.1, and the key that every request to it needs."""
+    """Port of 127.0.0.1 with the key that every request needs."""
 
     number: int
     key: str
 
 
 class PortFile:
-    """The file of a port of this process, locked from the beginning, until it is withdrawn."""
+    """Port file of this process, locked from its creation until `withdraw`."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._file = path, _locked(path)
 
     def write(self, port: Port) -> None:
-        """Let the port be found, on which this process listens."""
+        """Publish the port on which this process listens."""
         os.write(self._file, f"{port.number}\n{port.key}\n".encode())
 
     def withdraw(self) -> None:
-        """Let nobody find the port any more."""
+        """Remove the file, so that no client finds the port."""
         if self._file >= 0:
             os.close(self._file)  # first: Windows removes no file that is open
             self._file = -1
@@ -56,7 +56,7 @@ class PortFile:
 
 @contextmanager
 def listening(path: Path) -> Iterator[tuple[socket.socket, Port, PortFile]]:
-    """Return a listening socket and its file. Only under `sockets.lifetime`: whatever is at the path is replaced."""
+    """Listen on a free port and publish it at `path`, replacing a stale file. Call only while holding `lifetime`."""
     with ExitStack() as stack:
         try:
             file = PortFile(path)  # its descriptor is the older one, which the end of a process closes first
@@ -76,9 +76,9 @@ def listening(path: Path) -> Iterator[tuple[socket.socket, Port, PortFile]]:
 
 
 def read(path: Path) -> Port | None:
-    """Return the port of the process that has the file locked; None if there is none, or it is not written yet.
+    """Return the port of the process that holds the lock; None if the file is unlocked or not written yet.
 
-    OSError if there is no file; LocaldflashError if others may read it.
+    Raise OSError if the file is missing, and LocaldflashError if other users can read it.
     """
     file = os.open(path, READ)
     try:
@@ -86,7 +86,7 @@ def read(path: Path) -> Port | None:
             return None
         about = os.fstat(file)
         if owner.is_open_to_others(about) or not owner.is_ours(about):
-            raise LocaldflashError(f"{path}: others may read this key: stop the engine, and remove the file")
+            raise LocaldflashError(f"{path}: readable by other users; stop the engine and delete the file")
         found = _CONTENT.fullmatch(os.read(file, MAX_FILE_BYTES))
     finally:
         os.close(file)
@@ -94,15 +94,15 @@ def read(path: Path) -> Port | None:
 
 
 def _locked(path: Path) -> int:
-    """Return a new file, locked while it is empty: what is in it was written by whoever has it locked."""
-    with suppress(FileNotFoundError, PermissionError):  # Windows: a client is looking at it
+    """Create and lock an empty file, so that only the lock holder can have written its contents."""
+    with suppress(FileNotFoundError, PermissionError):  # Windows: a client has the file open
         path.unlink()
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | PLAIN, 0o600)
     end = time.monotonic() + LOCK_SECONDS
     try:
         while not file_lock.take(file):
             if time.monotonic() > end:
-                raise LocaldflashError(f"{path}: another process keeps it locked")
+                raise LocaldflashError(f"{path}: locked by another process; try again")
             time.sleep(POLL_SECONDS)
     except BaseException:
         os.close(file)

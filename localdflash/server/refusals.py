@@ -1,4 +1,4 @@
-"""The errors that a server's answers report, as those that the engine would have raised in this process."""
+"""Convert error responses of a server to the exceptions that the engine would raise in this process."""
 
 import json
 from typing import Any
@@ -33,7 +33,7 @@ _ERRORS: dict[str, type[LocaldflashError]] = {
 
 
 def refusal(content: str | bytes, status: int) -> LocaldflashError:
-    """Return the error in the body of an answer with this status."""
+    """Return the exception for an error response with this status and body."""
     try:
         return error_of(json_object(content), status)
     except LocaldflashError:
@@ -41,7 +41,7 @@ def refusal(content: str | bytes, status: int) -> LocaldflashError:
 
 
 def error_of(content: Json, status: int) -> LocaldflashError:
-    """Return the error in a body of OpenAI's shape; for servers that say less, a line with the status."""
+    """Return the error in an OpenAI-style body; if the body has none, return an error that names the status."""
     about = content.get("error")
     about = about if isinstance(about, dict) else {"message": about}
     nonsense = f"status {status}" if status >= 300 else "something that makes no sense"
@@ -51,11 +51,11 @@ def error_of(content: Json, status: int) -> LocaldflashError:
 
 
 def json_object(content: str | bytes) -> Json:
-    """Return the body as a JSON object; LocaldflashError if it is none."""
+    """Parse the body as a JSON object; raise LocaldflashError if it is not one."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise LocaldflashError("the server answered with something that is no JSON object: is this its address?")
+        raise LocaldflashError("unexpected reply from the server (expected a JSON object); check its address")
     return value

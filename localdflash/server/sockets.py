@@ -1,8 +1,8 @@
-"""Where the daemon listens: at a path for this user alone, and on TCP if that was asked for.
+"""Listening sockets of the daemon: a local path for this user only, and optional TCP ports.
 
-The name of the path tells what it is: with `.tcp` a file that holds a port and its key (see `port_file`), else a Unix
-socket. The folder is 0700, either of them 0600, and a Unix socket's peer must have this process's user id. `lifetime`
-is held by the only daemon; only its holder may listen at the path, so what it finds there is stale.
+A path with the suffix `.tcp` is a file that holds a port and its key (see `port_file`); any other path is a Unix
+socket. The folder has mode 0700, the file or socket has mode 0600, and the peer of a Unix socket must have this
+process's user id. Only the holder of `lifetime` may listen at the path, so an existing file there is stale.
 """
 
 import errno
@@ -20,18 +20,18 @@ from localdflash.server import port_file
 from localdflash.server.address import Address
 
 BACKLOG = 128
-LEAVE_SECONDS = 15  # seconds that a daemon which was told to leave may take
+LEAVE_SECONDS = 15  # timeout for a stopping daemon to exit
 
 
 class AlreadyRunning(LocaldflashError):
-    """Another process is the daemon (exit code 1)."""
+    """Error: another daemon is already running (exit code 1)."""
 
 
 @dataclass(frozen=True)
 class LocalListener:
-    """A listening socket for the programs of this user. Requests need `key`, unless it is "" as for a Unix socket.
+    """Listening socket for this user's programs. Requests need `key`; "" means no key, as for a Unix socket.
 
-    `withdraw` lets nobody find it any more; what is connected stays so.
+    `withdraw` removes the socket's path; existing connections stay open.
     """
 
     listener: socket.socket
@@ -41,11 +41,10 @@ class LocalListener:
 
 @contextmanager
 def lifetime(path: Path) -> Iterator[None]:
-    """A context in which this process is the daemon of this path; AlreadyRunning if another process is, by whichever
-    transport.
+    """Hold the lock that makes this process the only daemon of `path`; raise AlreadyRunning if another daemon runs.
 
-    The kernel releases it when the process dies, whatever it forked. A holder that no longer listens is about to leave:
-    it is waited for.
+    The lock covers both transports. The kernel releases the lock when the process dies, even if forked children live
+    on. If the holder no longer listens, it is about to exit, and this context waits for it.
     """
     from filelock import Timeout
 
@@ -57,7 +56,7 @@ def lifetime(path: Path) -> Iterator[None]:
                 process_lock(lock_of(path), LEAVE_SECONDS, lambda: is_listening(path) or is_listening(other(path)))
             )
         except Timeout:
-            raise AlreadyRunning(f"{path}: another daemon has it") from None
+            raise AlreadyRunning(f"{path}: another daemon is using this socket") from None
         yield
 
 
@@ -67,7 +66,7 @@ def lock_of(path: Path) -> Path:
 
 
 def other(path: Path) -> Path:
-    """Where the daemon of this path would listen with the other transport."""
+    """Return the path at which the daemon of `path` would listen with the other transport."""
     return path.with_suffix(paths.SUFFIXES["unix" if paths.transport_of(path) == "tcp" else "tcp"])
 
 
@@ -82,7 +81,7 @@ def is_listening(path: Path) -> bool:
 
 
 def located(address: Address) -> Address:
-    """The address itself, or the port that the file at its path holds now, with the key. OSError if nobody listens."""
+    """Return the address, with port and key read from its port file if it has one; OSError if nothing listens."""
     if not address.socket or paths.transport_of(address.socket) == "unix":
         return address
     if (port := port_file.read(address.socket)) is None:
@@ -91,14 +90,14 @@ def located(address: Address) -> Address:
 
 
 def prepare_folder(path: Path) -> None:
-    """Create the folder of the socket for this user alone; LocaldflashError if it is not private."""
+    """Create the folder of the socket with mode 0700; raise LocaldflashError if an existing folder is not private."""
     paths.create_private(path.parent)
     paths.check_private(path.parent)
 
 
 @contextmanager
 def local(path: Path) -> Iterator[LocalListener]:
-    """Return what listens at this path, gone afterwards. Only under `lifetime`: whatever is there is replaced."""
+    """Listen at `path` during the context, replacing a stale file. Call only while holding `lifetime`."""
     if paths.transport_of(path) == "tcp":
         with port_file.listening(path) as (listener, port, file):
             yield LocalListener(listener, port.key, file.withdraw)
@@ -109,7 +108,7 @@ def local(path: Path) -> Iterator[LocalListener]:
 
 @contextmanager
 def listening_socket(path: Path) -> Iterator[socket.socket]:
-    """A Unix socket listening at this path, gone afterwards. Only under `lifetime`: whatever is there is replaced."""
+    """Listen on a Unix socket at `path` during the context, replacing a stale one. Call only under `lifetime`."""
     path.unlink(missing_ok=True)
     try:
         listener = unix_socket.bound(path)
@@ -124,11 +123,13 @@ def listening_socket(path: Path) -> Iterator[socket.socket]:
 
 
 def tcp_socket(host: str, port: int) -> socket.socket:
-    """A listening TCP socket; UsageError if the port is taken or the address is not this machine's. Port 0: any."""
+    """Listen on TCP (port 0: any free port); raise UsageError if the port is taken or the address is not local."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError:
-        raise UsageError(f"--host {host}: no such address; 127.0.0.1 is this machine alone") from None
+        raise UsageError(
+            f"--host {host}: not an address of this machine; use 127.0.0.1 for local access only"
+        ) from None
     listener = socket.socket(family, kind, protocol)
     try:
         claim(listener)
@@ -137,6 +138,6 @@ def tcp_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise UsageError(f"port {port} on {host} is in use: choose another one with --port") from None
+            raise UsageError(f"port {port} on {host} is in use; choose another port with --port") from None
         raise UsageError(f"cannot listen on {host} port {port}: {error.strerror}") from None
     return listener

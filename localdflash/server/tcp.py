@@ -1,6 +1,6 @@
-"""The daemon's TCP port for other programs: its settings, and the API key that its requests need.
+"""TCP port of the daemon for other programs, and the API key that its requests need.
 
-The key lies in a file that only this user can read, created when a key is first needed.
+The key is in a file that only this user can read. The file is created when a key is first needed.
 """
 
 import os
@@ -21,7 +21,7 @@ MAX_KEY_BYTES = 4096
 
 @dataclass(frozen=True)
 class TcpPort:
-    """A port next to the Unix socket. `hosts`: names that a request's Host header may have."""
+    """TCP address to listen on, in addition to the local socket. `hosts` are the allowed names in Host headers."""
 
     host: str
     port: int  # 0: any that is free
@@ -30,17 +30,17 @@ class TcpPort:
     key_file: Path  # for the user to see
 
     def asked(self) -> dict[str, object]:
-        """Return the body of /listen, without the key, which the engine reads itself."""
+        """Return the body of a /listen request, without the key, which the daemon reads from the key file."""
         return {"host": self.host, "port": self.port, "hosts": sorted(self.hosts)}
 
     def told(self, url: str) -> str:
-        """Return a line for the user that tells how to send a request to this port, whose address is `url`."""
+        """Return a line for the user with the port's URL and its key file."""
         key = f'-H "Authorization: Bearer $(cat {shlex.quote(str(self.key_file))})"'
         return f"listening on {url}: curl {key} {url}/v1/models"
 
 
 def own_key(path: Path) -> str:
-    """Return the key in this file, which is created if missing. Two processes get the same key."""
+    """Return the key in `path`; create the file if it is missing. Concurrent processes get the same key."""
     if not path.exists():
         paths.create_private(path.parent)
         _create(path, secrets.token_urlsafe(32))
@@ -48,7 +48,7 @@ def own_key(path: Path) -> str:
 
 
 def read_key(path: Path) -> str:
-    """Return the key in this file; UsageError if it is missing, empty or readable by others."""
+    """Return the key in `path`; raise UsageError if the file is missing, empty or readable by others."""
     try:
         with path.open("rb") as file:
             about = os.fstat(file.fileno())
@@ -56,15 +56,15 @@ def read_key(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"{path}: cannot read the key: {error.strerror}") from None
     if owner.is_open_to_others(about) or not stat.S_ISREG(about.st_mode):
-        raise UsageError(f"{path}: others may read this key: remove it for a new one, or chmod 600 it")
+        raise UsageError(f"{path}: readable by other users; run `chmod 600` on it, or delete it to generate a new key")
     key = data.decode("ascii", "replace").strip()
     if not key or not key.isascii() or not key.isprintable():
-        raise UsageError(f"{path}: not a key: one line of ASCII; remove it for a new one")
+        raise UsageError(f"{path}: invalid API key file (expected one ASCII line); delete it to generate a new key")
     return key
 
 
 def _create(path: Path, key: str) -> None:
-    """Put a complete file in place, unless another process does so first."""
+    """Create the key file atomically, unless another process creates it first."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with suppress(FileNotFoundError):

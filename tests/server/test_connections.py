@@ -178,7 +178,7 @@ def test_where_descriptors_run_out_one_line_is_told() -> None:
         handle(loop, {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many")})
     loop.close()
     assert len(made) == 1000
-    assert said == ["no descriptor is left for a connection ([Errno 24] Too many): others were closed"]
+    assert said == ["out of file descriptors ([Errno 24] Too many); closed idle connections"]
 
 
 @pytest.mark.system

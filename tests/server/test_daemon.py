@@ -239,7 +239,7 @@ async def test_a_port_of_a_running_engine_lasts_as_long_as_its_request(start: St
         assert await status(url, "/health") == 200, "an engine whose port is held is not idle"
         taken = {**body, "port": int(url.rsplit(":", 1)[1])}
         told = await running.http.post("/listen", json=taken)
-        assert told.json()["error"]["message"].endswith("is in use: choose another one with --port")
+        assert told.json()["error"]["message"].endswith("is in use; choose another port with --port")
     await until(lambda: _is_closed(url))
     await running.ends()
 

@@ -186,7 +186,7 @@ def test_the_command_ends_with_the_engine() -> None:
     engine.terminate()
     assert process.wait(10) == 0
     assert process.stderr
-    assert process.stderr.read().endswith("The engine has stopped, and with it this port.\n")
+    assert process.stderr.read().endswith("the engine has stopped; this port is closed\n")
     assert not is_open(base)
     assert engine.wait(10) == 0
     engine = start()

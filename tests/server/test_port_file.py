@@ -43,7 +43,7 @@ def test_it_holds_the_port_and_a_key_for_its_user_alone(path: Path, short_home: 
         assert len(port.key) == 43
         for mode in (0o640, 0o604):
             path.chmod(mode)
-            with pytest.raises(LocaldflashError, match="others may read this key"):
+            with pytest.raises(LocaldflashError, match="readable by other users"):
                 port_file.read(path)
     assert not path.exists()
     with port_file.listening(path) as (_, again, _):

@@ -15,10 +15,12 @@ REINSTALL = "run `pip install --force-reinstall localdflash`"
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--check-gpu", metavar="SPEC", help="Check the CUDA engine on this GPU with a pair, and nothing else.")
-@click.option("--full", is_flag=True, help="Also import torch, and generate with the pairs of completions and chat.")
+@click.option("--check-gpu", metavar="SPEC", help="Only check the CUDA engine on this GPU, with the pair SPEC.")
+@click.option(
+    "--full", is_flag=True, help="Also import torch, and generate with the completion pair and the chat pair."
+)
 def command(as_json: bool, check_gpu: str | None, full: bool) -> int:
-    """Check Python, libraries, machine, terminal, editors and the pairs. Exit code 1 if something failed."""
+    """Check Python, libraries, hardware, terminal, editors and pairs. The exit code is 1 if a check fails."""
     checks = []
     for check in (
         gpu_check.again(check_gpu) if check_gpu else (probe.check() for probe in _probes() if full or not probe.slow)

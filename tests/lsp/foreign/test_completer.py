@@ -67,7 +67,7 @@ async def test_an_unreachable_server_is_reported_once_and_tried_again_later(monk
     client.completer.close()
 
 
-@pytest.mark.parametrize(("mode", "text", "told"), [(0o600, "rn x", ""), (0o644, "", "others may read this key")])
+@pytest.mark.parametrize(("mode", "text", "told"), [(0o600, "rn x", ""), (0o644, "", "readable by other users")])
 async def test_the_key_comes_from_a_private_file(tmp_path: Path, mode: int, text: str, told: str) -> None:
     key = tmp_path / "key"
     key.write_text("sesame\n")
