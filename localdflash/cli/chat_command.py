@@ -93,9 +93,9 @@ def command(
     system = _system(system, role)
     prompt, beside = _given(prompt)
     if prompt is not None and not prompt.strip():
-        raise UsageError("the prompt is empty: pass text with -p or on stdin")
+        raise UsageError("the prompt is empty; pass text with -p or on stdin")
     if prompt is None and (as_json or jsonl):
-        raise UsageError(f"--json{'' if as_json else 'l'} needs a prompt: pass text with -p or on stdin")
+        raise UsageError(f"--json{'' if as_json else 'l'} needs a prompt; pass text with -p or on stdin")
     if as_json and jsonl:
         raise UsageError("--json and --jsonl: choose one")
     if prompt is None and not plain and _has_screen():
@@ -164,7 +164,7 @@ def _on_screen(
     gc.enable()
     app.run()
     if chats and app.talk.session:
-        say(f"localdflash chat --resume {app.talk.session} goes on with this chat")
+        say(f"localdflash chat --resume {app.talk.session} continues this chat")
     gc.freeze()  # the interpreter would search all that is left once more: the prompt of the shell waits for it
     return app.return_code or 0
 
@@ -174,7 +174,7 @@ def _session(goes_on: bool, resume: int | None, no_log: bool) -> Session:
         raise UsageError("--continue and --resume: choose one")
     session: Session = "latest" if goes_on else resume
     if session is not None and no_log:
-        raise UsageError("--no-log: an earlier chat is on disk, and so is what follows in it")
+        raise UsageError("--no-log cannot be used with --continue or --resume: a resumed chat is saved")
     return session
 
 

@@ -101,7 +101,7 @@ def command(
     elif named is None:
         filled = _fill_by_daemon(requested_engine(ctx, options, "completion"), body, interrupt)
     elif explain:
-        raise UsageError("--explain works with localdflash's own engine only: add --no-daemon")
+        raise UsageError("--explain needs localdflash's own engine; add --no-daemon")
     else:
         filled = _fill_by_another(named, body, interrupt)
     _tell_of_cuts(filled.explained)
@@ -300,7 +300,7 @@ def parse_cursor(place: str) -> tuple[Path, int, int]:
     """Parse FILE:LINE:COL; the file's name may hold colons."""
     parts = place.rsplit(":", 2)
     if len(parts) != 3 or not parts[0] or not all(re.fullmatch("[0-9]{1,9}", part) for part in parts[1:]):
-        raise UsageError(f"{place!r} is not FILE:LINE:COL, for example app.py:12:9")
+        raise UsageError(f"{place!r}: expected FILE:LINE:COL, for example app.py:12:9")
     return Path(parts[0]), int(parts[1]), int(parts[2])
 
 
@@ -310,7 +310,7 @@ def read_text(path: Path) -> str:
         if not path.is_file():
             raise UsageError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise UsageError(f"{path}: larger than {MAX_FILE_BYTES // 1_000_000} MB: not a source file to complete")
+            raise UsageError(f"{path}: larger than {MAX_FILE_BYTES // 1_000_000} MB; not a source file")
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot read: {error.strerror}") from None
@@ -319,4 +319,4 @@ def read_text(path: Path) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 at byte {error.start}: convert it first") from None
+        raise UsageError(f"{path}: not UTF-8 at byte {error.start}; convert the file to UTF-8") from None

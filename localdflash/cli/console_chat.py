@@ -52,7 +52,7 @@ class ConsoleChat:
 
             latest = await self.talk.run_in_store(ChatStore.latest, self.talk.folder)
             if latest is None:
-                raise UsageError("--continue: there is no earlier chat in this folder")
+                raise UsageError("--continue: no earlier chat in this folder")
             session = latest.id
         await self.talk.open(session)
         if system:
@@ -64,10 +64,10 @@ class ConsoleChat:
         """Return the text of message N, or of the last answer for "". UsageError if there is none."""
         messages = self.talk.messages
         if number and not (number.isdecimal() and number.isascii() and 1 <= int(number[:9]) <= len(messages)):
-            raise UsageError(f"there is no message {number}: this chat has {len(messages)}")
+            raise UsageError(f"no message {number}; this chat has {len(messages)} messages")
         message = messages[int(number) - 1] if number else self.talk.last_answer()
         if message is None:
-            raise UsageError("there is no answer yet")
+            raise UsageError("this chat has no answer yet")
         return message.text
 
     def ask(
@@ -98,7 +98,7 @@ class ConsoleChat:
     def more(self, show: Show, think: Show) -> Message:
         """Go on with the last answer. UsageError if there is none."""
         if not self.talk.messages or self.talk.messages[-1].role != "assistant":
-            raise UsageError("there is no answer to go on with")
+            raise UsageError("this chat has no answer to continue")
         return self._answered(show, think, self.talk.messages[-1].text)
 
     def _answered(self, show: Show, think: Show, begun: str | None = None) -> Message:
@@ -175,9 +175,7 @@ def read_stdin() -> str:
     """Return the text on stdin; UsageError if it is not UTF-8, or more than any context holds."""
     data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1) if sys.stdin else b""  # None: started without one
     if len(data) > MAX_STDIN_BYTES:
-        raise UsageError(
-            f"stdin has more than {MAX_STDIN_BYTES // 2**20} MiB, which no context holds: pipe a part of it"
-        )
+        raise UsageError(f"stdin has more than {MAX_STDIN_BYTES // 2**20} MiB; pipe a smaller part")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -252,7 +250,7 @@ def print_answer(ask: Callable[[Show, Show], Message]) -> Message:
     answer = ask(show, think)
     show("\n")
     if answer.finish == "repeat":
-        say("[cut: it said the same again and again]")
+        say("[stopped: the model repeated itself]")
     if answer.finish == "length" and "tokens" in answer.numbers:
         say(f"[cut after {answer.numbers['tokens']} tokens: --max-tokens sets how many]")
     return answer

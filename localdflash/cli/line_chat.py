@@ -40,7 +40,7 @@ def converse(chat: ConsoleChat) -> int:
     with closing(AttachableFiles(Path.cwd(), say)) as files:
         LineReader(chat, files).take_all()
     if chat.talk.session:
-        say(f"localdflash chat --plain --resume {chat.talk.session} goes on with this chat")
+        say(f"localdflash chat --plain --resume {chat.talk.session} continues this chat")
     return 0
 
 
@@ -150,7 +150,9 @@ class PlainCommands:
         """Run a command; what it cannot do is raised. UsageError if it needs the screen."""
         does = getattr(self, f"do_{command.name}", None)
         if does is None:
-            raise UsageError(f"/{command.name} needs the full screen: `localdflash chat`; /help lists what there is")
+            raise UsageError(
+                f"/{command.name} needs the full-screen chat (`localdflash chat`); /help lists the available commands"
+            )
         does(argument) if command.argument else does()
 
     def do_help(self) -> None:
@@ -234,7 +236,7 @@ class PlainCommands:
             raise UsageError(f"expected on or off, found {value!r}")
         file = project.find_project_file(Path.cwd())
         if file is None:
-            raise UsageError(f"there is no {project.FILE_NAME} in this folder or above it")
+            raise UsageError(f"no {project.FILE_NAME} in this folder or its parents")
         if value:
             self._chat.talk.project = file.text() if value == "on" else ""
             if self._chat.kept:

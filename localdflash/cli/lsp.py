@@ -66,20 +66,22 @@ def _unix(path: Path) -> "Iterator[socket.socket]":
     from localdflash.server.sockets import AlreadyRunning, lifetime, listening_socket, prepare_folder
 
     if not unix_socket.THERE:
-        raise UsageError("--socket: Windows has no Unix sockets; --port serves as well")
+        raise UsageError("--socket: Windows has no Unix sockets; use --port")
     path = path.expanduser().absolute()
     if len(os.fsencode(path)) >= paths.SOCKET_LIMIT:
         raise UsageError(f"--socket {path}: a socket's path must be shorter than {paths.SOCKET_LIMIT} bytes")
     if os.path.lexists(path) and not path.is_socket():
-        raise UsageError(f"--socket {path}: there is something else: choose another path")
+        raise UsageError(f"--socket {path}: the path is not a socket; choose another path")
     try:
         prepare_folder(path)
     except LocaldflashError:
         raise UsageError(
-            f"--socket {path}: its folder must be one that only you can enter: chmod 700 it, or choose another one"
+            f"--socket {path}: its folder is accessible to other users; run `chmod 700` on it, or choose another path"
         ) from None
     try:
         with lifetime(path), listening_socket(path) as listener:
             yield listener
     except AlreadyRunning:
-        raise UsageError(f"--socket {path}: another server has it: connect to it, or choose another path") from None
+        raise UsageError(
+            f"--socket {path}: another server is using this socket; connect to it, or choose another path"
+        ) from None

@@ -76,7 +76,7 @@ def _plan_by_registry(error: "OnlyRegistered", as_json: bool) -> int:
     from localdflash.models.memory.parts import gigabytes
 
     made = plan_by_registry(error.pair)
-    say(f"{error}; by the registry alone:")
+    say(f"{error}; using registry data only:")
     if as_json:
         print_json(asdict(made))
     else:

@@ -62,7 +62,9 @@ def _ask(count: int) -> None:
     if count <= ASK_BYTES:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"pull: {gigabytes(count)} are to be fetched, and nobody is here to agree; add --yes")
+        raise UsageError(
+            f"pull: {gigabytes(count)} to download needs confirmation, and stdin is not a terminal; add --yes"
+        )
     click.confirm(f"Fetch {gigabytes(count)}?", abort=True, err=True)
 
 

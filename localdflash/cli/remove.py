@@ -46,5 +46,5 @@ def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
 def _ask(files: int, count: int) -> None:
     """Ask the user before deleting; a script has to say --yes."""
     if not sys.stdin.isatty():
-        raise UsageError("rm: asks before it deletes, and nobody is here to answer; add --yes or --dry-run")
+        raise UsageError("rm: needs confirmation, and stdin is not a terminal; add --yes or --dry-run")
     click.confirm(f"Delete {files} files, {gigabytes(count)}?", abort=True, err=True)

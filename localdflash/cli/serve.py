@@ -161,7 +161,7 @@ def _join(tcp: "TcpPort", wanted: Mapping[str, object]) -> None:
     process = about["pid"]
     with suppress(KeyboardInterrupt), closing(client.stream("/listen", tcp.asked())) as events:
         for event in events:
-            _say(f"the engine that runs (process {process}) is, until this command ends, {tcp.told(event['url'])}")
+            _say(f"until this command exits, the running engine (process {process}) is {tcp.told(event['url'])}")
         _say("the engine has stopped; this port is closed")
 
 
@@ -172,14 +172,14 @@ def _running() -> LocaldflashError:
 
     if is_listening(elsewhere := other(paths.engine_socket())):
         return LocaldflashError(
-            f"an engine is running already, at {elsewhere}: stop it with `{paths.TRANSPORT_VARIABLE}="
+            f"an engine is already running at {elsewhere}; stop it with `{paths.TRANSPORT_VARIABLE}="
             f"{paths.transport_of(elsewhere)} localdflash serve --stop`, or unset {paths.TRANSPORT_VARIABLE}"
         )
     if not (client := find()):
-        return LocaldflashError("another engine is starting or stopping: try again")
+        return LocaldflashError("another engine is starting or stopping; try again")
     about = client.get("/ps")
     return LocaldflashError(
-        f"an engine is running already (process {about['pid']}, pair {about['pair']}): use it, or stop it with"
+        f"an engine is already running (process {about['pid']}, pair {about['pair']}); use it, or stop it with"
         " `localdflash serve --stop`"
     )
 
@@ -192,8 +192,8 @@ def _tcp(host: str, port: int, i_know: bool) -> "TcpPort":
     public = not _is_loopback(host)
     if public and not i_know:
         raise UsageError(
-            f"--host {host}: other machines could reach the engine, and nothing they send or get would be encrypted;"
-            " add --i-know to have it so"
+            f"--host {host}: other machines could reach the engine over an unencrypted connection;"
+            " add --i-know to allow this"
         )
     path = paths.key_file()
     return TcpPort(host, port, own_key(path), _own_names(host) if public else LOOPBACK, path)

@@ -95,7 +95,7 @@ def test_a_stale_socket_is_replaced_and_a_live_one_is_not(folder: Path) -> None:
         with serving("--socket", str(path)) as second:
             code, err = second.end()
             assert (code, err.count("\n")) == (2, 1)
-            assert "another server has it" in err
+            assert "another server is using this socket" in err
         with connected(str(path)) as wire:
             wire.begin()
 
@@ -106,8 +106,8 @@ def test_wrong_sockets_and_ports_are_one_line(folder: Path, capsys: pytest.Captu
     (folder / "open").chmod(0o755)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         cases = {
-            ("--socket", str(folder / "precious")): "there is something else",
-            ("--socket", str(folder / "open/lsp.sock")): "only you can enter",
+            ("--socket", str(folder / "precious")): "the path is not a socket",
+            ("--socket", str(folder / "open/lsp.sock")): "accessible to other users",
             ("--socket", str(folder / ("x" * 200))): "shorter than",
             ("--port", str(taken.getsockname()[1])): "",
             ("--port", "70000"): "",

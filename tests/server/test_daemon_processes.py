@@ -51,7 +51,7 @@ def test_a_second_one_is_refused_and_what_a_killed_one_left_is_replaced() -> Non
     code, lines = said(begin())
     assert code == 1
     assert lines == [
-        f"localdflash: an engine is running already (process {first.pid}, pair embedded): use it, or stop it with"
+        f"localdflash: an engine is already running (process {first.pid}, pair embedded); use it, or stop it with"
         " `localdflash serve --stop`"
     ]
     assert is_ready()
@@ -201,10 +201,10 @@ def test_who_may_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
     """Options for an engine that runs already are refused; a port of the settings is no reason to join."""
     start()
     code, lines = said(begin("--port", "0", "--context", "512"))
-    assert (code, "an engine is running already" in lines[0]) == (1, True)
+    assert (code, "an engine is already running" in lines[0]) == (1, True)
     monkeypatch.setenv("LOCALDFLASH_SERVER_PORT", "0")
     code, lines = said(begin())
-    assert (code, len(lines), "an engine is running already" in lines[0]) == (1, 1, True)
+    assert (code, len(lines), "an engine is already running" in lines[0]) == (1, 1, True)
 
 
 # By a port with a key instead of a Unix socket: see `port_file`
@@ -270,7 +270,7 @@ def test_an_engine_that_listens_otherwise_is_named(monkeypatch: pytest.MonkeyPat
     code, lines = said(begin())
     assert code == 1
     assert lines == [
-        f"localdflash: an engine is running already, at {by_port}: stop it with `LOCALDFLASH_TRANSPORT=tcp localdflash"
+        f"localdflash: an engine is already running at {by_port}; stop it with `LOCALDFLASH_TRANSPORT=tcp localdflash"
         " serve --stop`, or unset LOCALDFLASH_TRANSPORT"
     ]
     assert process.poll() is None

@@ -241,7 +241,7 @@ async def test_a_full_context_where_nothing_can_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("/continue", "there is no answer to go on with"),
+        ("/continue", "this chat has no answer to continue"),
         ("/retry", "nothing was asked yet"),
     ],
 )

@@ -61,7 +61,7 @@ async def test_a_change_is_applied_and_taken_back(folder: Path) -> None:
 async def test_an_answer_that_changes_nothing(folder: Path) -> None:
     async with chat(folder=folder) as (pilot, app, _answerer):
         await command(pilot, "/diff")
-        await wait_until(pilot, lambda: "there is no answer yet" in shown(app))
+        await wait_until(pilot, lambda: "this chat has no answer yet" in shown(app))
         await answered(pilot)
         await command(pilot, "/diff")
         await wait_until(pilot, lambda: "changes no file" in shown(app))

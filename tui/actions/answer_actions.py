@@ -292,7 +292,7 @@ class AnswerActions(OutsideActions):
         if self.talk.answering:
             return
         if not self._is_partial():
-            self.complain("there is no answer to go on with")
+            self.complain("this chat has no answer to continue")
             return
         self.begin_answer(goes_on=True)
 

@@ -40,7 +40,7 @@ class CodeActions(Base):
 
         answer = self.talk.last_answer()
         if answer is None:
-            raise UsageError("there is no answer yet")
+            raise UsageError("this chat has no answer yet")
         found = await asyncio.to_thread(propose, answer.text, self.start.folder, self._mentioned())
         if not found:
             self.say("the last answer changes no file: ask for a diff, or for code under the name of its file")
@@ -111,7 +111,7 @@ class CodeActions(Base):
         messages = self.talk.messages
         message = messages[_number(number, len(messages), "message") - 1] if number else self.talk.last_answer()
         if message is None:
-            raise UsageError("there is no answer yet")
+            raise UsageError("this chat has no answer yet")
         await self.copy_text(message.text, "the answer" if message.role == "assistant" else "the message")
 
     @work

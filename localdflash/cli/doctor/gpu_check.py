@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from localdflash.loading.verdict import Verdict
     from localdflash.models.load_options import Options
 
-HOW = "`localdflash doctor --check-gpu PAIR` checks one, and repeats what was found of it"
+HOW = "run `localdflash doctor --check-gpu PAIR` to check a pair"
 BAR_AFTER_SECONDS = 0.5  # a bar appears only where loading takes longer
 BAR_WIDTH = 30
 STATUS: dict[str, Status] = {"sound": "ok"}
@@ -25,13 +25,15 @@ def found(name: str) -> Finding:
     from localdflash.loading.verdict import known
 
     if not driver_present():
-        return Finding(name, "ok", "none: there is no NVIDIA driver")
+        return Finding(name, "ok", "not used: no NVIDIA driver")
     try:
         verdicts = known()
     except NoDevice:
-        return Finding(name, "ok", "none: the CUDA engine does not run here, see above")
+        return Finding(name, "ok", "not used: the CUDA engine does not run on this machine (see cuda above)")
     if not verdicts:
-        return Finding(name, "ok", "no pair was checked on this GPU yet; the first one that it is to run will be", HOW)
+        return Finding(
+            name, "ok", "no pair has been checked on this GPU yet; each pair is checked before its first run", HOW
+        )
     wrong = any(verdict.state != "sound" for verdict in verdicts)
     return Finding(name, "warning" if wrong else "ok", "; ".join(map(_told, verdicts)), HOW if wrong else "")
 
@@ -58,7 +60,7 @@ def again(spec: str) -> Iterator[Finding]:
         subject = Subject.of(files, options)
         verdict = check(subject, files, _shown(options))
         if verdict is None:
-            raise LocaldflashError(f"{spec}: another process is checking it on this GPU: wait for it")
+            raise LocaldflashError(f"{spec}: another process is checking this pair on this GPU; try again later")
         yield Finding("gpu check", STATUS.get(verdict.state, "failed"), _told(verdict))
 
 

@@ -42,14 +42,17 @@ def llama_gpu(name: str) -> Finding:
             for device in seen
         )
         if (times := gpu_watch.deaths()) >= gpu_watch.MAX_DEATHS:
-            detail = f"{detail}; a GPU ended the engine {times} times today, so `auto` leaves it alone"
+            detail = f"{detail}; a GPU crashed the engine {times} times today, so --device auto does not use it"
             return Finding(
-                name, "warning", detail, "--device gpu tries it again; look at its driver, and what else uses it"
+                name,
+                "warning",
+                detail,
+                "check the GPU's driver and other programs that use it; --device gpu tries it again",
             )
         return _matches(name, detail, chips)
     if not chips:
-        return Finding(name, "ok", "no GPU was found: the processor runs every pair")
-    detail = f"not used by llama.cpp: {', '.join(chip.name for chip in chips)}; its build {_lacks(chips)}"
+        return Finding(name, "ok", "no GPU found; every pair runs on the CPU")
+    detail = f"llama.cpp does not use {', '.join(chip.name for chip in chips)}: its build {_lacks(chips)}"
     return Finding(name, "warning", detail, command(chips))
 
 
@@ -62,7 +65,7 @@ def _matches(name: str, detail: str, chips: Sequence[Chip]) -> Finding:
     if not without:
         return Finding(name, "ok", detail)
     chip = without[0]
-    lacks = f"llama-cpp-python has no code for {chip.name} (sm_{chip.capability}): it is slow, or does not start"
+    lacks = f"llama-cpp-python has no kernels for {chip.name} (sm_{chip.capability}): slow, or fails to start"
     return Finding(name, "warning", f"{detail}; {lacks}", command(without))
 
 
@@ -70,8 +73,8 @@ def _lacks(chips: Sequence[Chip]) -> str:
     from localdflash.backends.llamacpp.builds import gpu_backends
 
     if there := gpu_backends():
-        return f"is for {' and '.join(sorted(there))} and sees none of them: is the driver installed?"
-    return "is for processors"
+        return f"is for {' and '.join(sorted(there))} and finds none of them; check the GPU driver"
+    return "is CPU-only"
 
 
 def built_for(info: str) -> Collection[int]:

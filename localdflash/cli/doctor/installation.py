@@ -33,12 +33,10 @@ def torch(name: str) -> Finding:
     from localdflash.backends.cuda.device import driver_present
 
     cuda, rocm = cpu_library.version.cuda, cpu_library.version.hip
-    build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "processors"
+    build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "CPU"
     detail = f"{cpu_library.__version__}, built for {build}: for {TORCH_IS_FOR}"
     if cuda and not driver_present():
-        return Finding(
-            name, "ok", f"{detail}; there is no NVIDIA driver", f"a smaller build does as well: `{CPU_TORCH}`"
-        )
+        return Finding(name, "ok", f"{detail}; no NVIDIA driver", f"a CPU build is smaller: `{CPU_TORCH}`")
     return Finding(name, "ok", detail)
 
 
@@ -47,14 +45,14 @@ def cuda(name: str) -> Finding:
     from localdflash.backends.cuda.device import driver_present, driver_version, features, find_device, missing_tools
 
     if not driver_present():
-        return Finding(name, "ok", "not used because there is no NVIDIA driver: the processor runs every pair")
+        return Finding(name, "ok", "not used: no NVIDIA driver; every pair runs on the CPU")
     try:
         device = find_device()
         if missing := missing_tools():
             raise NoDevice(missing)
     except NoDevice as error:
         what, _, remedy = str(error).partition(": ")
-        return Finding(name, "warning", f"not used because {what}; the processor runs every pair", remedy)
+        return Finding(name, "warning", f"not used because {what}; every pair runs on the CPU", remedy)
     import torch as cpu_library
 
     free, size = cpu_library.cuda.mem_get_info(device)
@@ -72,7 +70,7 @@ def cuda_gpus(name: str) -> Finding:
     from localdflash.models.config import load_config
 
     seen = roles(load_config().model.device) if driver_present() else ()
-    return Finding(name, "ok", "; ".join(f"{gpu.described()}, {role}" for gpu, role in seen) or "none that CUDA sees")
+    return Finding(name, "ok", "; ".join(f"{gpu.described()}, {role}" for gpu, role in seen) or "no CUDA device")
 
 
 def cpu_engine(name: str) -> Finding:
@@ -82,12 +80,12 @@ def cpu_engine(name: str) -> Finding:
 
     if why := cpu_library.available():
         what = why.removesuffix(f": {cpu_library.REINSTALL}")
-        lost = "llama.cpp, if it is installed, runs every pair"
-        return Finding(name, "warning", f"not used because {what}: {lost}", cpu_library.REINSTALL)
+        lost = "every pair runs on llama.cpp, if it is installed"
+        return Finding(name, "warning", f"not used because {what}; {lost}", cpu_library.REINSTALL)
     best, threads = cpu_library.load().instruction_sets[0], len(physical_cores())
     detail = f"{best}, {threads} thread{'s' if threads > 1 else ''}"
     if best == "portable":
-        detail += ": this processor has none of the instructions that make it fast, llama.cpp is preferred"
+        detail += ": this CPU has no supported vector instructions; llama.cpp is preferred"
     return Finding(name, "ok", detail)
 
 
@@ -107,7 +105,7 @@ def llama(name: str) -> Finding:
     unused = [what for what, names in INSTRUCTIONS.items() if what not in on and flags.issuperset(names)]
     if "AVX2" in unused:
         return Finding(
-            name, "warning", f"{detail}; this CPU has AVX2, the build does not use it", f"build it {REBUILD}"
+            name, "warning", f"{detail}; this CPU has AVX2, but the build does not use it", f"build it {REBUILD}"
         )
     if unused:
         return Finding(name, "ok", f"{detail}; this CPU also has {' '.join(unused)}", f"may be faster built {REBUILD}")
@@ -136,7 +134,10 @@ def jinja2(name: str) -> Finding:
     numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
     if numbers < OLDEST_JINJA:
         return Finding(
-            name, "failed", f"{found}: chat templates can break out of its sandbox", "pip install 'jinja2>=3.1.6'"
+            name,
+            "failed",
+            f"{found}: chat templates can escape its sandbox (CVE-2025-27516)",
+            "pip install 'jinja2>=3.1.6'",
         )
     return Finding(name, "ok", found)
 
@@ -145,7 +146,5 @@ def offline(name: str) -> Finding:
     """Check whether something keeps the hub from being asked."""
     on = [variable for variable in OFFLINE if os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE")]
     if not on:
-        return Finding(
-            name, "ok", "off: `models pull` and `models plan` may ask the hub or pip's index, nothing else does"
-        )
+        return Finding(name, "ok", "off: only `models pull` and `models plan` use the network")
     return Finding(name, "ok", f"{' and '.join(on)} set: no downloads")

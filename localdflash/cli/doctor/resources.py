@@ -30,7 +30,7 @@ def memory(name: str) -> Finding:
     free = system_budget().free
     detail = f"{free / 1e9:.1f} GB free of {psutil.virtual_memory().total / 1e9:.1f}"
     if free < MIN_FREE_MEMORY_BYTES:
-        return Finding(name, "warning", detail, "close other programs: even the embedded pair wants 1 GB")
+        return Finding(name, "warning", detail, "close other programs; the embedded pair needs 1 GB")
     return Finding(name, "ok", detail)
 
 
@@ -62,21 +62,21 @@ def models(name: str) -> Finding:
     changed = [path for path in files if records.read(path) and not records.current(path)]
     detail = f"{folder}: {len(files)} {'file' if len(files) == 1 else 'files'}, {free / 1e9:.1f} GB of disk free"
     if changed:
-        detail += f"; {changed[0].name} changed since it was verified"
-        return Finding(name, "warning", detail, "run `localdflash models pull` for it")
+        detail += f"; {changed[0].name} changed since its verification"
+        return Finding(name, "warning", detail, "run `localdflash models pull` for this file")
     if not os.access(there, os.W_OK):
         return Finding(
             name, "warning", f"{detail}; {there} cannot be written", "set LOCALDFLASH_HOME to another folder"
         )
     if free < MIN_FREE_DISK_BYTES:
-        return Finding(name, "warning", detail, "make room: a pair of 8B takes about 8 GB")
+        return Finding(name, "warning", detail, "free disk space: an 8B pair takes about 8 GB")
     return Finding(name, "ok", detail)
 
 
 def watches(name: str) -> Finding:
     """Check how many files and folders Linux lets one user watch."""
     if not WATCHES.exists():
-        return Finding(name, "ok", "no limit of inotify on this system")
+        return Finding(name, "ok", "no inotify limit on this system")
     limit = int(WATCHES.read_text())
     if limit < MIN_WATCHES:
         remedy = "`sudo sysctl fs.inotify.max_user_watches=524288`, and the same line in /etc/sysctl.conf"

@@ -41,7 +41,7 @@ def chat_pair(name: str) -> Finding:
     pair = defaults.chat_pair(config)
     if pair == Options().pair:
         absent = next((found for found in defaults.worth_pulling(config) if found.id == defaults.CHAT), None)
-        remedy = f"`localdflash models pull {absent.id}` gets one that talks: {absent.description}" if absent else ""
+        remedy = f"`localdflash models pull {absent.id}` installs a chat model: {absent.description}" if absent else ""
         return Finding(name, "ok", f"{pair}, as above", remedy)
     return _generate(
         name, _as_set(config, pair), lambda loaded: render_chat(loaded, [TemplateMessage("user", QUESTION)]).encode()
@@ -87,11 +87,11 @@ def _generate(name: str, options: "Options", prompt: "Callable[[LoadedPair], Seq
             [token for step in generate(loaded.pair, request) for token in step.tokens] for request in (drafted, plain)
         )
     stats = drafted.stats
-    speed = f"{stats.tokens} tokens, {stats.tokens_per_second:.0f} a second, {stats.tau:.2f} per verify"
+    speed = f"{stats.tokens} tokens, {stats.tokens_per_second:.0f} tok/s, {stats.tau:.2f} tokens per verify step"
     detail = f"{options.pair} on {loaded.backend}: {speed}"
     if with_drafts != without and rows.startswith(INEXACT):
         return Finding(name, "ok", f"{detail}; {rows}")
     if with_drafts != without:
-        return Finding(name, "failed", f"{detail}; drafting changed the text", "report this with `doctor --json`")
+        return Finding(name, "failed", f"{detail}; drafting changed the output", "report this with `doctor --json`")
     measurements.remember(f"tau of {options.pair}", stats.tau, f"doctor's self-test of {TOKENS} tokens")
-    return Finding(name, "ok", f"{detail}, identical to plain decoding")
+    return Finding(name, "ok", f"{detail}, identical to autoregressive decoding")

@@ -20,7 +20,7 @@ def runtime_socket(name: str) -> Finding:
 
     path = paths.engine_socket()
     if not path.parent.exists():
-        return Finding(name, "ok", f"{path}, the folder will be created")
+        return Finding(name, "ok", f"{path}; its folder does not exist yet")
     paths.check_private(path.parent)
     return Finding(name, "ok", str(path))
 
@@ -43,8 +43,10 @@ def terminal(name: str) -> Finding:
         kind or "no TERM",
         _colours(kind),
         encoding or "no encoding",
-        f"{size.columns} columns" if sys.stdout.isatty() else "output is no terminal",
-        "clipboard (OSC 52) and kitty's keys" if capable else "clipboard (OSC 52) and kitty's keys not known",
+        f"{size.columns} columns" if sys.stdout.isatty() else "stdout is not a terminal",
+        "clipboard (OSC 52) and kitty keyboard protocol"
+        if capable
+        else "clipboard (OSC 52) and kitty keyboard protocol unknown",
     ]
     detail = ", ".join(parts)
     if encoding.replace("-", "") != "utf8":
@@ -68,7 +70,7 @@ def editors(name: str) -> Finding:
     """Report which editors are installed, and how they reach localdflash."""
     found = [f"{label} {_version(program)}".strip() for program, label in EDITORS.items() if shutil.which(program)]
     if not found:
-        return Finding(name, "ok", "none of those known: any with an OpenAI-compatible endpoint can connect")
+        return Finding(name, "ok", "no known editor found; any editor with an OpenAI-compatible client can connect")
     url = f"http://127.0.0.1:{PORT}"
     how = f"{url}/infill (llama.vim, llama.vscode) or {url}/v1 (OpenAI-compatible)"
     return Finding(name, "ok", ", ".join(found), f"to connect: `localdflash serve --port {PORT}`, then {how}")
@@ -84,5 +86,5 @@ def _version(program: str) -> str:
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=VERSION_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return "(does not answer)"
+        return "(does not respond)"
     return done.stdout.decode("utf-8", "replace").partition("\n")[0].removeprefix("NVIM ")[:40]

@@ -1,1 +1,1 @@
-"""Pairs of target and drafter: which ones there are, their files, how these are downloaded, checked and removed."""
+"""Registry of pairs of target and drafter: entries, and download, verification and removal of their files."""

@@ -1,8 +1,8 @@
-"""Make a target of its base and a low-rank adapter: it appears complete and verified, or not at all.
+"""Merge a base model and a LoRA adapter into a target file. The file appears complete and verified, or not at all.
 
     base + adapter  ->  .NAME.DIGEST.partial  ->  hash verified  ->  NAME, and beside it its record
 
-The bytes are the same on every machine; others are set aside and never loaded.
+The merged bytes are identical on every machine. A file with other bytes is set aside and never loaded.
 """
 
 import os
@@ -19,7 +19,7 @@ from localdflash.models.registry.records import FileRecord
 
 @dataclass(frozen=True)
 class WantedMerge:
-    """A file that is merged, and from what."""
+    """Target file to be merged, with its base and LoRA adapter."""
 
     name: str
     base: Path
@@ -30,30 +30,30 @@ class WantedMerge:
 
     @classmethod
     def of(cls, source: FileSource, made_of: Adapted) -> "WantedMerge":
-        """Return what an entry of the registry wants, whose hash and size are always known."""
+        """Return the merge that a registry entry describes; its hash and size are always pinned."""
         assert source.sha256
         assert source.size
         return cls(source.name, made_of.base.path, Path(made_of.adapter), source.sha256, source.size, source.path)
 
     def fulfilled(self) -> FileRecord | None:
-        """Return the record of the file, if it is here, verified, and what is wanted."""
+        """Return the record of the file if the file is installed and verified against the pins, else None."""
         record = records.current(self.path)
         return record if record and record.sha256 == self.sha256 else None
 
 
 @dataclass(frozen=True)
 class MergeJob:
-    """A merge to be done once its base is here."""
+    """Pending merge, which runs after the download of its base."""
 
     wanted: WantedMerge
 
     def bytes_needed(self) -> int:
-        """The additional bytes that the disk has to hold at most; an older file stays until the new one is there."""
+        """Return the maximum additional disk space in bytes; an older file is kept until the new file is complete."""
         return self.wanted.size
 
 
 def fetch(job: MergeJob, report: DownloadReport) -> FileRecord:
-    """Merge, verify, put the file in its place; return its record."""
+    """Merge and verify the file, move it into place, and return its record."""
     from localdflash.models.weights.low_rank import merge
 
     wanted = job.wanted

@@ -1,9 +1,9 @@
-"""The drafter for a target that no entry names: that of an entry whose drafter was trained for the same model.
+"""Find the drafter for a target without a registry entry: the drafter of an entry for the same base model.
 
-Which model a file is a quantization of, or a fine-tune, is what it says of itself, strongest first: its base model,
-the name it calls itself, the name of its repository or file. Names have to be equal, but for what repackers add, so
-another generation, size or version is another model; so is one of another architecture or number of layers. A drafter
-for a near miss would cost memory and save nothing: none is taken on a likeness.
+The base model is read from the file's metadata, in this order: base model, model name, name of the repository or file.
+Names must be equal except for additions of repackers, so another generation, size or version is another model. The
+architecture and the number of layers must be equal, too. A drafter of a merely similar model costs memory and saves
+nothing, so it is never used.
 """
 
 import re
@@ -22,16 +22,16 @@ T = TypeVar("T", str, int)
 
 @dataclass(frozen=True)
 class _Evidence:
-    """That a file is of a model, by its repository's name (owner/name) or only by its name; and in words."""
+    """Evidence for a file's base model: the model's repository (owner/name) or name, and an explanation."""
 
     model: str
     words: str
 
 
 def find_drafter(header: GGUFHeader, called: str, pairs: Iterable[PairEntry]) -> DrafterMatch | None:
-    """Return the drafter for a target's file, or why a likely one is refused; None if no entry is of its model.
+    """Return the drafter for a target file, or the reason to reject a candidate; None if no entry has the same model.
 
-    `called`: the repository or the file that the target is known by.
+    `called` is the repository or file name of the target.
     """
     known = [pair for pair in pairs if pair.drafter and pair.drafter.trained_for]
     for evidence in _evidence(header, called):
@@ -51,7 +51,7 @@ def _match(header: GGUFHeader, evidence: _Evidence, pair: PairEntry) -> DrafterM
 
 
 def _evidence(header: GGUFHeader, called: str) -> Iterator[_Evidence]:
-    """Yield what a file says of its model, strongest first."""
+    """Yield the evidence for a file's base model, strongest first."""
     for base in _bases(header):
         yield _Evidence(base, f"the file says base model {base}")
     name, basename = _said(header, "name", str), _said(header, "basename", str)
@@ -68,7 +68,7 @@ def _evidence(header: GGUFHeader, called: str) -> Iterator[_Evidence]:
 
 
 def _bases(header: GGUFHeader) -> Iterator[str]:
-    """Yield the base model as owner/name; of a merge of several none."""
+    """Yield the base model as owner/name; nothing for a merge of several models."""
     if _said(header, "base_model.count", int) != 1:
         return
     page = _said(header, "base_model.0.repo_url", str)
@@ -80,7 +80,7 @@ def _bases(header: GGUFHeader) -> Iterator[str]:
 
 
 def _difference(header: GGUFHeader, pair: PairEntry) -> str:
-    """Return what tells a file from the entry's target, or ""."""
+    """Return the difference between a file and the entry's target, or ""."""
     architecture = header.metadata.get("general.architecture")
     if pair.architecture and architecture != pair.architecture:
         return f"is {architecture}, not {pair.architecture}"
@@ -92,14 +92,14 @@ def _difference(header: GGUFHeader, pair: PairEntry) -> str:
 
 
 def _names(pair: PairEntry, said: str) -> set[str]:
-    """Return what an entry's target is called; with owners where the other name has one."""
+    """Return the names of an entry's target, with owner if the compared name has one."""
     assert pair.drafter
     full = [pair.drafter.trained_for or "", pair.target.repository or ""]
     return {_plain(name) if "/" in said else _plain(name.partition("/")[2]) for name in full if name}
 
 
 def _plain(name: str) -> str:
-    """Return a name as it is compared: without what repackers add, in small letters, with dashes."""
+    """Normalise a name for comparison: lower case, dashes, and no additions of repackers."""
     owner, slash, last = name.rpartition("/")
     return re.sub(r"[\s_]+", "-", f"{owner}{slash}{without_quantization(last)}".lower())
 

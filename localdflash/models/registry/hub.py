@@ -1,9 +1,8 @@
-"""Files on the Hugging Face hub: what it says of one, and resumable downloads.
+"""Files on the Hugging Face hub: metadata and resumable downloads.
 
-huggingface_hub does the talking, with its variables (HF_ENDPOINT, HF_TOKEN, HF_HUB_CACHE, HF_HUB_OFFLINE), its login
-and its cache. Its own download starts over when a process dies, so its lower-level function is used here, which
-resumes. Every failure is an error of one line; Unreachable stands for everything that another day or another network
-may heal.
+This module uses huggingface_hub with its environment variables (HF_ENDPOINT, HF_TOKEN, HF_HUB_CACHE, HF_HUB_OFFLINE),
+login and cache. The library's own download restarts after a killed process, so this module calls its lower-level
+`http_get`, which resumes. Every failure is a one-line error. `Unreachable` covers temporary failures.
 """
 
 import errno
@@ -31,12 +30,12 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 class Unreachable(LocaldflashError):
-    """The hub cannot be asked now: no network, offline by request, or the hub has a fault (exit code 1)."""
+    """Error: the hub is unreachable: no network, offline mode, or a server error (exit code 1)."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file at a commit. `digest`: SHA-256 of a large file (64 digits), git's SHA-1 of a small one (40)."""
+    """File at a commit. `digest` is the SHA-256 of an LFS file (64 digits) or the git SHA-1 of a small file (40)."""
 
     repository: str
     file: str
@@ -51,14 +50,14 @@ class Remote:
 
 
 def offline() -> bool:
-    """Return whether the user forbids to ask for anything."""
+    """Return whether HF_HUB_OFFLINE forbids network access."""
     from huggingface_hub import constants
 
     return bool(constants.is_offline_mode())
 
 
 def look_up(repository: str, file: str, revision: str | None) -> Remote:
-    """Ask the hub about a file; without a revision, about the one on the main branch."""
+    """Return the hub's metadata of a file at a revision (default: the main branch)."""
     api = _library()
     name = f"{repository}/{file}"
     with _one_line(repository, file, revision):
@@ -74,7 +73,7 @@ def look_up(repository: str, file: str, revision: str | None) -> Remote:
 
 
 def listing(repository: str, revision: str | None) -> list[str]:
-    """Return the files of a repository; without a revision, of its main branch. ModelError where they are too many."""
+    """Return the file names of a repository at a revision (default: main); raise ModelError if there are too many."""
     _library()
     from huggingface_hub import HfApi, constants
 
@@ -90,7 +89,7 @@ def listing(repository: str, revision: str | None) -> list[str]:
 
 
 def in_cache(repository: str, file: str, revision: str | None) -> tuple[Remote, Path] | None:
-    """A file that other programs left in the hub's cache, as the cache names it: blobs are called by their hash."""
+    """Return the metadata of a file in the hub's cache, where blobs are named by hash; None if it is not cached."""
     found = _library().try_to_load_from_cache(repository, file, revision=revision)
     if not isinstance(found, str):
         return None
@@ -101,7 +100,7 @@ def in_cache(repository: str, file: str, revision: str | None) -> tuple[Remote, 
 
 
 def blob_in_cache(remote: Remote) -> Path | None:
-    """The same bytes in the hub's cache, whatever commit they came with."""
+    """Return the cached blob with the same digest, from any commit; None if it is not cached."""
     api = _library()
     folder = api.repo_folder_name(repo_id=remote.repository, repo_type="model")
     blob = Path(api.constants.HF_HUB_CACHE, folder, "blobs", remote.digest)
@@ -109,9 +108,9 @@ def blob_in_cache(remote: Remote) -> Path | None:
 
 
 def transfer(remote: Remote, partial: Path, progress: Progress) -> None:
-    """Download what `partial` does not hold yet. On failure it keeps what came, and the next call resumes.
+    """Download the rest of a file into `partial`. After a failure the next call resumes.
 
-    A file above 50 GB, which the hub serves through its chunk store (Xet) only, begins anew.
+    A file above 50 GB restarts, because the hub serves it through its chunk store (Xet) only.
     """
     api = _library()
     if remote.size > api.constants.MAX_HTTP_DOWNLOAD_SIZE:
@@ -134,7 +133,7 @@ def transfer(remote: Remote, partial: Path, progress: Progress) -> None:
 
 
 def _from_chunk_store(remote: Remote, partial: Path, progress: Progress) -> None:
-    """Download a file as `hf download` would; ModelError where that cannot be done here."""
+    """Download a file through Xet, like `hf download`; raise ModelError if hf_xet is missing or disabled."""
     api = _library()
     url = api.hf_hub_url(remote.repository, remote.file, revision=remote.commit)
     with _one_line(remote.repository, remote.file, remote.commit):
@@ -157,7 +156,7 @@ def _from_chunk_store(remote: Remote, partial: Path, progress: Progress) -> None
 
 
 def read_range(remote: Remote, first: int, count: int) -> bytes:
-    """Read `count` bytes of a file from byte `first` on; fewer at its end."""
+    """Read `count` bytes of a file from offset `first`; fewer at the end of the file."""
     api = _library()
     url = api.hf_hub_url(remote.repository, remote.file, revision=remote.commit)
     last = min(first + count, remote.size) - 1
@@ -176,7 +175,7 @@ def read_range(remote: Remote, first: int, count: int) -> bytes:
 
 
 def _meter(progress: Progress, size: int) -> Any:
-    """Return an adapter to what http_get takes for a progress bar."""
+    """Return an adapter from `Progress` to the progress bar that http_get expects."""
 
     class Meter:
         def __init__(self, *, initial: int = 0, **_others: object) -> None:
@@ -188,7 +187,7 @@ def _meter(progress: Progress, size: int) -> Any:
             progress(self.done, size)
 
         def update_transfer(self, count: int) -> None:
-            """Of chunks that are not written yet: they count when they are."""
+            """Ignore chunks that are not written yet."""
 
         def set_postfix_str(self, *_: object, **_others: object) -> None:
             pass
@@ -205,7 +204,7 @@ def _meter(progress: Progress, size: int) -> Any:
 
 
 def _library() -> Any:
-    """Return the parts of huggingface_hub that are used, imported on first use: silent, and without telemetry."""
+    """Import huggingface_hub on first use, without its output and telemetry, and return the parts used here."""
     from huggingface_hub import constants, file_download
 
     constants.HF_HUB_DISABLE_TELEMETRY = True
@@ -216,7 +215,7 @@ def _library() -> Any:
 
 @contextmanager
 def _one_line(repository: str, file: str, revision: str | None) -> Iterator[None]:
-    """Turn what the library raises into errors that say what to do."""
+    """Convert exceptions of huggingface_hub into one-line errors with a remedy."""
     import httpx2
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
@@ -246,7 +245,7 @@ def _one_line(repository: str, file: str, revision: str | None) -> Iterator[None
 
 
 def _refusal(error: "HfHubHTTPError", repository: str, file: str, revision: str | None) -> LocaldflashError:
-    """Return what the hub's answer means, as an error."""
+    """Return the error for an HTTP error response of the hub."""
     from huggingface_hub import constants, errors
 
     page = f"{constants.ENDPOINT}/{repository}"

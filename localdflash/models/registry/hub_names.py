@@ -1,8 +1,8 @@
-"""Names of files on the hub, as users give them: `hf:owner/name/file`, or a repository and perhaps a quantization.
+"""Names of hub files: `hf:owner/name/file`, `hf:owner/name` or `hf:owner/name:QUANTIZATION`.
 
-`hf:owner/name:Q4_K_M`, which llama.cpp's users know, and `hf:owner/name` stand for one GGUF file of the repository;
-`@revision` may follow the repository. How repackers lay out theirs does not matter: the quantization is read from a
-file's name, else from its folder's, and of a model in parts the first one counts.
+`hf:owner/name:Q4_K_M` (as in llama.cpp) and `hf:owner/name` select one GGUF file of the repository. `@revision` may
+follow the repository. The quantization is read from the file name, else from the folder name. A split model is
+selected by its first part.
 """
 
 import re
@@ -31,7 +31,7 @@ _BESIDE = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)  # files that are n
 
 @dataclass(frozen=True)
 class ShortName:
-    """A repository, and which of its files: None stands for the usual revision, or quantization."""
+    """Repository with optional revision and quantization; None means the default."""
 
     repository: str
     revision: str | None
@@ -47,14 +47,14 @@ class ShortName:
 
 
 def short_name(spec: str) -> ShortName | None:
-    """Read `hf:owner/name[@revision][:quantization]`; None for anything else, ModelError for impossible names."""
+    """Parse `hf:owner/name[@revision][:quantization]`; return None for other forms, raise ModelError if invalid."""
     if not (found := _SHORT.fullmatch(spec)):
         return None
     return ShortName(*_repository(spec, found), found["quantization"])
 
 
 def full_name(spec: str, *suffixes: str) -> FileSource:
-    """Read `hf:owner/name[@revision]/file`."""
+    """Parse `hf:owner/name[@revision]/file`."""
     found = _FULL.fullmatch(spec)
     if not found:
         raise ModelError(
@@ -79,7 +79,7 @@ def _repository(spec: str, found: re.Match[str]) -> tuple[str, str | None]:
 
 
 def quantization_of(file: str) -> str:
-    """Return the quantization that a file's name says, else its folder's, in capitals; "" if none does."""
+    """Return the quantization in a file's name, else in its folder's name, in upper case; "" if there is none."""
     for part in reversed(PurePosixPath(file).parts):
         if found := _QUANTIZATION.findall(part.removesuffix(".gguf")):
             return str(found[-1]).upper()
@@ -87,7 +87,7 @@ def quantization_of(file: str) -> str:
 
 
 def without_quantization(name: str) -> str:
-    """Return a file's or repository's name without its quantization, its part and what says that it is GGUF."""
+    """Return the name of a file or repository without quantization, part number and GGUF suffix."""
     name = re.sub(r"(?:-\d{5}-of-\d{5})?\.gguf$", "", PurePosixPath(name).name)
     while (less := re.sub(rf"[-._](?:{_QUANTIZATION.pattern}|i1|GGUF)$", "", name, flags=re.IGNORECASE)) != name:
         name = less
@@ -95,7 +95,7 @@ def without_quantization(name: str) -> str:
 
 
 def chosen(asked: ShortName, files: Iterable[str]) -> str:
-    """Return the file that a short name stands for; ModelError offers those that there are."""
+    """Return the file that a short name selects; raise ModelError with the available choices if there is none."""
     models = sorted(filter(_is_model, files))
     wanted = models
     if asked.quantization:
@@ -111,7 +111,7 @@ def chosen(asked: ShortName, files: Iterable[str]) -> str:
 
 
 def drafter_among(files: Iterable[str]) -> str | None:
-    """Return the safetensors of a drafter's repository or folder by their first part; None where it has no such."""
+    """Return the safetensors file of a drafter, or the first part of a split file; None if there is none."""
     found = {file for file in files if file == SAFETENSORS or _is_first(file)}
     return SAFETENSORS if SAFETENSORS in found else min(found, default=None)
 
@@ -131,13 +131,13 @@ def _is_model(file: str) -> bool:
 
 
 def _of_quantization(models: list[str], quantization: str) -> list[str]:
-    """Those of exactly this quantization, else Unsloth's mix of that name."""
+    """Return the files of this quantization, else those of Unsloth's dynamic variant (UD-)."""
     exact = [file for file in models if quantization_of(file) == quantization]
     return exact or [file for file in models if quantization_of(file) == f"UD-{quantization}"]
 
 
 def _offered(asked: ShortName, models: list[str]) -> str:
-    """Return the names to choose from: short ones, where they are clear."""
+    """Return the available names for an error message, in short form if unambiguous."""
     labels = [quantization_of(file) for file in models]
     clear = all(labels) and len(set(labels)) == len(labels)
     offered = list(map(asked.with_quantization, labels)) if clear else list(map(asked.file, models))

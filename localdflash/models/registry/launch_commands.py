@@ -1,9 +1,8 @@
 """The command that runs a pair in another engine: vLLM, SGLang or llama-server.
 
-vLLM and SGLang read the drafter from its repository and want the target unquantized, in AWQ or in GPTQ: their GGUF
-support is experimental, and no document says that it goes with a drafter. llama-server reads GGUF files only, the
-drafter's too. Only flags that those programs document are used; tests/models/registry/test_export.py lists them with
-their source.
+vLLM and SGLang read the drafter from its repository and need an unquantized, AWQ or GPTQ target: their GGUF support is
+experimental and undocumented with drafters. llama-server needs GGUF files for target and drafter. Only documented flags
+are used; tests/models/registry/test_export.py lists the flags with their sources.
 """
 
 import json
@@ -28,7 +27,7 @@ KINDS = {  # of llama-server
 
 @dataclass(frozen=True)
 class Wishes:
-    """The user's choices; None leaves one to the pair or to the engine."""
+    """Export options; None means the default of the pair or of the engine."""
 
     target: str | None = None  # owner/name or a folder, for vLLM and SGLang
     draft_tokens: int | None = None  # a step, at most the drafter's block less one
@@ -37,7 +36,7 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Launch:
-    """A command, and what has to be there before it runs, one line each."""
+    """Command line to run a pair, with its prerequisites, one line each."""
 
     argv: tuple[str, ...]
     needs: tuple[str, ...]
@@ -114,7 +113,7 @@ def _drafter(pair: PairEntry) -> DrafterSource:
 
 
 def _published(pair: PairEntry, server: str) -> tuple[DrafterSource, str]:
-    """Return the drafter and its repository, which must hold it as safetensors."""
+    """Return the drafter and its repository; raise ModelError if the drafter is not published as safetensors."""
     drafter = _drafter(pair)
     if drafter.repository is None or drafter.format != "safetensors":
         raise ModelError(
@@ -143,7 +142,7 @@ def _target(pair: PairEntry, wishes: Wishes, server: str, drafter: DrafterSource
 
 
 def _gguf_target(pair: PairEntry) -> tuple[str, ...]:
-    """Return the file on this machine, else its name in a repository, from which llama-server fetches it."""
+    """Return the local GGUF file, else the repository name from which llama-server can download the file."""
     target = pair.target
     if target.path.is_file():
         return "--model", str(target.path.absolute())
@@ -174,7 +173,7 @@ def _how_to_make(gguf: Path, drafter: DrafterSource) -> str:
 
 
 def _draft_tokens(drafter: DrafterSource, wishes: Wishes) -> int | None:
-    """How many tokens to draft: what was asked for, else the drafter's block without its first, which is no draft."""
+    """Return the number of draft tokens: the requested number, else the block size minus the anchor token."""
     longest = None if drafter.block_size is None else drafter.block_size - 1
     if wishes.draft_tokens is None:
         return longest
@@ -188,7 +187,7 @@ def _given(flag: str, value: int | None) -> list[str]:
 
 
 def _by_flag(argv: tuple[str, ...]) -> Iterator[list[str]]:
-    """Cut a command in front of every long flag."""
+    """Split a command line before every long flag."""
     line: list[str] = []
     for word in argv:
         if word.startswith("--"):

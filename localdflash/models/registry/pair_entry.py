@@ -1,6 +1,6 @@
-"""What a pair is: a target and its drafter, each in a Hugging Face repository, in a package, or at a path here.
+"""Registry entries: pairs of a target and a drafter, each from a hub repository, a Python package or a local path.
 
-A target may also be made here, of another pair's target and a low-rank adapter.
+A target can also be merged locally from another pair's target and a LoRA adapter.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ ADAPTED = "adapted"  # the folder of targets that were made here
 
 
 def models_folder() -> Path:
-    """Return the folder of downloaded files, as owner/name/file or package==version/member."""
+    """Return the folder of downloaded files, laid out as owner/name/file or package==version/member."""
     return cache_folder() / "models"
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A release of a Python package, as pip gets it: one wheel for every platform."""
+    """Release of a Python package with one platform-independent wheel."""
 
     name: str
     version: str
@@ -33,13 +33,13 @@ class Package:
 
     @property
     def requirement(self) -> str:
-        """Return the release as pip names it."""
+        """Return the pip requirement, such as `name==1.0`."""
         return f"{self.name}=={self.version}"
 
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """What a target is made of on this machine."""
+    """Base target and LoRA adapter of a locally merged target."""
 
     base: "FileSource"
     adapter: str  # path of a .safetensors file, see `models/weights/low_rank`
@@ -47,9 +47,9 @@ class Adapted:
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """A file: in a Hugging Face repository, in a package, made here of others, or at an absolute path on this machine.
+    """Source of a file: a hub repository, a Python package, a local merge, or an absolute path.
 
-    That of a package, and one that is made here, has its hash and size.
+    Package files and merged files always have a pinned hash and size.
     """
 
     repository: str | None
@@ -62,39 +62,42 @@ class FileSource:
 
     @property
     def fetched_from(self) -> str | None:
-        """Return the repository, or the package as pip names it, which no repository is called; None: a path."""
+        """Return the repository or the pip requirement; None for a local path."""
         if self.adapted:
             return ADAPTED
         return self.package.requirement if self.package else self.repository
 
     @property
     def parts(self) -> tuple["FileSource", ...]:
-        """Return all files of a GGUF in parts, of which this is the first; of any other this one."""
+        """Return all parts of a split GGUF file, or only this file if it is not split."""
         if len(files := names_of(self.file)) == 1:
             return (self,)
         return tuple(FileSource(self.repository, file, revision=self.revision) for file in files)
 
     @property
     def path(self) -> Path:
-        """Return the path of the file on this machine once it is there."""
+        """Return the local path of the file; the file need not exist yet."""
         return models_folder() / self.fetched_from / self.file if self.fetched_from else Path(self.file)
 
     @property
     def name(self) -> str:
-        """Return the file with its repository or package, as one would look it up."""
+        """Return the file name with its repository or package."""
         return f"{self.fetched_from}/{self.file}" if self.fetched_from else self.file
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSource(FileSource):
-    """The target's GGUF file."""
+    """Source of the target's GGUF file."""
 
     quantization: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterSource(FileSource):
-    """The drafter's weights. `taps`: 0-based target blocks whose output it reads; None if only the file says."""
+    """Source of the drafter's weights. `taps` are the 0-based target blocks whose hidden states the drafter reads.
+
+    `taps` is None if only the file contains them.
+    """
 
     kind: DrafterKind = "dflash"
     trained_for: str | None = None  # the repository of the unquantized target
@@ -105,12 +108,12 @@ class DrafterSource(FileSource):
 
     @property
     def format(self) -> str:
-        """`gguf` or `safetensors`."""
+        """Return `gguf` or `safetensors`."""
         return PurePosixPath(self.file).suffix[1:]
 
     @property
     def config(self) -> FileSource | None:
-        """Return the configuration that a repository holds beside safetensors; a GGUF has its own inside."""
+        """Return the source of config.json next to a safetensors file; None for GGUF, which contains its metadata."""
         if self.repository is None or self.format != "safetensors":
             return None
         beside = PurePosixPath(self.file).with_name("config.json")
@@ -119,7 +122,7 @@ class DrafterSource(FileSource):
 
 @dataclass(frozen=True, slots=True)
 class DrafterMatch:
-    """A drafter that was found for a target, or None where a likely one is refused; why, in words."""
+    """Drafter found for a target (None if the candidate was rejected), with the reason."""
 
     drafter: DrafterSource | None
     why: str
@@ -127,9 +130,7 @@ class DrafterMatch:
 
 @dataclass(frozen=True, slots=True)
 class PairEntry:
-    """An entry of the registry. None means unknown; `memory_gb` (10^9 bytes) is the least that runs it at a small
-    context.
-    """
+    """Registry entry of a pair. None means unknown. `memory_gb` (10^9 bytes) is the minimum for a small context."""
 
     id: str
     description: str
@@ -154,7 +155,7 @@ class PairEntry:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Return what the entry does not say."""
+        """Return the names of the entry's unknown fields."""
         facts: dict[str, object] = {"architecture": self.architecture, "layers": self.layers, "context": self.context}
         if self.drafter and not self.drafter.path.is_file():
             facts |= {"the drafter's block size": self.drafter.block_size, "its taps": self.drafter.taps}
@@ -170,7 +171,7 @@ class PairEntry:
 
 @dataclass(frozen=True, slots=True)
 class LocalPair:
-    """A pair whose files are on this machine."""
+    """Pair whose files are installed on this machine."""
 
     id: str
     target: Path

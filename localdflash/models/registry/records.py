@@ -1,7 +1,7 @@
-"""The record of a downloaded file: a small JSON file beside it, `.NAME.verified`, written after verification.
+"""Verification records: a small JSON file `.NAME.verified` next to each downloaded file.
 
-Because of it a file is hashed only once. The record says which file was hashed (size, time of change, inode): a file
-changed or exchanged since is not the one that was verified. A record that cannot be read counts as none.
+A record avoids hashing the file again. It stores size, modification time and inode of the verified file, so a file that
+was changed or replaced counts as unverified. An unreadable record counts as missing.
 """
 
 from dataclasses import asdict, dataclass
@@ -15,9 +15,9 @@ MAX_FILE_BYTES = 4096
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A verified file. `revision` is the commit it comes from, `asked` what was asked for, perhaps a branch.
+    """Record of a verified file. `revision` is its commit, `asked` the requested revision, such as a branch.
 
-    A file of a package has the package's name for a repository, and its version for both.
+    For a package file, `repository` is the package name, and both revisions are the package version.
     """
 
     repository: str
@@ -31,7 +31,7 @@ class FileRecord:
 
     @property
     def of_hub(self) -> bool:
-        """Return whether it is from a repository of the hub, whose names have an owner."""
+        """Return whether the file comes from a hub repository (its name contains an owner)."""
         return "/" in self.repository
 
 
@@ -57,7 +57,7 @@ def write(file: Path, record: FileRecord) -> None:
 
 
 def current(file: Path) -> FileRecord | None:
-    """Return the record, if the file is still the one that was verified."""
+    """Return the record if the file is unchanged since its verification, else None."""
     record = read(file)
     try:
         stat = file.stat()
@@ -69,7 +69,7 @@ def current(file: Path) -> FileRecord | None:
 
 
 def check(file: Path) -> None:
-    """Raise ModelError if a verified file has another size now; a file without a record is the user's own."""
+    """Raise ModelError if the size of a verified file has changed; files without a record are not checked."""
     record = read(file)
     if record and record.size != (size := file.stat().st_size):
         raise ModelError(

@@ -1,8 +1,8 @@
-"""The registry of pairs: which target goes with which drafter, where the files come from, what runs them today.
+"""Registry of pairs: target, drafter, file sources and supported backends.
 
-Entries come from the `models.toml` that ships with the package and from the user's own in the configuration folder,
-whose entries replace shipped ones whole. No other place is read, least of all the current folder: a repository must not
-choose the files that are loaded.
+Entries come from the shipped `models.toml` and from the user's `models.toml` in the configuration folder. A user entry
+replaces a shipped entry completely. The current folder is never read, so that a checked-out repository cannot choose
+the files to load.
 """
 
 import os
@@ -46,7 +46,7 @@ MODELS_FOLDER = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """All pairs by id, in the order of the files."""
+    """Pairs by id, in file order."""
 
     pairs: dict[str, PairEntry]
 
@@ -58,11 +58,10 @@ class Registry:
         raise ModelError(f"no pair {pair_id!r}{hint or '; see `localdflash models list`'}")
 
     def resolve(self, spec: str, drafter: str | None = None, ask: bool = False) -> PairEntry:
-        """Find the pair that a user asks for: an id, the path of a .gguf target, or an hf: name (see `hub_names`).
+        """Return the pair for a user's spec: an id, the path of a .gguf target, or an hf: name (see `hub_names`).
 
-        `drafter`, a path, a folder or such an hf: name of a .gguf or .safetensors, replaces what the registry has.
-        With `ask` the hub may be asked which file a short name stands for, and what the header of one that is not here
-        says.
+        `drafter` replaces the registry's drafter: a path, a folder, or an hf: name of a .gguf or .safetensors file. If
+        `ask`, the hub may be queried to resolve a short name and to read the header of a missing file.
         """
         pair = self._resolve(spec, ask)
         if drafter is not None:
@@ -73,7 +72,7 @@ class Registry:
             return self._matched(pair, ask)
 
     def others_here(self) -> Iterator[PairEntry]:
-        """Targets that were downloaded by an hf: name and belong to no entry."""
+        """Return the pairs of targets that were downloaded by an hf: name and have no registry entry."""
         known = {source.path for pair in self.pairs.values() for source in pair.sources}
         found = [
             self.resolve(f"{HUB}{path.relative_to(models_folder()).as_posix()}")
@@ -93,7 +92,7 @@ class Registry:
         return _pair_at(Path(os.path.expanduser(spec)).absolute())
 
     def _pair_on_hub(self, spec: str) -> PairEntry:
-        """The entry with this file; or what an entry says of another file of its repository; or only the target."""
+        """Return the entry with this file, else an entry of the same repository with this file, else a bare target."""
         source = full_name(spec, ".gguf")
         target = TargetSource(source.repository, source.file, revision=source.revision)
         near = [pair for pair in self.pairs.values() if pair.target.repository == target.repository]
@@ -112,7 +111,7 @@ class Registry:
         )
 
     def _file(self, asked: ShortName, ask: bool) -> str:
-        """Return the file that a short name stands for: one that is here, else an entry's, else one of the hub's."""
+        """Return the file that a short name selects: installed, else in the registry, else on the hub."""
         folder = models_folder() / asked.repository
         here = [
             path.relative_to(folder).as_posix()
@@ -132,7 +131,7 @@ class Registry:
         raise ModelError(f"{spec} is not here: run `localdflash models pull {spec}`")
 
     def _drafter_file(self, asked: ShortName, ask: bool) -> str:
-        """Return the safetensors of a drafter's repository: those that are here, else an entry's, else the hub's."""
+        """Return the safetensors file of a drafter's repository: installed, else in the registry, else on the hub."""
         drafters = [pair.drafter for pair in self.pairs.values() if pair.drafter]
         here = [path.name for path in (models_folder() / asked.repository).glob("*.safetensors")]
         named = [one.file for one in drafters if one.repository == asked.repository]
@@ -142,7 +141,7 @@ class Registry:
         return found or SAFETENSORS
 
     def _given_drafter(self, spec: str, ask: bool) -> DrafterSource:
-        """Return the drafter at a path or an hf: name, with what an entry says of it."""
+        """Return the drafter at a path or hf: name, with metadata from its registry entry if there is one."""
         if not spec.startswith(HUB):
             return _drafter_at(Path(os.path.expanduser(spec)).absolute())
         asked = short_name(spec)
@@ -157,7 +156,7 @@ class Registry:
         )
 
     def _matched(self, pair: PairEntry, ask: bool) -> PairEntry:
-        """The pair with the drafter of an entry of the same model; one that is not here only if its target is not."""
+        """Return the pair with a drafter matched by base model; use a missing drafter only for a missing target."""
         target = pair.target
         try:
             is_here = all(part.path.is_file() for part in target.parts)
@@ -181,7 +180,7 @@ class Registry:
 
 
 def load_registry() -> Registry:
-    """Read the shipped registry and the user's."""
+    """Load the shipped registry and the user's registry."""
     pairs = read_pairs(shipped_file(), MODELS_FOLDER)
     user = config_folder() / "models.toml"
     if user.is_symlink() or user.exists():
@@ -196,7 +195,7 @@ def shipped_file() -> Path:
 
 
 def missing_files(pair: PairEntry) -> tuple[FileSource, ...]:
-    """List what is not on this machine. Either form of a drafter will do, under the same name in the same folder."""
+    """Return the missing files of a pair. A drafter is present as GGUF or safetensors with the same base name."""
     drafter = pair.drafter
     gguf = drafter and _forms(drafter)[0]
     wanted = pair.target.parts if gguf else pair.sources
@@ -204,7 +203,7 @@ def missing_files(pair: PairEntry) -> tuple[FileSource, ...]:
 
 
 def how_to_get(source: FileSource) -> str:
-    """Say where a missing file comes from and where it goes."""
+    """Return a line with source and destination of a missing file."""
     if source.adapted:
         return f"merge {source.adapted.base.name} with {source.adapted.adapter} into {source.path}"
     if source.fetched_from:
@@ -213,9 +212,9 @@ def how_to_get(source: FileSource) -> str:
 
 
 def local_files(pair: PairEntry) -> LocalPair:
-    """Find the pair's files on this machine; ModelError says what is missing and how to get it.
+    """Return the local files of a pair; raise ModelError with the missing files and how to get them.
 
-    A file that was downloaded and has another size than the one that was verified is refused.
+    Raise ModelError also if the size of a downloaded file differs from its verified size.
     """
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet; see `localdflash models show {pair.id}`")
@@ -239,13 +238,13 @@ def _here(source: FileSource, drafter: DrafterSource | None) -> bool:
 
 
 def _forms(drafter: DrafterSource) -> tuple[Path | None, Path | None]:
-    """Find the drafter as GGUF and as safetensors."""
+    """Return the sources of the drafter as GGUF and as safetensors."""
     gguf, safetensors = drafter.path.with_suffix(".gguf"), drafter.path.with_suffix(".safetensors")
     return gguf if gguf.is_file() else None, safetensors if safetensors.is_file() else None
 
 
 def _file_here(drafter: DrafterSource) -> Path | None:
-    """Return the file of a drafter that is whole on this machine."""
+    """Return the drafter source whose file is complete on this machine, else None."""
     gguf, safetensors = _forms(drafter)
     beside = (*drafter.parts, drafter.config)
     return gguf or (safetensors if all(source.path.is_file() for source in beside if source) else None)
@@ -261,7 +260,7 @@ def _drafter_at(path: Path) -> DrafterSource:
 
 
 def _source_at(path: Path) -> DrafterSource:
-    """Return the drafter of a file, with the kind that it says it is."""
+    """Return the drafter source of a local file, with the drafter kind from the file's metadata."""
     try:
         return DrafterSource(None, str(path), kind=kind_of_file(path))
     except ModelError:  # loading says it better
@@ -269,9 +268,9 @@ def _source_at(path: Path) -> DrafterSource:
 
 
 def _pair_at(target: Path) -> PairEntry:
-    """Make a pair of a file and the one beside it that says `drafter` where its own name says `target`.
+    """Return the pair of a target file and the drafter in the same folder (`target` in the name becomes `drafter`).
 
-    A file that has no suffix, as Ollama's have none, is known by its first bytes; a part stands for its model.
+    A file without a suffix, such as an Ollama blob, is recognised by its magic bytes. Any part selects a split model.
     """
     target = files_of(target)[0]
     if not _is_file(target) or not (target.suffix == ".gguf" or is_gguf(target)):
@@ -291,14 +290,14 @@ def _pair_at(target: Path) -> PairEntry:
 
 
 def _no(path: Path, wanted: str) -> str:
-    """Say what is at a path instead of a file of the wanted kind."""
+    """Return the reason why a path is not a file of the expected kind, for an error message."""
     if os.path.isdir(path):
         return f"a folder, not a {wanted} file"
     return f"{'not a' if os.path.exists(path) else 'no such'} {wanted} file"
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether a regular file is there; False for a path that is too long or cannot exist."""
+    """Return whether `path` is a regular file; False for an invalid or too long path."""
     try:
         return path.is_file()
     except OSError:
@@ -306,7 +305,7 @@ def _is_file(path: Path) -> bool:
 
 
 def is_known(file: Path) -> bool:
-    """Return whether a file's bytes are those that this version was tried with."""
+    """Return whether a file's hash is a hash that this version was tested with."""
     if file.is_relative_to(MODELS_FOLDER):
         return True
     record = records.current(file)

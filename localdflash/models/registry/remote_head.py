@@ -1,4 +1,4 @@
-"""The header of a GGUF file that is still on the hub, read by ranges."""
+"""Read the header of a GGUF file on the hub with range requests."""
 
 import io
 from pathlib import Path
@@ -12,7 +12,7 @@ CHUNK = 4 << 20  # bytes fetched at a time: the header of a large vocabulary tak
 
 
 class FileHead(io.RawIOBase):
-    """The first bytes of a file of the hub, fetched as far as they are read, and kept in `fetched`."""
+    """Read-only stream over the beginning of a hub file; fetched bytes are kept in `fetched`."""
 
     def __init__(self, remote: Remote) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class FileHead(io.RawIOBase):
 
 
 def read_head(source: FileSource) -> tuple[Remote, FileHead, GGUFHeader]:
-    """A file of the hub, what was fetched of it, and its header; errors as those of the hub and of `read_header`."""
+    """Return the metadata, the fetched bytes and the parsed header of a hub file."""
     assert source.repository
     remote = hub.look_up(source.repository, source.file, source.revision)
     head = FileHead(remote)

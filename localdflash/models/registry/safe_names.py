@@ -1,7 +1,7 @@
-"""Check names from a registry or a command line that become parts of paths, for every file system.
+"""Validate names from a registry or a command line before they become parts of paths.
 
-ASCII letters, digits, '.', '_' and '-' only; no empty, hidden or '..' part, no drive, no name that Windows reserves.
-Every function takes a value and returns it as text, or raises ValueError that says what was expected.
+Only ASCII letters, digits, '.', '_' and '-' are allowed. Empty, hidden and '..' parts, drives and reserved Windows
+names are rejected. Every function returns the value as text, or raises ValueError with the expected form.
 """
 
 import re
@@ -49,7 +49,7 @@ def version(value: object) -> str:
 
 
 def _portable(name: str) -> str:
-    """Refuse what Windows takes for a device, with any extension, in any folder."""
+    """Raise ValueError for reserved Windows device names, with any extension, in any folder."""
     for part in PurePosixPath(name).parts:
         if _DEVICE.fullmatch(part.split(".")[0]):
             raise ValueError(f"expected a name that Windows can hold, found {part!r}, which it reserves")

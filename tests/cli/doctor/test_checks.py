@@ -233,4 +233,4 @@ class TestSurroundings:
         program("nvim", "exec /bin/sleep 5")
         program("code", "")
         (Path(shutil.which("code") or "")).write_text("#!/no/such/interpreter\n")
-        assert surroundings.editors("editors").detail == "Neovim (does not answer), VS Code (does not answer)"
+        assert surroundings.editors("editors").detail == "Neovim (does not respond), VS Code (does not respond)"

@@ -75,7 +75,7 @@ def test_leaving_tells_how_to_go_on(chats: Scene) -> None:
     for key in keys:
         terminal.press(key)
     assert terminal.wait() == 0
-    assert b"localdflash chat --resume 1 goes on with this chat" in terminal.raw
+    assert b"localdflash chat --resume 1 continues this chat" in terminal.raw
 
 
 def test_the_prompt_is_there_before_the_engine(chats: Scene) -> None:
