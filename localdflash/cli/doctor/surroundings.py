@@ -70,7 +70,7 @@ def editors(name: str) -> Finding:
     """Report which editors are installed, and how they reach localdflash."""
     found = [f"{label} {_version(program)}".strip() for program, label in EDITORS.items() if shutil.which(program)]
     if not found:
-        return Finding(name, "ok", "no known editor found; any editor with an OpenAI-compatible client can connect")
+        return Finding(name, "ok", "none found; any editor with an OpenAI-compatible client can connect")
     url = f"http://127.0.0.1:{PORT}"
     how = f"{url}/infill (llama.vim, llama.vscode) or {url}/v1 (OpenAI-compatible)"
     return Finding(name, "ok", ", ".join(found), f"to connect: `localdflash serve --port {PORT}`, then {how}")

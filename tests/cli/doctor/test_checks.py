@@ -192,7 +192,7 @@ class TestSurroundings:
             ({"TERM": "xterm"}, "16 colours"),
             ({"TERM": "dumb"}, "no colours"),
             ({"TERM": "xterm-kitty", "NO_COLOR": "1"}, "no colours (NO_COLOR)"),
-            ({"TERM": "xterm-kitty", "TMUX": "/tmp/tmux"}, "not known"),
+            ({"TERM": "xterm-kitty", "TMUX": "/tmp/tmux"}, "unknown"),
             ({}, "no TERM"),
         ],
     )
