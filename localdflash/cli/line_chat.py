@@ -151,7 +151,7 @@ class PlainCommands:
         does = getattr(self, f"do_{command.name}", None)
         if does is None:
             raise UsageError(
-                f"/{command.name} needs the full-screen chat (`localdflash chat`); /help lists the available commands"
+                f"/{command.name} needs the full screen (`localdflash chat`); /help lists the available commands"
             )
         does(argument) if command.argument else does()
 

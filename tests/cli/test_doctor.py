@@ -22,7 +22,7 @@ def test_a_sound_installation(run: Command) -> None:
     assert "models pull smollm2-135m" in chat["remedy"]
     tau = measurements.recall("tau of embedded")
     assert tau is not None
-    assert f"{tau.value:.2f} per verify" in embedded["detail"]
+    assert f"{tau.value:.2f} tokens per verify step" in embedded["detail"]
 
 
 def test_a_warning_is_no_failure_and_its_remedy_is_printed_below(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
