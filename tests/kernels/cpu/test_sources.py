@@ -28,3 +28,9 @@ def test_flags_that_a_compiler_lacks_cost_their_instruction_sets_alone(tmp_path:
     here = Library(tmp_path / "libldf.so").instruction_sets
     assert here == [name for name in ("avx512vnni", "avx2", "portable") if name in here]
     assert here[-1] == "portable"
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="elsewhere all sets are compiled")
+def test_the_sets_of_this_processor_are_its_best_and_the_portable_one(library: Library) -> None:
+    chosen = BUILD["_sets_of_this_processor"]()
+    assert {Path(name).stem.removeprefix("isa_") for name in chosen} == {library.instruction_sets[0], "portable"}
